@@ -117,7 +117,9 @@ def test_the_users_of_the_tutorial_click_what_they_see_and_say_how_far_they_are(
     assert [line.split()[:3] for line in lines] == [[done, "of", "250"] for done in ("100", "200", "250")]
     assert all(line.endswith(" s left") for line in lines)
     assert lines[-1].endswith("; 0 s left")
-    assert {(click["metric"], click["impression"], click["value"]) for click in clicks} == {("click", "9f0c", 1)}
+    assert {(click["metric"], click["impression"], click["value"]) for click in clicks} == {
+        ("click", "9f0c", 1)
+    }
     assert len({click["id"] for click in clicks}) == len(clicks)
     assert 0.6 * USERS < len({click["unit"] for click in clicks}) < 0.95 * USERS
     ranks = [click["index"] + 1 for click in clicks]  # the service keeps the request's order

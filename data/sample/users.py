@@ -26,7 +26,7 @@ TITLES = 10
 
 EXACT = 4
 ATTRACTION = (0.02, 0.1, 0.2, 0.4, 0.8)
-"""The probability that a user who sees a title clicks it, by its grade. The title at rank k is seen with 1/k."""
+"""The chance that a user who sees a title clicks it, by its grade. The title at rank k is seen with 1/k."""
 
 REPORT_USERS = 100
 """One line is printed for so many users."""
@@ -63,7 +63,7 @@ def post(url: str, body: dict[str, Any]) -> Any:
 
 
 def visit(url: str, number: int, asked: list[tuple[str, Page]]) -> None:
-    """Ask one query as one user, and send what the user does with the list. Without an experiment: nothing."""
+    """Ask one query as one user, and send what the user does with the list; nothing without an experiment."""
     chance = random.Random(number)
     query, page = chance.choice(asked)
     unit = f"user-{number}"
@@ -82,7 +82,13 @@ def visit(url: str, number: int, asked: list[tuple[str, Page]]) -> None:
     else:
         events = [
             event
-            | {"metric": "click", "value": 1, "impression": impression, "index": index, "id": f"{unit}-{index}"}
+            | {
+                "metric": "click",
+                "value": 1,
+                "impression": impression,
+                "index": index,
+                "id": f"{unit}-{index}",
+            }
             for rank, index in enumerate(indices, 1)
             if chance.random() < ATTRACTION[page[index]["grade"]] / rank
         ]

@@ -1,4 +1,4 @@
-"""`headroom experiment`: plan an experiment; report, ramp, stop and ship it while it runs, over HTTP."""
+"""`headroom experiment`: plan an experiment; start, report, ramp, stop, ship and roll it back, over HTTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT_S = 90
 LATEST = 10
 """How many entries of the log are shown, newest last."""
 
-Name = Annotated[str, typer.Argument(help="Name of the experiment in the config.")]
+Name = Annotated[str, typer.Argument(help="Name of the experiment.")]
 Url = Annotated[str, typer.Option(envvar="HEADROOM_URL", help="Address of the service.")]
 Key = Annotated[
     str | None, typer.Option(envvar="HEADROOM_API_KEY", help="API key; changes need one with the admin role.")
@@ -32,13 +32,32 @@ Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 app = typer.Typer(
-    help="Plan an experiment with variants, interleaved or A/B; report, ramp, stop and ship it.",
+    help="Plan an experiment, interleaved or A/B; start, report, ramp, stop, ship and roll it back.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 
 app.command("plan")(experiment_plan.command)
+
+
+@app.command()
+def start(
+    file: Annotated[
+        Path, typer.Argument(help="YAML or JSON file with the experiment, as the config would declare it.")
+    ],
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Start an experiment now, on all replicas, without the config. It lasts over restarts.
+
+    Example: headroom experiment start prune20.yaml
+    """
+    from headroom.service.config.file import load_experiment
+
+    experiment = load_experiment(file)
+    show(call(url, key, body=experiment.model_dump(mode="json", exclude_unset=True)), as_json)
 
 
 @app.command()
@@ -147,15 +166,35 @@ def export(
     print(f"{out}: {rows:,} rows")
 
 
+@app.command()
+def rollback(
+    name: Name, reason: Reason = "", url: Url = DEFAULT_URL, key: Key = None, as_json: Json = False
+) -> None:
+    """Take a ship back: every unit gets the default variant again.
+
+    Example: headroom experiment rollback prune20 --reason "more complaints"
+    """
+    show(call(url, key, name, "rollback", {"reason": reason}), as_json)
+
+
 def call(
-    url: str, key: str | None, name: str, action: str | None = None, body: dict[str, Any] | None = None
+    url: str,
+    key: str | None,
+    name: str | None = None,
+    action: str | None = None,
+    body: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """GET /v1/experiments/{name} or what is below it, or POST a body to an action. Raises RuntimeError."""
+    """GET /v1/experiments/{name}, or POST a body: to an action below it, or without a name to the whole.
+
+    Raises RuntimeError.
+    """
     import httpx2
 
     if not url.startswith(("http://", "https://")):
         raise typer.BadParameter("must be an address such as http://127.0.0.1:8000", param_hint="--url")
-    address = f"{url.rstrip('/')}/v1/experiments/{quote(name, safe='')}"
+    address = f"{url.rstrip('/')}/v1/experiments"
+    if name is not None:
+        address += f"/{quote(name, safe='')}"
     if action is not None:
         address += f"/{action}"
     try:
@@ -220,6 +259,8 @@ def _list(title: str, items: Iterable[str]) -> str:
 
 def _heading(experiment: dict[str, Any]) -> str:
     status = [experiment["status"], f"traffic {experiment['traffic']:.3g}"]
+    if experiment.get("paused"):
+        status.append(experiment["paused"])
     if experiment["rolled_back"]:
         status.append(f"rolled back: {', '.join(experiment['rolled_back'])}")
     if experiment["shipped"]:

@@ -61,7 +61,7 @@ Clicked = Annotated[
 Data = Annotated[
     Path | None,
     typer.Option(
-        help="Interleaving: csv, tsv, jsonl or parquet of query,title. Both variants score it, to measure how "
+        help="Interleaving: csv, tsv, jsonl or parquet of query,title. Both variants score it, which says how "
         "many lists differ."
     ),
 ]
@@ -316,7 +316,9 @@ def interleaving_text(
         question_text = f"Do units prefer one arm by as much as {number(abs(question.effect))}?"
     else:
         question_text = f"Is the preference for the treatment above −{number(question.margin)}"
-        question_text += f", if it really is {number(question.effect)}?" if question.effect else ", if it is 0?"
+        question_text += (
+            f", if it really is {number(question.effect)}?" if question.effect else ", if it is 0?"
+        )
     lists = measured.lists
     rows = [
         ["", "units", "" if plan.any_time.days is None else "days"],
@@ -324,22 +326,22 @@ def interleaving_text(
         _row("interleaving, looking at any time", plan.any_time),
         _row("A/B test, looking at any time", plan.ab.any_time),
     ]
-    ab = question.ab_question()
-    loss = percent((ab.effect if ab.margin is None else ab.margin) / ab.baseline)
+    limit = abs(question.effect) if question.margin is None else question.margin
+    loss = percent(limit * question.share / question.clicked)
     lines = [
         question_text,
         f"power {percent(power)}, α {alpha:g}; {percent(question.clicked)} of the units click",
-        f"{percent(lists.differing)} of the lists differ, and {percent(lists.deciding)} of the clicks fall on a "
-        "title of one arm",
+        f"{percent(lists.differing)} of the lists differ, and {percent(lists.deciding)} of the clicks fall on "
+        "a title of one arm",
         f"({measured.source})",
         "",
         table(rows, numbers_from=1),
         "",
-        f"The A/B test is on the share of units that click, and on {loss} of it: what is lost if each unit that",
-        "prefers control's titles clicks nothing in the treatment's list. Most click another: A/B needs more.",
-        "Interleaving shows which titles are preferred. Revenue, latency and clicks per page take an A/B test.",
+        f"The A/B test finds a loss of {loss} of the units that click: what a preference of −{number(limit)} costs",
+        "if no unit that misses control's title clicks another. Most do, so it needs even more units.",
+        "Interleaving shows which titles are preferred; revenue, latency and clicks per page take A/B.",
         "",
-        f"For the config: planned_units: {plan.deciding_units} (these are units that click a title of one arm)",
+        f"For the config: planned_units: {plan.deciding_units} (units that click a title of one arm)",
     ]
     return "\n".join(lines)
 

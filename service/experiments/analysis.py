@@ -55,7 +55,7 @@ def analyse(
     looks: by time, those that earlier reports of the same config and log computed; new ones are added.
     Raises DatabaseUnavailable.
     """
-    exposures = {arm: 0 for arm in config.spans} | store.unit_counts([config.name])[config.name]
+    exposures = dict.fromkeys(config.spans, 0) | store.unit_counts([config.name])[config.name]
     arms: list[ArmReport] = []
     recommendation: Recommendation = "invalid"
     standing = fold(config, actions)

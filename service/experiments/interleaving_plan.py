@@ -1,12 +1,11 @@
 """Plans an interleaving experiment: the units that it needs, beside those of the A/B test that shows the same.
 
 The sample is the units that click a title of one arm. The value of such a unit is between −1 and 1, so its
-variance is at most 1 − preference². It is that if each unit has one such click, and less if some have several.
+variance is at most 1 − preference². It is that if each unit has one such click, and less if some have more.
 
-An A/B test asks whether fewer units click. A preference of −m means, of the units that click a title of one
-arm, m more click control's than the treatment's. In the A/B test these are the loss, if each of them would
-click nothing in the treatment's own list. Most would click another title, so that an A/B test needs more units
-than are said here.
+An A/B test asks whether fewer units click. A preference of −m means that, of the units that click a title of
+one arm, a share of m more clicks control's. In the A/B test that is the loss, if each of them would click
+nothing in the treatment's own list. Most would click another title, so an A/B test needs more units than this.
 """
 
 import math
@@ -152,8 +151,8 @@ def measure_lists(scores: Sequence[tuple[Floats, Floats]], shown: int | None = N
     for number, (control, treatment) in enumerate(scores):
         for unit in range(DRAWS):
 
-            def flip(round: int, query: int = number, unit: int = unit) -> int:
-                return coin("plan", str(unit), str(query), round)
+            def flip(round_index: int, query: int = number, unit: int = unit) -> int:
+                return coin("plan", str(unit), str(query), round_index)
 
             drawn = draw(own_order(control.tolist()), own_order(treatment.tolist()), flip)
             is_decided = np.array([team != SHARED for team in drawn.teams[:shown]])

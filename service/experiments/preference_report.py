@@ -1,4 +1,4 @@
-"""Reports whose titles the units of an interleaving experiment clicked, and how many of their lists differed."""
+"""Reports whose titles the units of an interleaving experiment clicked, and how many lists differed."""
 
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.events import Log

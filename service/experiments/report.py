@@ -226,12 +226,17 @@ class ExperimentView:
     """The present state of one experiment."""
 
     name: str
-    """The name in the config."""
+    """The name."""
     kind: Kind
     """`ab`: each unit gets one arm. `interleave`: each list is drawn from both arms' rankings."""
+    in_config: bool
+    """Whether the config declares it; if not, it was started by `POST /v1/experiments`."""
     status: Status
     """`pending`: its start is not recorded yet; `rolled_back`: no treatment arm is left;
-    `changed`:\nthe config's salt or arms are not those it started with, so it does not run."""
+    `changed`:\nthe config's salt or arms are not those it started with, so it does not run;
+    `paused`: the field of this name says why."""
+    paused: str | None
+    """What in the config stands in its way, so that it does not run."""
     traffic: float
     """Share of each arm's units that is exposed now."""
     started: float | None
@@ -255,12 +260,12 @@ class ExperimentView:
 @documented
 @dataclass(slots=True)
 class ExperimentsView:
-    """The experiments of the live config."""
+    """The experiments of the live config, and those that were started without a file."""
 
     config_version: str
     """Changes with the live config."""
     experiments: list[ExperimentView]
-    """The experiments in the config's order."""
+    """The experiments of the config in its order, then the others, oldest first."""
 
 
 @documented

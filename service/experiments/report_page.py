@@ -24,11 +24,15 @@ METHOD = (
     "interval is on the better side of the margin. The first metric decides.",
 )
 PREFERENCE = (
-    "Each list is drawn from both arms' rankings. A title that one arm ranks next and the other does not belongs "
-    "to that arm. A unit's value is (clicks on the arm's titles − on control's) / both, from −1 to 1, and the "
-    "preference is its mean over the units that clicked such a title.",
+    "Each list is drawn from both arms' rankings. A title belongs to an arm if that arm ranks it next and the "
+    "other does not. A unit's value is (clicks on the arm's titles − on control's) / both, from −1 to 1, and "
+    "the preference is its mean over the units that clicked such a title.",
 )
-VOTES = ("metric", "units that clicked more of the arm's titles : of control's : of both alike", "lists that differ")
+VOTES = (
+    "metric",
+    "units that clicked more of the arm's titles : of control's : of both alike",
+    "lists that differ",
+)
 DRAWING = Template(Path(__file__).with_name("effects.svg.j2").read_text("utf-8"), autoescape=True)
 """Draws `panels`, which `_panel` makes, over the time from `begin` to `end`."""
 

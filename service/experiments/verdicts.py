@@ -55,8 +55,8 @@ def preferred(metric: Metric, arm: str, preference: Preference, viewers: int) ->
     """Return the verdict on a preference, whose margin is in its own unit, and a sentence.
 
     viewers: units that saw an interleaved list.
-    If no list differed, the verdict rests on `most_affected`: over all units, of which at most that share sees
-    another list, the preference cannot be further below 0 than that share.
+    If no list differed, the verdict rests on `most_affected`: at most that share of all units sees another
+    list, so over all units the preference cannot be further below 0 than that.
     """
     subject = f"{arm} on {metric.name}"
     margin = metric.margin
@@ -74,7 +74,9 @@ def preferred(metric: Metric, arm: str, preference: Preference, viewers: int) ->
     differing = f" {percent(preference.differing / preference.impressions)} of {lists} differed."
     low, high = preference.interval
     if (low, high) == (-1.0, 1.0):
-        text = f"{subject}: too few clicks for an interval, by {preference.units:,} units on a title of one arm."
+        text = (
+            f"{subject}: too few clicks for an interval, by {preference.units:,} units on a title of one arm."
+        )
         return "undecided", text + differing
     within = (-math.inf, math.inf) if margin is None else (low + margin, high + margin)
     allowed = "" if margin is None else f"; the margin is {number(margin)} of preference"
@@ -86,8 +88,8 @@ def preferred(metric: Metric, arm: str, preference: Preference, viewers: int) ->
 def most_affected(units: int) -> float:
     """Return the upper 95 % limit of the share of units that see a list that differs, if none of `units` did.
 
-    It is the exact one-sided limit (Clopper & Pearson 1934), and it holds at any look: that the first units all
-    see no difference is the same event at every look at which the limit would be wrong.
+    It is the exact one-sided limit (Clopper & Pearson 1934), and it holds at any look: it is wrong at some look
+    only if the first units up to one fixed number all saw no difference.
     """
     return 1.0 - math.exp(math.log(ALPHA) / units)
 

@@ -100,7 +100,7 @@ function ShadowOf({ arm, shadow }) {
 
 /** @param {{one: Experiment, history: Action[]}} props */
 export function Guardrails({ one, history }) {
-  const trips = history.filter((action) => action.kind === "rollback");
+  const trips = history.filter((action) => action.kind === "rollback" && action.arm !== null);
   const number = (/** @type {number | null} */ value, /** @type {(value: number) => string} */ write) =>
     value === null ? "–" : write(value);
   return html`

@@ -166,7 +166,9 @@
  * @typedef {object} Experiment
  * @property {string} name
  * @property {"ab" | "interleave"} kind
+ * @property {boolean} in_config
  * @property {string} status
+ * @property {string | null} paused why it is
  * @property {number} traffic
  * @property {number | null} started
  * @property {[number, number]} slots

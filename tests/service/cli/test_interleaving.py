@@ -51,7 +51,10 @@ def test_fewer_lists_that_differ_take_more_units(run: Run) -> None:
     [
         (["--interleave", "--margin", "0.05"], "give the share of the units that click some title"),
         (["--interleave", "--margin", "0.05", "--clicked", "1"], "above 0 and below 1"),
-        (["--interleave", "--margin", "1.2", "--clicked", "0.3"], "at most 1, because it is one of preference"),
+        (
+            ["--interleave", "--margin", "1.2", "--clicked", "0.3"],
+            "at most 1, because it is one of preference",
+        ),
         (["--interleave", "--clicked", "0.3"], "give a margin, or the --effect"),
         ([*PLAN[2:], "--effect", "-0.05"], "leave nothing to rule out"),
         ([*PLAN[2:], "--baseline", "0.3"], "it belongs to an A/B test"),

@@ -69,7 +69,12 @@ def units(treatment: int, control: int, both: int = 0, neither: int = 0, shared:
         (units(40, 260), "stop", "too_bad", "pruned on click is too bad: worse by 0.6"),
         (units(100, 200), "wait", "worse", "300 of 300 planned units have clicked a title of one arm: wait"),
         (units(20, 20, 5), "wait", "undecided", "45 of 300 planned units have clicked a title of one arm."),
-        (units(5, 4, 0, 80, 40), "wait", "undecided", "too few clicks for an interval, by 9 units on a title"),
+        (
+            units(5, 4, 0, 80, 40),
+            "wait",
+            "undecided",
+            "too few clicks for an interval, by 9 units on a title",
+        ),
     ],
 )
 def test_the_verdict_follows_from_whose_titles_the_units_clicked(

@@ -186,7 +186,7 @@ def test_an_admin_ramps_stops_and_ships_and_others_are_asked_for_a_key(page: Pag
     assert choices(page, ".confirm") == ["Ship pruned", "Cancel"]
     page.button("Ship pruned", ".confirm").click()
     page.until(lambda: page.one(".experiment .status").text == "shipped")
-    page.until(lambda: choices(page, ".actions") == ["Stop"])
+    page.until(lambda: choices(page, ".actions") == ["Roll back", "Stop"])
     page.button("Stop").click()
     page.button("Stop prune20", ".confirm").click()
     page.until(lambda: page.one(".experiment .status").text == "stopped")

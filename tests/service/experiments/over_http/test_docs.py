@@ -17,7 +17,9 @@ CLOCK = "'$(date -u +%FT%T.%3NZ)'"
 IMPRESSION = "9f0c…"
 
 
-async def test_the_walk_of_the_docs_ends_with_a_click_that_counts(tiny_checkpoint: Path, file_url: str) -> None:
+async def test_the_walk_of_the_docs_ends_with_a_click_that_counts(
+    tiny_checkpoint: Path, file_url: str
+) -> None:
     (config,) = re.findall(r"```yaml\n(.*?)```", SECTION, re.DOTALL)
     live = yaml.safe_load(config.replace("@pruned20", "0-1.*"))
     now = datetime.now(UTC).isoformat()
