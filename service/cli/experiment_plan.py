@@ -61,7 +61,7 @@ Clicked = Annotated[
 Data = Annotated[
     Path | None,
     typer.Option(
-        help="Interleaving: csv, tsv, jsonl or parquet of query,title. Both variants score it, which says how "
+        help="Interleaving: csv, tsv, jsonl or parquet of query,title. Both variants score it, to say how "
         "many lists differ."
     ),
 ]
@@ -331,13 +331,14 @@ def interleaving_text(
     lines = [
         question_text,
         f"power {percent(power)}, α {alpha:g}; {percent(question.clicked)} of the units click",
-        f"{percent(lists.differing)} of the lists differ, and {percent(lists.deciding)} of the clicks fall on "
-        "a title of one arm",
+        f"{percent(lists.differing)} of the lists differ, and {percent(lists.deciding)} of the clicks fall "
+        "on a title of one arm",
         f"({measured.source})",
         "",
         table(rows, numbers_from=1),
         "",
-        f"The A/B test finds a loss of {loss} of the units that click: what a preference of −{number(limit)} costs",
+        f"The A/B test finds a loss of {loss} of the units that click: the cost of a preference of "
+        f"−{number(limit)}",
         "if no unit that misses control's title clicks another. Most do, so it needs even more units.",
         "Interleaving shows which titles are preferred; revenue, latency and clicks per page take A/B.",
         "",

@@ -1,11 +1,11 @@
-"""Plans an interleaving experiment: the units that it needs, beside those of the A/B test that shows the same.
+"""Plans an interleaving experiment: the units that it needs, beside those of an A/B test of the same.
 
 The sample is the units that click a title of one arm. The value of such a unit is between −1 and 1, so its
 variance is at most 1 − preference². It is that if each unit has one such click, and less if some have more.
 
 An A/B test asks whether fewer units click. A preference of −m means that, of the units that click a title of
 one arm, a share of m more clicks control's. In the A/B test that is the loss, if each of them would click
-nothing in the treatment's own list. Most would click another title, so an A/B test needs more units than this.
+nothing in the treatment's own list. Most would click another title, so an A/B test needs even more units.
 """
 
 import math

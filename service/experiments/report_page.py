@@ -24,9 +24,9 @@ METHOD = (
     "interval is on the better side of the margin. The first metric decides.",
 )
 PREFERENCE = (
-    "Each list is drawn from both arms' rankings. A title belongs to an arm if that arm ranks it next and the "
-    "other does not. A unit's value is (clicks on the arm's titles − on control's) / both, from −1 to 1, and "
-    "the preference is its mean over the units that clicked such a title.",
+    "Each list is drawn from both arms' rankings. A title belongs to an arm if that arm ranks it next and "
+    "the other does not. A unit's value is (clicks on the arm's titles − on control's) / both, from −1 to 1. "
+    "The preference is its mean over the units that clicked such a title.",
 )
 VOTES = (
     "metric",

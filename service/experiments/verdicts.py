@@ -88,8 +88,8 @@ def preferred(metric: Metric, arm: str, preference: Preference, viewers: int) ->
 def most_affected(units: int) -> float:
     """Return the upper 95 % limit of the share of units that see a list that differs, if none of `units` did.
 
-    It is the exact one-sided limit (Clopper & Pearson 1934), and it holds at any look: it is wrong at some look
-    only if the first units up to one fixed number all saw no difference.
+    It is the exact one-sided limit (Clopper & Pearson 1934), and it holds at any look: it is wrong at some
+    look only if the first units, up to one fixed number, all saw no difference.
     """
     return 1.0 - math.exp(math.log(ALPHA) / units)
 

@@ -33,7 +33,7 @@ def test_a_plan_has_the_ab_test_beside_it_and_says_what_interleaving_cannot_show
         f"{plan['interleave_units']:,}",
         f"{plan['ab_units']:,}",
         "--data measures yours",
-        "Revenue, latency and clicks per page take an A/B test",
+        "revenue, latency and clicks per page take A/B",
         f"planned_units: {plan['planned_units']}",
     ):
         assert part in shown
