@@ -75,6 +75,8 @@ def database_pages(url: str, name: str) -> tuple[GetPage, Callable[[], None]]:
     from headroom.service.experiments.store import Store
 
     store = Store(url)
+    if store.url.drivername.startswith("sqlite") and not Path(str(store.url.database)).exists():
+        raise RuntimeError(f"there is no database {store.url.database}")
     try:
         if not store.actions([name]):
             raise RuntimeError(f"the database has no experiment {name!r}")

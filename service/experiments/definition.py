@@ -120,7 +120,7 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
     """What the report compares. The first one decides."""
     planned_units: Annotated[int, Field(ge=1)] = 10_000
     """How many units the experiment is planned for, as `headroom experiment plan` says: the intervals are
-    narrowest there."""
+    narrowest there. With `kind: interleave`, units that click a title of one arm."""
 
     @property
     def control(self) -> str:
@@ -180,6 +180,10 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
             f"{', '.join(exposed)}; {next_even:g} is the next that exposes the same share of each"
         )
 
+    def shares_slots(self, other: "ExperimentConfig") -> bool:
+        """Return whether both declare some slot."""
+        return self.slots[0] < other.slots[1] and other.slots[0] < self.slots[1]
+
     def variant_of(self, arm: str) -> str:
         """Return the variant of an arm. Raises KeyError if there is no such arm."""
         return {candidate.name: candidate.variant for candidate in self.arms}[arm]
@@ -224,7 +228,7 @@ def check_together(experiments: Sequence[ExperimentConfig], variants: Sequence[s
         start, end = experiment.slots
         for other in experiments[:experiment_index]:
             other_start, other_end = other.slots
-            if start < other_end and other_start < end:
+            if experiment.shares_slots(other):
                 raise ValueError(
                     f"{field}.slots: [{start}, {end}) overlaps [{other_start}, {other_end}) of "
                     f"{other.name!r}, which keeps its slots as long as it is in the config, also after a "
