@@ -225,7 +225,7 @@ class ExperimentAdmin:
         """
         ledger = self._ledger
         declared = ledger.declared
-        check_variants(config, ledger.variants or ())
+        check_variants(config, ledger.variants or {})
 
         def action(log: Log, started: Sequence[ExperimentConfig]) -> Action:
             standings = self._standings(merged(declared, started), log)
