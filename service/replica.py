@@ -133,7 +133,7 @@ class Replica:
         config.check_limits(self._settings.queue_tokens(self.engine.device_type))
         catalog = self._build(config)
         try:
-            self.live.check(config.assigner, catalog.variants)
+            self.live.check(config.assigner, catalog.score_kinds)
         except ValueError as error:
             raise InvalidConfig(str(error)) from None
 
@@ -234,7 +234,8 @@ class Replica:
     def flag(self, experiment: str, unit: str) -> Flag:
         """Return a unit's arm as a flag; nobody is exposed. Raises NotFound."""
         config = self._catalog.config
-        return evaluate(self.live, config.assigner, config.default_variant, experiment, unit)
+        assigner = self.live.assigner(config.assigner)
+        return evaluate(self.live, assigner, config.default_variant, experiment, unit)
 
     def models(self) -> ModelsResponse:
         return listings.models(dict.fromkeys(self.engine.classifiers.values()))
@@ -301,7 +302,7 @@ async def _restart_forever(work: Callable[[], Coroutine[object, object, None]]) 
 
 def _apply_experiments(live: LiveExperiments, catalog: Catalog, may_start: bool) -> None:
     config = catalog.config
-    variants = tuple(catalog.variants)
+    variants = catalog.score_kinds
     try:
         live.apply(config.assigner, config.version, variants=variants, may_start=may_start)
     except ValueError as error:

@@ -17,7 +17,7 @@ from headroom.service.errors import Forbidden, Unavailable
 from headroom.service.experiments import admin, report_page
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import OutcomeReceipt
-from headroom.service.experiments.export import Source
+from headroom.service.experiments.export import Page, Source
 from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
 from headroom.service.observe.metrics import CONTENT_TYPE, Metrics
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse
@@ -157,7 +157,7 @@ async def report_html(request: Request, name: _Name) -> Response:
 async def rows(
     request: Request,
     name: _Name,
-    source: Annotated[Source, Query(description="What the rows are.")],
+    source: Annotated[Source, Query(description="What the rows are.")] = "exposures",
     after: Annotated[str, Query(max_length=256, description="`next` of the page before.")] = "",
 ) -> Response:
     """A page of one experiment's rows, for a warehouse. Admin, if the service has keys."""
@@ -209,6 +209,7 @@ def add_routes(app: FastAPI) -> None:
         _act_on_experiment("stop", stop),
         _get("/v1/experiments", experiments, ExperimentsView, tag="experiments"),
         _get("/v1/experiments/{name}", experiment, ExperimentDetail, tag="experiments", statuses=by_name),
+        _get("/v1/experiments/{name}/rows", rows, Page, tag="experiments", statuses=by_name),
         _get("/v1/models", models, ModelsResponse),
         _get("/v1/variants", variants, VariantsResponse),
         _get("/v1/masks", masks, MasksResponse),
@@ -223,9 +224,6 @@ def add_routes(app: FastAPI) -> None:
         response_class=HTMLResponse,
         responses=by_name,
         tags=["experiments"],
-    )
-    app.add_api_route(
-        "/v1/experiments/{name}/rows", rows, responses=by_name | errors(403), tags=["experiments"]
     )
     app.add_api_route(
         "/metrics",

@@ -95,6 +95,7 @@ def _pages(get_page: GetPage) -> Iterator[Sequence[Any]]:
     for source in SOURCES:
         after: str | None = ""
         while after is not None:
-            rows, after = get_page(source, after)
-            if rows:
-                yield rows
+            page = get_page(source, after)
+            after = page.next
+            if page.rows:
+                yield page.rows

@@ -20,7 +20,7 @@ from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.buckets import ByArm
 from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig
 from headroom.service.experiments.events import Action, Log, Outcome, OutcomeReceipt, SentClick, values_of
-from headroom.service.experiments.export import COLUMNS, Source, page
+from headroom.service.experiments.export import Source, page
 from headroom.service.experiments.guardrails import population_stability
 from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.preference_report import deciding
@@ -172,8 +172,7 @@ class ExperimentAdmin:
         store = self._ledger.store
 
         def read() -> bytes:
-            rows = page(store, name, source, after)
-            return orjson.dumps({"columns": COLUMNS, "rows": rows.rows, "next": rows.next})
+            return orjson.dumps(page(store, name, source, after))
 
         return await _in_thread(self._analysts, read)
 
@@ -226,7 +225,7 @@ class ExperimentAdmin:
         """
         ledger = self._ledger
         declared = ledger.declared
-        check_variants(config, ledger.variants or ())
+        check_variants(config, ledger.variants or {})
 
         def action(log: Log, started: Sequence[ExperimentConfig]) -> Action:
             standings = self._standings(merged(declared, started), log)

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from sqlalchemy import Column, FromClause, Row, Select, Table, and_, select
 
+from headroom.service.descriptions import documented
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import clicks, exposures, impressions, outcomes
 
@@ -40,11 +42,17 @@ teams: of an impression's titles in the order shown, `c`, `t` or `s` each.
 TEAMS = {"c": "control", "t": "treatment", "s": "shared"}
 
 
-class Page(NamedTuple):
-    """Rows in the order of COLUMNS. next: what to pass as `after` for the next page; None after the last."""
+@documented
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the rows of an experiment."""
 
-    rows: list[list[Any]]
+    rows: Sequence[Sequence[Any]]
+    """The rows, each in the order of `columns`."""
     next: str | None
+    """What to pass as `after` for the next page; null after the last."""
+    columns: Sequence[str] = COLUMNS
+    """The columns' names."""
 
 
 def page(store: Store, experiment: str, source: Source, after: str = "", limit: int = PAGE_ROWS) -> Page:

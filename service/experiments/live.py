@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from headroom.service.experiments.assignment import NO_BUCKET, Assigned, Assigner
+from headroom.service.experiments.definition import ScoreKinds
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult
 from headroom.service.experiments.guardrails import GuardrailWatcher
 from headroom.service.experiments.interleaving import SHARED, Draw, impression_id
@@ -101,7 +102,7 @@ class LiveExperiments:
         self._writes = False
         self._merged: tuple[Assigner, Configs, Assigner] = (Assigner(), (), Assigner())
 
-    def check(self, assigner: Assigner, variants: Collection[str] | None = None) -> None:
+    def check(self, assigner: Assigner, variants: ScoreKinds | None = None) -> None:
         """Raise ValueError if a config would move the units of an experiment that has begun.
 
         Also if it stands in the way of one that was started without a file. variants: as `apply` takes them.
@@ -123,7 +124,7 @@ class LiveExperiments:
         assigner: Assigner,
         config_version: str,
         *,
-        variants: Collection[str] | None = None,
+        variants: ScoreKinds | None = None,
         may_start: bool = True,
     ) -> None:
         """Put a config in force, as `Ledger.apply` says. Blocks."""

@@ -181,8 +181,8 @@ class UbiObject(_UbiPart):
 class UbiAttributes(_UbiPart):
     """The details of an event."""
 
-    position: UbiPosition | None = None
-    object: UbiObject | None = None
+    position: UbiPosition | None = Field(None, description="Where the object stood.")
+    object: UbiObject | None = Field(None, description="What the user acted on.")
 
 
 class UbiEvent(_UbiPart):
@@ -196,8 +196,8 @@ class UbiEvent(_UbiPart):
         None, description="Who: the `unit` of the scoring request."
     )
     timestamp: Time = Field(description="When: an ISO 8601 time (UTC if it names no zone).")
-    event_attributes: UbiAttributes | None = None
-    object: UbiObject | None = None
+    event_attributes: UbiAttributes | None = Field(None, description="The details.")
+    object: UbiObject | None = Field(None, description="What the user acted on, if not in the details.")
 
     def event(self) -> SentClick:
         """Return the click as it is recorded. The same event again has the same id."""

@@ -66,14 +66,23 @@ class Replica:
         self.file = file
         command = [sys.executable, "-c", REPLICA, url, file, first, lists, UNITS, *TEAMS]
         self.process = subprocess.Popen(list(map(str, command)))
+        self._reading = threading.Lock()
+        self._shown: list[tuple[str, str, str]] = []
+        self._read = 0
 
-    def shown(self) -> list[tuple[str, str, str]]:
-        """The lists so far: unit, impression, teams by index."""
-        if not self.file.exists():
-            return []
-        lines = self.file.read_text().splitlines(keepends=True)
-        rows = (line.split() for line in lines if line.endswith("\n"))
-        return [(unit, impression, teams) for unit, impression, teams in rows]
+    def shown(self, after: int = 0) -> list[tuple[str, str, str]]:
+        """The lists so far, without the first `after`: unit, impression, teams by index."""
+        with self._reading:
+            if self.file.exists():
+                with self.file.open() as file:
+                    file.seek(self._read)
+                    lines, _, _ = file.read().rpartition("\n")
+                if lines:
+                    self._read += len(lines) + 1
+                for line in lines.splitlines():
+                    unit, impression, teams = line.split()
+                    self._shown.append((unit, impression, teams))
+            return self._shown[after:]
 
 
 def indices(impression: str, teams: str) -> list[int]:
@@ -99,7 +108,7 @@ class Shop(threading.Thread):
         done = 0
         while True:
             is_last = self.is_over.is_set()
-            lists = self.replica.shown()[done:]
+            lists = self.replica.shown(done)
             done += len(lists)
             for start in range(0, len(lists), 100):
                 self._click(lists[start : start + 100])

@@ -19,7 +19,7 @@ from headroom.service.config.settings import InvalidConfig, LiveConfig
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import impressions
 from tests.checkpoints import WORDS, write_checkpoint
-from tests.service.experimenting import KEYS, USER, config, eventually, exposed, write_broken_checkpoint
+from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed, write_broken_checkpoint
 from tests.service.in_process import QUERY, Service, serve
 
 TITLES = [" ".join(WORDS[start : start + 4]) for start in range(20)]
@@ -456,6 +456,28 @@ async def test_arms_that_give_different_kinds_of_score_are_refused(
             InvalidConfig, match=r"experiments\[0\]\.arms: full gives the grades .* one gives"
         ):
             await asyncio.to_thread(service.replica.check, LiveConfig.model_validate(live))
+
+
+async def test_an_experiment_without_a_file_draws_lists_and_its_arms_must_give_the_same_score(
+    tiny_checkpoint: Path, file_url: str, tmp_path: Path
+) -> None:
+    other = write_checkpoint(tmp_path / "one", num_labels=1)
+    live = interleaving([{"name": "full"}, {"name": "cut", "head_mask": "0.*"}])
+    entry = live.pop("experiments")[0]
+    live["variants"].append({"name": "one", "checkpoint": str(other)})
+    async with serve(tiny_checkpoint, live, database_url=file_url, api_keys=KEYS) as service:
+        service.http.headers.update(USER)
+        mixed = entry | {"arms": [{"name": "a", "variant": "full"}, {"name": "b", "variant": "one"}]}
+        refused = await service.http.post("/v1/experiments", json=mixed, headers=BOSS)
+        assert refused.status_code == 422
+        assert sentence(refused).startswith("arms: full gives the grades")
+        begun = await service.http.post("/v1/experiments", json=entry, headers=BOSS)
+        assert begun.status_code == 201, begun.text
+        answer = (await ask(service)).json()
+        assert answer["assignment"]["arm"] == "interleaved"
+        assert order_of(answer) != sorted(range(len(TITLES)))
+        flag = await service.post("/ofrep/v1/evaluate/flags/prune20", context={"targetingKey": "user-1"})
+        assert (flag["variant"], flag["value"]) == ("interleaved", "full")
 
 
 async def test_the_kind_of_an_experiment_that_has_begun_stays(service: Service) -> None:
