@@ -191,17 +191,25 @@ def error_response(error: BaseException, scope: Mapping[str, Any]) -> Response:
 
 _SUBJECT = re.compile(r"^(Input|Value|String|List|Tuple|Dictionary) should ")
 _MAX_SENTENCE_CHARS = 200
+_FIELD = re.compile(r"[a-z_]+(\[\d+\])?(\.[a-z_]+)?")
 
 
 def to_invalid_request(errors: Sequence[Any]) -> InvalidRequest:
     """Return an InvalidRequest for the first of pydantic's errors; its message does not repeat the input."""
     first = errors[0]
-    path = first["loc"]
-    if not path:
+    path = list(first["loc"])
+    if first["type"] == "value_error":  # of a check over several fields, which names the field
+        sentence = str(first["msg"]).removeprefix("Value error, ")
+        field, _, rest = sentence.partition(": ")
+        if rest and _FIELD.fullmatch(field):
+            path.append(field)
+            sentence = rest
+    elif not path:
         return InvalidRequest("The body should be a JSON object.")
-    sentence = IN_JSON.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))
-    sentence = sentence.partition(" after validation")[0]
-    return InvalidRequest(shortened(sentence, _MAX_SENTENCE_CHARS), param=_field_path(path))
+    else:
+        sentence = IN_JSON.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))
+        sentence = sentence.partition(" after validation")[0]
+    return InvalidRequest(shortened(sentence, _MAX_SENTENCE_CHARS), param=_field_path(path) or None)
 
 
 def _field_path(path: Sequence[str | int]) -> str:

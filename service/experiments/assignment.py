@@ -60,7 +60,7 @@ class Assigner:
         standings: by experiment; an experiment that is missing does not run.
         """
         slot = bucket(LAYER_SALT, unit) if self.experiments else -1
-        config = next((each for each in self.experiments if each.slots[0] <= slot < each.slots[1]), None)
+        config = next((each for each in self.experiments if _has_slot(each, slot, standings)), None)
         if config is None:
             return None
         standing = standings.get(config.name, IDLE)
@@ -128,8 +128,9 @@ class Assigner:
     def shipped(self, standings: Standings) -> str | None:
         """Return the variant that an experiment has shipped, if any; `check_one_shipped` allows one."""
         for config in self.experiments:
-            if (arm := standings.get(config.name, IDLE).shipped) is not None:
-                return config.variant_of(arm)
+            standing = standings.get(config.name, IDLE)
+            if standing.status == "shipped" and standing.shipped is not None:
+                return config.variant_of(standing.shipped)
         return None
 
     def shadowed(self, standings: Standings) -> list[ExperimentConfig]:
@@ -145,3 +146,9 @@ def _in_arm(config: ExperimentConfig, arm: str, position: int, *, is_chosen: boo
     """Return the assignment to an arm of an A/B test."""
     fallback = None if arm == config.control else config.variant_of(config.control)
     return Assigned(config.name, arm, config.variant_of(arm), position, fallback, is_chosen)
+
+
+def _has_slot(config: ExperimentConfig, slot: int, standings: Standings) -> bool:
+    """Return whether a slot is one of the experiment's, which gives its slots up once it is over."""
+    start, end = config.slots
+    return start <= slot < end and not standings.get(config.name, IDLE).is_over

@@ -27,8 +27,9 @@ def tally(
     """
     lists = _lists(experiment, withdrawals, until)
     has_team = or_(*(lists.c.teams_by_index.contains(team) for team in "ct"))
-    counts = select(func.count(), func.sum(case((has_team, 1), else_=0))).select_from(lists)
-    shown, differing = db.execute(counts).one()
+    differ = func.sum(case((has_team, 1), else_=0))
+    counts = select(func.count(), differ, func.count(lists.c.unit.distinct())).select_from(lists)
+    shown, differing, viewers = db.execute(counts).one()
     credit = _credits(lists, experiment, metric, until).c.credit
     totals = (
         func.count(),
@@ -47,6 +48,7 @@ def tally(
         ties=int(units - wins - losses),
         impressions=int(shown),
         differing=int(differing or 0),
+        viewers=int(viewers),
     )
 
 
@@ -62,6 +64,9 @@ def _lists(experiment: str, withdrawals: Sequence[Withdrawal], until: float | No
             had_arm(exposures, impressions.c.time, withdrawals),
         )
     )
+    ends = [withdrawal.time for withdrawal in withdrawals if not withdrawal.limits]
+    if ends:  # a replica may show lists for a second longer
+        query = query.where(impressions.c.time < min(ends))
     if until is not None:
         query = query.where(exposures.c.time <= until, impressions.c.time <= until)
     return query.subquery()

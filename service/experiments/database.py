@@ -61,6 +61,11 @@ def parse_url(url: str) -> URL:
     return parsed.set(drivername="sqlite+pysqlite")
 
 
+def is_made(url: URL) -> bool:
+    """Return whether there is a database. Only a SQLite file that nothing has written is known to be none."""
+    return url.drivername != "sqlite+pysqlite" or Path(str(url.database)).exists()
+
+
 def connect(url: URL) -> Engine:
     """Return an engine for a URL from `parse_url`, not yet connected. Raises ValueError without a driver."""
     if url.drivername == "sqlite+pysqlite":

@@ -1,7 +1,7 @@
 """The declaration of an experiment in the live config. An impossible one is refused with one sentence."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, Strict, StringConstraints, model_validator
@@ -19,6 +19,8 @@ INTERLEAVED = "interleaved"
 """The arm of all units of an interleaved experiment, since each of them sees both arms."""
 
 Kind = Literal["ab", "interleave"]
+ScoreKinds = Mapping[str, str]
+"""By variant, what score it gives, as a phrase."""
 MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")]
 _Slot = Annotated[int, Field(ge=0, le=10_000)]
 
@@ -120,7 +122,7 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
     """What the report compares. The first one decides."""
     planned_units: Annotated[int, Field(ge=1)] = 10_000
     """How many units the experiment is planned for, as `headroom experiment plan` says: the intervals are
-    narrowest there."""
+    narrowest there. With `kind: interleave`, units that click a title of one arm."""
 
     @property
     def control(self) -> str:
@@ -180,6 +182,25 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
             f"{', '.join(exposed)}; {next_even:g} is the next that exposes the same share of each"
         )
 
+    def shares_slots(self, other: "ExperimentConfig") -> bool:
+        """Return whether both declare some slot."""
+        return self.slots[0] < other.slots[1] and other.slots[0] < self.slots[1]
+
+    def mixed_scores(self, score_kinds: ScoreKinds) -> str | None:
+        """Return why no order can be drawn from the arms' scores, as a clause; None if one can, or need not.
+
+        score_kinds: of all variants.
+        """
+        if not self.is_interleaved:
+            return None
+        first, second = (arm.variant for arm in self.arms)
+        if score_kinds[first] == score_kinds[second]:
+            return None
+        return (
+            f"{first} gives {score_kinds[first]}, but {second} gives {score_kinds[second]}; the arms of an "
+            "interleaved experiment must give the same"
+        )
+
     def variant_of(self, arm: str) -> str:
         """Return the variant of an arm. Raises KeyError if there is no such arm."""
         return {candidate.name: candidate.variant for candidate in self.arms}[arm]
@@ -224,7 +245,7 @@ def check_together(experiments: Sequence[ExperimentConfig], variants: Sequence[s
         start, end = experiment.slots
         for other in experiments[:experiment_index]:
             other_start, other_end = other.slots
-            if start < other_end and other_start < end:
+            if experiment.shares_slots(other):
                 raise ValueError(
                     f"{field}.slots: [{start}, {end}) overlaps [{other_start}, {other_end}) of "
                     f"{other.name!r}, which keeps its slots as long as it is in the config, also after a "

@@ -176,15 +176,20 @@ class Action:
     time: float
     """Seconds since the epoch, UTC."""
     actor: str
-    """The key's name, `guardrail` or `config`."""
+    """The key's name, `guardrail`, or `config` for an experiment of the config."""
     arm: str | None = None
-    """The arm that was shipped or rolled back."""
+    """The arm that was shipped, or that a guardrail rolled back. A person's rollback of a ship has none."""
     traffic: float | None = None
     """The traffic after a ramp."""
     reason: str = ""
     """The guardrail's name, or the person's words."""
     detail: str = ""
-    """The guardrail's figures, or the arms and salt at the start."""
+    """The guardrail's figures, the arms and salt at the start, or the arm whose ship was rolled back."""
+
+    @property
+    def ends_experiment(self) -> bool:
+        """Whether everybody gets the default from here on: a stop, or a person's rollback of a ship."""
+        return self.kind == "stop" or (self.kind == "rollback" and self.arm is None)
 
 
 Log = Sequence[Action]

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from headroom.service.experiments.assignment import NO_BUCKET, Assigned, Assigner
+from headroom.service.experiments.definition import ScoreKinds
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult
 from headroom.service.experiments.guardrails import GuardrailWatcher
 from headroom.service.experiments.interleaving import SHARED, Draw, impression_id
 from headroom.service.experiments.ledger import Clock, Ledger
+from headroom.service.experiments.started import Configs, merged
 from headroom.service.experiments.state import identity
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.windows import ArmWindows, Scores
@@ -77,7 +79,7 @@ class LiveExperiments:
 
     ledger: the state of the experiments; its `follow` runs in the background. guard: watches the guardrails;
         its `run` runs in the background. writer: stores exposures.
-    store: opened with the first config that has an experiment.
+    store: the database; a SQLite file is made with the first experiment.
     clock: returns Unix seconds. monotonic: returns seconds that never go back.
     """
 
@@ -98,10 +100,15 @@ class LiveExperiments:
         self.guard = GuardrailWatcher(self.ledger, self.windows)
         self._seen = RecentlySeen()
         self._writes = False
+        self._merged: tuple[Assigner, Configs, Assigner] = (Assigner(), (), Assigner())
 
-    def check(self, assigner: Assigner) -> None:
-        """Raise ValueError if a config would move the units of an experiment that has begun."""
-        current = {config.name: config for config in self.ledger.configs}
+    def check(self, assigner: Assigner, variants: ScoreKinds | None = None) -> None:
+        """Raise ValueError if a config would move the units of an experiment that has begun.
+
+        Also if it stands in the way of one that was started without a file. variants: as `apply` takes them.
+        """
+        self.ledger.check(assigner.experiments, variants)
+        current = {config.name: config for config in self.ledger.declared}
         for experiment_index, config in enumerate(assigner.experiments):
             running = current.get(config.name)
             if running is None or self.ledger.standing(config.name).started is None:
@@ -112,12 +119,31 @@ class LiveExperiments:
                     "must stay as they are; give the changed experiment another name and salt"
                 )
 
-    def apply(self, assigner: Assigner, config_version: str, *, may_start: bool = True) -> None:
+    def apply(
+        self,
+        assigner: Assigner,
+        config_version: str,
+        *,
+        variants: ScoreKinds | None = None,
+        may_start: bool = True,
+    ) -> None:
         """Put a config in force, as `Ledger.apply` says. Blocks."""
-        self.ledger.apply(assigner.experiments, config_version, may_start=may_start)
-        if assigner.experiments and not self._writes:
+        self.ledger.apply(assigner.experiments, config_version, variants=variants, may_start=may_start)
+        if not self._writes:
             self.writer.start()
             self._writes = True
+
+    def assigner(self, declared: Assigner) -> Assigner:
+        """Return the assigner of a config's experiments and of those that were started without a file.
+
+        This is the one place where they come together for requests.
+        """
+        started = self.ledger.state.started
+        if not started:
+            return declared
+        if self._merged[0] is not declared or self._merged[1] is not started:
+            self._merged = (declared, started, Assigner(merged(declared.experiments, started)))
+        return self._merged[2]
 
     async def close(self, timeout_s: float) -> None:
         """Store the buffered records within the timeout, and end."""

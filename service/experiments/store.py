@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Table, bindparam, delete, insert, select
+from pydantic import ValidationError
+from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, insert, select, update
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import clicks, database, tables
@@ -36,7 +37,14 @@ from headroom.service.experiments.events import (
 )
 from headroom.service.experiments.preference import Tally
 from headroom.service.experiments.state import Withdrawal
-from headroom.service.experiments.tables import actions, exposures, impressions, shadow_results, unit_counts
+from headroom.service.experiments.tables import (
+    actions,
+    exposures,
+    impressions,
+    shadow_results,
+    started_experiments,
+    unit_counts,
+)
 
 logger = logging.getLogger("headroom.experiments")
 
@@ -49,8 +57,15 @@ MAX_LISTED = 10
 DELETED_AT_ONCE = 5_000
 """Rows of a table that one call of `delete_before` deletes, at most, so that no other write waits long."""
 
+MAX_STARTED = 128
+"""Experiments started without a file that replicas know: those not stopped first, then the latest."""
+
 _LOG_LOCK = 0x6163746E
 _DELETION_LOCK = 0x64656C65
+
+Decision = Callable[[Log, Sequence[ExperimentConfig]], Action | None]
+"""Returns the action to record, or None, from a log and the experiments that were started without a file and
+are not stopped."""
 
 T = TypeVar("T")
 
@@ -81,6 +96,11 @@ class Store:
             if not self._is_prepared:
                 database.prepare(self._engine)
                 self._is_prepared = True
+
+    @property
+    def is_made(self) -> bool:
+        """Whether there is a database. Only a SQLite file that nothing has written to is known to be none."""
+        return database.is_made(self.url)
 
     def close(self) -> None:
         """Close the connections. A later call opens them again."""
@@ -270,26 +290,57 @@ class Store:
     def record_action(self, action: Action) -> None:
         """Append to the log of actions. An experiment starts once, so a second start is left out."""
 
-        def decide(log: Log) -> Action | None:
-            has_started = any(earlier.kind == "start" for earlier in log)
-            return None if action.kind == "start" and has_started else action
+        def decide(log: Log, _: Sequence[ExperimentConfig]) -> Action | None:
+            is_second = action.kind == "start" and any(
+                (earlier.experiment, earlier.kind) == (action.experiment, "start") for earlier in log
+            )
+            return None if is_second else action
 
         self.act([action.experiment], decide)
 
-    def act(self, experiments: Collection[str], decide: Callable[[Log], Action | None]) -> list[Action]:
-        """Append what `decide` makes of the experiments' log, in one transaction, and return the new log.
+    def act(
+        self, experiments: Collection[str], decide: Decision, *, new: ExperimentConfig | None = None
+    ) -> list[Action]:
+        """Append what `decide` makes of a log, in one transaction, and return the new log.
 
+        The log is that of `experiments` and of those that were started without a file and are not stopped.
+        new: an experiment to hold from now on, whose start `decide` returns.
         If `decide` raises, nothing is recorded.
         """
         with self._write() as db:
             if database.is_postgresql(db):  # SQLite: writing transactions exclude each other
                 db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOG_LOCK})")
-            log = _read_log(db, experiments)
-            action = decide(log)
+            started = _read_definitions(db, started_experiments.c.ended.is_(None))
+            log = _read_log(db, {*experiments, *(config.name for config in started)})
+            action = decide(log, started)
             if action is None:
                 return log
+            if new is not None:
+                db.execute(
+                    insert(started_experiments).values(name=new.name, definition=new.model_dump_json())
+                )
             db.execute(insert(actions).values(values_of(action)))
+            if action.kind == "ship" or action.ends_experiment:
+                ended = None if action.kind == "ship" else action.time
+                its_row = started_experiments.c.name == action.experiment
+                db.execute(update(started_experiments).where(its_row).values(ended=ended))
             return [*log, action]
+
+    def started_names(self) -> list[str]:
+        """Return the experiments that were started without a file, in order, as MAX_STARTED says."""
+        table = started_experiments.c
+        newest = select(table.name, table.number).order_by(table.ended.is_not(None), table.number.desc())
+        with self.read() as db:
+            rows = db.execute(newest.limit(MAX_STARTED)).all()
+        return [row.name for row in sorted(rows, key=lambda row: row.number)]
+
+    def definitions(self, names: Collection[str]) -> list[ExperimentConfig]:
+        """Return these of the experiments that were started without a file.
+
+        One that another release wrote, and that this one cannot read, is missing.
+        """
+        with self.read() as db:
+            return _read_definitions(db, started_experiments.c.name.in_(list(names)))
 
     def actions(self, experiments: Collection[str]) -> list[Action]:
         """Return all actions on these experiments, in their order."""
@@ -337,6 +388,18 @@ def _read_log(db: Connection, experiments: Collection[str]) -> list[Action]:
     columns = [actions.c[name] for name in Action.__slots__]
     query = select(*columns).where(actions.c.experiment.in_(list(experiments))).order_by(actions.c.number)
     return [Action(*row) for row in db.execute(query)]
+
+
+def _read_definitions(db: Connection, where: ColumnElement[bool]) -> list[ExperimentConfig]:
+    """Return the experiments of the rows that a condition selects, oldest first."""
+    definitions = []
+    query = select(started_experiments).where(where).order_by(started_experiments.c.number)
+    for row in db.execute(query.limit(MAX_STARTED)):
+        try:
+            definitions.append(ExperimentConfig.model_validate_json(row.definition))
+        except ValidationError:
+            logger.debug("this release cannot read the experiment %s", row.name)
+    return definitions
 
 
 class _Sorted(NamedTuple):

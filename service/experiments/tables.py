@@ -134,6 +134,16 @@ actions = Table(
     Index("actions_experiment", "experiment", "number"),
 )
 
+started_experiments = Table(
+    "started_experiments",
+    metadata,
+    _number(),
+    Column("name", Text, unique=True, nullable=False),
+    *_columns(Text, "definition"),
+    *_columns(Double, "ended", nullable=True),
+    comment="Experiments that were started without a file. ended: when one was stopped, as `actions` has it.",
+)
+
 
 def insert(db: Connection, table: Table) -> Any:
     """Return the dialect's INSERT; the two have the same methods but no common type."""

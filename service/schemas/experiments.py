@@ -8,10 +8,18 @@ from datetime import UTC, datetime, time
 from typing import Annotated, Any, Self
 
 import orjson
-from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    PlainValidator,
+    RootModel,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
-from headroom.service.experiments.definition import MetricName
+from headroom.service.experiments.definition import ExperimentConfig, MetricName
 from headroom.service.experiments.events import MAX_TEXT, MAX_VALUE, Outcome, SentClick
 from headroom.service.experiments.fields import MAX_UNIT_CHARS, STORABLE, Unit
 from headroom.service.schemas.requests import Request, example
@@ -237,6 +245,27 @@ class UbiRequest(Request):
         return {"events": value} if isinstance(value, list) else value
 
 
+_Entry = Annotated[
+    dict[str, Any],
+    GetPydanticSchema(None, lambda _, handler: handler(ExperimentConfig.__pydantic_core_schema__)),
+]
+
+
+class StartRequest(RootModel[_Entry]):
+    """An experiment: the same fields as an entry of `experiments` in the config.
+
+    Its content is checked off the event loop, as `ExperimentConfig`.
+    """
+
+    model_config = example(
+        name="prune20",
+        salt="2026-12",
+        arms=[{"name": "control", "variant": "full"}, {"name": "pruned", "variant": "pruned20"}],
+        traffic=0.5,
+        metrics=[{"name": "click", "kind": "proportion", "margin": 0.02}],
+    )
+
+
 class RampRequest(Request):
     """Set the share of each arm's units that take part from now on, in place of the config's."""
 
@@ -250,6 +279,14 @@ class StopRequest(Request):
     """Give everybody the default variant from now on."""
 
     model_config = example(reason="a bug in the page")
+
+    reason: Reason = ""
+
+
+class RollbackRequest(Request):
+    """Give everybody the default variant again after a ship."""
+
+    model_config = example(reason="more complaints")
 
     reason: Reason = ""
 

@@ -111,6 +111,11 @@ class Catalog:
         """The checkpoints that some variant uses, by key."""
         return {variant.checkpoint: variant.classifier for variant in self.variants.values()}
 
+    @property
+    def score_kinds(self) -> dict[str, str]:
+        """What score each variant gives, as a phrase, by the variant's name."""
+        return {name: _kind_of_score(variant) for name, variant in self.variants.items()}
+
     def choose(self, name: str | None, form: MaskForm | None, *, with_units: bool = False) -> Variant:
         """Return the variant called `name` (None: the default) with a request's mask multiplied onto its own.
 
@@ -264,15 +269,10 @@ def _check_stand_in(config: LiveConfig, variants: Mapping[str, Variant]) -> None
 
 def _check_interleaved(config: LiveConfig, variants: Mapping[str, Variant]) -> None:
     """Raise InvalidConfig if one order would be drawn from different kinds of score."""
+    kinds = {name: _kind_of_score(variant) for name, variant in variants.items()}
     for number, experiment in enumerate(config.experiments):
-        if not experiment.is_interleaved:
-            continue
-        control, treatment = (variants[arm.variant] for arm in experiment.arms)
-        if _kind_of_score(control) != _kind_of_score(treatment):
-            raise InvalidConfig(
-                f"experiments[{number}].arms: {control.name} gives {_kind_of_score(control)}, but "
-                f"{treatment.name} gives {_kind_of_score(treatment)}; interleaved arms must give the same"
-            )
+        if (reason := experiment.mixed_scores(kinds)) is not None:
+            raise InvalidConfig(f"experiments[{number}].arms: {reason}")
 
 
 def _kind_of_score(variant: Variant) -> str:

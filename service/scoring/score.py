@@ -18,7 +18,7 @@ from headroom.service.config.variants import MaskForm
 from headroom.service.engine.request import Deadline, added_tokens
 from headroom.service.engine.scheduler import Scheduler
 from headroom.service.engine.threads import PairRow
-from headroom.service.errors import InvalidRequest
+from headroom.service.errors import DeviceFailed, InvalidRequest
 from headroom.service.experiments.assignment import Assigned
 from headroom.service.observe.access_log import current
 from headroom.service.observe.metrics import Metrics
@@ -182,7 +182,7 @@ class Scorer:
 
         shared: as `Column` takes it. background: as `Scheduler.submit` takes it.
         use_cache: whether results may come from the score cache.
-        may_fail: whether results may be errors, which each column then has as its `error`.
+        may_fail: whether results may be errors other than DeviceFailed; each column then has its `error`.
         Raises the first error among the results, or InvalidRequest if the request has too many rows.
         """
         computed = Computed()
@@ -319,7 +319,7 @@ class Scorer:
     ) -> None:
         """Have rows computed, and add their times to `computed`.
 
-        Raises the first error among their results, unless they `may_fail`.
+        Raises the first error among their results, unless they `may_fail`, and DeviceFailed in any case.
 
         If `computed.is_admitted`, the rows belong to a request that was let into the queue before.
         Raises RateLimited if the caller's key has nothing left.
@@ -341,8 +341,9 @@ class Scorer:
         await self._scheduler.result(submission)
         computed.queue_s += submission.queue_s
         computed.inference_s += submission.inference_s
+        raised = DeviceFailed if may_fail else Exception
         for row in rows:
-            if isinstance(row.result, Exception) and not may_fail:
+            if isinstance(row.result, raised):
                 raise row.result
 
     def count(

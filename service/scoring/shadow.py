@@ -64,7 +64,8 @@ class Shadow:
 
     def offer(self, catalog: Catalog, request: ScoreRequest) -> None:
         """Draw whether to score this request again, later. Never waits."""
-        for config in catalog.config.assigner.shadowed(self._experiments.ledger.standings):
+        assigner = self._experiments.assigner(catalog.config.assigner)
+        for config in assigner.shadowed(self._experiments.ledger.standings):
             if self._draw() < config.shadow:
                 chars = sum(len(query) + len(title) for query, title in request.texts())
                 self._waiting.append(ShadowRequest(config, catalog, request, chars))

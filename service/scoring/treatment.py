@@ -25,6 +25,7 @@ from headroom.service.errors import (
     RateLimited,
     as_service_error,
 )
+from headroom.service.experiments.assignment import Assigned
 from headroom.service.experiments.interleaving import Draw
 from headroom.service.experiments.live import UNROUTED, LiveExperiments, Route
 from headroom.service.schemas.requests import ScoreRequest
@@ -59,7 +60,7 @@ class Treatment:
         if request.variant is not None or request.head_mask is not None:
             variant = await self._scorer.choose(catalog, request.variant, request.head_mask)
             return await self._scorer.score(request, variant, deadline)
-        assigner = catalog.config.assigner
+        assigner = self._experiments.assigner(catalog.config.assigner)
         route = UNROUTED
         if request.arm is not None:
             assert request.unit is not None
@@ -135,21 +136,12 @@ class Treatment:
         """
         assigned = route.assigned
         assert assigned is not None
-        query = request.ranked_query()
-        if query is None:
-            raise InvalidRequest(
-                f"is in the interleaved experiment {assigned.experiment!r}, and this request's answer is no "
-                "order of one query's titles; leave out unit, or use /v1/score or a rerank route",
-                param="unit",
-            )
+        query = _query_of(request, assigned.experiment)
         variants = [catalog.choose(assigned.fallback, None), catalog.choose(assigned.variant, None)]
         try:
             columns, computed = await self._scorer.columns(
                 request, variants, deadline, shared=True, may_fail=True
             )
-            for column in columns:
-                if isinstance(column.error, _CAUSED_BY_NO_ARM):
-                    raise column.error
             rankings = [column.results() for column in columns if column.error is None]
             drawn = await self._draw(rankings, route, query) if len(rankings) == 2 else None
         except _CAUSED_BY_NO_ARM:
@@ -167,14 +159,9 @@ class Treatment:
             self._scorer.count(column, results, computed, arm)
         relevance = [_relevance(*ranked) for ranked in zip(variants, rankings, strict=True)]
         self._experiments.succeeded(route, deadline.elapsed(), *relevance)
-        assignment = Assignment(
-            experiment=assigned.experiment,
-            arm=assigned.arm,
-            bucket=assigned.bucket,
-            impression=self._experiments.show(route, drawn, request.titles_shown, request.ids),
-        )
-        control, treatment = rankings
-        results = merge(control, treatment, drawn, variants[0].classifier)
+        impression = self._experiments.show(route, drawn, request.titles_shown, request.ids)
+        results = merge(*rankings, drawn, variants[0].classifier)
+        assignment = _interleaved(assigned, impression=impression)
         return self._scorer.answer(results, columns, computed, deadline, assignment)
 
     async def _draw(self, rankings: Sequence[Sequence[ScoreResult]], route: Route, query: str) -> Draw:
@@ -205,8 +192,25 @@ class Treatment:
         self._experiments.fell_back(route, deadline.elapsed(), treatment.error)
         results = control.results()
         self._scorer.count(control, results, computed, assigned.arms[0])
-        assignment = Assignment(assigned.experiment, assigned.arm, assigned.bucket, fallback=True)
+        assignment = _interleaved(assigned, fallback=True)
         return self._scorer.answer(results, [control], computed, deadline, assignment)
+
+
+def _query_of(request: ScoreRequest, experiment: str) -> str:
+    """Return the query whose titles are ordered. Raises InvalidRequest if the answer is no such order."""
+    query = request.ranked_query()
+    if query is None:
+        raise InvalidRequest(
+            f"is in the interleaved experiment {experiment!r}, and this request's answer is no order of one "
+            "query's titles; leave out unit, or use /v1/score or a rerank route",
+            param="unit",
+        )
+    return query
+
+
+def _interleaved(assigned: Assigned, *, fallback: bool = False, impression: str | None = None) -> Assignment:
+    """Return the assignment to an interleaved experiment, as answers say it."""
+    return Assignment(assigned.experiment, assigned.arm, assigned.bucket, fallback, impression)
 
 
 def _relevance(variant: Variant, results: Sequence[ScoreResult]) -> Callable[[], NDArray[np.float32]]:

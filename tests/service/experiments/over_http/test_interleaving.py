@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -10,11 +11,15 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
+from sqlalchemy import select
 
 from headroom import Classifier, HeadMask, Scores
 from headroom.service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.tables import impressions
 from tests.checkpoints import WORDS, write_checkpoint
-from tests.service.experimenting import KEYS, USER, config, eventually, exposed, write_broken_checkpoint
+from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed, write_broken_checkpoint
 from tests.service.in_process import QUERY, Service, serve
 
 TITLES = [" ".join(WORDS[start : start + 4]) for start in range(20)]
@@ -40,7 +45,7 @@ def own_scores(clf: Classifier, spec: str, query: str = QUERY, titles: Sequence[
 
 
 def draw_by_the_contract(
-    unit: str, control: Sequence[float], treatment: Sequence[float], query: str = QUERY
+    unit: str, control: ArrayLike, treatment: ArrayLike, query: str = QUERY
 ) -> tuple[list[int], str]:
     """The order and the teams by section 6a of the contract, read slowly."""
     control_order = [int(index) for index in np.argsort(-np.asarray(control), kind="stable")]
@@ -159,6 +164,63 @@ async def test_every_rerank_shape_answers_in_the_drawn_order_and_its_scores_fall
         assert answer.json()["id"] == impression
 
 
+async def stored(service: Service, url: str) -> dict[str, tuple[str, list[int], list[str] | None]]:
+    """The team of each title, the indices in the order shown and the ids, of each stored impression."""
+    await asyncio.to_thread(service.replica.live.writer.flush, 60)
+    store = Store(url)
+    try:
+        with store.read() as db:
+            return {
+                row.id: (row.teams_by_index, json.loads(row.places), row.ids and json.loads(row.ids))
+                for row in db.execute(select(impressions))
+            }
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("top_n", [None, 7])
+async def test_an_impression_says_whose_each_title_that_was_shown_is(
+    service: Service, clf: Classifier, file_url: str, top_n: int | None
+) -> None:
+    ids = [f"product-{number}" for number in range(len(TITLES))]
+    raw_scores = [own_scores(clf, mask).raw_score.tolist() for mask in ("none", "0.*")]
+    order, teams = draw_by_the_contract("user-1", *raw_scores)
+    shown = dict(zip(order[:top_n], teams, strict=False))
+    body = {"query": QUERY, "documents": TITLES, "unit": "user-1", "ids": ids, "top_n": top_n}
+    answer = await service.http.post("/v2/rerank", json=body)
+    assert await stored(service, file_url) == {
+        answer.headers["x-impression"]: (
+            "".join(shown.get(index, "-") for index in range(len(TITLES))),
+            order[:top_n],
+            ids,
+        )
+    }
+
+
+async def test_a_click_counts_for_the_arm_whose_title_it_is(tiny_checkpoint: Path, file_url: str) -> None:
+    live = interleaving(metrics=[{"name": "click"}])
+    async with serve(tiny_checkpoint, live, database_url=file_url) as service:
+        answer = (await ask(service)).json()
+        impression = answer["assignment"]["impression"]
+        (teams, order, _) = (await stored(service, file_url))[impression]
+
+        async def click(index: int, impression: str, unit: str = "user-1") -> dict[str, Any]:
+            fields = {"experiment": "prune20", "unit": unit, "metric": "click", "value": 1, "index": index}
+            fields |= {
+                "impression": impression,
+                "time": time.time() + 1,
+                "id": f"{impression}-{index}-{unit}",
+            }
+            return await service.post("/v1/outcomes", outcomes=[fields])
+
+        assert (await click(teams.index("t"), impression))["accepted"] == 1
+        assert (await click(order[0], impression))["unknown"] == 0
+        for wrong in (click(99, impression), click(0, "0" * 32), click(0, impression, "user-2")):
+            receipt = await wrong
+            assert (receipt["accepted"], receipt["unknown"]) == (0, 1)
+            assert "\n" not in receipt["unknown_outcomes"][0]["message"]
+
+
 async def test_two_variants_that_are_the_same_give_no_team(tiny_checkpoint: Path, file_url: str) -> None:
     live = interleaving([{"name": "full"}, {"name": "twin", "head_mask": "none"}])
     async with serve(tiny_checkpoint, live, database_url=file_url) as service:
@@ -170,6 +232,7 @@ async def test_two_variants_that_are_the_same_give_no_team(tiny_checkpoint: Path
         counted = 'headroom_interleaved_total{experiment="prune20",rankings='
         assert service.metric(f'{counted}"equal"}}') == len(UNITS)
         assert service.metric(f'{counted}"different"}}') == 0
+        assert {teams for teams, _, _ in (await stored(service, file_url)).values()} == {"s" * len(TITLES)}
 
 
 async def test_who_is_not_exposed_or_names_a_variant_gets_no_drawn_order(
@@ -291,6 +354,16 @@ async def test_a_control_that_fails_fails_the_request_and_keeps_the_unit(
         assert (control["error_rate"], treatment["error_rate"]) == (1.0, 0.0)
 
 
+async def test_a_device_that_fails_is_no_arms_fault(service: Service, file_url: str) -> None:
+    service.replica.engine.failed_kind = "cuda"
+    body = {"query": QUERY, "titles": TITLES, "unit": "user-1"}
+    assert (await service.http.post("/v1/score", json=body)).status_code == 503
+    await asyncio.to_thread(service.replica.live.writer.flush, 60)
+    assert exposed(file_url) == {}
+    guardrails = (await service.http.get("/v1/experiments")).json()["experiments"][0]["guardrails"]
+    assert [arm["requests"] for arm in guardrails] == [0, 0]
+
+
 async def test_a_late_request_exposes_its_unit_and_shows_nothing(service: Service, file_url: str) -> None:
     late = {"query": QUERY, "titles": TITLES, "unit": "late", "deadline_ms": 0.001}
     assert (await service.http.post("/v1/score", json=late)).status_code == 504
@@ -383,6 +456,28 @@ async def test_arms_that_give_different_kinds_of_score_are_refused(
             InvalidConfig, match=r"experiments\[0\]\.arms: full gives the grades .* one gives"
         ):
             await asyncio.to_thread(service.replica.check, LiveConfig.model_validate(live))
+
+
+async def test_an_experiment_without_a_file_draws_lists_and_its_arms_must_give_the_same_score(
+    tiny_checkpoint: Path, file_url: str, tmp_path: Path
+) -> None:
+    other = write_checkpoint(tmp_path / "one", num_labels=1)
+    live = interleaving([{"name": "full"}, {"name": "cut", "head_mask": "0.*"}])
+    entry = live.pop("experiments")[0]
+    live["variants"].append({"name": "one", "checkpoint": str(other)})
+    async with serve(tiny_checkpoint, live, database_url=file_url, api_keys=KEYS) as service:
+        service.http.headers.update(USER)
+        mixed = entry | {"arms": [{"name": "a", "variant": "full"}, {"name": "b", "variant": "one"}]}
+        refused = await service.http.post("/v1/experiments", json=mixed, headers=BOSS)
+        assert refused.status_code == 422
+        assert sentence(refused).startswith("arms: full gives the grades")
+        begun = await service.http.post("/v1/experiments", json=entry, headers=BOSS)
+        assert begun.status_code == 201, begun.text
+        answer = (await ask(service)).json()
+        assert answer["assignment"]["arm"] == "interleaved"
+        assert order_of(answer) != sorted(range(len(TITLES)))
+        flag = await service.post("/ofrep/v1/evaluate/flags/prune20", context={"targetingKey": "user-1"})
+        assert (flag["variant"], flag["value"]) == ("interleaved", "full")
 
 
 async def test_the_kind_of_an_experiment_that_has_begun_stays(service: Service) -> None:
