@@ -26,8 +26,10 @@ from headroom.service.engine.threads import Engine
 from headroom.service.errors import Draining
 from headroom.service.experiments.admin import ExperimentAdmin
 from headroom.service.experiments.database import reason_of
+from headroom.service.experiments.flags import Flag, evaluate
 from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.store import Store
+from headroom.service.experiments.upkeep import Upkeep
 from headroom.service.observe.metrics import Metrics
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse
 from headroom.service.schemas.listings import (
@@ -88,6 +90,7 @@ class Replica:
             shadow.run,
             live.ledger.follow,
             live.guard.run,
+            Upkeep(live.ledger, settings.outcome_days).run,
             release_memory_periodically,
         )
         self._background = [asyncio.create_task(_restart_forever(work)) for work in background]
@@ -130,7 +133,7 @@ class Replica:
         config.check_limits(self._settings.queue_tokens(self.engine.device_type))
         catalog = self._build(config)
         try:
-            self.live.check(config.assigner, catalog.variants)
+            self.live.check(config.assigner, catalog.score_kinds)
         except ValueError as error:
             raise InvalidConfig(str(error)) from None
 
@@ -228,6 +231,12 @@ class Replica:
         with self._taken_in_hand():
             return await self._condenser.condense(request, self._catalog, deadline)
 
+    def flag(self, experiment: str, unit: str) -> Flag:
+        """Return a unit's arm as a flag; nobody is exposed. Raises NotFound."""
+        config = self._catalog.config
+        assigner = self.live.assigner(config.assigner)
+        return evaluate(self.live, assigner, config.default_variant, experiment, unit)
+
     def models(self) -> ModelsResponse:
         return listings.models(dict.fromkeys(self.engine.classifiers.values()))
 
@@ -293,7 +302,7 @@ async def _restart_forever(work: Callable[[], Coroutine[object, object, None]]) 
 
 def _apply_experiments(live: LiveExperiments, catalog: Catalog, may_start: bool) -> None:
     config = catalog.config
-    variants = tuple(catalog.variants)
+    variants = catalog.score_kinds
     try:
         live.apply(config.assigner, config.version, variants=variants, may_start=may_start)
     except ValueError as error:

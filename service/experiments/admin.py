@@ -13,13 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import orjson
+
 from headroom.service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.buckets import ByArm
-from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.events import Action, Log, Outcome, OutcomeReceipt, values_of
+from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig
+from headroom.service.experiments.events import Action, Log, Outcome, OutcomeReceipt, SentClick, values_of
+from headroom.service.experiments.export import Source, page
 from headroom.service.experiments.guardrails import population_stability
 from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.preference_report import deciding
 from headroom.service.experiments.report import (
     ArmView,
     ExperimentDetail,
@@ -145,8 +149,8 @@ class ExperimentAdmin:
         self._threads.shutdown(wait=False)
         self._analysts.shutdown(wait=False)
 
-    async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt:
-        """Store outcomes. One whose id is stored already is counted as a duplicate."""
+    async def record(self, outcomes: Sequence[Outcome | SentClick]) -> OutcomeReceipt:
+        """Store outcomes and clicks. One that is stored already is counted as a duplicate."""
         if self._recording >= MAX_RECORDING_CALLS:
             raise DatabaseUnavailable(
                 message=f"{MAX_RECORDING_CALLS} calls with outcomes wait for the database; "
@@ -156,10 +160,21 @@ class ExperimentAdmin:
         self._recording += 1
         try:
             return await _in_thread(
-                self._threads, lambda: ledger.store.record_outcomes(outcomes, ledger.configs)
+                self._threads,
+                lambda: ledger.store.record_outcomes(outcomes, ledger.configs, ledger.clock()),
             )
         finally:
             self._recording -= 1
+
+    async def rows(self, name: str, source: Source, after: str) -> bytes:
+        """Return a page of an experiment's rows as JSON: `columns`, `rows`, and the `next` to go on after."""
+        self._config(name)
+        store = self._ledger.store
+
+        def read() -> bytes:
+            return orjson.dumps(page(store, name, source, after))
+
+        return await _in_thread(self._analysts, read)
 
     def listing(self) -> ExperimentsView:
         """Return the experiments as this replica knows them, without the database."""
@@ -181,7 +196,9 @@ class ExperimentAdmin:
         # The units of the analysis, so that all numbers of the answer are of one moment.
         exposures = ledger.exposures(name) if report is None else report.exposures
         view = self._view(config, ledger.standing(name), exposures)
-        return ExperimentDetail(**values_of(view), history=ledger.history(name), report=report)
+        return ExperimentDetail(
+            **values_of(view), history=ledger.history(name), report=report, preference=deciding(report)
+        )
 
     async def act(self, name: str, decide: Decide, *, reason: str, actor: str) -> ExperimentDetail:
         """Do what an operator asks for (such as `ramp`), and return the state that this leads to.
@@ -208,7 +225,7 @@ class ExperimentAdmin:
         """
         ledger = self._ledger
         declared = ledger.declared
-        check_variants(config, ledger.variants or ())
+        check_variants(config, ledger.variants or {})
 
         def action(log: Log, started: Sequence[ExperimentConfig]) -> Action:
             standings = self._standings(merged(declared, started), log)
@@ -233,7 +250,7 @@ class ExperimentAdmin:
         history = _log_of(config.name, log)
         standing = self._standings([config], history)[config.name]
         view = self._view(config, standing, self._ledger.exposures(config.name))
-        return ExperimentDetail(**values_of(view), history=history, report=None)
+        return ExperimentDetail(**values_of(view), history=history, report=None, preference=None)
 
     def _config(self, name: str) -> ExperimentConfig:
         config = self._ledger.config(name)
@@ -264,8 +281,10 @@ class ExperimentAdmin:
     def _view(self, config: ExperimentConfig, standing: Standing, exposures: ByArm) -> ExperimentView:
         state = self._ledger.state
         obstacle = state.paused.get(config.name)
+        of_both = exposures.get(INTERLEAVED, 0)
         return ExperimentView(
             name=config.name,
+            kind=config.kind,
             in_config=any(declared.name == config.name for declared in self._ledger.declared),
             status=standing.status,
             paused=obstacle.text if obstacle is not None and standing.status == "paused" else None,
@@ -275,7 +294,11 @@ class ExperimentAdmin:
             shadow=config.shadow,
             arms=[
                 ArmView(
-                    arm.name, arm.variant, arm.weight, arm.name == config.control, exposures.get(arm.name, 0)
+                    name=arm.name,
+                    variant=arm.variant,
+                    weight=arm.weight,
+                    control=arm.name == config.control,
+                    exposures=exposures.get(arm.name, of_both),
                 )
                 for arm in config.arms
             ],

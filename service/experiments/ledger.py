@@ -10,13 +10,13 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import is_
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.definition import ExperimentConfig, ScoreKinds
 from headroom.service.experiments.events import Action, Log
 from headroom.service.experiments.started import Configs, Obstacle, merged, obstacles
 from headroom.service.experiments.state import IDLE, Standing, Standings, check_one_shipped, fold, identity
@@ -68,7 +68,7 @@ class Ledger:
         self.clock = clock
         self.monotonic = monotonic
         self.declared: Configs = ()
-        self.variants: Collection[str] | None = None
+        self.variants: ScoreKinds | None = None
         self.config_version = ""
         self.state = State()
         self._held: Configs = ()  # started without a file
@@ -99,12 +99,12 @@ class Ledger:
         declared: Configs,
         config_version: str,
         *,
-        variants: Collection[str] | None = None,
+        variants: ScoreKinds | None = None,
         may_start: bool = True,
     ) -> None:
         """Put a config's experiments in force. Blocks until the database has said where they stand.
 
-        variants: those of the config; None: any.
+        variants: those of the config, with the kind of score of each; None: any.
         may_start: whether new experiments start. If not, they are pending until this is called with True.
         If the database is down, the last known state is used. If it refuses one of the experiments, its
         error is raised and nothing changes. Raises ValueError if two of the experiments have shipped, and
@@ -128,7 +128,7 @@ class Ledger:
                 self.config_version = config_version
         self._tell(told)
 
-    def check(self, declared: Configs, variants: Collection[str] | None) -> None:
+    def check(self, declared: Configs, variants: ScoreKinds | None) -> None:
         """Raise ValueError if an edit stands in the way of an experiment that was started without a file.
 
         The first config is never refused for that, so that a replica starts with any that is right.
@@ -314,7 +314,7 @@ class Ledger:
             logger.warning("%s", sentence)
             self.metrics.notify_operator(sentence)
 
-    def _folded(self, declared: Configs, variants: Collection[str] | None) -> State:
+    def _folded(self, declared: Configs, variants: ScoreKinds | None) -> State:
         """Return the state under a config. Needs the lock."""
         configs = merged(declared, self._held)
         standings = {config.name: fold(config, self._actions(config.name)) for config in configs}

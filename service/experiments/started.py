@@ -5,11 +5,11 @@ an edit that stands in the way of one that was started without a file is refused
 replica that starts with such a config takes it, and pauses the other.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headroom.service.errors import Conflict, InvalidRequest
-from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig
+from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig, ScoreKinds
 from headroom.service.experiments.events import Log
 from headroom.service.experiments.state import IDLE, Standings
 
@@ -46,7 +46,7 @@ def obstacles(
     declared: Configs,
     started: Sequence[ExperimentConfig],
     standings: Standings,
-    variants: Collection[str] | None,
+    variants: ScoreKinds | None,
 ) -> Iterator[Obstacle]:
     """Yield what in a config stands in the way of experiments that were started without a file.
 
@@ -63,6 +63,9 @@ def obstacles(
         for variant in needed:
             if variants is not None and variant not in variants:
                 yield Obstacle(config.name, "variants", f"{variant!r} is not there, and is a variant of {it}")
+        are_there = variants is not None and len(needed) > 1 and variants.keys() >= set(needed)
+        if are_there and (reason := config.mixed_scores(variants or {})) is not None:
+            yield Obstacle(config.name, "variants", f"{reason}, as those of {it}")
         for index, other in enumerate(declared):
             field = f"experiments[{index}]"
             other_standing = standings.get(other.name, IDLE)
@@ -77,8 +80,11 @@ def obstacles(
                 yield Obstacle(config.name, f"{field}.salt", f"{other.salt!r} is the salt of {it}")
 
 
-def check_variants(config: ExperimentConfig, variants: Collection[str]) -> None:
-    """Raise InvalidRequest if an arm's variant is none of these, or the salt is that of the slots."""
+def check_variants(config: ExperimentConfig, variants: ScoreKinds) -> None:
+    """Raise InvalidRequest if an arm's variant is none of these, or the salt is that of the slots.
+
+    Also if the arms are to be interleaved and give different kinds of score.
+    """
     if config.salt == LAYER_SALT:
         raise InvalidRequest(f"{LAYER_SALT!r} is the salt of the slots; give another", param="salt")
     for index, arm in enumerate(config.arms):
@@ -87,6 +93,8 @@ def check_variants(config: ExperimentConfig, variants: Collection[str]) -> None:
                 f"there is no variant {arm.variant!r}; there are {', '.join(variants)}",
                 param=f"arms[{index}].variant",
             )
+    if (reason := config.mixed_scores(variants)) is not None:
+        raise InvalidRequest(reason, param="arms")
 
 
 def check_start(

@@ -55,9 +55,10 @@ Standings = Mapping[str, Standing]
 
 
 def identity(config: ExperimentConfig) -> str:
-    """Return the salt and arms, which must not change while an experiment runs, as recorded at its start."""
+    """Return what must not change while an experiment runs, as recorded at its start: salt, arms and kind."""
     arms = ", ".join(f"{arm.name}={arm.variant}:{arm.weight}" for arm in config.arms)
-    return f"salt {config.salt}; arms {arms}"
+    kind = "" if config.kind == "ab" else f"; kind {config.kind}"
+    return f"salt {config.salt}; arms {arms}{kind}"
 
 
 def fold(config: ExperimentConfig, actions: Log) -> Standing:

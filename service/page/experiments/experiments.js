@@ -98,7 +98,7 @@ function One({ listed, relist }) {
 /** @param {{one: Experiment}} props */
 function Standing({ one }) {
   const facts = [
-    `${exact(one.traffic)} of each arm's units are exposed`,
+    one.kind === "interleave" ? `${exact(one.traffic)} of the units see lists drawn from both arms` : `${exact(one.traffic)} of each arm's units are exposed`,
     one.started ? `since ${when(one.started)} UTC` : "not begun",
     one.shadow ? `${exact(one.shadow)} of requests in shadow` : "",
     one.shipped ? `everybody gets ${one.shipped}` : "",

@@ -202,7 +202,7 @@ def test_an_experiment_is_started_from_a_file_and_a_ship_rolled_back(
         ("", "not an experiment (a mapping with `name`, `salt` and `arms`)"),
         ("experiments: []", "experiments must hold exactly one experiment"),
         (f"experiments: [{{{'a: 1'}}}, {{{'a: 1'}}}]", "experiments must hold exactly one experiment"),
-        (ENTRY.replace("0.02", "2"), "metrics[0]: margin: a relative margin is a share of control's value"),
+        (ENTRY.replace("0.02", "2"), "metrics[0].margin: a relative margin is a share of control's value"),
         (ENTRY.replace("[{name: control, variant: full}, ", "["), "arms: List should have at least 2 items"),
         (ENTRY + "salt: again\n", "line 5: the key 'salt' stands twice"),
         (ENTRY.replace('"2026-12"', "2026"), "salt: Input should be a valid string; put it in quotes"),
