@@ -1,6 +1,7 @@
 """The page begins an experiment, ships an arm and takes it back, without the config."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ SHOWN = os.environ.get("LOOK_AT")
 """A directory in which to write what was seen."""
 
 
+def fits(page: Page, width: int) -> bool:
+    return reaching_out(page) == ([], width)
+
+
 def look(page: Page, name: str) -> None:
     """Check that nothing reaches beyond a telephone's edge."""
     for width in (1440, 390):
         page.size(width, 844)
         page.next_frame()
-        page.until(lambda width=width: reaching_out(page) == ([], width), f"{name} at {width}")
+        page.until(partial(fits, page, width), f"{name} at {width}")
         if AXE.exists():
             page.run(AXE.read_text(encoding="utf-8"))
             found = page.browser.execute_async_script("axe.run(document).then(arguments[0])")["violations"]

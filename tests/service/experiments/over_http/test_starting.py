@@ -126,6 +126,25 @@ async def test_a_wrong_entry_is_refused_in_one_sentence_that_names_the_field(
     assert (await one.http.get("/v1/experiments")).json()["experiments"] == []
 
 
+async def test_an_interleaved_one_is_started_too(one: Service) -> None:
+    kind = {"kind": "interleave", "metrics": [{"name": "click", "margin": 0.05}]}
+    third = [*ENTRY["arms"], {"name": "third", "variant": "cut"}]
+    for changes, param in (
+        ({"arms": third}, "arms"),
+        ({"metrics": [{"name": "click", "margin": 1.5}]}, "metrics[0].margin"),
+        ({"metrics": [{"name": "click", "margin": -1.5}]}, "metrics[0].margin"),
+    ):
+        error = await start(one, 422, **(kind | changes))
+        assert error["param"].startswith(param), error
+        assert error["message"].startswith(f"{param}"), error
+    await start(one, **kind)
+    assert set(await arms(one)) == {"interleaved"}
+    await post(one, "/order/ship", arm="pruned")
+    assert (await score(one, "user-1"))["variant"] == "cut"
+    await post(one, "/order/rollback")
+    assert (await score(one, "user-1"))["variant"] == "full"
+
+
 async def test_only_an_admin_starts_one(tiny_checkpoint: Path, one: Service, file_url: str) -> None:
     for body in (ENTRY, {}):
         refused = await one.http.post("/v1/experiments", json=body)
