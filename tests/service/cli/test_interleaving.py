@@ -46,6 +46,17 @@ def test_fewer_lists_that_differ_take_more_units(run: Run) -> None:
     assert (half["differing"], half["deciding"]) == (0.5, 0.2)
 
 
+def test_the_share_of_lists_that_differ_is_read_from_a_report_with_shadow_scores(
+    run: Run, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    measures = {"order_changed": {"requests": 40, "units": 40, "mean": 0.25, "low": None, "high": None}}
+    report.write_text(json.dumps({"report": {"arms": [{"arm": "cut", "shadow": {"measures": measures}}]}}))
+    plan = json.loads(run(*PLAN, "--shadow", str(report), "--json").out)
+    assert plan["differing"] == 0.25
+    assert plan["measured_on"].startswith(f"the shadow scores of {report}")
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

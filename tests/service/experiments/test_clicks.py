@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from headroom.service.experiments.clicks import WAIT_SECONDS
+from headroom.service.experiments.clicks import MAX_WAITING, WAIT_SECONDS
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.events import (
     Action,
@@ -201,6 +201,16 @@ def test_a_click_whose_impression_never_comes_is_dropped_and_counted(store: Stor
     assert (rows_of(store, early_clicks), lost) == (250, [])
     store.settle_early_clicks(NOW + WAIT_SECONDS + 1)
     assert (rows_of(store, early_clicks), sum(lost)) == (0, 250)
+
+
+def test_only_so_many_clicks_wait_for_one_impression(store: Store) -> None:
+    """They cannot be checked yet: anybody who was ever shown a list could fill the database."""
+    a = shown("a")
+    receipt = record(store, *(click(a, index) for index in range(MAX_WAITING + 50)))
+    assert numbers(receipt) == (MAX_WAITING, 0, 50)
+    more = record(store, click(a, 10_000), click(a, 0))
+    assert "is not stored, and 200 clicks wait" in more.unknown_outcomes[0].message
+    assert rows_of(store, early_clicks) == MAX_WAITING
 
 
 def test_late_clicks_and_lists_after_the_end_do_not_count(store: Store) -> None:
