@@ -127,7 +127,7 @@ async def test_a_wrong_entry_is_refused_in_one_sentence_that_names_the_field(
 
 
 async def test_an_interleaved_one_is_started_too(one: Service) -> None:
-    kind = {"kind": "interleave", "metrics": [{"name": "click", "margin": 0.05}]}
+    kind: dict[str, Any] = {"kind": "interleave", "metrics": [{"name": "click", "margin": 0.05}]}
     third = [*ENTRY["arms"], {"name": "third", "variant": "cut"}]
     for changes, param in (
         ({"arms": third}, "arms"),
