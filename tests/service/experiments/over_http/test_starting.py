@@ -262,6 +262,8 @@ async def test_a_ship_of_the_configs_experiment_is_rolled_back(tiny_checkpoint: 
         assert (await score(service))["variant"] == "cut"
         await post(service, "/prune20/rollback")
         assert (await score(service))["variant"] == "full"
+        await post(service, "/prune20/stop")  # so that nobody ships it again
+        assert "is stopped already" in (await post(service, "/prune20/ship", 409, arm="pruned"))["message"]
         assert (await service.http.post("/v1/experiments/prune20/rollback", json={})).status_code == 403
         assert (await post(service, "/nothing/rollback", 404))["type"] == "not_found"
     async with replica(tiny_checkpoint, file_url, config()) as restarted:
