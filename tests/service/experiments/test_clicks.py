@@ -103,7 +103,7 @@ def test_a_title_counts_once_for_its_arm_whatever_is_sent_again(store: Store) ->
     replayed = record(store, click(a, 1), click(b, 1, name=f"{b.id} 0"), click(b, 0, time=900.0, name="x"))
     assert numbers(replayed) == (0, 3, 0)
     assert preferred(store) == Tally(
-        units=2, total=0.0, squares=2.0, wins=1, losses=1, ties=0, impressions=2, differing=2
+        units=2, total=0.0, squares=2.0, wins=1, losses=1, ties=0, impressions=2, differing=2, viewers=2
     )
     # Another metric counts on its own.
     assert numbers(record(store, click(b, 1, metric="buy", name="buy"))) == (1, 0, 0)
@@ -120,7 +120,7 @@ def test_a_unit_is_one_sample_however_often_it_clicks(store: Store) -> None:
     sent += [click(lists[5], 3)]  # a shared title alone gives no credit
     assert numbers(record(store, *sent)) == (8, 0, 0)
     assert preferred(store) == Tally(
-        units=2, total=0.5, squares=0.25, wins=1, losses=0, ties=1, impressions=7, differing=6
+        units=2, total=0.5, squares=0.25, wins=1, losses=0, ties=1, impressions=7, differing=6, viewers=4
     )
 
 
@@ -187,7 +187,7 @@ def test_a_click_before_its_impression_is_written_counts_once_it_is(store: Store
     assert numbers(record(store, click(a, 1, name="third"), click(a, 0))) == (1, 1, 0)
     store.add_impressions([b])
     assert preferred(store) == Tally(
-        units=2, total=1.0, squares=1.0, wins=1, losses=0, ties=1, impressions=2, differing=2
+        units=2, total=1.0, squares=1.0, wins=1, losses=0, ties=1, impressions=2, differing=2, viewers=2
     )
     assert rows_of(store, early_clicks) == 0
     assert lost == [1]
