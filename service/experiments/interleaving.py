@@ -46,6 +46,18 @@ def coin(salt: str, unit: str, query: str, round_index: int) -> int:
     return sha256(f"{salt}:{unit}:{query}:{round_index}".encode()).digest()[0] & 1
 
 
+def coins(salt: str, unit: str, query: str) -> Callable[[int], int]:
+    """Return the function from a round to its `coin`. It hashes the query, which may be long, only once."""
+    beginning = sha256(f"{salt}:{unit}:{query}:".encode())
+
+    def flip(round_index: int) -> int:
+        hashed = beginning.copy()
+        hashed.update(str(round_index).encode())
+        return hashed.digest()[0] & 1
+
+    return flip
+
+
 def own_order(raw_scores: Sequence[float]) -> list[int]:
     """Return an arm's ranking of the titles' indices: best first, ties by index."""
     return sorted(range(len(raw_scores)), key=lambda index: -raw_scores[index])

@@ -23,7 +23,8 @@ class Tally:
 
     units: those with a value. total, squares: sums over them of the value and of its square.
     wins, losses, ties: units with a value above, below and at 0; they add up to `units`.
-    impressions: lists that count. differing: those in which a title belongs to a team.
+    impressions: lists that count. differing: those in which a title belongs to a team. viewers: units that
+    saw a list that counts.
     """
 
     units: int = 0
@@ -34,6 +35,7 @@ class Tally:
     ties: int = 0
     impressions: int = 0
     differing: int = 0
+    viewers: int = 0
 
 
 @documented
