@@ -160,7 +160,7 @@ class ExperimentAdmin:
         ledger = self._ledger
         self._recording += 1
         try:
-            await self._learn({outcome.experiment for outcome in outcomes})
+            await self._learn({each.experiment for each in outcomes if each.experiment is not None})
             return await _in_thread(
                 self._threads,
                 lambda: ledger.store.record_outcomes(outcomes, ledger.configs, ledger.clock()),
