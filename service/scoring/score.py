@@ -211,7 +211,7 @@ class Scorer:
     ) -> list[AnyColumn]:
         """Read the pairs' tokens, and return one column per variant. Raises InvalidRequest."""
         texts = request.texts()
-        current().set_columns([(variant.name, variant.mask.id) for variant in variants], len(texts))
+        current().set_columns([variant.names for variant in variants], len(texts))
         stages = [stage for variant in variants for stage in variant.stages or (variant,)]
         encoded = {
             classifier: await self.encode(classifier, texts, request, computed, request.long_titles)

@@ -28,6 +28,7 @@ from headroom.service.errors import (
 from headroom.service.experiments.assignment import Assigned
 from headroom.service.experiments.interleaving import Draw
 from headroom.service.experiments.live import UNROUTED, LiveExperiments, Route
+from headroom.service.observe.access_log import current
 from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult
 from headroom.service.scoring.catalog import Catalog, Variant
@@ -57,6 +58,8 @@ class Treatment:
 
     async def score(self, request: ScoreRequest, catalog: Catalog, deadline: Deadline) -> ScoreResponse:
         """Score under the variant or mask that the request names, else under the experiments' choice."""
+        record = current()
+        record.top_n = request.titles_shown
         if request.variant is not None or request.head_mask is not None:
             variant = await self._scorer.choose(catalog, request.variant, request.head_mask)
             return await self._scorer.score(request, variant, deadline)
@@ -67,6 +70,8 @@ class Treatment:
             route = self._experiments.choose(assigner, request.unit, request.arm, request.experiment)
         elif assigner.experiments:
             route = self._experiments.route(assigner, request.unit)
+        if route.assigned is not None:
+            record.set_arm(route.assigned.experiment, route.assigned.arm)
         if route.assigned is not None and route.assigned.interleaved is not None:
             answer = await self._interleave(request, catalog, route, deadline)
         elif route.assigned is None:
