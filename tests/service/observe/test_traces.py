@@ -150,7 +150,7 @@ async def test_a_span_says_what_was_scored_for_whom_and_how_long_it_took(
     assert attributes["reranked"]["headroom.top_n"] == 2
     assert "feature_flag.key" not in attributes["reranked"]
     assert attributes["refused"]["http.response.status_code"] == 422
-    assert attributes["refused"]["error.type"] == "invalid_mask"
+    assert attributes["refused"]["error.type"] == "invalid_request"
     assert (
         spans["refused"].status.code == Status.STATUS_CODE_UNSET
     )  # the caller's fault is none of the server's
