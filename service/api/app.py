@@ -154,9 +154,7 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
             return
         arrived = time.monotonic()
-        given = (value for name, value in scope["headers"] if name == b"x-request-id")
-        request_id = next((str(value, "ascii") for value in given if SAFE_REQUEST_ID.fullmatch(value)), None)
-        record = self.access_log.start(scope, request_id or uuid.uuid4().hex)
+        record = self.access_log.start(scope, _request_id(scope))
         end_span = None if self.traces is None else self.traces.start(scope, record)
         is_head = scope["method"] == "HEAD"
         if is_head:
@@ -191,6 +189,13 @@ class RequestMiddleware:
             self.access_log.finish(record, status=status, seconds=seconds)
             if end_span is not None:
                 end_span(None if route == UNMATCHED else route, status)
+
+
+def _request_id(scope: Scope) -> str:
+    """Return the caller's id of a request, if it is safe to repeat, else a new one."""
+    given = (value for name, value in scope["headers"] if name == b"x-request-id")
+    request_id = next((str(value, "ascii") for value in given if SAFE_REQUEST_ID.fullmatch(value)), None)
+    return request_id or uuid.uuid4().hex
 
 
 class CORS(CORSMiddleware):
