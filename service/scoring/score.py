@@ -211,7 +211,9 @@ class Scorer:
     ) -> list[AnyColumn]:
         """Read the pairs' tokens, and return one column per variant. Raises InvalidRequest."""
         texts = request.texts()
-        current().set_columns([variant.names for variant in variants], len(texts))
+        record = current()
+        record.set_columns([variant.names for variant in variants], len(texts))
+        record.top_n = request.titles_shown if isinstance(request, ScoreRequest) else None
         stages = [stage for variant in variants for stage in variant.stages or (variant,)]
         encoded = {
             classifier: await self.encode(classifier, texts, request, computed, request.long_titles)

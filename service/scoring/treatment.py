@@ -58,8 +58,6 @@ class Treatment:
 
     async def score(self, request: ScoreRequest, catalog: Catalog, deadline: Deadline) -> ScoreResponse:
         """Score under the variant or mask that the request names, else under the experiments' choice."""
-        record = current()
-        record.top_n = request.titles_shown
         if request.variant is not None or request.head_mask is not None:
             variant = await self._scorer.choose(catalog, request.variant, request.head_mask)
             return await self._scorer.score(request, variant, deadline)
@@ -71,7 +69,7 @@ class Treatment:
         elif assigner.experiments:
             route = self._experiments.route(assigner, request.unit)
         if route.assigned is not None:
-            record.set_arm(route.assigned.experiment, route.assigned.arm)
+            current().set_arm(route.assigned.experiment, route.assigned.arm)
         if route.assigned is not None and route.assigned.interleaved is not None:
             answer = await self._interleave(request, catalog, route, deadline)
         elif route.assigned is None:
