@@ -75,7 +75,7 @@ async def call(server: Server, path: str, key: str | None) -> Answer:
 
 def test_the_file_that_the_docs_have_users_edit_is_the_one_that_is_watched() -> None:
     """A copy of it beside the command would look the same, and no edit of deploy/serve.yaml would apply."""
-    assert DEFAULT_CONFIG == DEPLOY.resolve()
+    assert DEPLOY.resolve() == DEFAULT_CONFIG
 
 
 @pytest.mark.slow

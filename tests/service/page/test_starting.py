@@ -108,6 +108,8 @@ def test_an_admin_starts_ships_and_rolls_back_and_others_are_asked_for_a_key(
             ("fewer-heads", "stopped"),
             ("lists", "running"),
         ]
-        page.until(lambda: "0 of 342 planned units have clicked a title of one arm" in page.one(".experiment").text)
+        page.until(
+            lambda: "0 of 342 planned units have clicked a title of one arm" in page.one(".experiment").text
+        )
         look(page, "lists")
         page.check_and_leave()
