@@ -272,7 +272,7 @@ class ExperimentAdmin:
         config = self._ledger.config(name)
         if config is None:
             names = ", ".join(config.name for config in self._ledger.configs) or "none"
-            raise NotFound(f"There is no experiment {name!r}; there is {names}.")
+            raise NotFound(f"There is no experiment {name!r} (known: {names}).")
         return config
 
     async def _report(self, config: ExperimentConfig) -> Report:

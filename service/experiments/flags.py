@@ -39,7 +39,7 @@ def evaluate(
     names = [config.name for config in assigner.experiments]
     if name not in names:
         known = ", ".join(names) or "none"
-        raise NotFound(f"There is no experiment {shortened(name)!r} in the live config, which has {known}.")
+        raise NotFound(f"There is no experiment {shortened(name)!r} (known: {known}).")
     route = experiments.route(assigner, unit)
     assigned = route.assigned
     if assigned is not None and assigned.experiment == name:

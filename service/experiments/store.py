@@ -459,6 +459,8 @@ def _problem_of_click(row: SentClick, by_name: Mapping[str, ExperimentConfig]) -
             return "experiment", f"there is no experiment {row.experiment!r}"
         if config.kind != "interleave":
             return "impression", f"{row.experiment!r} does not interleave: leave `impression` and `index` out"
+    if not row.impression:
+        return "impression", "query_id is missing; it is the `impression` of the list"
     if not row.unit:
         return "unit", "client_id is missing; it is the `unit` of the request"
     if row.index is None and row.rank is None and row.object_id is None:

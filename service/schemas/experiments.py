@@ -191,7 +191,9 @@ class UbiEvent(_UbiPart):
     action_name: Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE] = Field(
         description="What the user did: a metric of the experiment, such as `click`."
     )
-    query_id: Id = Field(description="The `impression` of the answer (`x-impression`).")
+    query_id: Annotated[str, Field(max_length=MAX_TEXT), STORABLE] | None = Field(
+        None, description="The `impression` of the answer (`x-impression`)."
+    )
     client_id: Annotated[str, Field(max_length=MAX_UNIT_CHARS), STORABLE] | None = Field(
         None, description="Who: the `unit` of the scoring request."
     )
@@ -211,7 +213,7 @@ class UbiEvent(_UbiPart):
             id=f"ubi-{hashlib.sha256(parts).hexdigest()[:32]}",
             unit=self.client_id or "",
             metric=self.action_name,
-            impression=self.query_id,
+            impression=self.query_id or "",
             value=1.0,
             time=self.timestamp,
             rank=rank,

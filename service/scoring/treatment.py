@@ -205,8 +205,8 @@ def _query_of(request: ScoreRequest, experiment: str) -> str:
     query = request.ranked_query()
     if query is None:
         raise InvalidRequest(
-            f"is in the interleaved experiment {experiment!r}, and this request's answer is no order of one "
-            "query's titles; leave out unit, or use /v1/score or a rerank route",
+            f"is in the interleaved experiment {experiment!r}, which orders the titles of one query; leave "
+            "out unit, or send one query and its titles to /v1/score or a rerank route",
             param="unit",
         )
     return query

@@ -79,7 +79,7 @@ async def test_every_failure_is_the_protocols(service: Service) -> None:
     assert failure(unknown, "none") == (
         404,
         "FLAG_NOT_FOUND",
-        "There is no experiment 'none' in the live config, which has prune20.",
+        "There is no experiment 'none' (known: prune20).",
     )
     missing = "context.targetingKey: is missing; it says whose arm is asked for"
     for body in ({}, {"context": {}}, {"context": {"country": "de"}}, {"context": {"targetingKey": None}}):

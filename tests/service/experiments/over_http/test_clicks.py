@@ -107,6 +107,11 @@ async def test_foreign_and_wrong_events_are_told_and_keep_no_other_out(shop: Ser
         (ubi(impression, attributes={"idleTimeoutMs": 5000}), "index", "neither position.ordinal nor"),
         (ubi(impression, attributes={"object": {"object_id": 7}}), "index", "sent no ids"),
         (ubi(impression, client_id=None), "unit", "client_id is missing"),
+        (
+            {"action_name": "page_exit", "timestamp": "2026-11-20T14:00:00Z"},
+            "impression",
+            "query_id is missing",
+        ),
     ]
     receipt = await shop.post("/v1/ubi/events", events=[*(event for event, *_ in wrong), ubi(impression)])
     assert (receipt["accepted"], receipt["unknown"]) == (1, len(wrong))
