@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from headroom.models.checkpoint.config import read_config
+from headroom.models.checkpoint.config import ModelConfig, read_config
 from headroom.models.checkpoint.files import check_empty, new_directory
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
@@ -17,16 +18,15 @@ from headroom.models.commands.terminal import ends_at_once, scored, table, warn
 from headroom.models.files import Json
 from headroom.models.numbers import fixed, number
 from headroom.models.quality.bootstrap import NO_INTERVAL
-from headroom.models.quality.labelled import Columns
+from headroom.models.quality.labelled import Columns, LabelledPair
 
 if TYPE_CHECKING:
+    from headroom import Classifier
     from headroom.models.quality.calibration import Calibrated
 
 Data = Annotated[
     Path,
-    typer.Option(
-        help="Judged pairs: csv, tsv, jsonl or parquet of query,title,grade; one label: 0 or 1."
-    ),
+    typer.Option(help="Judged pairs: csv, tsv, jsonl or parquet of query,title,grade; one label: 0 or 1."),
 ]
 Relevant = Annotated[
     int | None,
@@ -63,63 +63,82 @@ def command(
     check_empty(out)
     source = locate(model)
     config = read_config(source)
-    if config.is_graded and relevant is not None:
-        raise typer.BadParameter("the model has grades; leave it out", param_hint="--relevant")
     columns = Columns(query_column, title_column, grade_column, delimiter)
-    pairs, lowest = options.read_judged(data, config, columns, relevant)
-    if not config.is_graded:
-        pairs = [replace(pair, grade=int(pair.grade >= lowest)) for pair in pairs]
+    pairs, lowest = read_pairs(data, config, columns, relevant)
 
-    import numpy as np
-
-    from headroom.models.quality import calibration
-
-    calibration.check_pairs(pairs, str(data))
     from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
     from headroom.models.compress.calibrate import write_calibrated
 
     clf = Classifier.load(model, device, dtype)
-    logits = scored(clf, [(pair.query, pair.title) for pair in pairs]).logits.astype(np.float64)
-    served = calibration.Calibration(config.temperature, np.array(config.bias))
-    found = calibration.calibrate(logits, pairs, served, str(data))
-    metrics = calibration.reliability(
-        found.before, found.after, is_graded=config.is_graded, resamples=resamples
-    )
+    found = calibrated(clf, pairs, str(data))
     document = {
         "schema": 1,
         "out": str(out),
         "model": clf.name,
         "data": str(data),
-        "pairs": len(pairs),
-        "queries": found.after.queries,
-        "labels": list(config.labels),
-        "relevant_from_grade": None if config.is_graded else lowest,
-        "method": found.method,
-        "temperature": found.calibration.temperature,
-        "bias": found.calibration.bias.tolist(),
-        "metrics": metrics,
-        "reliability": diagrams(found),
+        "relevant_from_grade": lowest,
+        **describe(found, config, resamples),
     }
     with new_directory(out) as draft:
         write_calibrated(source, draft, found.calibration.temperature, found.calibration.bias.tolist())
         (draft / "metrics.json").write_bytes(metrics_file(document) + b"\n")
     print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() if as_json else as_text(document))
-    if not metrics["classwise_ece"]["change"].is_below(0):
-        warn("the calibration error does not show a fall; the model may have been calibrated, or judge more")
+    if not document["metrics"]["classwise_ece"]["change"].is_below(0):
+        warn(
+            "the pairs do not show that the calibration error falls: the scores were calibrated already, or "
+            "more pairs are needed"
+        )
 
 
-def diagrams(found: Calibrated) -> list[Json]:
-    """Return the reliability diagram of each grade, of P(relevant) for one label: its bins before and
-    after."""
+def read_pairs(
+    data: Path, config: ModelConfig, columns: Columns, relevant: int | None
+) -> tuple[list[LabelledPair], int | None]:
+    """Return the judged pairs, and for a one-label model the lowest grade that counts as relevant; its pairs
+    then have the grades 0 and 1. Raises ModelError if the pairs are too few or of one grade."""
+    from headroom.models.quality.calibration import check_pairs
+
+    if config.is_graded and relevant is not None:
+        raise typer.BadParameter("the model has grades; leave it out", param_hint="--relevant")
+    pairs, lowest = options.read_judged(data, config, columns, relevant)
+    if not config.is_graded:
+        pairs = [replace(pair, grade=int(pair.grade >= lowest)) for pair in pairs]
+    check_pairs(pairs, str(data))
+    return pairs, None if config.is_graded else lowest
+
+
+def calibrated(clf: Classifier, pairs: Sequence[LabelledPair], name: str) -> Calibrated:
+    """Return a model's calibration on judged pairs. name: of their file."""
+    import numpy as np
+
+    from headroom.models.quality.calibration import Calibration, calibrate
+
+    logits = scored(clf, [(pair.query, pair.title) for pair in pairs]).logits.astype(np.float64)
+    served = Calibration(clf.config.temperature, np.array(clf.config.bias))
+    return calibrate(logits, pairs, served, name)
+
+
+def describe(found: Calibrated, config: ModelConfig, resamples: int) -> Json:
+    """Return a calibration and its figures before and after, as `--json` prints them."""
+    from headroom.models.quality.calibration import reliability
+
     grades = range(found.after.grades)
-    return [
-        {
-            "grade": grade,
-            "before": found.before.reliability_bins(grade),
-            "after": found.after.reliability_bins(grade),
-        }
-        for grade in (grades if len(grades) > 2 else grades[1:])
-    ]
+    return {
+        "pairs": len(found.after.truth),
+        "queries": found.after.queries,
+        "labels": list(config.labels),
+        "method": found.method,
+        "temperature": found.calibration.temperature,
+        "bias": found.calibration.bias.tolist(),
+        "metrics": reliability(found.before, found.after, is_graded=config.is_graded, resamples=resamples),
+        "reliability": [
+            {
+                "grade": grade,
+                "before": found.before.reliability_bins(grade),
+                "after": found.after.reliability_bins(grade),
+            }
+            for grade in (grades if config.is_graded else grades[1:])
+        ],
+    }
 
 
 def metrics_file(document: Json) -> bytes:

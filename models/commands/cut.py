@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from headroom.models.commands.terminal import scored, table
 from headroom.models.files import Json
 from headroom.models.numbers import percent
 from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL
-from headroom.models.quality.labelled import Columns, query_key
+from headroom.models.quality.labelled import Columns, LabelledPair, query_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,8 @@ def measure(
         check_threshold(wanted.threshold, config)
     mask = config.parse_mask(options.read_form(network.mask or "none"), read_stored_masks(directory, config))
     pairs, lowest = options.read_judged(data, config, columns, wanted.relevant)
-    count = sum(pair.grade >= lowest for pair in pairs)
-    if count in (0, len(pairs)):
-        which = "every" if count else "no"
-        raise ModelError(f"{data}: {which} pair has a grade from {lowest} on, so there is nothing to cut off")
     queries = len({query_key(pair.query) for pair in pairs})
-    if wanted.precision is not None and queries < MIN_QUERIES:
-        raise ModelError(f"{data} has {queries} queries; to choose a threshold takes {MIN_QUERIES}")
+    check_judged(pairs, lowest, queries, str(data))
 
     import numpy as np
 
@@ -97,6 +93,17 @@ def check_threshold(threshold: float, config: ModelConfig) -> None:
     if not math.isfinite(threshold) or not (is_raw or 0 <= threshold <= 1):
         scale = "a finite number: the model's scores are logits" if is_raw else "from 0 to 1, as scores are"
         raise typer.BadParameter(f"{threshold:g}: it must be {scale}", param_hint="--threshold")
+
+
+def check_judged(pairs: Sequence[LabelledPair], lowest: int, queries: int, name: str) -> None:
+    """Raise ModelError if pairs are too few, or if all or none are relevant. lowest: the lowest relevant
+    grade; queries: how many the pairs have; name: of their file."""
+    count = sum(pair.grade >= lowest for pair in pairs)
+    if count in (0, len(pairs)):
+        which = "every" if count else "no"
+        raise ModelError(f"{name}: {which} pair has grade {lowest} or more; pairs of both kinds are needed")
+    if queries < MIN_QUERIES:
+        raise ModelError(f"{name}: too few queries, {queries}; at least {MIN_QUERIES} are needed")
 
 
 def as_text(document: Json) -> str:

@@ -84,13 +84,10 @@ def command(
     wanted = cut.Wanted(precision, threshold, relevant)
     if wanted.is_cut:
         _check_one_side(models, mask or [], variant, out)
-        network = options.Network(
-            next(iter(models), None), None, None, next(iter(mask or []), None), device, dtype
-        )
+        network = options.Network((*models, None)[0], None, None, (*(mask or ()), None)[0], device, dtype)
         document = cut.measure(wanted, network, data, columns, resamples)
         print(orjson.dumps(document, option=_INDENT).decode() if as_json else cut.as_text(document))
         return
-    from headroom.models.commands import evaluate_report
     from headroom.models.quality.comparison import compare_sides
 
     if out is not None:
@@ -107,8 +104,15 @@ def command(
         **compare_sides(judged.sides, judged.pairs, resamples=resamples),
         "stages": judged.stages or None,
     }
+    _show(document, judged.labels, out, as_json=as_json)
+
+
+def _show(document: Json, labels: Sequence[str], out: Path | None, *, as_json: bool) -> None:
+    """Print the results, and write the report if there is a directory for it."""
+    from headroom.models.commands import evaluate_report
+
     if out is not None:
-        evaluate_report.write(out, document, judged.labels)
+        evaluate_report.write(out, document, labels)
     if as_json:
         print(orjson.dumps(document, option=_INDENT).decode())
         return

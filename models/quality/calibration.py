@@ -132,8 +132,7 @@ def check_pairs(pairs: Sequence[LabelledPair], name: str) -> None:
     """
     queries = len({query_key(pair.query) for pair in pairs})
     if queries < MIN_QUERIES:
-        what = "query" if queries == 1 else "queries"
-        raise ModelError(f"{name} has {queries} {what}; at least {MIN_QUERIES} are needed")
+        raise ModelError(f"{name}: too few queries, {queries}; at least {MIN_QUERIES} are needed")
     grades = {pair.grade for pair in pairs}
     if len(grades) == 1:
         raise ModelError(f"{name}: every pair has grade {grades.pop()}; pairs of several grades are needed")
