@@ -67,8 +67,10 @@ def test_grades_become_probabilities_on_queries_that_were_not_fitted(
     # Another program that loads the checkpoint has the same probabilities.
     theirs = AutoModelForSequenceClassification.from_pretrained(out).eval()
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(out / "tokenizer.json"), pad_token="[PAD]")
-    encoded = tokenizer(*zip(*texts[:8], strict=True), padding=True, return_tensors="pt")
-    logits = theirs(**{name: encoded[name] for name in ("input_ids", "attention_mask", "token_type_ids")})
+    encoded = tokenizer(
+        *zip(*texts[:8], strict=True), padding=True, return_tensors="pt", return_token_type_ids=True
+    )
+    logits = theirs(**encoded)
     found = softmax(logits.logits.detach().numpy(), axis=1)
     np.testing.assert_allclose(found, after.probabilities[:8], atol=1e-4)
 

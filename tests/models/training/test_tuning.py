@@ -179,12 +179,12 @@ def test_a_run_that_was_killed_while_it_kept_its_best_epoch_goes_on(
 def test_training_starts_from_the_probabilities_that_the_checkpoint_serves(
     options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint's labels are in another order than their grades, and it has a temperature."""
+    """The checkpoint's labels are in another order than their grades, and it has a calibration."""
     base = write_checkpoint(tmp_path / "base", num_labels=3)
     config = json.loads((base / "config.json").read_text())
     names = {"maybe": 0, "yes": 1, "no": 2}
     config |= {"label2id": names, "id2label": {number: name for name, number in names.items()}}
-    config["headroom"] = {"label_order": ["no", "maybe", "yes"], "temperature": 2.0}
+    config["headroom"] = {"label_order": ["no", "maybe", "yes"], "temperature": 2.0, "bias": [0, 1, -2]}
     (base / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr(device, "cpu_flags", frozenset)  # no bfloat16
 
