@@ -194,4 +194,7 @@ def _labels_and_masks(
 def check_graded(name: str, is_graded: bool) -> None:
     """Raise ModelError if a model gives one score and no grades."""
     if not is_graded:
-        raise ModelError(f"{name} gives one score and no grades; evaluate needs a graded classifier")
+        raise ModelError(
+            f"{name} gives one score and no grades; evaluate needs a graded classifier, or --precision or "
+            "--threshold"
+        )

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,7 +165,8 @@ def test_every_family_takes_a_calibration_up(run: Run, tmp_path: Path, family: s
     source = tmp_path / "source"
     labels = 5 if family == "qwen3-grades" else 1
     if family.startswith("qwen3"):
-        write_decoder(source, "qwen3", causal=labels == 1, **({} if labels == 1 else {"num_labels": 5}))
+        of_grades: dict[str, Any] = {"causal": False, "num_labels": 5} if labels == 5 else {}
+        write_decoder(source, "qwen3", **of_grades)
     else:
         families.write_family(source, family, num_labels=labels)
     clf = load(source)
@@ -212,8 +214,8 @@ def test_wrong_pairs_are_refused_in_one_sentence(
     for name, (model, rows, reason) in cases.items():
         data = write_labelled(tmp_path / f"{name}.csv", rows)
         out = tmp_path / "out"
-        options = ("--model", str(model), "--data", str(data), "--out", str(out), *DEVICE)
-        error = run("calibrate", *options, status=1).err
+        given = ("--model", str(model), "--data", str(data), "--out", str(out), *DEVICE)
+        error = run("calibrate", *given, status=1).err
         assert reason in error, name
         assert len(error.splitlines()) == 1, name
         assert not out.exists(), name

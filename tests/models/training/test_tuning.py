@@ -93,8 +93,9 @@ def test_it_learns_writes_a_checkpoint_that_serves_and_says_how_good_it_is(optio
 
 
 def test_grades_are_learned_from_a_cross_encoder_of_one_label(options: Options, tmp_path: Path) -> None:
-    """A config that still said "regression" would be refused with several grades."""
-    base = write_checkpoint(tmp_path / "one", num_labels=1, problem_type="regression")
+    """A config that still said "regression", or had one bias, would be refused with several grades."""
+    calibration = {"temperature": 2.0, "bias": [1.0]}
+    base = write_checkpoint(tmp_path / "one", num_labels=1, problem_type="regression", headroom=calibration)
     tune(replace(options, base=str(base), epochs=1))
     assert Classifier.load(options.out, "cpu", "float32").grades == ("no", "maybe", "yes")
 
