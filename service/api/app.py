@@ -152,8 +152,9 @@ class RequestMiddleware:
         request_id = next((str(value, "ascii") for value in given if SAFE_REQUEST_ID.fullmatch(value)), None)
         record = self.access_log.start(scope, request_id or uuid.uuid4().hex)
         is_head = scope["method"] == "HEAD"
+        scope = {**scope, "path": _tidied(scope)}
         if is_head:
-            scope = {**scope, "method": "GET"}
+            scope["method"] = "GET"
         scope.setdefault("state", {})["arrived"] = arrived
 
         async def send_with_headers(message: Message) -> None:
@@ -181,6 +182,18 @@ class RequestMiddleware:
             seconds = time.monotonic() - arrived
             self.metrics.request(_route(scope), status, seconds)
             self.access_log.finish(record, status=status, seconds=seconds)
+
+
+def _tidied(scope: Scope) -> str:
+    """Return the path as the routes have it: `/v1/rerank` for `//v1/rerank/`.
+
+    Base URLs that end in a slash give such paths. `/docs/` stays: the page's links are relative to `/docs`.
+    """
+    path = str(scope["path"])
+    if "//" not in path and not path.endswith("/"):
+        return path
+    tidied = "/" + "/".join(part for part in path.split("/") if part)
+    return f"{tidied}/" if tidied in (scope.get("root_path"), DOCS_PATH) else tidied
 
 
 class CORS(CORSMiddleware):

@@ -73,7 +73,7 @@ class TeiError:
 @documented
 @dataclass(slots=True)
 class OipError:
-    """Every answer of the Open Inference Protocol that is not a success."""
+    """An error of the Open Inference Protocol, or as Weaviate's module reads it."""
 
     error: str
     """One sentence."""
@@ -120,7 +120,7 @@ def _tei(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
 
 
 def _oip(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
-    """Write an answer as the Open Inference Protocol says; wrong fields get 400."""
+    """Write an answer as the Open Inference Protocol and Weaviate have it; wrong fields get 400."""
     status = 400 if error.status == InvalidRequest.status else answer.status
     return ErrorResponse(status, {"error": error.message}, answer.headers)
 
@@ -146,11 +146,12 @@ OURS = ErrorShape(lambda _, answer: answer, Error, (*STATUSES, 422))
 RERANK = ErrorShape(_rerank, RerankError, STATUSES)
 TEI = ErrorShape(_tei, TeiError, (*STATUSES, 422, 424))
 OIP = ErrorShape(_oip, OipError, STATUSES)
+WEAVIATE = OIP
 OFREP = ErrorShape(_ofrep, OfrepError, (*STATUSES, 404))
 _FLAG_PATH = re.compile(r"/ofrep/v1/evaluate/flags/([^/]+)")
 _BY_PATH: tuple[tuple[re.Pattern[str], ErrorShape], ...] = (
     # Also where a client's base URL is wrong: /v1/v2/rerank.
-    (re.compile(r"(?!/v2/models/).*/rerank/?"), RERANK),
+    (re.compile(r"(?!/v2/models/).*/rerank(ing)?/?"), RERANK),
     (re.compile(r"/|/(predict|info|health|ping)/?"), TEI),
     (re.compile(r"/v2(/.*)?"), OIP),
 )

@@ -71,7 +71,7 @@ async def test_a_score_has_the_contracts_fields_in_its_order() -> None:
 
 async def test_unknown_paths_and_methods_have_the_error_shape() -> None:
     async with client(app_with()) as session:
-        for path in ("/nope", "/v1", "/v1/score/", "/v1/Score", "/healthy", "/docs/..%2f", "/%00"):
+        for path in ("/nope", "/v1", "/v1/Score", "/v1/scores/", "/healthy", "/docs/..%2f", "/%00"):
             assert_error(await session.get(path), 404, "not_found")
         for method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"):
             response = await session.request(method, "/v1/score")

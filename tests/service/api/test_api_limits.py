@@ -94,11 +94,11 @@ async def test_a_client_that_hangs_up_half_way_through_its_body_is_counted() -> 
 
 OPEN = (
     *("/", "/health/live", "/health/ready", "/docs/docs.js", "/docs/swagger-ui.css"),
-    *("/health", "/ping", "/v2/health/live", "/v2/health/ready"),
+    *("/health", "/ping", "/v2/health/live", "/v2/health/ready", "/health/live/", "//health/live"),
 )
 CLOSED = (
     *("/v1/models", "/openapi.json", "/metrics", "/docs", "/nope", "/healthy", "/docs/", "/docs/nope"),
-    *("/health/live/", "/health/../metrics", "//metrics", "/v1/score"),
+    *("/health/../metrics", "//metrics", "/metrics/", "/v1/score"),
 )
 
 
