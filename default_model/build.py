@@ -26,6 +26,7 @@ from torch import Tensor
 
 from default_model.base import MAX_TOKENS, make_base
 from default_model.checks import Answer, Floats, ranking_answers
+from default_model.grouped_batches import GroupedBatch, ranking_loss
 from default_model.groups import FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Group
 from default_model.mixture import (
     Judged,
@@ -41,15 +42,7 @@ from headroom.models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
 from headroom.models.learner import Learner
 from headroom.models.quality.evaluation import Evaluation
 from headroom.models.training.job import GRADES
-from headroom.models.training.loop import (
-    Batch,
-    Progress,
-    Schedule,
-    logits_of,
-    ordinal_loss,
-    ranking_loss,
-    train,
-)
+from headroom.models.training.loop import Progress, Schedule, logits_of, ordinal_loss, train
 from headroom.models.training.tuning import start, write_learner
 
 
@@ -163,7 +156,8 @@ def untuned(base: Path) -> Learner:
     repeat.
     """
     model = start(base, GRADES, seed=0)
-    model.rates = 0.0, 0.0
+    model.dropout = 0.0
+    model.attention_dropout = 0.0
     model.weight("bert.embeddings.word_embeddings.weight").requires_grad_(False)
     return model
 
@@ -173,13 +167,13 @@ def tuned(
 ) -> list[Progress]:
     """Train the model in place, phase by phase; a run that was killed goes on from `work`."""
 
-    def loss_of(batch: Batch) -> Tensor:
+    def loss_of(batch: GroupedBatch) -> Tensor:
         logits = model(batch.pairs)
         ranking = ranking_loss(logits, batch.labels, batch.groups)
         return ordinal_loss(logits, batch.labels, batch.weights) + RANKING_WEIGHT * ranking
 
     def progress_of(number: int, phase: Phase) -> Progress:
-        def make_round(index: int) -> list[Batch]:
+        def make_round(index: int) -> list[GroupedBatch]:
             groups = mixed_groups(sources, phase.shares, count=PAIRS_PER_ROUND, seed=number, index=index)
             return batches_of(groups, tokenizer, batch_tokens=training.batch_tokens, seed=index)
 
@@ -201,10 +195,10 @@ def averaged(models: Sequence[Learner], shares: Sequence[float]) -> Learner:
 
 def batches_of(
     groups: Sequence[Group], tokenizer: PairTokenizer, *, batch_tokens: int, seed: int
-) -> list[Batch]:
+) -> list[GroupedBatch]:
     """Return the groups, each in one batch, as batches of similar length in a random order."""
     examples = [example for group in groups for example in group]
-    whole = Batch(
+    whole = GroupedBatch(
         tokenizer.encode([(example.query, example.title) for example in examples]),
         torch.tensor([example.target for example in examples]),
         torch.tensor([example.weight for example in examples]),

@@ -37,6 +37,11 @@ def one_line(message: object) -> str:
     return " ".join(str(message).split()) or type(message).__name__
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its type's name if it has no text."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def reading_problem(file: Path | str, error: Exception) -> str:
     """Return in one sentence why a file cannot be read: "mask.json has no key `mask`".
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
@@ -14,6 +14,7 @@ from headroom.models.checkpoint.config import read_config, read_stored_masks
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
 from headroom.models.commands.terminal import scored
+from headroom.models.files import Json
 from headroom.models.quality.labelled import Columns, read_labelled
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def grade(
 
 
 def _labels_and_masks(
-    path: str | None, forms: Mapping[str, str | dict[str, Any]]
+    path: str | None, forms: Mapping[str, str | Json]
 ) -> tuple[tuple[str, ...], dict[str, HeadMask]]:
     """Return a checkpoint's grades and the masks of these forms. Raises ModelError if it cannot have them."""
     directory = locate(path)

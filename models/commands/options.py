@@ -10,13 +10,13 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headroom import ModelError
 from headroom.models.errors import reading_problem
-from headroom.models.files import read_text
+from headroom.models.files import Json, read_text
 from headroom.models.masks.grammar import HOLDS
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ sides: Callable[[Network, Path, Columns], Sides]
 """Grades the labelled pairs of a file by a variant and by what it is measured beside."""
 
 
-def read_form(value: str) -> str | dict[str, Any]:
+def read_form(value: str) -> str | Json:
     """Return the spec or the JSON form that a value of `--mask` gives or whose file it names.
 
     A file holds a JSON form, or, as a study writes it and a checkpoint stores it, a spec or a form under the
@@ -102,10 +102,10 @@ def read_form(value: str) -> str | dict[str, Any]:
     if not is_form and not text.endswith(".json"):
         return value
     try:
-        content: dict[str, Any] = json.loads(text if is_form else read_text(text))
+        content: Json = json.loads(text if is_form else read_text(text))
         if not isinstance(content, dict):
             raise ModelError(f"{text} does not hold a JSON object")
-        form: str | dict[str, Any] = content if is_form or content.keys() & HOLDS.keys() else content["mask"]
+        form: str | Json = content if is_form or content.keys() & HOLDS.keys() else content["mask"]
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(reading_problem("--mask" if is_form else text, error)) from None
     return form

@@ -6,7 +6,7 @@ headroom.models.quality.bootstrap says how intervals are made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
@@ -14,18 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from headroom.models.arrays import Floats, Ints
 from headroom.models.quality import bootstrap, metrics
 from headroom.models.quality.bootstrap import (
     MIN_QUERIES,
     Draws,
-    Floats,
     Interval,
+    MetricDraws,
     estimate,
     resample,
     standard_errors,
 )
 from headroom.models.quality.labelled import LabelledPair
-from headroom.models.quality.metrics import CUTOFF, Ints, dcg, gain, ndcg10
+from headroom.models.quality.metrics import CUTOFF, dcg, gain, ndcg10
 
 if TYPE_CHECKING:
     from headroom.models.classifier import Scores
@@ -118,7 +119,7 @@ class Evaluation:
 
     def draws(
         self, counts: Floats, statistics: Callable[[Floats], dict[str, Floats]] | None = None
-    ) -> dict[str, Draws]:
+    ) -> MetricDraws:
         """Return the metrics on the data and on resamples. counts: (1 + resamples, clusters), row 0 of ones.
 
         statistics: `resampled` or `of_grades`. A metric that rests on fewer than MIN_QUERIES queries has no
@@ -208,14 +209,12 @@ def intervals(evaluation: Evaluation, *, resamples: int, seed: int) -> dict[str,
     return intervals_of(evaluation.draws(counts), counts)
 
 
-def changes_of(
-    before: Mapping[str, Draws], after: Mapping[str, Draws], counts: Floats
-) -> dict[str, Interval]:
+def changes_of(before: MetricDraws, after: MetricDraws, counts: Floats) -> dict[str, Interval]:
     """Return the paired change of each metric with its interval."""
     return intervals_of({name: after[name] - before[name] for name in before}, counts, change=True)
 
 
-def intervals_of(draws: Mapping[str, Draws], counts: Floats, *, change: bool = False) -> dict[str, Interval]:
+def intervals_of(draws: MetricDraws, counts: Floats, *, change: bool = False) -> dict[str, Interval]:
     """Return each metric with its interval. counts: (1 + resamples, clusters), row 0 of ones.
 
     The intervals are symmetric, as far as the metric's range reaches. If every query has the best value, or

@@ -195,6 +195,10 @@ def add_routes(app: FastAPI) -> None:
         _post("/v1/condense", condense, CondenseResponse),
         _post("/v1/outcomes", outcomes, OutcomeReceipt, tag="experiments"),
         _post("/v1/ubi/events", ubi_events, OutcomeReceipt, tag="experiments"),
+        _act_on_experiment("ramp", ramp),
+        _act_on_experiment("ship", ship),
+        _act_on_experiment("rollback", rollback),
+        _act_on_experiment("stop", stop),
         _post(
             "/v1/experiments",
             start,
@@ -203,10 +207,6 @@ def add_routes(app: FastAPI) -> None:
             statuses=POST_ERRORS | errors(403, 409),
         )
         | {"status_code": 201},
-        _act_on_experiment("ramp", ramp),
-        _act_on_experiment("rollback", rollback),
-        _act_on_experiment("ship", ship),
-        _act_on_experiment("stop", stop),
         _get("/v1/experiments", experiments, ExperimentsView, tag="experiments"),
         _get("/v1/experiments/{name}", experiment, ExperimentDetail, tag="experiments", statuses=by_name),
         _get("/v1/experiments/{name}/rows", rows, Page, tag="experiments", statuses=by_name),

@@ -66,7 +66,7 @@ def ramp(config: ExperimentConfig, standings: Standings, *, traffic: float) -> d
 def stop(config: ExperimentConfig, standings: Standings) -> dict[str, Any]:
     """End the experiment. This also undoes a `ship`."""
     standing = standings[config.name]
-    if standing.status == "stopped":
+    if standing.status == "stopped" and not standing.may_ship_again:
         raise _over(config, standing)
     return {"kind": "stop"}
 

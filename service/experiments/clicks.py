@@ -5,7 +5,7 @@ written in the background; then the click waits in `early_clicks` until it is, f
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
@@ -24,6 +24,10 @@ CHUNK = 100
 
 WAIT_SECONDS = 3600.0
 """How long a click waits for its impression."""
+
+MAX_WAITING = 200
+"""Clicks that wait for one impression, at most. They cannot be checked before it is there, so a caller could
+send any number."""
 
 NOT_SHOWN = "-"
 
@@ -93,10 +97,15 @@ def record(db: Connection, sent: Mapping[int, SentClick], now: float) -> Recorde
     _move(db, [click for click in waiting if _key(click) in shown], shown)
     ready: dict[int, Click] = {}
     early: dict[int, SentClick] = {}
+    numbers_waiting = Counter(map(_key, waiting))
     unknown: list[UnknownOutcome] = []
     for number, click in sent.items():
         title_list = shown.get(_key(click))
-        if title_list is None:
+        if title_list is None and numbers_waiting[_key(click)] >= MAX_WAITING:
+            message = f"impression {click.impression!r} is not stored, and {MAX_WAITING} clicks wait for it"
+            unknown.append(UnknownOutcome(number, click.id, "impression", message))
+        elif title_list is None:
+            numbers_waiting[_key(click)] += 1
             early[number] = click
         elif (index := title_list.index_of(click)) is None:
             unknown.append(UnknownOutcome(number, click.id, "index", _not_shown(click, title_list)))

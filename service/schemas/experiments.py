@@ -258,7 +258,7 @@ class StartRequest(RootModel[_Entry]):
     """
 
     model_config = example(
-        name="prune20",
+        name="prune20-again",
         salt="2026-12",
         arms=[{"name": "control", "variant": "full"}, {"name": "pruned", "variant": "pruned20"}],
         traffic=0.5,

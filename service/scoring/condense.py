@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from headroom.models.arrays import Floats
 from headroom.models.condense.local import Titles, distributions, with_unknown
-from headroom.models.condense.search import Condensed, Floats, Steps, Task, search
+from headroom.models.condense.search import Condensed, Steps, Task, search
 from headroom.models.condense.words import read_words
 from headroom.service.engine.request import Deadline
 from headroom.service.engine.threads import PairRow, mark_prefixes

@@ -160,7 +160,8 @@ class Treatment:
         relevance = [_relevance(*ranked) for ranked in zip(variants, rankings, strict=True)]
         self._experiments.succeeded(route, deadline.elapsed(), *relevance)
         impression = self._experiments.show(route, drawn, request.titles_shown, request.ids)
-        results = merge(*rankings, drawn, variants[0].classifier)
+        control, treatment = rankings
+        results = merge(control, treatment, drawn, variants[0].classifier)
         assignment = _interleaved(assigned, impression=impression)
         return self._scorer.answer(results, columns, computed, deadline, assignment)
 

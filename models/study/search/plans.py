@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from scipy.optimize import LinearConstraint, milp
 from torch import Tensor
 
+from headroom.models.arrays import Floats, Floats32, Ints
 from headroom.models.batch import PackedBatch, batches_by_length, pack
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.checkpoint.tokenizer import EncodedPair
@@ -29,7 +30,6 @@ from headroom.models.classifier import Classifier
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.network import Network
 from headroom.models.selection import Chosen
-from headroom.models.study.arrays import Floats, Floats32, Ints
 from headroom.models.study.search.networks import Times, nothing_off
 from headroom.models.study.study import Heads
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from headroom.models.batch import PackedBatch, pack
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.checkpoint.hub import locate
+from headroom.models.checkpoint.tensors import TensorDict
 from headroom.models.classifier import Classifier
 from headroom.models.compress.prune import cut, write_checkpoint
 from headroom.models.device import autocast, give_back_memory
@@ -33,7 +34,7 @@ WARM_UP = 0.05
 class Student:
     """A smaller network after its training. tensors: by name, float32. losses: one per step."""
 
-    tensors: dict[str, torch.Tensor]
+    tensors: TensorDict
     config: ModelConfig
     losses: list[float]
 

@@ -5,6 +5,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -25,7 +26,7 @@ from headroom.models.quality.labelled import LabelledPair, read_labelled
 from headroom.models.training import loop, tuning
 from headroom.models.training.job import Options, prepare, read_split
 from headroom.models.training.loop import logits_of, read_saved, targets
-from headroom.models.training.tuning import cross_fitted, report, start, tune
+from headroom.models.training.tuning import cross_fitted, report, start
 from tests.checkpoints import write_checkpoint
 from tests.families import edit_config
 from tests.models.reference import reference
@@ -33,6 +34,11 @@ from tests.models.reference import reference
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 WORDS = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel", "steel", "cable"]
+
+
+def tune(options: Options) -> dict[str, Any]:
+    """Check the options, and train."""
+    return tuning.tune(prepare(options))
 
 
 def write_pairs(file: Path) -> Path:

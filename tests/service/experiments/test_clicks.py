@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from headroom.service.experiments.clicks import WAIT_SECONDS
+from headroom.service.experiments.clicks import MAX_WAITING, WAIT_SECONDS
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.events import (
     Action,
@@ -103,7 +103,7 @@ def test_a_title_counts_once_for_its_arm_whatever_is_sent_again(store: Store) ->
     replayed = record(store, click(a, 1), click(b, 1, name=f"{b.id} 0"), click(b, 0, time=900.0, name="x"))
     assert numbers(replayed) == (0, 3, 0)
     assert preferred(store) == Tally(
-        units=2, total=0.0, squares=2.0, wins=1, losses=1, ties=0, impressions=2, differing=2
+        units=2, total=0.0, squares=2.0, wins=1, losses=1, ties=0, impressions=2, differing=2, viewers=2
     )
     # Another metric counts on its own.
     assert numbers(record(store, click(b, 1, metric="buy", name="buy"))) == (1, 0, 0)
@@ -120,7 +120,7 @@ def test_a_unit_is_one_sample_however_often_it_clicks(store: Store) -> None:
     sent += [click(lists[5], 3)]  # a shared title alone gives no credit
     assert numbers(record(store, *sent)) == (8, 0, 0)
     assert preferred(store) == Tally(
-        units=2, total=0.5, squares=0.25, wins=1, losses=0, ties=1, impressions=7, differing=6
+        units=2, total=0.5, squares=0.25, wins=1, losses=0, ties=1, impressions=7, differing=6, viewers=4
     )
 
 
@@ -187,7 +187,7 @@ def test_a_click_before_its_impression_is_written_counts_once_it_is(store: Store
     assert numbers(record(store, click(a, 1, name="third"), click(a, 0))) == (1, 1, 0)
     store.add_impressions([b])
     assert preferred(store) == Tally(
-        units=2, total=1.0, squares=1.0, wins=1, losses=0, ties=1, impressions=2, differing=2
+        units=2, total=1.0, squares=1.0, wins=1, losses=0, ties=1, impressions=2, differing=2, viewers=2
     )
     assert rows_of(store, early_clicks) == 0
     assert lost == [1]
@@ -201,6 +201,16 @@ def test_a_click_whose_impression_never_comes_is_dropped_and_counted(store: Stor
     assert (rows_of(store, early_clicks), lost) == (250, [])
     store.settle_early_clicks(NOW + WAIT_SECONDS + 1)
     assert (rows_of(store, early_clicks), sum(lost)) == (0, 250)
+
+
+def test_only_so_many_clicks_wait_for_one_impression(store: Store) -> None:
+    """They cannot be checked yet: anybody who was ever shown a list could fill the database."""
+    a = shown("a")
+    receipt = record(store, *(click(a, index) for index in range(MAX_WAITING + 50)))
+    assert numbers(receipt) == (MAX_WAITING, 0, 50)
+    more = record(store, click(a, 10_000), click(a, 0))
+    assert "is not stored, and 200 clicks wait" in more.unknown_outcomes[0].message
+    assert rows_of(store, early_clicks) == MAX_WAITING
 
 
 def test_late_clicks_and_lists_after_the_end_do_not_count(store: Store) -> None:

@@ -128,7 +128,7 @@ async def test_foreign_and_wrong_events_are_told_and_keep_no_other_out(shop: Ser
 @pytest.mark.parametrize(
     ("path", "body", "param", "message"),
     [
-        ("outcomes", {"outcomes": [outcome("x") | {"index": None}]}, "outcomes[0]", "index: missing"),
+        ("outcomes", {"outcomes": [outcome("x") | {"index": None}]}, "outcomes[0].index", "index: missing"),
         ("outcomes", {"outcomes": [outcome("x", -1)]}, "outcomes[0].index", "greater than or equal to 0"),
         ("ubi/events", {"events": []}, "events", "at least 1"),
         ("ubi/events", [ubi("x")] * 1001, "events", "at most 1000"),
@@ -210,7 +210,13 @@ async def test_clicks_on_real_lists_prefer_the_arm_whose_titles_they_are(shop: S
                 events.append(ubi(impression, client_id=unit, attributes=what))
     receipt = await shop.post("/v1/ubi/events", events=events)
     assert (receipt["accepted"], receipt["duplicates"]) == (len(events), 0)
-    config = shop.replica.live.ledger.config("prune20")
-    assert config is not None
-    tally = store.preferences(config, config.metrics[0], (), time.time())
-    assert (tally.impressions, tally.units, tally.wins, tally.losses, tally.ties) == (8, 8, 4, 4, 0)
+    detail = (await shop.http.get("/v1/experiments/prune20")).json()
+    preference = detail["preference"]
+    assert [preference[name] for name in ("impressions", "units", "wins", "losses", "ties")] == [
+        8,
+        8,
+        4,
+        4,
+        0,
+    ]
+    assert (preference["metric"], preference["estimate"]) == ("click", 0)

@@ -126,6 +126,25 @@ async def test_a_wrong_entry_is_refused_in_one_sentence_that_names_the_field(
     assert (await one.http.get("/v1/experiments")).json()["experiments"] == []
 
 
+async def test_an_interleaved_one_is_started_too(one: Service) -> None:
+    kind: dict[str, Any] = {"kind": "interleave", "metrics": [{"name": "click", "margin": 0.05}]}
+    third = [*ENTRY["arms"], {"name": "third", "variant": "cut"}]
+    for changes, param in (
+        ({"arms": third}, "arms"),
+        ({"metrics": [{"name": "click", "margin": 1.5}]}, "metrics[0].margin"),
+        ({"metrics": [{"name": "click", "margin": -1.5}]}, "metrics[0].margin"),
+    ):
+        error = await start(one, 422, **(kind | changes))
+        assert error["param"].startswith(param), error
+        assert error["message"].startswith(f"{param}"), error
+    await start(one, **kind)
+    assert set(await arms(one)) == {"interleaved"}
+    await post(one, "/order/ship", arm="pruned")
+    assert (await score(one, "user-1"))["variant"] == "cut"
+    await post(one, "/order/rollback")
+    assert (await score(one, "user-1"))["variant"] == "full"
+
+
 async def test_only_an_admin_starts_one(tiny_checkpoint: Path, one: Service, file_url: str) -> None:
     for body in (ENTRY, {}):
         refused = await one.http.post("/v1/experiments", json=body)
@@ -243,6 +262,8 @@ async def test_a_ship_of_the_configs_experiment_is_rolled_back(tiny_checkpoint: 
         assert (await score(service))["variant"] == "cut"
         await post(service, "/prune20/rollback")
         assert (await score(service))["variant"] == "full"
+        await post(service, "/prune20/stop")  # so that nobody ships it again
+        assert "is stopped already" in (await post(service, "/prune20/ship", 409, arm="pruned"))["message"]
         assert (await service.http.post("/v1/experiments/prune20/rollback", json={})).status_code == 403
         assert (await post(service, "/nothing/rollback", 404))["type"] == "not_found"
     async with replica(tiny_checkpoint, file_url, config()) as restarted:
