@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from headroom.service.api.clients.base import CompatRequest
 from headroom.service.descriptions import doc
@@ -43,13 +43,7 @@ TokensPerQuery = Annotated[
     doc("vLLM's: 0, no limit. Other limits are not supported."),
 ]
 TopN = Annotated[Count | None, doc("How many results to return, the most relevant ones; default: all.")]
-_AS_TEXT = {"true": True, "false": False}
-ReturnDocuments = Annotated[
-    bool | None,
-    # RAGFlow's client of Xinference sends "true".
-    BeforeValidator(lambda form: _AS_TEXT.get(form, form) if isinstance(form, str) else form),
-    doc("Whether each result brings its document; default: no."),
-]
+ReturnDocuments = Annotated[bool | None, doc("Whether each result brings its document; default: no.")]
 DocumentForm = str | dict[str, Any]
 
 
