@@ -173,9 +173,18 @@ def use_shape(scope: MutableMapping[str, Any], shape: ErrorShape) -> None:
 
 def to_shaped_response(error: BaseException, scope: Mapping[str, Any]) -> ErrorResponse:
     """Return the HTTP answer for any exception of a request, in the shape that its client reads."""
-    shape = scope.get("state", {}).get(_CHOSEN) or shape_of(scope["path"], scope.get("method", "GET"))
+    method = scope.get("method", "GET")
+    shape = scope.get("state", {}).get(_CHOSEN) or shape_of(scope["path"], method)
+    if shape is RERANK and _is_from_weaviate(scope):
+        shape = WEAVIATE
     answer: ErrorResponse = shape.write(as_service_error(error), to_response(error))
     return answer
+
+
+def _is_from_weaviate(scope: Mapping[str, Any]) -> bool:
+    """Return whether this is Weaviate's request: at its path, no other client sends no Content-Type."""
+    is_typed = any(name.lower() == b"content-type" for name, _ in scope["headers"])
+    return scope["path"].strip("/") == "rerank" and scope.get("method") == "POST" and not is_typed
 
 
 def json_response(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

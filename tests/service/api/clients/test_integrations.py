@@ -175,6 +175,10 @@ async def test_weaviates_errors_are_a_text() -> None:
             assert answer.status_code == 400
             assert list(answer.json()) == ["error"]
             assert isinstance(answer.json()["error"], str)
+    async with client(app_with(api_keys="YOUR-KEY")) as session:
+        stranger = await send(session, UNTYPED)
+    assert stranger.status_code == 401
+    assert "API key" in stranger.json()["error"]
 
 
 async def test_weaviate_waits_until_the_service_is_ready() -> None:
