@@ -201,7 +201,7 @@ class InfinityRequest(RerankRequest):
     """A rerank request as Infinity takes it at its own path."""
 
     model_config = example(query="angle bracket", documents=["Wood deck screws", "12-Gauge Angle"])
-    servers = ("Infinity", "vLLM")
+    servers: ClassVar[tuple[str, ...]] = ("Infinity", "vLLM")
 
     def returned(self, index: int) -> Any:
         """Return how a result shows its document: as text, to vLLM's clients as an object."""

@@ -1,5 +1,6 @@
 """The snippets of docs/integrations.md that name Cohere's client and LiteLLM, run as they stand there."""
 
+import asyncio
 import json
 import os
 from types import SimpleNamespace
@@ -37,7 +38,7 @@ def reranked() -> dict[str, list[int]]:
 def by_litellm() -> list[int]:
     """Return the indices of the best documents, by LiteLLM's router with the page's configuration."""
     router = litellm.Router(model_list=yaml.safe_load(ARGUMENTS["litellm"])["model_list"])
-    answer = router.rerank(model="headroom", query=QUERY, documents=DOCUMENTS, top_n=COUNT)
+    answer = asyncio.run(router.arerank(model="headroom", query=QUERY, documents=DOCUMENTS, top_n=COUNT))
     return [result["index"] for result in answer.results]
 
 
