@@ -148,7 +148,7 @@ TEI = ErrorShape(_tei, TeiError, (*STATUSES, 422, 424))
 OIP = ErrorShape(_oip, OipError, STATUSES)
 WEAVIATE = OIP
 OFREP = ErrorShape(_ofrep, OfrepError, (*STATUSES, 404))
-_FLAG_PATH = re.compile(r"/ofrep/v1/evaluate/flags/([^/]+)")
+_FLAG_PATH = re.compile(r"/ofrep/v1/evaluate/flags/(.+)", re.DOTALL)
 _BY_PATH: tuple[tuple[re.Pattern[str], ErrorShape], ...] = (
     # Also where a client's base URL is wrong: /v1/v2/rerank.
     (re.compile(r"(?!/v2/models/).*/rerank(ing)?/?"), RERANK),

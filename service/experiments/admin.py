@@ -8,7 +8,7 @@ a guardrail, cannot act on a state that is no longer there.
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -143,6 +143,7 @@ class ExperimentAdmin:
         self._analysts = ThreadPoolExecutor(ANALYSES, thread_name_prefix="experiment-analysis")
         self._analyses: defaultdict[str, _Analysis] = defaultdict(_Analysis)
         self._recording = 0
+        self._reading: asyncio.Task[None] | None = None
 
     def close(self) -> None:
         """End the threads once they have finished their current calls."""
@@ -159,6 +160,7 @@ class ExperimentAdmin:
         ledger = self._ledger
         self._recording += 1
         try:
+            await self._learn({each.experiment for each in outcomes if each.experiment is not None})
             return await _in_thread(
                 self._threads,
                 lambda: ledger.store.record_outcomes(outcomes, ledger.configs, ledger.clock()),
@@ -168,6 +170,7 @@ class ExperimentAdmin:
 
     async def rows(self, name: str, source: Source, after: str) -> bytes:
         """Return a page of an experiment's rows as JSON: `columns`, `rows`, and the `next` to go on after."""
+        await self._learn([name])
         self._config(name)
         store = self._ledger.store
 
@@ -187,6 +190,7 @@ class ExperimentAdmin:
 
     async def show(self, name: str) -> ExperimentDetail:
         """Return one experiment with its log and its analysis, which is None while the database is down."""
+        await self._learn([name])
         config = self._config(name)
         try:
             report = await self._report(config)
@@ -206,6 +210,7 @@ class ExperimentAdmin:
         Somebody's next action is not in it, even if it is recorded before the answer goes out.
         """
         ledger = self._ledger
+        await self._learn([name])
         config = self._config(name)
         configs = ledger.configs
 
@@ -251,6 +256,17 @@ class ExperimentAdmin:
         standing = self._standings([config], history)[config.name]
         view = self._view(config, standing, self._ledger.exposures(config.name))
         return ExperimentDetail(**values_of(view), history=history, report=None, preference=None)
+
+    async def _learn(self, names: Collection[str]) -> None:
+        """Read what other replicas have started in the last second, if one of these experiments is unknown.
+
+        Calls at the same time share one read.
+        """
+        if all(self._ledger.config(name) is not None for name in names):
+            return
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(_in_thread(self._threads, self._ledger.refresh))
+        await asyncio.shield(self._reading)
 
     def _config(self, name: str) -> ExperimentConfig:
         config = self._ledger.config(name)

@@ -80,6 +80,7 @@ async def test_what_one_replica_starts_another_routes_and_a_new_one_knows_at_onc
         assert (started["status"], started["in_config"], started["paused"]) == ("running", False, None)
         assert [entry["kind"] for entry in started["history"]] == ["start"]
         assert started["history"][0]["actor"].startswith("key ")
+        assert (await shown(second))["status"] == "running"  # also within the second
         on_first = await arms(first)
         assert set(on_first) == {"control", "pruned"}
         await until_listed(second, "order", "running")
