@@ -157,8 +157,9 @@ class RequestMiddleware:
         record = self.access_log.start(scope, _request_id(scope))
         end_span = None if self.traces is None else self.traces.start(scope, record)
         is_head = scope["method"] == "HEAD"
+        scope = {**scope, "path": _tidied(scope)}
         if is_head:
-            scope = {**scope, "method": "GET"}
+            scope["method"] = "GET"
         scope.setdefault("state", {})["arrived"] = arrived
 
         async def send_with_headers(message: Message) -> None:
@@ -196,6 +197,18 @@ def _request_id(scope: Scope) -> str:
     given = (value for name, value in scope["headers"] if name == b"x-request-id")
     request_id = next((str(value, "ascii") for value in given if SAFE_REQUEST_ID.fullmatch(value)), None)
     return request_id or uuid.uuid4().hex
+
+
+def _tidied(scope: Scope) -> str:
+    """Return the path as the routes have it: `/v1/rerank` for `//v1/rerank/`.
+
+    Base URLs that end in a slash give such paths. `/docs/` stays: the page's links are relative to `/docs`.
+    """
+    path = str(scope["path"])
+    if "//" not in path and not path.endswith("/"):
+        return path
+    tidied = "/" + "/".join(part for part in path.split("/") if part)
+    return f"{tidied}/" if tidied in (scope.get("root_path"), DOCS_PATH) else tidied
 
 
 class CORS(CORSMiddleware):
