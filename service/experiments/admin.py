@@ -149,8 +149,11 @@ class ExperimentAdmin:
         self._threads.shutdown(wait=False)
         self._analysts.shutdown(wait=False)
 
-    async def record(self, outcomes: Sequence[Outcome | SentClick]) -> OutcomeReceipt:
-        """Store outcomes and clicks. One that is stored already is counted as a duplicate."""
+    async def record(self, outcomes: Callable[[], Sequence[Outcome | SentClick]]) -> OutcomeReceipt:
+        """Store outcomes and clicks. One that is stored already is counted as a duplicate.
+
+        outcomes: returns them; called in a thread, because there may be many.
+        """
         if self._recording >= MAX_RECORDING_CALLS:
             raise DatabaseUnavailable(
                 message=f"{MAX_RECORDING_CALLS} calls with outcomes wait for the database; "
@@ -161,14 +164,14 @@ class ExperimentAdmin:
         try:
             return await _in_thread(
                 self._threads,
-                lambda: ledger.store.record_outcomes(outcomes, ledger.configs, ledger.clock()),
+                lambda: ledger.store.record_outcomes(outcomes(), ledger.configs, ledger.clock()),
             )
         finally:
             self._recording -= 1
 
     async def rows(self, name: str, source: Source, after: str) -> bytes:
         """Return a page of an experiment's rows as JSON: `columns`, `rows`, and the `next` to go on after."""
-        self._config(name)
+        await self._find(name)
         store = self._ledger.store
 
         def read() -> bytes:
@@ -187,7 +190,7 @@ class ExperimentAdmin:
 
     async def show(self, name: str) -> ExperimentDetail:
         """Return one experiment with its log and its analysis, which is None while the database is down."""
-        config = self._config(name)
+        config = await self._find(name)
         try:
             report = await self._report(config)
         except DatabaseUnavailable:
@@ -206,7 +209,7 @@ class ExperimentAdmin:
         Somebody's next action is not in it, even if it is recorded before the answer goes out.
         """
         ledger = self._ledger
-        config = self._config(name)
+        config = await self._find(name)
         configs = ledger.configs
 
         def action(log: Log, started: Sequence[ExperimentConfig]) -> Action:
@@ -252,8 +255,12 @@ class ExperimentAdmin:
         view = self._view(config, standing, self._ledger.exposures(config.name))
         return ExperimentDetail(**values_of(view), history=history, report=None, preference=None)
 
-    def _config(self, name: str) -> ExperimentConfig:
+    async def _find(self, name: str) -> ExperimentConfig:
+        """Return an experiment, also one that another replica has just started. Raises NotFound."""
         config = self._ledger.config(name)
+        if config is None:
+            await _in_thread(self._threads, self._ledger.refresh)
+            config = self._ledger.config(name)
         if config is None:
             names = ", ".join(config.name for config in self._ledger.configs) or "none"
             raise NotFound(f"There is no experiment {name!r}; there is {names}.")
