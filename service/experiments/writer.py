@@ -24,7 +24,7 @@ BATCH = 500
 """Records per transaction. More would be cheaper, but SQLite has one writer at a time."""
 
 BATCH_BYTES = 4 << 20
-"""About how much memory the impressions of a transaction may take; the transaction takes several times as much.
+"""About how much memory the impressions of a transaction may take, which itself takes several times as much.
 One impression may take more."""
 
 MAX_IMPRESSION_BYTES = 64 << 20
