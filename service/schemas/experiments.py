@@ -216,8 +216,8 @@ class UbiEvent(_UbiPart):
         """Return the click as it is recorded. The same event again has the same id."""
         attributes = self.event_attributes or UbiAttributes()
         rank = None if attributes.position is None else attributes.position.ordinal
-        acted_on = attributes.object or self.object
-        object_id = None if acted_on is None else acted_on.object_id
+        ids = [part.object_id for part in (attributes.object, self.object) if part is not None]
+        object_id = next((each for each in ids if each is not None), None)
         parts = orjson.dumps([self.query_id, self.client_id, self.action_name, rank, object_id])
         return SentClick(
             experiment=None,

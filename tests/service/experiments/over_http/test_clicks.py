@@ -80,7 +80,7 @@ async def test_a_click_counts_once_by_either_way(shop: Service) -> None:
         ubi(impression),  # rank 1 is title 2
         ubi(impression, attributes={"object": thing, "position": {"ordinal": 14}}),
         ubi(impression, attributes={"object": thing}, timestamp="2026-11-20T14:00:07+01:00"),
-        ubi(impression, attributes={"position": {}}, object=thing, action_name="add_to_cart"),
+        ubi(impression, attributes={"object": {}}, object=thing, action_name="add_to_cart"),
     ]
     answer = await shop.http.post("/v1/ubi/events", json=events)
     assert answer.status_code == 200, answer.text
