@@ -143,6 +143,8 @@ class ExperimentAdmin:
         self._analysts = ThreadPoolExecutor(ANALYSES, thread_name_prefix="experiment-analysis")
         self._analyses: defaultdict[str, _Analysis] = defaultdict(_Analysis)
         self._recording = 0
+        self._refreshing = asyncio.Lock()
+        self._refreshed = -math.inf  # when the last reading began, on the ledger's monotonic clock
 
     def close(self) -> None:
         """End the threads once they have finished their current calls."""
@@ -259,12 +261,21 @@ class ExperimentAdmin:
         """Return an experiment, also one that another replica has just started. Raises NotFound."""
         config = self._ledger.config(name)
         if config is None:
-            await _in_thread(self._threads, self._ledger.refresh)
+            await self._refresh()
             config = self._ledger.config(name)
         if config is None:
             names = ", ".join(config.name for config in self._ledger.configs) or "none"
             raise NotFound(f"There is no experiment {name!r}; there is {names}.")
         return config
+
+    async def _refresh(self) -> None:
+        """Read the database's state as of now. Calls that come while it is read share the next reading."""
+        asked = self._ledger.monotonic()
+        async with self._refreshing:
+            if self._refreshed < asked:
+                begun = self._ledger.monotonic()
+                await _in_thread(self._threads, self._ledger.refresh)
+                self._refreshed = begun
 
     async def _report(self, config: ExperimentConfig) -> Report:
         ledger = self._ledger

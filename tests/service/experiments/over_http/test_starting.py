@@ -110,6 +110,21 @@ async def test_what_one_replica_starts_another_shows_and_stops_at_once(
         assert (await second.http.get("/v1/experiments/nobody")).status_code == 404
 
 
+async def test_names_that_nobody_started_cost_the_database_little(
+    one: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = one.replica.live.ledger
+    refreshes = []
+    refresh = ledger.refresh
+    monkeypatch.setattr("headroom.service.experiments.ledger.REFRESH_SECONDS", 3600.0)
+    monkeypatch.setattr(ledger, "refresh", lambda: (refreshes.append(1), refresh()))
+    await start(one)
+    refreshes.clear()
+    answers = await asyncio.gather(*(one.http.get(f"/v1/experiments/nobody{index}") for index in range(40)))
+    assert {answer.status_code for answer in answers} == {404}
+    assert 1 <= len(refreshes) < 10
+
+
 async def test_rows_that_no_release_wrote_stand_in_nobodys_way(one: Service) -> None:
     rows = [("broken", "{"), ("partial", '{"name": "partial"}'), ("renamed", json.dumps(ENTRY))]
     store = one.replica.live.ledger.store
