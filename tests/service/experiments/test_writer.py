@@ -8,6 +8,7 @@ import sys
 import threading
 import tracemalloc
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,14 @@ def test_lists_with_long_ids_take_no_more_memory_than_they_may(
 ) -> None:
     """A character outside the basic plane takes 4 bytes, and each list here has 1,000 ids of 256."""
     store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
-    sizes = []
+    sizes: list[int] = []
     add = store.add_impressions
-    monkeypatch.setattr(store, "add_impressions", lambda rows: (sizes.append(len(rows)), add(rows)))
+
+    def add_impressions(rows: Sequence[Impression]) -> int:
+        sizes.append(len(rows))
+        return add(rows)
+
+    monkeypatch.setattr(store, "add_impressions", add_impressions)
     writer = counts.writer(store)
     letters = "".join(chr(0x1F600 + number % 64) for number in range(255))
 
