@@ -18,6 +18,7 @@ from headroom.service.experiments import admin, report_page
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import OutcomeReceipt
 from headroom.service.experiments.export import Page, Source
+from headroom.service.experiments.fields import STORABLE
 from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
 from headroom.service.observe.metrics import CONTENT_TYPE, Metrics
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse
@@ -70,12 +71,12 @@ async def condense(request: Post, body: Annotated[CondenseRequest, Body()]) -> C
 
 async def outcomes(request: Post, body: Annotated[OutcomesRequest, Body()]) -> OutcomeReceipt:
     """Report what exposed units did. Answered when stored; on 503 send it again, nothing counts twice."""
-    return await request.backend.experiments.record([item.event() for item in body.outcomes])
+    return await request.backend.experiments.record(lambda: [item.event() for item in body.outcomes])
 
 
 async def ubi_events(request: Post, body: Annotated[UbiRequest, Body()]) -> OutcomeReceipt:
     """Report clicks on interleaved lists as User Behavior Insights 1.3 writes them. An array will do, too."""
-    return await request.backend.experiments.record([item.event() for item in body.events])
+    return await request.backend.experiments.record(lambda: [item.event() for item in body.events])
 
 
 async def start(request: Post, body: Annotated[StartRequest, Body()]) -> ExperimentDetail:
@@ -158,7 +159,7 @@ async def rows(
     request: Request,
     name: _Name,
     source: Annotated[Source, Query(description="What the rows are.")] = "exposures",
-    after: Annotated[str, Query(max_length=256, description="`next` of the page before.")] = "",
+    after: Annotated[str, STORABLE, Query(max_length=256, description="`next` of the page before.")] = "",
 ) -> Response:
     """A page of one experiment's rows, for a warehouse. Admin, if the service has keys."""
     key = request.scope["state"].get("key")

@@ -222,6 +222,9 @@ class Scorer:
         queries = [query for query, _ in texts]
         columns: list[AnyColumn] = []
         rows = 0
+        max_rows = max(self.settings.max_compare_rows, len(variants) * len(texts))
+        if isinstance(request, ScoreRequest):  # an experiment added the other variants, not the caller
+            max_rows *= len(variants)
         for variant in variants:
             column: AnyColumn
             if variant.stages:
@@ -230,7 +233,7 @@ class Scorer:
                 column = Column(variant, encoded[variant.classifier], shared=shared)
             columns.append(column)
             rows += len(column.rows)
-            if rows > max(self.settings.max_compare_rows, len(variants) * len(texts)):
+            if rows > max_rows:
                 raise self._too_many_rows(rows, request.texts_field)
         return columns
 

@@ -140,8 +140,8 @@ class Treatment:
         assigned = route.assigned
         assert assigned is not None
         query = _query_of(request, assigned.experiment)
-        variants = [catalog.choose(assigned.fallback, None), catalog.choose(assigned.variant, None)]
         try:
+            variants = [catalog.choose(name, None) for name in (assigned.fallback, assigned.variant)]
             columns, computed = await self._scorer.columns(
                 request, variants, deadline, shared=True, may_fail=True
             )
@@ -152,7 +152,7 @@ class Treatment:
         except (DeadlineExceeded, asyncio.CancelledError):
             self._experiments.abandoned(route, deadline.elapsed(), late=deadline.is_close())
             raise
-        except Exception as error:  # a variant cannot read the texts
+        except Exception as error:  # a variant cannot read the texts, or has just left the config
             answer = await self._fall_back(request, catalog, route, deadline, error)
             self._experiments.fell_back(route, deadline.elapsed(), error)
             return answer

@@ -167,6 +167,59 @@ def test_ranks_and_ids_name_the_same_titles_as_indices(store: Store) -> None:
     assert preferred(store).wins == 1
 
 
+def test_an_id_of_two_titles_never_credits_the_wrong_arm(store: Store) -> None:
+    """Treatment's title 1 stands first, control's 0 second, and both have the id "x"."""
+    a = shown("a", ids=("x", "x", "y", "z"))
+    store.add_exposures(exposed("a"))
+    early = [
+        click(a, None, experiment=None, rank=2, object_id="x", name="second"),
+        click(a, None, experiment=None, rank=3, object_id="x", name="neither"),
+    ]
+    assert numbers(record(store, *early)) == (2, 0, 0)
+    store.add_impressions([a])
+    ambiguous = click(a, None, experiment=None, object_id="x", name="which")
+    elsewhere = click(a, None, experiment=None, rank=4, object_id="x", name="elsewhere")
+    receipt = record(store, ambiguous, elsewhere)
+    assert numbers(receipt) == (0, 0, 2)
+    for row in receipt.unknown_outcomes:
+        assert (row.reason, "is the id of 2 titles" in row.message) == ("index", True), row
+    found = preferred(store)
+    assert (found.wins, found.losses, rows_of(store, clicks)) == (0, 1, 1)
+    assert numbers(record(store, replace(ambiguous, rank=1, id="first"))) == (1, 0, 0)
+    found = preferred(store)
+    assert (found.wins, found.losses, found.ties, rows_of(store, clicks)) == (0, 0, 1, 2)
+
+
+def test_a_wrong_clock_neither_keeps_a_click_for_ever_nor_deletes_it_at_once(store: Store) -> None:
+    a = shown("a", time=NOW - 1000)
+    b = shown("b", time=NOW - 1000)
+    store.add_impressions([a])
+    sent = [
+        click(on, index, time=time, name=f"{on.unit}{index}")
+        for on in (a, b)  # b is not written yet
+        for index, time in ((0, 0.0), (1, 9e9), (3, NOW - 10))
+    ]
+    assert numbers(record(store, *sent)) == (6, 0, 0)
+    store.add_impressions([b])
+    store.settle_early_clicks(NOW)
+    with store.read() as db:
+        times = dict(map(tuple, db.execute(select(clicks.c.id, clicks.c.time))))
+    for unit in "ab":
+        assert [times[f"{unit}{index}"] for index in (0, 1, 3)] == [NOW - 1000, NOW, NOW - 10]
+    assert not store.delete_before(NOW - 1000, [])
+    assert rows_of(store, clicks) == 6
+    assert not store.delete_before(NOW + 1, [])
+    assert rows_of(store, clicks) == 0
+
+
+def test_a_rank_below_the_first_is_told_before_the_impression_is_written(store: Store) -> None:
+    a = shown("a")
+    receipt = record(store, click(a, None, rank=0), click(a, None, rank=-3, name="b"))
+    assert [row.reason for row in receipt.unknown_outcomes] == ["index", "index"]
+    assert "ranks count from 1" in receipt.unknown_outcomes[0].message
+    assert rows_of(store, early_clicks) == 0
+
+
 def test_a_click_before_its_impression_is_written_counts_once_it_is(store: Store) -> None:
     a = shown("a", ids=("w", "x", "y", "z"))
     b = shown("b")
@@ -223,7 +276,7 @@ def test_late_clicks_and_lists_after_the_end_do_not_count(store: Store) -> None:
     c = shown("c", time=450.0)
     store.add_exposures([*exposed("a", "b"), *exposed("c", bucket=9_000)])
     store.add_impressions([a, b, c])
-    record(store, click(a, 1, time=100.0 + 3599), click(a, 0, time=100.0 + 3600))
+    record(store, click(a, 1, time=100.0 + 3599), click(a, 0, time=100.0 + 3600), now=5000.0)
     record(store, click(b, 1), click(c, 1))
     assert preferred(store, hour).wins == 3
     assert preferred(store).total == 2.0  # without a window, the late click makes a's a tie

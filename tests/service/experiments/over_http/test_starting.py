@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
 from headroom.service.config.settings import InvalidConfig, LiveConfig
 from headroom.service.experiments.started import MAX_OPEN
+from headroom.service.experiments.tables import started_experiments
 from tests.service.experimenting import BOSS, KEYS, USER, config, score
 from tests.service.in_process import Service, serve
 
@@ -93,6 +95,53 @@ async def test_what_one_replica_starts_another_routes_and_a_new_one_knows_at_onc
         assert await arms(third) == on_first
         assert (await post(third, "/order/ramp", traffic=0))["traffic"] == 0
         assert set(await arms(third)) == {None}
+
+
+async def test_what_one_replica_starts_another_shows_and_stops_at_once(
+    tiny_checkpoint: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load balancer may send the next call anywhere."""
+    monkeypatch.setattr("headroom.service.experiments.ledger.REFRESH_SECONDS", 3600.0)
+    async with replica(tiny_checkpoint, file_url) as first, replica(tiny_checkpoint, file_url) as second:
+        await start(first)
+        assert (await shown(second))["status"] == "running"
+        await post(first, "/order/stop")
+        await start(first, name="next", salt="next")
+        assert (await post(second, "/next/stop"))["status"] == "stopped"
+        assert (await second.http.get("/v1/experiments/nobody")).status_code == 404
+
+
+async def test_names_that_nobody_started_cost_the_database_little(
+    one: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = one.replica.live.ledger
+    refreshes: list[float] = []
+    refresh = ledger.refresh
+
+    def counted() -> None:
+        refreshes.append(time.monotonic())
+        refresh()
+
+    monkeypatch.setattr("headroom.service.experiments.ledger.REFRESH_SECONDS", 3600.0)
+    monkeypatch.setattr(ledger, "refresh", counted)
+    await start(one)
+    refreshes.clear()
+    answers = await asyncio.gather(*(one.http.get(f"/v1/experiments/nobody{index}") for index in range(40)))
+    assert {answer.status_code for answer in answers} == {404}
+    assert 1 <= len(refreshes) < 10
+
+
+async def test_rows_that_no_release_wrote_stand_in_nobodys_way(one: Service) -> None:
+    rows = [("broken", "{"), ("partial", '{"name": "partial"}'), ("renamed", json.dumps(ENTRY))]
+    store = one.replica.live.ledger.store
+    store.prepare()
+    with store._write() as db:
+        for name, definition in rows:
+            db.execute(insert(started_experiments).values(name=name, definition=definition))
+    assert (await start(one))["status"] == "running"
+    listed = (await one.http.get("/v1/experiments")).json()["experiments"]
+    assert [each["name"] for each in listed] == ["order"]
+    assert set(await arms(one)) == {"control", "pruned"}
 
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
