@@ -428,7 +428,7 @@ async def test_long_titles_that_fit_a_request_fit_an_interleaved_one(
     """Both arms' chunks are more than the limit, which is no fault of the treatment."""
     live = interleaving()
     async with serve(tiny_checkpoint, live, database_url=file_url, max_compare_rows=12) as service:
-        texts = {"query": QUERY, "titles": [" ".join(WORDS) * 4, "angle"], "overflow": "chunks"}
+        texts = {"query": QUERY, "titles": [" ".join(WORDS * 9), "angle"], "overflow": "chunks"}
         alone = await service.post("/v1/score", **texts)
         assert 6 < alone["results"][0]["chunk"]["chunks"] < 12
         answer = await service.post("/v1/score", **texts, unit="user-1")
