@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import yaml
 
@@ -45,20 +44,20 @@ def measure(rounds: int = ROUNDS, start: Start = headroom) -> Report:
     return report
 
 
-def stage_of(config: Path = CONFIG) -> tuple[str, str]:
+def stage_of() -> tuple[str, str]:
     """Return the cascade's first variant and how many titles it keeps."""
-    document = yaml.safe_load(config.read_text("utf-8"))
+    document = yaml.safe_load(CONFIG.read_text("utf-8"))
     variants = document["applications"][0]["deployments"][0]["user_config"]["variants"]
     stage = next(variant["cascade"] for variant in variants if variant["name"] == CASCADE)[0]
     return stage["variant"], str(stage["keep"])
 
 
 def throughput(
-    report: Report, runs: LoadRuns, plan: Plan, least: Mapping[str, float], titles: int, rounds: int
+    report: Report, runs: LoadRuns, plan: Plan, minimum_ratios: Mapping[str, float], titles: int, rounds: int
 ) -> dict[str, float]:
     """Compare variants with the full model on a saturated server; return the requests/s that saturate it."""
     plan = plan.changed(duration=SATURATE_S)
-    peaks = {name: peak_rate(_only(plan, name, titles)) for name in (FULL, *least)}
+    peaks = {name: peak_rate(_only(plan, name, titles)) for name in (FULL, *minimum_ratios)}
 
     def rate(name: str, turn: int) -> float:
         one = _only(plan, name, titles).changed(seed=turn + 1)
@@ -68,7 +67,7 @@ def throughput(
         return outcome.recorder.ok * titles / outcome.seconds
 
     rates = turns({name: partial(rate, name) for name in peaks}, rounds)
-    for name, times in least.items():
+    for name, times in minimum_ratios.items():
         faster = Ratio.of(rates[name], rates[FULL])
         more = f"{faster.range()}: {statistics.median(rates[name]):.0f} pairs/s"
         report.rows.append(at_least(f"`{name}` × `{FULL}`, saturated", faster.median, times, more=more))

@@ -75,14 +75,14 @@ def quantize_into(source: Path, out: Path, pairs: int | None = None) -> None:
     quantize(source, out, tokenizer.encode([known[index] for index in order]))
 
 
-def texts(lengths: np.ndarray, seed: int = 0) -> list[tuple[str, str]]:
+def texts(lengths: np.ndarray) -> list[tuple[str, str]]:
     """Return queries and titles of words that are one token each for the shipped model, of these lengths."""
     known = Tokenizer.from_file(str(DEFAULT / "tokenizer.json")).get_vocab()
     candidates = sorted(piece[1:] for piece in known if re.fullmatch("▁[a-z]{3,}", piece))
     pairs = _tokenizer(DEFAULT).encode([(word, "") for word in candidates])
     one_token = [word for word, pair in zip(candidates, pairs, strict=True) if pair.query_tokens == 1]
     special_tokens = len(pairs[0].special)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     result = []
     for length in lengths:
         chosen = rng.choice(one_token, int(length) - special_tokens).tolist()
@@ -91,9 +91,9 @@ def texts(lengths: np.ndarray, seed: int = 0) -> list[tuple[str, str]]:
     return result
 
 
-def workload(kind: str, shape: str, rows: int = 4 * BATCH) -> Path:
+def workload(kind: str, shape: str) -> Path:
     """Return the file with batches of TEXTS[kind] for `benchmarks.peers.engines`, in the shape's tokens."""
-    lengths = np.sort(query_title_lengths(rows)) if kind == "titles" else np.full(BATCH, 128)
+    lengths = np.sort(query_title_lengths(4 * BATCH)) if kind == "titles" else np.full(BATCH, 128)
     pairs = texts(lengths)
     encoded = _tokenizer(checkpoint(shape)).encode(pairs)
     assert [len(pair) for pair in encoded] == lengths.tolist()

@@ -55,12 +55,12 @@ def run(interpreter: Path | str, *arguments: str) -> None:
         raise Unavailable(f"python {' '.join(arguments[:3])}: {lines[-1] if lines else 'failed'}")
 
 
-def environ(threads: int = 2) -> dict[str, str]:
-    """Return variables for a measured process: the number of threads for all libraries, and no network."""
+def environ() -> dict[str, str]:
+    """Return variables for a measured process: two threads for every library, and no network."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {
         **os.environ,
-        **dict.fromkeys(names, str(threads)),
+        **dict.fromkeys(names, "2"),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),

@@ -16,6 +16,8 @@ from headroom.models.cores import cores
 
 BATCH_TOKENS = 1024
 """The server's budget on a CPU."""
+TIMES = 20
+"""How often one pair is measured."""
 IDLE_S = 0.1
 """Between two requests to an idle server. Meanwhile threads fall asleep, and caches lose the weights."""
 
@@ -58,13 +60,13 @@ class ModelAlone:
         tokens = sum(self._pool.map(work, range(self.cores)))
         return tokens * self._pairs_per_token / (time.perf_counter() - began)
 
-    def one_pair_ms(self, times: int = 20) -> float:
+    def one_pair_ms(self) -> float:
         """Return the median time of one pair of median length, on one core or all, whichever is faster."""
         medians = []
         for threads in {1, self.cores}:
             torch.set_num_threads(threads)
             taken = []
-            for _ in range(times):
+            for _ in range(TIMES):
                 began = time.perf_counter()
                 self._score(self._one)
                 taken.append(time.perf_counter() - began)

@@ -25,9 +25,11 @@ def at_least(name: str, value: float, minimum: float, spec: str = ".2f", more: s
     return Row(name, f"{value:{spec}}{more}", f"≥ {minimum:{spec}}", value >= minimum)
 
 
-def at_most(name: str, value: float, most: float, spec: str = ".2f", unit: str = "", more: str = "") -> Row:
+def at_most(
+    name: str, value: float, maximum: float, spec: str = ".2f", unit: str = "", more: str = ""
+) -> Row:
     """Return the row of a value that has an upper limit; see `at_least`. unit: text after both."""
-    return Row(name, f"{value:{spec}}{unit}{more}", f"≤ {most:{spec}}{unit}", value <= most)
+    return Row(name, f"{value:{spec}}{unit}{more}", f"≤ {maximum:{spec}}{unit}", value <= maximum)
 
 
 def times_as_fast(name: str, times: Ratio | None, minimum: float) -> Row:

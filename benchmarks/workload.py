@@ -65,15 +65,15 @@ _OF_FAMILY: dict[str, dict[str, Any]] = {
 SAMPLE = Path(__file__).parents[1] / "data" / "sample"
 
 
-def query_title_lengths(count: int, seed: int = 0) -> np.ndarray:
+def query_title_lengths(count: int) -> np.ndarray:
     """Return token counts of query–title pairs as in a public product-search set: mean 25, p95 39, p99 48."""
-    lengths = np.random.default_rng(seed).gamma(9.4, 25 / 9.4, count)
+    lengths = np.random.default_rng(0).gamma(9.4, 25 / 9.4, count)
     return np.clip(np.rint(lengths), 8, 128).astype(int)
 
 
-def document_lengths(count: int, seed: int = 0) -> np.ndarray:
+def document_lengths(count: int) -> np.ndarray:
     """Return token counts of query–document pairs from 96 to 128, of which a third were cut to 128."""
-    lengths = np.random.default_rng(seed).integers(96, 145, count)
+    lengths = np.random.default_rng(0).integers(96, 145, count)
     return np.minimum(lengths, 128)
 
 
@@ -83,9 +83,9 @@ def random_masks(shape: Shape, rows: int) -> RowMasks:
     return RowMasks((rng.random((rows, shape.layers, shape.heads)) >= 0.2).astype(np.float32))
 
 
-def pairs(lengths: np.ndarray, vocabulary: int, seed: int = 0) -> list[EncodedPair]:
+def pairs(lengths: np.ndarray, vocabulary: int) -> list[EncodedPair]:
     """Return pairs of random tokens with these lengths; a third of each is the query."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
 
     def pair(length: int) -> EncodedPair:
         ids = rng.integers(5, vocabulary, length).astype(np.int32)

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
-from scipy.special import log_softmax, softmax
+from scipy.special import softmax
 from torch import Tensor
 
 from default_model.base import MAX_TOKENS, make_base
 from default_model.checks import Answer, Floats, ranking_answers
+from default_model.grouped_batches import GroupedBatch, ranking_loss
 from default_model.groups import FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS
 from default_model.mixture import (
     Judged,
@@ -39,17 +39,9 @@ from default_model.tuning import JUDGED_SHARES, PAIRS_PER_ROUND, averaged, batch
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
 from headroom.models.learner import Learner
+from headroom.models.quality.calibration import fit_grades
 from headroom.models.quality.evaluation import Evaluation
-from headroom.models.training.job import GRADES
-from headroom.models.training.loop import (
-    Batch,
-    Progress,
-    Schedule,
-    logits_of,
-    ordinal_loss,
-    ranking_loss,
-    train,
-)
+from headroom.models.training.loop import Progress, Schedule, logits_of, ordinal_loss, train
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +174,13 @@ def tuned(
 ) -> list[Progress]:
     """Train the model in place, phase by phase; a run that was killed goes on from `work`."""
 
-    def loss_of(batch: Batch) -> Tensor:
+    def loss_of(batch: GroupedBatch) -> Tensor:
         logits = model(batch.pairs)
         ranking = ranking_loss(logits, batch.labels, batch.groups)
         return ordinal_loss(logits, batch.labels, batch.weights) + RANKING_WEIGHT * ranking
 
     def progress_of(number: int, phase: Phase) -> Progress:
-        def make_round(index: int) -> list[Batch]:
+        def make_round(index: int) -> list[GroupedBatch]:
             groups = mixed_groups(sources, phase.shares, count=PAIRS_PER_ROUND, seed=number, index=index)
             return batches_of(groups, tokenizer, batch_tokens=training.batch_tokens, seed=index)
 
@@ -222,18 +214,12 @@ def calibrate(model: Learner, tokenizer: PairTokenizer, judged: Sequence[Judged]
 def calibration(logits: Floats, grades: Sequence[int], families: Sequence[str]) -> tuple[float, Floats]:
     """Fit the map `logits / temperature + biases` by likelihood; each family of pairs has the same weight.
 
-    One temperature cannot move probability from one grade to another; the biases, (grades,), can.
+    biases: (grades,).
     """
     counts = Counter(families)
     weights = np.array([1 / counts[family] for family in families]) / len(counts)
-    rows = np.arange(len(grades))
-
-    def loss(parameters: Floats) -> float:
-        scaled = log_softmax(logits / np.exp(parameters[0]) + parameters[1:], axis=1)
-        return float(-scaled[rows, grades] @ weights + 1e-3 * parameters[1:] @ parameters[1:])
-
-    best = minimize(loss, np.zeros(1 + len(GRADES)), method="L-BFGS-B").x
-    return float(np.exp(best[0])), best[1:] - best[1:].mean()
+    fitted = fit_grades(logits, np.asarray(grades), weights)
+    return fitted.temperature, fitted.bias
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from headroom.models.quality.lexical import bigrams_of
+from default_model.yardstick import bigrams_of
 
 
 class Row(NamedTuple):

@@ -27,6 +27,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from default_model.drawers import all_sources
+from default_model.grouped_batches import GroupedBatch
 from default_model.mixture import Sources, kinds, mixed_groups
 from default_model.tuning import PAIRS_PER_ROUND, batches_of, untuned, write
 from default_model.yardstick import (
@@ -44,7 +45,7 @@ from headroom.models.classifier import Scores
 from headroom.models.files import write_whole
 from headroom.models.learner import Learner
 from headroom.models.quality.labelled import LabelledPair
-from headroom.models.training.loop import Batch, Progress, Schedule, logits_of, train
+from headroom.models.training.loop import Progress, Schedule, logits_of, train
 
 log = logging.getLogger(__name__)
 
@@ -365,16 +366,18 @@ def follow(
 
 def round_of(
     sources: Sources, shares: Mapping[str, float], tokenizer: PairTokenizer, recipe: Recipe, index: int
-) -> list[Batch]:
+) -> list[GroupedBatch]:
     """Return a round of batches; it depends on the recipe's seed and the index alone."""
     groups = mixed_groups(sources, shares, count=PAIRS_PER_ROUND, seed=recipe.seed + 100, index=index)
     return batches_of(groups, tokenizer, batch_tokens=recipe.batch_tokens, seed=index)
 
 
-def loss_function(model: Learner, teacher: Learner | None, recipe: Recipe) -> Callable[[Batch], Tensor]:
+def loss_function(
+    model: Learner, teacher: Learner | None, recipe: Recipe
+) -> Callable[[GroupedBatch], Tensor]:
     """Return the loss of a batch. teacher: the starting model, if its opinion is kept."""
 
-    def loss_of(batch: Batch) -> Tensor:
+    def loss_of(batch: GroupedBatch) -> Tensor:
         logits = model(batch.pairs)
         targets = batch.labels if teacher is None else softened(batch, teacher, recipe.kept)
         ranking = raw_ranking_loss(logits, batch.labels, batch.groups, recipe.widest)
@@ -383,7 +386,7 @@ def loss_function(model: Learner, teacher: Learner | None, recipe: Recipe) -> Ca
     return loss_of
 
 
-def softened(batch: Batch, teacher: Learner, share: float) -> Tensor:
+def softened(batch: GroupedBatch, teacher: Learner, share: float) -> Tensor:
     """Return the batch's targets, (B, grades); those of graded pairs mixed with a teacher's probabilities."""
     rows = batch.weights.nonzero()[:, 0]
     targets = batch.labels.clone()

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from default_model.base import MAX_TOKENS
+from default_model.grouped_batches import GroupedBatch
 from default_model.groups import Group
 from headroom.models.checkpoint.shapes import POSITIONS
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.learner import Learner
 from headroom.models.training.job import GRADES
-from headroom.models.training.loop import Batch
 from headroom.models.training.tuning import start, write_learner
 
 PAIRS_PER_ROUND = 2560
@@ -32,7 +32,8 @@ def untuned(base: Path) -> Learner:
     repeat.
     """
     model = start(base, GRADES, seed=0)
-    model.rates = 0.0, 0.0
+    model.dropout = 0.0
+    model.attention_dropout = 0.0
     model.weight("bert.embeddings.word_embeddings.weight").requires_grad_(False)
     return model
 
@@ -48,10 +49,10 @@ def averaged(models: Sequence[Learner], shares: Sequence[float]) -> Learner:
 
 def batches_of(
     groups: Sequence[Group], tokenizer: PairTokenizer, *, batch_tokens: int, seed: int
-) -> list[Batch]:
+) -> list[GroupedBatch]:
     """Return the groups, each in one batch, as batches of similar length in a random order."""
     examples = [example for group in groups for example in group]
-    whole = Batch(
+    whole = GroupedBatch(
         tokenizer.encode([(example.query, example.title) for example in examples]),
         torch.tensor([example.target for example in examples]),
         torch.tensor([example.weight for example in examples]),

@@ -15,6 +15,7 @@ import argparse
 import csv
 import hashlib
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from headroom.models.classifier import Classifier
 from headroom.models.quality.bootstrap import Interval, resample
 from headroom.models.quality.evaluation import Evaluation, changes_of
 from headroom.models.quality.labelled import LabelledPair
-from headroom.models.quality.lexical import Scorer, bigram_overlap, idf_overlap
+from headroom.models.quality.lexical import Scorer, idf_overlap
 
 Floats = NDArray[np.float64]
 
@@ -45,6 +46,19 @@ RESAMPLES = 2000
 MOST_QUERIES = 150
 MOST_TITLES = 24
 """So many queries of a source are asked, each with so many titles, chosen by hashes of their texts."""
+
+
+def bigrams_of(text: str) -> list[str]:
+    """Return each two neighbouring letters of each word, lower case; a word of one letter counts alone."""
+    words = re.findall(r"\w+", text.lower())
+    return [word[start : start + 2] for word in words for start in range(max(1, len(word) - 1))]
+
+
+def overlap(titles: Sequence[str], language: str) -> Scorer:
+    """Return the overlap that a model must beat in a language: of words, or for Chinese, which has no spaces,
+    and Korean, whose words have endings, of pairs of letters."""
+    return idf_overlap(titles) if language == "en" else idf_overlap(titles, bigrams_of)
+
 
 JUDGED = {"esci": "en", "chorus": "en", "socrata": "en", "dbpedia": "en"}
 
@@ -82,7 +96,7 @@ class Measure:
     def baseline(self) -> Scorer:
         """Return the overlap that a model must beat in this language."""
         titles = sorted({pair.title for pair in self.pairs})
-        return idf_overlap(titles) if self.language == "en" else bigram_overlap(titles)
+        return overlap(titles, self.language)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +257,7 @@ def _overlap_first(lists: Sequence[ShortList]) -> list[bool]:
     for language in ("en", "ko", "zh"):
         of_language = [one for one in lists if one.language == language]
         titles = [title for one in of_language for title in one.titles]
-        scorer = idf_overlap(titles) if language == "en" else bigram_overlap(titles)
+        scorer = overlap(titles, language)
 
         def score(pairs: Sequence[LabelledPair], scorer: Scorer = scorer) -> Floats:
             return np.array([scorer(pair.query, pair.title) for pair in pairs])

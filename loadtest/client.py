@@ -19,6 +19,9 @@ from headroom.loadtest.recorder import Recorder
 from headroom.loadtest.wire import Answer, Connection
 from headroom.loadtest.workload import Request
 
+Address = tuple[str, int]
+"""An IP address and a port."""
+
 AHEAD = 256
 """Number of requests that are built in advance."""
 
@@ -37,7 +40,7 @@ class Client:
 
     Args:
         requests: in the order of their intended times.
-        address: the address at which the plan's URL answers.
+        address: at which the plan's URL answers.
         start, end: the run's start and last intended time on `clock`; one timeout later it ends in any case.
     """
 
@@ -47,7 +50,7 @@ class Client:
         requests: Iterator[Request],
         recorder: Recorder,
         *,
-        address: str,
+        address: Address,
         start: float,
         end: float,
     ) -> None:
@@ -55,12 +58,12 @@ class Client:
         self._timeout = plan.timeout
         self._recorder = recorder
         self._start = start
-        url = urlsplit(plan.url)
-        self._address = address
-        self._name = url.hostname if url.scheme == "https" else None
         self._end = end + plan.timeout
-        self._port = url.port or (443 if url.scheme == "https" else 80)
-        self._tls = ssl.create_default_context() if url.scheme == "https" else None
+        self._address = address
+        url = urlsplit(plan.url)
+        is_secure = url.scheme == "https"
+        self._tls = ssl.create_default_context() if is_secure else None
+        self._name = url.hostname if is_secure else None
         self._max_open = plan.connections
         self._requests = requests
         self._ahead = deque(islice(requests, AHEAD))
@@ -147,7 +150,7 @@ class Client:
 
     async def _connect(self) -> Connection:
         _, connection = await self._loop.create_connection(
-            lambda: Connection(self), self._address, self._port, ssl=self._tls, server_hostname=self._name
+            lambda: Connection(self), *self._address, ssl=self._tls, server_hostname=self._name
         )
         return connection
 
@@ -251,10 +254,9 @@ def _connect_failure(error: BaseException) -> str:
         return "reset"
     if isinstance(error, ssl.SSLError):
         return "connect_tls"
-    number = error.errno if isinstance(error, OSError) else None
     names = {
         errno.EMFILE: "out_of_files",
         errno.ENFILE: "out_of_files",
         errno.EADDRNOTAVAIL: "out_of_ports",
     }
-    return names.get(number or 0, "connect_failed")
+    return names.get(getattr(error, "errno", 0), "connect_failed")

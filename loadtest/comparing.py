@@ -157,5 +157,5 @@ def _sections(report: Report, which: str) -> list[Histogram]:
         raise PlanError(
             f"{which} is too short to compare: {len(windows)} stretches of time, under {MIN_WINDOWS}"
         )
-    ends = [len(windows) * number // SECTIONS for number in range(SECTIONS + 1)]
-    return [Histogram.merged(windows[begin:end]) for begin, end in pairwise(ends)]
+    borders = [len(windows) * number // SECTIONS for number in range(SECTIONS + 1)]
+    return [Histogram.merged(windows[start:end]) for start, end in pairwise(borders)]

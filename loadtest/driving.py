@@ -81,10 +81,8 @@ def _run(plan: Plan, slo: Objective | None, process: int | None, events: Events)
 def _search(plan: Plan, slo: Objective) -> Report:
     assert not isinstance(plan.rate, str)
     search = find_max.Search(plan.changed(events=()), slo, _probe, _say)
-    found, last = search.find(plan.rate)
-    result = report.build(last, slo)
-    result["find_max"] = found
-    return result
+    highest, reported = search.find(plan.rate)
+    return {**report.build(reported, slo), "find_max": highest}
 
 
 def _resolved(plan: Plan) -> Plan:

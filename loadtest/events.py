@@ -31,13 +31,12 @@ class Events:
                     f"event {event.name!r} acts on the server's processes: let the run --start it"
                 )
         self._events = plan.events
-        given = {
+        self._environment = os.environ | {
             "SERVER_PID": str(server or ""),
             "URL": plan.url,
             "OUT": str(directory),
             "PYTHON": sys.executable,
         }
-        self._environment = {**os.environ, **given}
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
         self.ran: list[dict[str, Any]] = []
@@ -66,9 +65,15 @@ class Events:
 
     def _run(self, event: Event) -> dict[str, Any]:
         """Return the command's status, None if it did not end, and as `said` the JSON object it printed."""
-        options: dict[str, Any] = {"env": self._environment, "timeout": TIMEOUT_S, "stdout": subprocess.PIPE}
         try:
-            ended = subprocess.run(event.run, shell=True, check=False, **options)
+            ended = subprocess.run(
+                event.run,
+                shell=True,
+                check=False,
+                env=self._environment,
+                timeout=TIMEOUT_S,
+                stdout=subprocess.PIPE,
+            )
         except subprocess.TimeoutExpired:
             return {"status": None}
         with contextlib.suppress(ValueError):

@@ -20,6 +20,8 @@ KEEPING_UP = 0.9
 FILLING_S = 1.0
 """Seconds of a saturation probe until answers come steadily."""
 
+CLIENT_IS_THE_LIMIT = "the client reached its limit before the server ({}); give it idle cores"
+
 Probe = Callable[[Plan], Outcome]
 Say = Callable[[str], None]
 
@@ -55,10 +57,10 @@ class Search:
             low = low / (1 + RESOLUTION)
             if not self._is_enough(low) or len(self._curve) >= MAX_PROBES:
                 low = 0.0
-        last = self._best or self._last
-        assert last is not None
-        found = {"rate": low or None, "lost_at": high}
-        return {**found, "curve": sorted(self._curve, key=lambda point: point["rate"])}, last
+        reported = self._best or self._last
+        assert reported is not None
+        curve = sorted(self._curve, key=lambda point: point["rate"])
+        return {"rate": low or None, "lost_at": high, "curve": curve}, reported
 
     def _is_enough(self, rate: float) -> bool:
         return rate * self._plan.duration >= MIN_REQUESTS
@@ -77,8 +79,8 @@ class Search:
                 return rate, rate * 2
         return 0.0, rate
 
-    def _holds(self, rate: float, purpose: str) -> bool:
-        """Run one probe and return whether the objective held; repeat an invalid run once."""
+    def _measured(self, rate: float) -> Outcome:
+        """Run one probe, and an invalid one once more. Raises LoadTestError if that is invalid too."""
         for _ in range(2):
             settle(self._plan.url)
             outcome = self._probe(self._plan.changed(rate=rate, seed=self._plan.seed + len(self._curve) + 1))
@@ -87,12 +89,13 @@ class Search:
             spoiled = client_limits(outcome)
             # That the server kept all connections busy for too long is a result.
             if not spoiled or outcome.recorder.errors.get("connection_wait_timeout"):
-                break
+                return outcome
             self._say(f"{rate:,.1f}/s: {spoiled[0]}")
-        else:
-            raise LoadTestError(
-                f"the client reached its limit before the server ({spoiled[0]}); give it idle cores"
-            )
+        raise LoadTestError(CLIENT_IS_THE_LIMIT.format(spoiled[0]))
+
+    def _holds(self, rate: float, purpose: str) -> bool:
+        """Run one probe and return whether the objective held."""
+        outcome = self._measured(rate)
         recorder = outcome.recorder
         latency = recorder.latency()
         missed = self._objective.missed(recorder, latency)
@@ -113,8 +116,8 @@ class Search:
         self._last = outcome
         if purpose == "confirmation" and not missed:
             self._best = outcome
-        shown = "–" if p99_ms is None else f"{p99_ms:,.1f} ms"
-        self._say(f"{rate:,.1f}/s: p99 {shown}, {'; '.join(missed) or 'held'} ({purpose})")
+        p99 = "–" if p99_ms is None else f"{p99_ms:,.1f} ms"
+        self._say(f"{rate:,.1f}/s: p99 {p99}, {'; '.join(missed) or 'held'} ({purpose})")
         return not missed
 
 
@@ -124,11 +127,11 @@ def saturation(plan: Plan, probe: Probe, say: Say) -> float:
     Requests count by their titles, because a server that has too much to do answers the small ones first.
     A first probe without any answer is repeated, because the server was still busy with other work.
     """
-    steady: dict[str, Any] = {"arrivals": "poisson", "phases": (), "trace": None}
+    steady = plan.changed(arrivals="poisson", phases=(), trace=None)
     rate = 20.0
     best = 1.0
     for number in range(16):
-        outcome = probe(plan.changed(rate=rate, **steady, seed=plan.seed + number + 1))
+        outcome = probe(steady.changed(rate=rate, seed=plan.seed + number + 1))
         if outcome.interrupted:
             raise LoadTestError("interrupted before the saturation was measured")
         achieved = _answered_in_time(outcome)
@@ -140,9 +143,7 @@ def saturation(plan: Plan, probe: Probe, say: Say) -> float:
         if achieved < KEEPING_UP * outcome.recorder.scheduled / outcome.seconds:
             return best
         if spoiled := client_limits(outcome):
-            raise LoadTestError(
-                f"the client reached its limit before the server ({spoiled[0]}); give it idle cores"
-            )
+            raise LoadTestError(CLIENT_IS_THE_LIMIT.format(spoiled[0]))
         rate *= 2
     raise LoadTestError(f"{rate:g} requests/s do not saturate the server")
 

@@ -143,7 +143,7 @@ def client_limits(outcome: Outcome) -> list[str]:
         reasons.append(f"the client was busy: it used {outcome.cpu_share:.0%} of a core, over {MAX_CPU:.0%}")
     unsent = Counter({kind: recorder.errors[kind] for kind in _UNSENT})
     if unsent.total() > MAX_UNSENT * recorder.scheduled:
-        ((commonest, _),) = unsent.most_common(1)
+        commonest = max(unsent, key=unsent.__getitem__)
         reasons.append(
             f"the client did not send {unsent.total():,} of {recorder.scheduled:,} scheduled requests,"
             f" over {MAX_UNSENT:.0%} ({_UNSENT[commonest]})"

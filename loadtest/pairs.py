@@ -11,6 +11,8 @@ from headroom.loadtest.plan import PlanError
 
 Pair = tuple[str, str]
 
+QUERIES = 500
+TITLES_EACH = 20
 _SPECIAL_TOKENS = 3
 """[CLS], and [SEP] after each text; they count as tokens of a pair."""
 
@@ -34,8 +36,8 @@ _FILLERS = (
 ).split()
 
 
-def made_up_pairs(seed: int, queries: int = 500, titles_each: int = 20) -> list[Pair]:
-    """Return pairs of common words; their number of tokens has mean 25, p95 39 and p99 48.
+def made_up_pairs(seed: int) -> list[Pair]:
+    """Return QUERIES × TITLES_EACH pairs of common words, whose tokens have mean 25, p95 39 and p99 48.
 
     These are the lengths of a public product-search set, special tokens included; a gamma distribution of
     shape 9.4 has them. A word counts as one token, which is true of most vocabularies of English words.
@@ -43,8 +45,8 @@ def made_up_pairs(seed: int, queries: int = 500, titles_each: int = 20) -> list[
     rng = np.random.default_rng([seed, 2])
     words = np.array(_ADJECTIVES + _FILLERS + _NOUNS)
     pairs = []
-    for subject in rng.choice(_NOUNS, queries).tolist():
-        tokens = np.clip(np.rint(rng.gamma(9.4, 25 / 9.4, titles_each)), 8, 128).astype(int)
+    for subject in rng.choice(_NOUNS, QUERIES).tolist():
+        tokens = np.clip(np.rint(rng.gamma(9.4, 25 / 9.4, TITLES_EACH)), 8, 128).astype(int)
         lengths = tokens - _SPECIAL_TOKENS
         kinds = rng.choice(_ADJECTIVES, min(rng.poisson(2.5), lengths.min() - 2)).tolist()
         for number, length in enumerate(lengths.tolist()):

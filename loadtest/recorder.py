@@ -145,9 +145,6 @@ class Recorder:
             request.kind.mask or "none",
             arm if isinstance(arm, str) else "",
         )
-        return self._tally(key)
-
-    def _tally(self, key: Key) -> Tally:
         is_known = key in self.groups or len(self.groups) < MAX_GROUPS
         return self.groups.setdefault(key if is_known else OTHER, Tally())
 

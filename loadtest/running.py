@@ -27,7 +27,7 @@ import uvloop
 
 from headroom.loadtest import arrivals
 from headroom.loadtest.alarm import clock
-from headroom.loadtest.client import Client
+from headroom.loadtest.client import Address, Client
 from headroom.loadtest.pairs import made_up_pairs, read_pairs
 from headroom.loadtest.plan import LoadTestError, Plan
 from headroom.loadtest.recorder import Recorder
@@ -98,14 +98,14 @@ def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None]
     return Outcome(plan, recorder, started_at, ran, cpu_share, is_cut)
 
 
-def find(url: str) -> str:
-    """Return the address at which a server answers. Raises LoadTestError."""
+def find(url: str) -> Address:
+    """Return the address and the port at which a server answers. Raises LoadTestError."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         with socket.create_connection((host, port), timeout=5) as connection:
-            return str(connection.getpeername()[0])
+            return connection.getpeername()[0], port
     except OSError as error:
         raise LoadTestError(f"nothing answers at {url}: {error.strerror or error}") from None
 
@@ -159,7 +159,7 @@ def _interrupts() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def client_process(plan: Plan, address: str, pipe: Connection) -> None:
+def client_process(plan: Plan, address: Address, pipe: Connection) -> None:
     """Run the plan against the address; the parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -172,7 +172,7 @@ def client_process(plan: Plan, address: str, pipe: Connection) -> None:
         os._exit(1)
 
 
-async def _send_requests(plan: Plan, address: str, pipe: Connection) -> None:
+async def _send_requests(plan: Plan, address: Address, pipe: Connection) -> None:
     pairs = made_up_pairs(plan.seed) if plan.pairs is None else read_pairs(plan.pairs)
     keys = {name: os.environ.get(name, "") for name in {traffic.api_key_env for traffic in plan.traffic}}
     requests = Workload(plan, pairs, keys).requests()
@@ -224,11 +224,12 @@ def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, stop: Callable[[]
 def _window(plan: Plan, seconds: float, rate: float) -> float:
     """Return the length of the time line's windows.
 
-    It is a second, or less for about 60 windows in a shorter run. It is longer if requests are few, and so
-    long that the whole run with its last answers has MAX_WINDOWS.
+    It is a second, or less in a run under a minute, which has about 60 windows. It is longer if a window
+    would have fewer than 20 requests, or if the run with its last answers would have over MAX_WINDOWS.
     """
-    usual = max(min(1.0, max(0.1, seconds / 60)), min(20 / rate, seconds / 20))
-    return max(usual, (seconds + plan.timeout) / MAX_WINDOWS)
+    usual = min(1.0, max(0.1, seconds / 60))
+    with_few_requests = min(20 / rate, seconds / 20)
+    return max(usual, with_few_requests, (seconds + plan.timeout) / MAX_WINDOWS)
 
 
 def _allow_many_files() -> None:

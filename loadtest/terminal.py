@@ -30,22 +30,22 @@ def live_progress(plan: Plan, seconds: float) -> Iterator[Watcher]:
     """Show the progress of a run on stderr: in one line that changes, or in a line every LINE_EVERY_S."""
     console = Console(stderr=True, highlight=False)
     last_line = 0.0
-
-    def show_line(at: float, counts: Counter[str]) -> None:
-        nonlocal last_line
-        measured = at - plan.warmup
-        line = f"warming up {at:.0f} of {plan.warmup:g} s"
-        if measured >= 0:
-            rest = " (waiting for the last answers)" if measured > seconds + 0.5 else ""
-            told = "   ".join(f"{count:,} {what}" for what, count in counts.items())
-            line = f"{min(measured, seconds):.0f} of {seconds:.0f} s{rest}   {told}"
-        if console.is_terminal:
-            live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
-        elif at - last_line >= LINE_EVERY_S:
-            last_line = at
-            print(line, file=sys.stderr, flush=True)
-
     with Live(Text(""), console=console, transient=True, auto_refresh=False) as live:
+
+        def show_line(at: float, counts: Counter[str]) -> None:
+            nonlocal last_line
+            measured = at - plan.warmup
+            line = f"warming up {at:.0f} of {plan.warmup:g} s"
+            if measured >= 0:
+                rest = " (waiting for the last answers)" if measured > seconds + 0.5 else ""
+                counted = "   ".join(f"{count:,} {what}" for what, count in counts.items())
+                line = f"{min(measured, seconds):.0f} of {seconds:.0f} s{rest}   {counted}"
+            if console.is_terminal:
+                live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+            elif at - last_line >= LINE_EVERY_S:
+                last_line = at
+                print(line, file=sys.stderr, flush=True)
+
         yield show_line
 
 

@@ -6,6 +6,7 @@ The same plan gives the same requests at the same times.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -32,8 +33,9 @@ class Kind:
     """An entry of the plan's traffic with one of its masks and variants, or "" if it requests none.
 
     share: of all requests. head: the bytes before the content-length. field: of the titles in the body; empty
-    if there is no body. extras: the body's other fields. expects: as in ENDPOINTS. title_counts, starts:
-    numbers of titles and of the first pair, with cumulated shares.
+    if there is no body. extras: the body's other fields. expects: as in ENDPOINTS.
+    title_counts: the numbers of titles, and their cumulated shares. starts: for each pair, the cumulated
+    share of the requests that begin with it.
     """
 
     traffic: Traffic
@@ -80,9 +82,10 @@ class Workload:
             for kind in _kinds(plan, traffic, traffic.weight / total, api_keys, len(pairs))
         ]
         max_titles = max(int(kind.title_counts[0].max()) for kind in self._kinds)
-        texts = list(pairs) * (-(-max_titles // len(pairs)) + 1)
-        self._queries = [orjson.dumps(query) for query, _ in texts[: len(pairs)]]
-        self._titles = [orjson.dumps(title) for _, title in texts[: len(pairs) + max_titles]]
+        self._queries = [orjson.dumps(query) for query, _ in pairs]
+        # A request that begins with the last pair goes on with the first.
+        repeated = islice(cycle(pairs), len(pairs) + max_titles)
+        self._titles = [orjson.dumps(title) for _, title in repeated]
 
     def requests(self) -> Iterator[Request]:
         """Yield the requests in the order of intended times."""

@@ -161,22 +161,19 @@ def pack(
         sequences = _without_beginnings(pairs, beginnings, every=deterministic)
     sequences = sequences.by_length()
     lengths = sequences.lengths
-    prefix = sequences.prefix
+    positions = sequences.positions
     rows = len(lengths)
-    tokens = int(lengths.sum())
-    filled_rows = rows
-    filled_tokens = tokens
-    if fill:
-        on_gpu = device.type == "cuda"
-        filled_rows = filled_size(rows, on_gpu=on_gpu)
-        filled_tokens = filled_size(tokens, on_gpu=on_gpu)
-    last_rows = np.setdiff1d(np.arange(rows), prefix)  # those that end a pair
-    offsets = np.full(filled_rows + 1, tokens, np.int64)
-    offsets[0] = 0
-    lengths.cumsum(out=offsets[1 : rows + 1])
+    tokens = len(positions)
+    on_gpu = device.type == "cuda"
+    filled_rows = filled_size(rows, on_gpu=on_gpu) if fill else rows
+    filled_tokens = filled_size(tokens, on_gpu=on_gpu) if fill else tokens
+    spare_rows = filled_rows - rows
+    offsets = np.concatenate([[0], lengths.cumsum(), np.full(spare_rows, tokens)])
     row_of_token = np.arange(rows).repeat(lengths)
-    first_position = np.where(prefix < 0, 0, lengths[prefix])
-    positions = np.arange(tokens) + (first_position - offsets[:rows])[row_of_token]
+    last_rows = np.setdiff1d(np.arange(rows), sequences.prefix)  # those that end a pair
+    prefixes = None
+    if (sequences.prefix >= 0).any():
+        prefixes = np.pad(sequences.prefix, (0, spare_rows), constant_values=-1).astype(np.int32)
     first_segments = np.array([pairs[pair].first_segment for pair in sequences.pair.tolist()], np.int64)
     ids, position, segment, row, first_token, answers, cumulative = to_device(
         [
@@ -202,17 +199,8 @@ def pack(
         order=sequences.pair,
         answers=answers,
         exact=deterministic,
-        prefixes=_filled_prefixes(prefix, filled_rows),
+        prefixes=prefixes,
     )
-
-
-def _filled_prefixes(prefix: np.ndarray, rows: int) -> np.ndarray | None:
-    """Return `PackedBatch.prefixes` of a pack that is filled up to `rows` sequences."""
-    if (prefix < 0).all():
-        return None
-    prefixes = np.full(rows, -1, np.int32)
-    prefixes[: len(prefix)] = prefix
-    return prefixes
 
 
 class _Sequences(NamedTuple):
@@ -230,6 +218,15 @@ class _Sequences(NamedTuple):
     def lengths(self) -> np.ndarray:
         """Return the tokens of each sequence, (n,) int64."""
         return np.fromiter(map(len, self.ids), np.int64)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Return the position of each token, (T,) int64; those of a prefix come before."""
+        lengths = self.lengths
+        starts = lengths.cumsum() - lengths
+        first = np.where(self.prefix < 0, 0, lengths[self.prefix])
+        positions: np.ndarray = np.arange(lengths.sum()) + (first - starts).repeat(lengths)
+        return positions
 
     def by_length(self) -> "_Sequences":
         """Return the same sequences, the shortest first."""
@@ -313,14 +310,14 @@ def batches_by_length(
     lengths: Sequence[int],
     budget: int,
     beginnings: Sequence[Beginning] | None = None,
-    some: Sequence[int] | None = None,
+    indices: Sequence[int] | None = None,
 ) -> Iterator[list[int]]:
     """Cut sequences, shortest first, into batches of at most `budget` tokens and at least one sequence.
 
     beginnings: those that are equal count once per batch, and their sequences follow each other.
-    some: the indices of the sequences to cut; default: all. Yields the indices of each batch.
+    indices: of the sequences to cut; default: all. Yields the indices of each batch.
     """
-    order = sorted(range(len(lengths)) if some is None else some, key=lengths.__getitem__)
+    order = sorted(range(len(lengths)) if indices is None else indices, key=lengths.__getitem__)
     if beginnings is not None:
         rank: dict[Beginning, int] = {}
         order.sort(key=lambda index: rank.setdefault(beginnings[index], len(rank)))

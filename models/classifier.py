@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -14,9 +14,10 @@ from headroom.models.checkpoint.config import ModelConfig, read_config, read_sto
 from headroom.models.checkpoint.files import digest_of, read_head_study, read_quality
 from headroom.models.checkpoint.hub import Origin, locate, name_of, origin_of
 from headroom.models.checkpoint.tensors import read_tensors
-from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
+from headroom.models.checkpoint.tokenizer import EncodedPair, Pairs, PairTokenizer, load_tokenizer
 from headroom.models.device import resolve_device, resolve_dtype
 from headroom.models.errors import ModelError
+from headroom.models.files import Json
 from headroom.models.masks.head_mask import HeadMask, RowMasks, by_structure, check_fits, keys_of, rows_of
 from headroom.models.network import Network
 from headroom.models.networks import build
@@ -49,12 +50,19 @@ class Scores:
 
     @classmethod
     @np.errstate(invalid="ignore")  # logits may be NaN or infinite
-    def from_logits(cls, logits: np.ndarray, temperature: float = 1.0, activation: str = "sigmoid") -> Self:
+    def from_logits(
+        cls,
+        logits: np.ndarray,
+        temperature: float = 1.0,
+        activation: str = "sigmoid",
+        bias: Sequence[float] = (0.0,),
+    ) -> Self:
         """Return the scores of logits, (n, grades) float32, least relevant grade first.
 
-        activation: of a one-label model's score, sigmoid or identity.
+        activation: of a one-label model's score, sigmoid or identity. temperature, bias: the calibrated
+        logits are logits / temperature + bias; in float64, so that no two logits become equal.
         """
-        scaled = logits.astype(np.float64) / temperature
+        scaled = logits.astype(np.float64) / temperature + np.array(bias)
         if logits.shape[1] == 1:
             relevance = sigmoid(scaled[:, 0]).astype(np.float32)
             score = scaled[:, 0].astype(np.float32) if activation == "identity" else relevance
@@ -93,7 +101,7 @@ class Classifier:
     stored_masks: dict[str, HeadMask]
     quality: dict[str, float] | None = None
     origin: Origin | None = None
-    head_study: dict[str, Any] | None = None
+    head_study: Json | None = None
     directory: Path | None = None
 
     @classmethod
@@ -165,7 +173,7 @@ class Classifier:
 
     def score(
         self,
-        pairs: Sequence[tuple[str, str]],
+        pairs: Pairs,
         head_mask: Masks = None,
         *,
         overflow: Overflow = "truncate",
@@ -183,18 +191,21 @@ class Classifier:
         masks = None if head_mask is None else self._masks(head_mask, len(pairs))
         tokenizer = self.tokenizer.instructed(instruction) if instruction else self.tokenizer
         if overflow == "truncate":
-            return self.scores(self._logits(tokenizer.encode(pairs), masks, batch_tokens))
+            return self.scores(self.logits(tokenizer.encode(pairs), masks, batch_tokens))
         chunked = encode_chunks(tokenizer, pairs, LongTitles(overflow))
         if masks is not None:
             masks = [mask for mask, pair in zip(masks, chunked, strict=True) for _ in pair.rows]
-        logits = self._logits([row for pair in chunked for row in pair.rows], masks, batch_tokens)
+        logits = self.logits([row for pair in chunked for row in pair.rows], masks, batch_tokens)
         best, chunks = best_chunks(self.scores(logits).raw_score.tolist(), chunked)
         return replace(self.scores(logits[best]), chunks=tuple(chunks))
 
-    def _logits(
+    def logits(
         self, pairs: Sequence[EncodedPair], masks: Sequence[HeadMask] | None, batch_tokens: int
     ) -> np.ndarray:
-        """Return the logits of pairs, each under its mask, by batches of at most so many tokens."""
+        """Return the logits of encoded pairs, (n, labels) float32, least relevant grade first.
+
+        masks: one per pair, which fit the model; None: all heads. batch_tokens: as in `score`.
+        """
         logits = np.empty((len(pairs), len(self.config.labels)), np.float32)
 
         def forward(rows: Sequence[int]) -> np.ndarray:
@@ -262,7 +273,8 @@ class Classifier:
 
     def scores(self, logits: np.ndarray) -> Scores:
         """Return the calibrated scores of logits, (n, labels) float32, that `forward` returned."""
-        return Scores.from_logits(logits, self.config.temperature, self.config.score_activation)
+        config = self.config
+        return Scores.from_logits(logits, config.temperature, config.score_activation, config.bias)
 
     def relevance(self, scores: np.ndarray) -> np.ndarray:
         """Return scores of this model, (n,), on the scale from 0 to 1: raw ones become their sigmoid."""

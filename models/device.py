@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from headroom.models.arrays import Floats
 from headroom.models.cores import DTYPES, check_device_name, check_dtype_name, cores, cpu_flags
 from headroom.models.errors import ModelError
 
@@ -136,9 +136,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def in_turns(
-    calls: Sequence[Callable[[], object]], rounds: int, advance: Callable[[], object]
-) -> NDArray[np.float64]:
+def in_turns(calls: Sequence[Callable[[], object]], rounds: int, advance: Callable[[], object]) -> Floats:
     """Return the seconds of calls that take turns, (rounds, calls), after a round that only sets things up.
 
     advance: is called after each call.

@@ -32,6 +32,16 @@ def how_to_install(extra: str) -> str:
     return f"{sys.executable} -m pip install -c '{root}/constraints.txt' -e '{root}[{extra}]'"
 
 
+def one_line(message: object) -> str:
+    """Return an error or its text as one line; of an error without a text, its type."""
+    return " ".join(str(message).split()) or type(message).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its type's name if it has no text."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def reading_problem(file: Path | str, error: Exception) -> str:
     """Return in one sentence why a file cannot be read: "mask.json has no key `mask`".
 

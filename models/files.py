@@ -7,6 +7,10 @@ A FIFO would be waited for without end, and a device such as /dev/zero would fil
 import os
 import stat
 from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+"""A JSON object."""
 
 MAX_BYTES = 64 << 20
 """The largest file that is read whole, unless a caller allows more: configs and masks have kilobytes."""

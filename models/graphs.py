@@ -17,6 +17,7 @@ from torch import Tensor
 
 from headroom.models.batch import SMALL_PACK, PackedBatch
 from headroom.models.device import is_out_of_memory
+from headroom.models.errors import first_line
 from headroom.models.layer import Layer
 from headroom.models.selection import Chosen
 
@@ -152,8 +153,9 @@ class Graphs:
                 thread.pause = PAUSE
                 return None
             self.enabled = False
-            reason = str(error).strip().partition("\n")[0]
-            log.warning("passes are computed without CUDA graphs, because a capture failed: %s", reason)
+            log.warning(
+                "passes are computed without CUDA graphs, because a capture failed: %s", first_line(error)
+            )
             return None
         return Captured(graph, static, chosen, logits)
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from headroom.models.batch import pack
 from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.checkpoint.tensors import TensorDict
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.network import Network
 from headroom.models.networks import build
@@ -29,7 +30,8 @@ class Learner(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self.rates = dropout, attention_dropout
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
         self._zeros = {name: tensor.float() for name, tensor in tensors.items() if not config.is_stored(name)}
         for name, tensor in tensors.items():  # in their order, because an optimizer's state has no names
             if name not in self._zeros:  # torch allows no dot in a name
@@ -44,15 +46,16 @@ class Learner(nn.Module):
         """Return a weight by our name."""
         return self.get_parameter(name.replace(".", "/"))
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> TensorDict:
         """Return the weights under our names."""
         return self._zeros | {name.replace("/", "."): weight for name, weight in self.named_parameters()}
 
     def network(self) -> Network:
         """Return the network of the weights as they are now, which autograd follows."""
         device = self.device
-        rates = self.rates if self.training else (0.0, 0.0)
-        ops = _DropoutOps(device, *rates)
+        ops = TorchOps(device, torch.float32)
+        if self.training:
+            ops = _DropoutOps(device, self.dropout, self.attention_dropout)
         return build(self.config, self.tensors(), device=device, dtype=torch.float32, ops=ops)
 
     def forward(self, pairs: Sequence[EncodedPair]) -> Tensor:
@@ -60,7 +63,7 @@ class Learner(nn.Module):
         network = self.network()
         batch = pack(pairs, device=self.device)
         pooled = network.pooled(batch, network.selector.select(None))[: len(pairs)]
-        return network.classify(F.dropout(pooled, self.rates[0], self.training))[batch.answers].cpu()
+        return network.classify(F.dropout(pooled, self.dropout, self.training))[batch.answers].cpu()
 
 
 class _DropoutOps(TorchOps):

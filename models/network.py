@@ -220,13 +220,16 @@ class Network(Weights):
             for number, x in zip(range(last + 1), states, strict=False):
                 layer = self.layers[number]
                 kept = self.config.kept_heads[number]
-                shown = [row for row, (of, head) in enumerate(heads) if of == number and head in kept]
-                if layer.heads is None or not shown:
+                wanted = {
+                    row: head
+                    for row, (of_layer, head) in enumerate(heads)
+                    if of_layer == number and head in kept
+                }
+                if layer.heads is None or not wanted:
                     continue
                 entering = normed(x[:length], layer.attention_input_norm)
                 probabilities = layer.heads.probabilities(entering).numpy(force=True)
-                for row in shown:
-                    _, head = heads[row]
+                for row, head in wanted.items():
                     weight = 1.0 if masks is None else masks.weights[number, head]
                     maps[row] = probabilities[kept.index(head)] * weight
             self.ops.synchronize()  # as in `forward`

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from headroom.models.arrays import Bools, Floats32, Ints
 from headroom.models.batch import to_device
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.layer import FeedForward, Layer, MultiHeadAttention
@@ -29,8 +29,6 @@ one of them). oneDNN compiles a kernel for every new product shape: 2 to 3 ms, a
 
 MINIMUM_CACHE_BYTES = 64 << 20
 """Minimum cache capacity: many masks of a small model."""
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ class Selector:
         is_on = (minimum != 0) | (maximum != 0)
         is_weighted = (minimum != 1) | (maximum != 1)
         heads: dict[int, MultiHeadAttention | None] = {}
-        weighted: dict[int, npt.NDArray[np.int64]] = {}
+        weighted: dict[int, Ints] = {}
         for number in range(len(self._layers)):
             if number not in masks.skipped:
                 heads[number], computed = self._heads(number, is_on[number], sliced=sliced)
@@ -108,9 +106,7 @@ class Selector:
             chosen[number] = Chosen(heads_of_layer, units, head_weights.get(number), unit_weights)
         return chosen
 
-    def _head_weights(
-        self, weights: npt.NDArray[np.float32], heads: dict[int, npt.NDArray[np.int64]]
-    ) -> dict[int, Tensor]:
+    def _head_weights(self, weights: Floats32, heads: dict[int, Ints]) -> dict[int, Tensor]:
         """Bring the weights of some layers' heads to the device in one copy.
 
         weights: (B, layers, heads). heads: the numbers of n heads by layer. Returns (B, n) by layer.
@@ -126,9 +122,7 @@ class Selector:
         parts = moved.split_with_sizes([len(numbers) for numbers in heads.values()], 1)
         return dict(zip(heads, parts, strict=True))
 
-    def _heads(
-        self, number: int, on: Flags, *, sliced: bool
-    ) -> tuple[MultiHeadAttention | None, npt.NDArray[np.int64]]:
+    def _heads(self, number: int, on: Bools, *, sliced: bool) -> tuple[MultiHeadAttention | None, Ints]:
         """Return the heads that a layer computes, and their numbers. on: (heads,), numbered as in masks."""
         whole = self._layers[number].heads
         kept = self._kept_heads[number]
@@ -147,7 +141,7 @@ class Selector:
         return whole, kept
 
     def _units(
-        self, number: int, off: Flags | None, *, sliced: bool
+        self, number: int, off: Bools | None, *, sliced: bool
     ) -> tuple[FeedForward | None, Tensor | None]:
         """Return the units that a layer computes, and their weights. off: (layers, units)."""
         whole = self._layers[number].units
@@ -191,7 +185,7 @@ class WeightCache:
         """The sets that a thread is copying now."""
         self._lock = threading.Lock()
 
-    def get(self, layer: int, whole: S, on: Flags, *, at_once: bool = False) -> S | None:
+    def get(self, layer: int, whole: S, on: Bools, *, at_once: bool = False) -> S | None:
         """Return a copy of the heads (or units) of `layer` that are on, (count,) bool, or None.
 
         None means that it does not pay to copy them yet, or that another thread is copying them; this call
@@ -203,7 +197,11 @@ class WeightCache:
                 self._copies.move_to_end(key)
                 return cast(S, self._copies[key])
             size = whole.nbytes * int(np.count_nonzero(on)) // whole.count
-            if key in self._in_work or size > self.max_bytes or not (at_once or self._came_lately(key, size)):
+            if (
+                key in self._in_work
+                or size > self.max_bytes
+                or not (at_once or self._came_recently(key, size))
+            ):
                 return None
             self._in_work.add(key)
         try:
@@ -219,7 +217,7 @@ class WeightCache:
                 self._in_work.discard(key)
         return copy
 
-    def _came_lately(self, key: Key, size: int) -> bool:
+    def _came_recently(self, key: Key, size: int) -> bool:
         if key in self._seen:
             self._seen_bytes -= self._seen.pop(key)
             return True

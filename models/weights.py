@@ -12,6 +12,7 @@ from torch import Tensor
 from headroom.models.checkpoint.config import ModelConfig, Rope
 from headroom.models.checkpoint.shapes import expected_shapes, layer_prefix, stored_shapes
 from headroom.models.checkpoint.tensor_names import PROJECTIONS
+from headroom.models.checkpoint.tensors import TensorDict
 from headroom.models.layer import FeedForward, Layer, MultiHeadAttention
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.ops import int8
@@ -140,7 +141,7 @@ class Weights(ABC):
         whole, smaller = (parameters_of(config) for config in (self.config, self.config.under(mask)))
         return whole - smaller
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> TensorDict:
         """Return float32 weights under our names; int8 weights as the floats they stand for."""
         parts = dict(self._parts)
         tensors = {name: torch.zeros(shape) for name, shape in expected_shapes(self.config)}  # pruned away

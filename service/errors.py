@@ -95,6 +95,14 @@ class EmptyRequest(ServiceError):
     default = "There are no texts to score."
 
 
+class TargetingKeyMissing(ServiceError):
+    """A flag is asked for without a unit, in the one shape that tells this from other wrong content."""
+
+    status = 400
+    type = "targeting_key_missing"
+    default = "context.targetingKey: is missing; it says whose arm is asked for"
+
+
 class Unauthorized(ServiceError):
     status = 401
     type = "unauthorized"
@@ -203,8 +211,8 @@ class NotReady(Unavailable):
 
     type = "not_ready"
 
-    def __init__(self, reason: str, retry_after: float = 1.0) -> None:
-        super().__init__(retry_after, message=f"Not ready: {reason}.")
+    def __init__(self, reason: str) -> None:
+        super().__init__(message=f"Not ready: {reason}.")
 
 
 class Draining(Unavailable):
@@ -224,8 +232,8 @@ class DeviceFailed(Unavailable):
     type = "device_failed"
     default = "The device that scores failed; try again later."
 
-    def __init__(self, kind: str = "error", retry_after: float = 5.0) -> None:
-        super().__init__(retry_after)
+    def __init__(self, kind: str = "error") -> None:
+        super().__init__(retry_after=5.0)
         self.kind = kind
 
 
@@ -275,9 +283,3 @@ def to_response(error: BaseException) -> ErrorResponse:
     if isinstance(known, Unauthorized):
         headers["www-authenticate"] = 'Bearer realm="headroom"'
     return ErrorResponse(known.status, body, headers)
-
-
-def shortened(text: object, length: int = 64) -> str:
-    """Return a caller's own words, short enough to repeat in a message."""
-    written = str(text)
-    return written if len(written) <= length else f"{written[:length]}…"

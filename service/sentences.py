@@ -1,5 +1,7 @@
 """Our sentences about wrong values, by the type of pydantic's error; other types keep pydantic's sentence."""
 
+from collections.abc import Sequence
+
 _EVERYWHERE = {
     "extra_forbidden": "there is no such field",
     "bool_type": "should be true or false",
@@ -29,3 +31,15 @@ IN_YAML = _EVERYWHERE | {
 }
 """About the config file: YAML's words. Pydantic's say more of text, lists and numbers, which the command line
 and the environment give, too."""
+
+
+def shortened(text: object, length: int = 64) -> str:
+    """Return a caller's own words, short enough to repeat in a message."""
+    written = str(text)
+    return written if len(written) <= length else f"{written[:length]}…"
+
+
+def place_of(location: Sequence[str | int]) -> str:
+    """Return `("titles", 3)`, a location of pydantic's, as a person would write it: `titles[3]`."""
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{shortened(part)}" for part in location)
+    return place.removeprefix(".")

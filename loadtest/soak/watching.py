@@ -103,7 +103,11 @@ class Watch:
     def trends(self) -> dict[str, Trend | None]:
         """Return the trends of all processes together, and that of each process's memory."""
         settled = [sample for sample in self.samples if sample.at >= SETTLING * self.seconds]
-        lasting = sorted(set.intersection(*(set(s.memory_mb) for s in settled))) if settled else []
+        lasting = [
+            process
+            for process in sorted(self.names)
+            if settled and all(process in sample.memory_mb for sample in settled)
+        ]
         series: dict[str, list[float]] = {
             "memory_mb": [sum(sample.memory_mb[p] for p in lasting) for sample in settled if lasting],
             "open_files": [sum(sample.open_files[p] for p in lasting) for sample in settled if lasting],

@@ -9,12 +9,13 @@ does more is refused.
 import re
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from headroom.models.checkpoint.fields import check, read_json, reading
+from headroom.models.checkpoint.fields import check, read_json_if_there, reading
 from headroom.models.checkpoint.modules import adds_generation_prompt
 from headroom.models.checkpoint.prompt import INSTRUCTED, PUBLISHED, QUERY, TITLE, Form, Prompt
 from headroom.models.checkpoint.sandbox import run
+from headroom.models.files import Json
 
 PAIRS = [
     ("angle bracket", "steel angle"),
@@ -58,12 +59,10 @@ def read_prompt(
 def _source(directory: Path) -> str:
     """Return the text of a checkpoint's chat templates, "" if it has none."""
     file = directory / "chat_template.jinja"
-    options = directory / "tokenizer_config.json"
     with reading(file):
         source = file.read_text(encoding="utf-8") if file.is_file() else ""
-    if options.is_file():
-        source += str(read_json(options).get("chat_template") or "")
-    return source
+    options = read_json_if_there(directory / "tokenizer_config.json")
+    return source + str(options.get("chat_template") or "")
 
 
 def _by_template(directory: Path, source: str) -> tuple[Prompt, dict[Texts, list[int]]] | None:
@@ -95,7 +94,7 @@ def _by_template(directory: Path, source: str) -> tuple[Prompt, dict[Texts, list
     return prompt, examples
 
 
-def _check_takes_nothing(result: dict[str, Any], source: str, where: str) -> None:
+def _check_takes_nothing(result: Json, source: str, where: str) -> None:
     """Raise UnsupportedCheckpoint if a template takes query or document. result: of the marks."""
     shown = re.sub(f"[^{QUERY}{TITLE}]", "", result["text"])
     names_roles = result["error"] and re.search("['\"](query|document)['\"]", source)
@@ -104,7 +103,7 @@ def _check_takes_nothing(result: dict[str, Any], source: str, where: str) -> Non
     check(not shown and not names_roles, f"{where} {problem}")
 
 
-def _check_fills(form: str, texts: Texts, result: dict[str, Any], where: str) -> None:
+def _check_fills(form: str, texts: Texts, result: Json, where: str) -> None:
     """Raise UnsupportedCheckpoint unless a template puts texts in the place of a form's marks."""
     values = {QUERY: texts.query, TITLE: texts.title, INSTRUCTED: texts.instruction or ""}
     check(
@@ -114,7 +113,7 @@ def _check_fills(form: str, texts: Texts, result: dict[str, Any], where: str) ->
     )
 
 
-def _render(directory: Path, source: str) -> dict[Texts, dict[str, Any]]:
+def _render(directory: Path, source: str) -> dict[Texts, Json]:
     """Return what a template makes of texts: of the marks first. Its own source holds all words that it
     compares texts with, and letters and signs of all kinds."""
     pairs = [(QUERY, TITLE), *PAIRS, (source, f"<&>{source}"), ("long " * 5_000, "word " * 5_000)]
@@ -125,14 +124,14 @@ def _render(directory: Path, source: str) -> dict[Texts, dict[str, Any]]:
         messages = [{"role": "query", "content": texts.query}, {"role": "document", "content": texts.title}]
         if texts.as_message:
             messages.insert(0, {"role": "system", "content": texts.instruction or ""})
-        options: dict[str, Any] = {"add_generation_prompt": adds_generation_prompt(directory)}
+        options: Json = {"add_generation_prompt": adds_generation_prompt(directory)}
         if texts.instruction is not None:
             options["instruction"] = texts.instruction
         calls.append((messages, options))
     return dict(zip(trials, run(directory, conversations=calls), strict=True))
 
 
-def _marked(result: dict[str, Any]) -> str:
+def _marked(result: Json) -> str:
     """Return a rendered text that shows the mark of the query, then that of the title, once each; else ""."""
     text = str(result["text"])
     return text if re.sub(f"[^{QUERY}{TITLE}]", "", text) == QUERY + TITLE else ""

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 from headroom.models.checkpoint.prompt import Around
 from headroom.models.checkpoint.texts import EncodedText, Portion
-from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
+from headroom.models.checkpoint.tokenizer import EncodedPair, Pairs, PairTokenizer
 from headroom.models.errors import ModelError
 
 Overflow = Literal["truncate", "chunks"]
@@ -74,9 +74,7 @@ class ChunkedPair:
         return sum(map(len, self.rows))
 
 
-def encode_chunks(
-    tokenizer: PairTokenizer, pairs: Sequence[tuple[str, str]], long_titles: LongTitles
-) -> list[ChunkedPair]:
+def encode_chunks(tokenizer: PairTokenizer, pairs: Pairs, long_titles: LongTitles) -> list[ChunkedPair]:
     """Return one ChunkedPair per (query, title), in order. Raises ModelError for a lone surrogate."""
     pairs = tokenizer.padded_pairs(pairs)
     texts = tokenizer.encode_texts({text for pair in pairs for text in pair})
@@ -85,7 +83,7 @@ def encode_chunks(
 
 def chunk_pairs(
     tokenizer: PairTokenizer,
-    pairs: Sequence[tuple[str, str]],
+    pairs: Pairs,
     texts: Mapping[str, EncodedText],
     long_titles: LongTitles,
 ) -> Iterator[ChunkedPair | None]:

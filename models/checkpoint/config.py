@@ -10,13 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from headroom.models.checkpoint.families import FAMILIES, family_of
-from headroom.models.checkpoint.fields import check, need, positive_float, positive_int, read_json, reading
+from headroom.models.checkpoint.fields import (
+    Fields,
+    check,
+    finite_floats,
+    need,
+    positive_float,
+    positive_int,
+    read_json,
+    reading,
+)
 from headroom.models.checkpoint.files import bytes_of_weights, check_files, weights_of
-from headroom.models.checkpoint.model_config import ModelConfig, Rope, ScoreActivation
+from headroom.models.checkpoint.model_config import ModelConfig, NumbersByLayer, Rope, ScoreActivation
 from headroom.models.checkpoint.modules import with_modules
 from headroom.models.checkpoint.prompt import with_answers
 from headroom.models.checkpoint.shapes import stored_shapes
 from headroom.models.errors import InvalidMask, UnsupportedCheckpoint
+from headroom.models.files import Json
 from headroom.models.masks.head_mask import HeadMask
 
 __all__ = [
@@ -58,7 +68,7 @@ def read_config(directory: Path, label_order: Sequence[str] | None = None) -> Mo
     return config
 
 
-def read_raw(directory: Path) -> dict[str, Any]:
+def read_raw(directory: Path) -> Json:
     """Return the content of `config.json`, with what other files of sentence-transformers say, and the ids
     of a language model's answers."""
     file = directory / "config.json"
@@ -67,7 +77,7 @@ def read_raw(directory: Path) -> dict[str, Any]:
 
 
 @reading("config.json")
-def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = None) -> ModelConfig:
+def parse_config(raw: Fields, label_order: Sequence[str] | None = None) -> ModelConfig:
     """Check a config that is already parsed, as `read_config` does."""
     name = family_of(raw)
     family = FAMILIES[name]
@@ -87,6 +97,7 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
         kept_heads=_kept_heads(raw, shape),
         widths=_widths(ours.get("intermediate_sizes"), shape),
         temperature=positive_float(ours.get("temperature", 1.0), "headroom.temperature"),
+        bias=_bias(ours.get("bias"), order),
         score_activation="softmax" if len(labels) > 1 else _score_activation(raw, shape),
         int8=_is_int8(ours.get("quantization"), raw.get("quantization_config")),
     )
@@ -109,7 +120,7 @@ def check_holds_floats(source: Path, config: ModelConfig) -> None:
     check(not config.int8, f"{problem}checkpoint that it was made from")
 
 
-def _kept_heads(raw: Mapping[str, Any], shape: ModelConfig) -> tuple[tuple[int, ...], ...]:
+def _kept_heads(raw: Fields, shape: ModelConfig) -> NumbersByLayer:
     """Return the heads of each layer that `pruned_heads`, as transformers 4 writes it, does not name."""
     pruned = {int(layer): heads for layer, heads in (raw.get("pruned_heads") or {}).items()}
     return tuple(
@@ -129,6 +140,15 @@ def _widths(sizes: Any, shape: ModelConfig) -> tuple[int, ...]:
     return widths
 
 
+def _bias(stored: Any, order: Sequence[int]) -> tuple[float, ...]:
+    """Return what is added to calibrated logits, least relevant first. stored: `headroom.bias`, one number
+    per label id; None: nothing is added. order: the id of each label."""
+    if stored is None:
+        return (0.0,)
+    by_id = finite_floats(stored, "headroom.bias", len(order))
+    return tuple(by_id[label] for label in order)
+
+
 def _is_int8(ours: Any, foreign: Any) -> bool:
     """Return whether weights are int8, as `headroom.quantization` says. foreign: `quantization_config`."""
     is_plain = not foreign or (ours and foreign == QUANTIZATION_CONFIG)
@@ -138,7 +158,7 @@ def _is_int8(ours: Any, foreign: Any) -> bool:
     return ours is not None
 
 
-def _score_activation(raw: Mapping[str, Any], shape: ModelConfig) -> ScoreActivation:
+def _score_activation(raw: Fields, shape: ModelConfig) -> ScoreActivation:
     """Return the activation of a one-label model's score, which sentence-transformers stores; its default is
     the sigmoid. Of two answers, the score is the probability of the relevant one, whatever is stored."""
     if shape.decoder is not None and len(shape.decoder.answers) == 2:
@@ -156,7 +176,7 @@ def _score_activation(raw: Mapping[str, Any], shape: ModelConfig) -> ScoreActiva
 
 
 def _labels(
-    raw: Mapping[str, Any], wanted: Sequence[str] | None, default: int
+    raw: Fields, wanted: Sequence[str] | None, default: int
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return the names of the labels, least relevant first, and the checkpoint's index of each. wanted: that
     order. default: their number if config.json does not say it."""

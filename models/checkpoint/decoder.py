@@ -13,12 +13,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headroom.models.checkpoint.family import Family
-from headroom.models.checkpoint.fields import check, choice, need, positive_float, positive_int
+from headroom.models.checkpoint.fields import Fields, check, choice, need, positive_float, positive_int
 from headroom.models.checkpoint.model_config import Decoder, ModelConfig, Rope
 from headroom.models.checkpoint.tensor_names import ATTENTION, MLP
+from headroom.models.files import Json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +58,7 @@ def decoders(
     is_gemma: embeddings are multiplied by √d_model, and 1 is added to the weights of norms.
     """
 
-    def read(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
+    def read(raw: Fields, shape: ModelConfig) -> ModelConfig:
         """Return the shape with what only a decoder's config.json says."""
         kinds = set(raw.get("layer_types") or ())
         need(kinds <= {"full_attention"}, "layer_types", kinds, "sliding windows are not supported")
@@ -106,7 +107,7 @@ def decoders(
     )
 
 
-def _key_heads(raw: Mapping[str, Any], heads: int) -> int:
+def _key_heads(raw: Fields, heads: int) -> int:
     """Return the number of heads of keys and values, which as many heads of queries share each."""
     key_heads = positive_int(raw, "num_key_value_heads", heads, maximum=heads)
     wanted = f"each must serve equally many of the {heads} heads of queries"
@@ -114,7 +115,7 @@ def _key_heads(raw: Mapping[str, Any], heads: int) -> int:
     return key_heads
 
 
-def _with_head(raw: Mapping[str, Any], decoder: Decoder, architecture: str, *, is_tied: bool) -> Decoder:
+def _with_head(raw: Fields, decoder: Decoder, architecture: str, *, is_tied: bool) -> Decoder:
     """Return a decoder with what is read at the end of its pairs: answers, or the labels of a classifier."""
     ours = raw.get("headroom") or {}
     classifier = [f"{architecture}ForSequenceClassification"]
@@ -129,7 +130,7 @@ def _with_head(raw: Mapping[str, Any], decoder: Decoder, architecture: str, *, i
     return replace(decoder, pad_token=pad, plain_pairs=prompt == "pair")
 
 
-def _fields(architecture: str, config: ModelConfig) -> dict[str, Any]:
+def _fields(architecture: str, config: ModelConfig) -> Json:
     """Return the fields of config.json of a decoder that is written: a classifier."""
     labels = dict(zip(config.label_order, config.labels, strict=True))
     return {
@@ -152,7 +153,7 @@ def answer_row(decoder: Decoder, tensors: Mapping[str, Tensor]) -> Tensor:
     return row[None]
 
 
-def read_rope(raw: Mapping[str, Any], head_size: int, positions: int, kinds: Sequence[str]) -> Rope:
+def read_rope(raw: Fields, head_size: int, positions: int, kinds: Sequence[str]) -> Rope:
     """Return the rotary angles: of `rope_parameters`, or of the fields of transformers 4. kinds: of scaling
     that the family may have: linear, yarn or ntk."""
     given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
@@ -171,7 +172,7 @@ def read_rope(raw: Mapping[str, Any], head_size: int, positions: int, kinds: Seq
     return _yarn(given, Rope(theta, factor), head_size, positions)
 
 
-def _yarn(given: Mapping[str, Any], rope: Rope, head_size: int, positions: int) -> Rope:
+def _yarn(given: Fields, rope: Rope, head_size: int, positions: int) -> Rope:
     """Return angles with YaRN's ramp, between the frequencies that turn `beta_fast` and `beta_slow` times in
     the window that the model was trained with first."""
     window = positive_int(given, "original_max_position_embeddings", positions)

@@ -6,17 +6,16 @@ back when it is written; what is between knows nothing of families. Other famili
 
 import logging
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from headroom.models.checkpoint.decoder import decoders, read_rope
 from headroom.models.checkpoint.family import Family
-from headroom.models.checkpoint.fields import activation, choice, need, positive_float, positive_int
+from headroom.models.checkpoint.fields import Fields, activation, choice, need, positive_float, positive_int
 from headroom.models.checkpoint.model_config import ModelConfig, Rope
 from headroom.models.checkpoint.shapes import PRE_NORMS
 from headroom.models.checkpoint.tensor_names import ATTENTION, GATES, MLP, PROJECTIONS
 from headroom.models.errors import UnsupportedCheckpoint
+from headroom.models.files import Json
 
 logger = logging.getLogger("headroom.models")
 
@@ -26,7 +25,7 @@ _ROBERTA = Family(encoder="roberta.", names=_DENSE_HEAD, token_types=1, skips_pa
 OF_CONFIG = {"JinaBertConfig": "jina-bert", "XLMRobertaFlashConfig": "xlm-roberta-flash"}
 """The class of configuration that `auto_map` names → the family that computes the same."""
 
-_GATED: dict[str, Any] = {"gated": True, "without_bias": frozenset(GATES), "absolute_positions": False}
+_GATED: Json = {"gated": True, "without_bias": frozenset(GATES), "absolute_positions": False}
 
 _GLOBAL = "full_attention"
 _LOCAL = "sliding_attention"
@@ -46,7 +45,7 @@ def _in_one_map(name: str) -> dict[str, str]:
     return {f"{one}.": name for one in (*PROJECTIONS, "attention.self")}
 
 
-def _modernbert(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
+def _modernbert(raw: Fields, shape: ModelConfig) -> ModelConfig:
     kinds = raw.get("layer_types")
     pooling = choice(raw, "classifier_pooling", ("cls", "mean"), "cls")
     if kinds is None:
@@ -77,7 +76,7 @@ def _regular_kinds(period: int, layers: int) -> list[str]:
     return [_LOCAL if number % period else _GLOBAL for number in range(layers)]
 
 
-def _modernbert_fields(config: ModelConfig) -> dict[str, Any]:
+def _modernbert_fields(config: ModelConfig) -> Json:
     """Return the fields that say what each layer sees: for transformers 5, and for programs that know regular
     patterns only."""
     kinds = [_GLOBAL if window is None else _LOCAL for window in config.windows]
@@ -92,7 +91,7 @@ def _modernbert_fields(config: ModelConfig) -> dict[str, Any]:
     return {"layer_types": kinds}
 
 
-def _modernbert_ropes(raw: Mapping[str, Any]) -> dict[str, Rope]:
+def _modernbert_ropes(raw: Fields) -> dict[str, Rope]:
     """Return the rotary angles of each kind: of `rope_parameters`, or of the fields of transformers 4."""
     parameters = raw.get("rope_parameters") or {}
     wanted = f"it must have one object for {_GLOBAL!r} and one for {_LOCAL!r}"
@@ -114,7 +113,7 @@ def _modernbert_ropes(raw: Mapping[str, Any]) -> dict[str, Rope]:
     return ropes
 
 
-def _deberta(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
+def _deberta(raw: Fields, shape: ModelConfig) -> ModelConfig:
     choice(raw, "relative_attention", [True])
     choice(raw, "share_att_key", [True])
     choice(raw, "norm_rel_ebd", ["layer_norm"])
@@ -131,12 +130,12 @@ def _deberta(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
     )
 
 
-def _gte(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
+def _gte(raw: Fields, shape: ModelConfig) -> ModelConfig:
     rope = read_rope(raw, shape.head_size, shape.max_positions, ("ntk",))
     return replace(shape, **_GATED, ropes=(rope,) * shape.num_layers)
 
 
-def _jina(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
+def _jina(raw: Fields, shape: ModelConfig) -> ModelConfig:
     choice(raw, "position_embedding_type", ["alibi"])
     kinds = {"geglu": "gelu", "reglu": "relu"}
     kind = choice(raw, "feed_forward_type", kinds, "original")
@@ -299,7 +298,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def family_of(raw: Mapping[str, Any]) -> str:
+def family_of(raw: Fields) -> str:
     """Return the family of a parsed config.json. Raises UnsupportedCheckpoint if it is none of FAMILIES.
 
     Configs from before `model_type` are told apart by `architectures`; without these too, they are BERT's.

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from headroom.models.checkpoint.fields import activation, choice, need, positive_float, positive_int
+from headroom.models.checkpoint.fields import Fields, activation, choice, need, positive_float, positive_int
 from headroom.models.checkpoint.model_config import ModelConfig
 from headroom.models.checkpoint.shapes import POSITIONS, expected_shapes, int8_shapes, stored_shapes
 from headroom.models.checkpoint.tensor_names import GATES, LAYERS
+from headroom.models.files import Json
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor
 
-Reader: TypeAlias = Callable[[Mapping[str, Any], ModelConfig], ModelConfig]
+Reader: TypeAlias = Callable[[Fields, ModelConfig], ModelConfig]
 
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: Json = {
     "max_position_embeddings": 512,
     "type_vocab_size": 2,
     "layer_norm_eps": 1e-12,
@@ -45,18 +46,18 @@ class Family:
     gate_first: bool = False  # the map without activation stands above the one with it
     network: str = "bert"  # names its network class, in `headroom.models.networks`
     fields: Mapping[str, str] = field(default_factory=dict)  # of config.json
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # of fields that may be missing
-    fixed: dict[str, Any] = field(default_factory=lambda: {"position_embedding_type": "absolute"})
+    defaults: Fields = field(default_factory=dict)  # of fields that may be missing
+    fixed: Json = field(default_factory=lambda: {"position_embedding_type": "absolute"})
     token_types: int | None = 2  # the fewest that a checkpoint may have; None: the network has none
     skips_pad: bool = False  # positions begin at pad_token_id + 1; earlier rows of their table are dropped
     head: str = "tanh"  # the activation of the classifier's dense layer
     reads: Reader = lambda _, shape: shape  # adds what only this family's config.json says, or refuses it
-    writes: Callable[[ModelConfig], dict[str, Any]] = lambda _: {}  # its own fields that pruning changes
+    writes: Callable[[ModelConfig], Json] = lambda _: {}  # its own fields that pruning changes
     in_transformers: bool = True  # otherwise checkpoints bring code, which is never run
     default_labels: int = 2  # of a config.json that does not say how many
     keeps_first_layer: bool = False  # which alone has no norm before its attention, so it must stay
 
-    def shape(self, raw: Mapping[str, Any]) -> ModelConfig:
+    def shape(self, raw: Fields) -> ModelConfig:
         """Return the shape of the network that a config.json describes; `parse_config` adds the rest. Raises
         UnsupportedCheckpoint for what the network would not compute exactly."""
         for name, value in (_ENCODERS | self.fixed).items():
@@ -92,7 +93,7 @@ class Family:
         )
         return self.reads(raw, shape)
 
-    def fields_of(self, config: ModelConfig) -> dict[str, Any]:
+    def fields_of(self, config: ModelConfig) -> Json:
         """Return the fields of config.json that say which layers there are, and how many units they have."""
         sizes = {"num_hidden_layers": config.num_layers, "intermediate_size": config.intermediate_size}
         return {self.fields.get(name, name): size for name, size in sizes.items()} | self.writes(config)

@@ -9,6 +9,7 @@ from typing import Any
 
 from headroom.models import files
 from headroom.models.errors import UnsupportedCheckpoint, reading_problem
+from headroom.models.files import Json
 
 _ALIKE = "gelu relu sigmoid silu tanh".split()
 _GELU_TANH = "gelu_new gelu_fast gelu_accurate gelu_pytorch_tanh gelu_python_tanh".split()
@@ -20,6 +21,9 @@ ACTIVATIONS = {
     "linear": "none",
 }
 """The activation in config.json, as transformers names it → the name that `headroom.models.ops` uses."""
+
+Fields = Mapping[str, Any]
+"""The fields of a config.json, or of another JSON object in a checkpoint."""
 
 MAX_BYTES = 128 << 20
 """The largest file that is read beside the weights; the tokenizers of 250,000 pieces have 35 MB."""
@@ -36,9 +40,7 @@ def need(is_right: object, name: str, value: object, wanted: str) -> None:
     check(is_right, f"config.json: {name} is {value!r}; {wanted}")
 
 
-def positive_int(
-    raw: Mapping[str, Any], name: str, default: int | None = None, maximum: int = 100_000_000
-) -> int:
+def positive_int(raw: Fields, name: str, default: int | None = None, maximum: int = 100_000_000) -> int:
     """Return a field that is a whole number ≥ 1. default: its value if it is missing. maximum: small
     where memory is allocated before the weights confirm it."""
     value: Any = raw.get(name, default)
@@ -54,7 +56,17 @@ def positive_float(value: Any, name: str) -> float:
     return float(value)
 
 
-def choice(raw: Mapping[str, Any], name: str, known: Iterable[Any], default: Any = None) -> Any:
+def finite_floats(value: Any, name: str, count: int) -> tuple[float, ...]:
+    """Return the value of the field `name`, a list of `count` finite numbers."""
+    numbers = value if isinstance(value, list) else []
+    is_right = len(numbers) == count and all(
+        isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) for one in numbers
+    )
+    need(is_right, name, value, f"it must be a list of {count} finite numbers, one per label")
+    return tuple(float(one) for one in numbers)
+
+
+def choice(raw: Fields, name: str, known: Iterable[Any], default: Any = None) -> Any:
     """Return a field that has one of the known values. default: its value if it is missing."""
     value = raw.get(name, default)
     known = list(known)
@@ -62,7 +74,7 @@ def choice(raw: Mapping[str, Any], name: str, known: Iterable[Any], default: Any
     return value
 
 
-def activation(raw: Mapping[str, Any], name: str, default: str = "gelu") -> str:
+def activation(raw: Fields, name: str, default: str = "gelu") -> str:
     """Return the activation that a field names, as `headroom.models.ops` calls it."""
     return ACTIVATIONS[choice(raw, name, ACTIVATIONS, default)]
 
@@ -79,7 +91,12 @@ def reading(file: Path | str) -> Iterator[None]:
         raise UnsupportedCheckpoint(reading_problem(file, error)) from error
 
 
-def read_json(file: Path) -> dict[str, Any]:
+def read_json_if_there(file: Path) -> Json:
+    """Return what `read_json` does, and an empty object if there is no such file."""
+    return read_json(file) if file.is_file() else {}
+
+
+def read_json(file: Path) -> Json:
     """Return the JSON object in a file. Raises UnsupportedCheckpoint, which names the file."""
     with reading(file):
         raw = json.loads(files.read_text(file, MAX_BYTES))

@@ -14,13 +14,13 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 from headroom.models import files
 from headroom.models.checkpoint.fields import MAX_BYTES, check, read_json, reading
 from headroom.models.checkpoint.modules import FILE as MODULE_FILE
 from headroom.models.checkpoint.modules import classifier_folders
 from headroom.models.errors import ModelError, UnsupportedCheckpoint
+from headroom.models.files import Json
 
 logger = logging.getLogger("headroom.models")
 
@@ -132,7 +132,7 @@ def read_quality(directory: Path) -> dict[str, float] | None:
         return None
 
 
-def read_head_study(directory: Path) -> dict[str, Any] | None:
+def read_head_study(directory: Path) -> Json | None:
     """Return the study of a checkpoint's heads, or None without one.
 
     A file that was made for other weights, or that cannot be read, is left out with a warning: it only

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.fields import check
 from headroom.models.checkpoint.files import DESCRIPTION, check_files, weight_files
-from headroom.models.errors import UnsupportedCheckpoint
+from headroom.models.errors import UnsupportedCheckpoint, first_line
 from headroom.models.files import write_whole
 
 DEFAULT = Path(__file__).resolve().parents[1] / "default"
@@ -182,8 +182,7 @@ def _problem(error: BaseException, target: str) -> str:
                 f"{target} is not whole in the cache ({cache}), and the hub is not asked; unset "
                 "HF_HUB_OFFLINE for the download, or set HF_HUB_CACHE to a cache that holds the model"
             )
-    text = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    text = re.sub(r"\b\w+://\S+", "an address", text).replace(get_token() or "\0", "…")
+    text = re.sub(r"\b\w+://\S+", "an address", first_line(error)).replace(get_token() or "\0", "…")
     return (
         f"there is no directory {target}, and it cannot be downloaded from {host} to {cache}: {text}; check "
         "the network, HF_ENDPOINT, HTTPS_PROXY and the disk"

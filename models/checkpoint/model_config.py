@@ -12,6 +12,9 @@ from headroom.models.checkpoint.tensor_names import ATTENTION, LAYERS, MLP
 from headroom.models.errors import ModelError
 from headroom.models.masks.head_mask import HeadMask
 
+NumbersByLayer = tuple[tuple[int, ...], ...]
+"""Some heads or units of each layer, by their numbers."""
+
 ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 
 
@@ -64,9 +67,10 @@ class ModelConfig:
     family: str = "bert"  # the key of `families.FAMILIES`
     labels: tuple[str, ...] = ()  # one per logit, least relevant first; a one-label cross-encoder has one
     label_order: tuple[int, ...] = ()  # the checkpoint's logit index of each entry of `labels`
-    kept_heads: tuple[tuple[int, ...], ...] = ()  # original numbers of the heads that each layer still has
+    kept_heads: NumbersByLayer = ()  # original numbers of the heads that each layer still has
     widths: tuple[int, ...] = ()  # the units of each layer
     temperature: float = 1.0  # logits are divided by it before the softmax (or the sigmoid)
+    bias: tuple[float, ...] = (0.0,)  # one per label, is added after that; a single one holds for all
     score_activation: ScoreActivation = "softmax"  # of one label: sigmoid, or identity for raw scores
     int8: bool = False  # the layers' products have 8-bit weights and inputs (`headroom quantize` wrote it)
     gated: bool = False  # inner activations are multiplied by the output of a further map, `gate`
@@ -87,7 +91,7 @@ class ModelConfig:
         has_offsets = self.int8 and module in (*ATTENTION, *MLP)  # of inputs, whose effect a bias holds
         return part != "bias" or has_offsets or module not in self.without_bias
 
-    def heads_kept(self, mask: HeadMask) -> tuple[tuple[int, ...], ...]:
+    def heads_kept(self, mask: HeadMask) -> NumbersByLayer:
         """Return the heads of each layer that a mask keeps, ascending; none in a layer that it skips."""
         return tuple(
             tuple(head for head in held if mask.matrix[layer, head] > 0)
@@ -107,7 +111,7 @@ class ModelConfig:
         shape = {"layers": self.num_layers, "heads": self.num_heads, "units": self.intermediate_size}
         return HeadMask.parse(form, **shape, stored=stored)
 
-    def units_kept(self, mask: HeadMask) -> tuple[tuple[int, ...], ...]:
+    def units_kept(self, mask: HeadMask) -> NumbersByLayer:
         """Return the units of each layer that a mask keeps, ascending; none in a layer that it skips. A unit
         is an inner activation: a row of the up map (and of the gate), a column of the down map."""
         off = mask.units_off

@@ -20,9 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headroom.models import files
-from headroom.models.checkpoint.fields import check, positive_int, read_json, reading
+from headroom.models.checkpoint.fields import (
+    Fields,
+    check,
+    positive_int,
+    read_json,
+    read_json_if_there,
+    reading,
+)
 from headroom.models.checkpoint.model_config import ModelConfig
-from headroom.models.checkpoint.prompt import PUBLISHED
+from headroom.models.checkpoint.prompt import PUBLISHED, is_language_model
+from headroom.models.files import Json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,11 +46,11 @@ _ACTIVATIONS = {
 }
 
 
-def with_modules(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
+def with_modules(directory: Path, raw: Json) -> Json:
     """Return a config.json as it would be if the classifier stood in the checkpoint itself. Raises
     UnsupportedCheckpoint for modules or prompts that would not be computed."""
     file = directory / "config_sentence_transformers.json"
-    model = read_json(file) if file.is_file() else {}
+    model = read_json_if_there(file)
     ours = dict(raw.get("headroom") or {})
     with reading(file):
         prompt = (model.get("prompts") or {}).get(model.get("default_prompt_name"))
@@ -112,7 +120,7 @@ def head_tensors(directory: Path, config: ModelConfig, stored: Mapping[str, Tens
     return tensors | {"classifier.bias": bias.float()}
 
 
-def _head_fields(folders: Sequence[Path], raw: Mapping[str, Any]) -> dict[str, Any]:
+def _head_fields(folders: Sequence[Path], raw: Fields) -> Json:
     """Return the fields of config.json that say what a ModernBERT's classifier in modules computes."""
     is_right = raw.get("model_type") == "modernbert" and raw.get("norm_eps", 1e-5) == 1e-5
     check(is_right, f"{folders[2]}: LayerNorm has epsilon 1e-05; supported: a modernbert with this norm_eps")
@@ -139,16 +147,12 @@ def _head_fields(folders: Sequence[Path], raw: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _reads_plain_pairs(directory: Path, raw: Mapping[str, Any]) -> bool:
+def _reads_plain_pairs(directory: Path, raw: Fields) -> bool:
     """Return whether sentence-transformers gives a decoder query and title without a chat template: its
     module Transformer is a classifier alone, and does not take messages."""
-    is_language_model = any(str(name).endswith("ForCausalLM") for name in raw.get("architectures") or ())
     is_alone = (directory / "modules.json").is_file() and not classifier_folders(directory)
-    return (
-        is_alone
-        and not is_language_model
-        and "message" not in (_settings(directory).get("modality_config") or {})
-    )
+    takes_messages = "message" in (_settings(directory).get("modality_config") or {})
+    return is_alone and not is_language_model(raw) and not takes_messages
 
 
 def adds_generation_prompt(directory: Path) -> bool:
@@ -160,10 +164,9 @@ def adds_generation_prompt(directory: Path) -> bool:
     return bool((options.get("chat_template") or {}).get("add_generation_prompt", False))
 
 
-def _settings(directory: Path) -> dict[str, Any]:
+def _settings(directory: Path) -> Json:
     """Return the settings of the module Transformer."""
-    file = directory / FILE
-    return read_json(file) if file.is_file() else {}
+    return read_json_if_there(directory / FILE)
 
 
 def module_window(directory: Path) -> Any:

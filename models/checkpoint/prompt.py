@@ -11,9 +11,10 @@ encoded with the blanks around them, because a tokenizer joins " word", and "?" 
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
-from headroom.models.checkpoint.fields import read_json, reading
+from headroom.models.checkpoint.fields import Fields, read_json, reading
+from headroom.models.files import Json
 
 QUERY = "\ue000"
 TITLE = "\ue001"
@@ -144,12 +145,16 @@ ANSWERS = {"qwen3": ("yes", "no"), "qwen2": ("1", "0"), "gemma": ("Yes",)}
 """Their answers, the relevant one first."""
 
 
-def with_answers(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
+def is_language_model(raw: Fields) -> bool:
+    """Return whether a config.json is of a network that answers with its next token."""
+    return any(str(name).endswith("ForCausalLM") for name in raw.get("architectures") or ())
+
+
+def with_answers(directory: Path, raw: Json) -> Json:
     """Return a config.json with the ids of the answers, if a language model's does not say them."""
     answers = ANSWERS.get(str(raw.get("model_type")))
     ours = raw.get("headroom") or {}
-    is_language_model = any(str(name).endswith("ForCausalLM") for name in raw.get("architectures") or ())
-    if answers is None or not is_language_model or "score_tokens" in ours:
+    if answers is None or not is_language_model(raw) or "score_tokens" in ours:
         return raw
     file = directory / "tokenizer.json"
     content = read_json(file)

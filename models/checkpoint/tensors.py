@@ -16,13 +16,16 @@ from headroom.models.checkpoint.files import OF_PARENT, readable_as_usual, weigh
 from headroom.models.checkpoint.model_config import ModelConfig
 from headroom.models.checkpoint.modules import head_tensors
 from headroom.models.checkpoint.shapes import expected_shapes, int8_shapes
-from headroom.models.errors import UnsupportedCheckpoint
+from headroom.models.errors import UnsupportedCheckpoint, first_line
+
+TensorDict = dict[str, Tensor]
+"""Tensors by name."""
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The dtypes of weights; 8-bit floats would need the scales that go with them."""
 
 
-def read_tensors(directory: Path, config: ModelConfig, *, new_classifier: bool = False) -> dict[str, Tensor]:
+def read_tensors(directory: Path, config: ModelConfig, *, new_classifier: bool = False) -> TensorDict:
     """Return all of the network's tensors under our names (`headroom.models.checkpoint.families`), shapes
     checked.
 
@@ -41,7 +44,7 @@ def read_tensors(directory: Path, config: ModelConfig, *, new_classifier: bool =
     }
     if config.int8:
         expected |= int8_shapes(config)
-    tensors: dict[str, Tensor] = {}
+    tensors: TensorDict = {}
     for name, (shape, dtype) in expected.items():
         tensor = ours.get(name)
         is_new = new_classifier and name.startswith(("bert.pooler.", "classifier."))
@@ -84,9 +87,9 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], config: ModelConfig
     readable_as_usual(file)
 
 
-def _stored(directory: Path) -> dict[str, Tensor]:
+def _stored(directory: Path) -> TensorDict:
     """Return the tensors of a checkpoint under their names there; a module's begins with its folder's."""
-    stored: dict[str, Tensor] = {}
+    stored: TensorDict = {}
     files = weights_of(directory)
     check(files, f"{directory} holds neither model.safetensors nor pytorch_model.bin")
     try:
@@ -105,12 +108,11 @@ def _stored(directory: Path) -> dict[str, Tensor]:
             "that could run code; save its tensors as model.safetensors"
         ) from None
     except Exception as error:  # of many types
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UnsupportedCheckpoint(f"{directory}: the weights cannot be read: {reason}") from None
+        raise UnsupportedCheckpoint(f"{directory}: the weights cannot be read: {first_line(error)}") from None
     return stored
 
 
-def _unpickled(file: Path) -> dict[str, Tensor]:
+def _unpickled(file: Path) -> TensorDict:
     """Return the tensors in a pickled file. Raises ValueError if it unpacks to more bytes than it has; torch
     compresses none."""
     if zipfile.is_zipfile(file):
@@ -118,5 +120,5 @@ def _unpickled(file: Path) -> dict[str, Tensor]:
             unpacked = sum(part.file_size for part in parts.infolist())
         if unpacked > file.stat().st_size:
             raise ValueError(f"it unpacks to {unpacked:,} bytes; save its tensors uncompressed")
-    tensors: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+    tensors: TensorDict = torch.load(file, map_location="cpu", weights_only=True)
     return tensors

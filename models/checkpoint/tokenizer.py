@@ -35,6 +35,9 @@ from headroom.models.errors import ModelError, UnsupportedCheckpoint
 
 Ids = npt.NDArray[np.int32]
 
+Pairs = Sequence[tuple[str, str]]
+"""Queries and titles, (query, title) each."""
+
 
 @dataclass(frozen=True, slots=True)
 class PairTemplate:
@@ -108,7 +111,7 @@ class EncodedPair:
 
     @property
     def has_empty_title(self) -> bool:
-        """Return whether nothing of the title is in the tokens; False if the query was read without a title."""
+        """Return whether nothing of the title is in the tokens; False if the query was read alone."""
         empty = self.template.empty_title
         title_end = len(self.ids) - len(self.template.after)
         if title_end - self.title_start != len(empty):
@@ -246,8 +249,8 @@ class PairTokenizer(TextReader):
         """Return the template of prompts of a form. Raises ModelError for a lone surrogate."""
         check_surrogates(instruction or "")
 
-        def encoded(text: str) -> list[int]:
-            return np.frombuffer(self.encode_batch([text])[0], np.int32).tolist()
+        def encoded(text: str) -> Sequence[int]:
+            return array("i", self.encode_batch([text])[0])
 
         def ids(parts: Iterable[Part]) -> Iterator[int]:
             for part in parts:
@@ -256,18 +259,18 @@ class PairTokenizer(TextReader):
                 else:
                     yield from encoded(part.padded_text(instruction or ""))
 
-        after = [*ids(form.after)]
+        after = list(ids(form.after))
         while after and after[-1] == self._unread:
             after.pop()
         return PairTemplate(
-            before=(*ids(form.before),),
-            between=(*ids(form.between),),
-            after=(*after,),
+            before=tuple(ids(form.before)),
+            between=tuple(ids(form.between)),
+            after=tuple(after),
             two_segments=False,
-            empty_title=(*encoded(form.title.padded_text("")),),
+            empty_title=tuple(encoded(form.title.padded_text(""))),
         )
 
-    def padded_pairs(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    def padded_pairs(self, pairs: Pairs) -> Pairs:
         """Return (query, title) pairs as they are encoded: a prompt's with the blanks around them."""
         if self.prompt is None:
             return pairs
@@ -296,12 +299,12 @@ class PairTokenizer(TextReader):
         shorter = min(query, title, self.budget // 2)
         return (self.budget - shorter, shorter) if query > title else (shorter, self.budget - shorter)
 
-    def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
+    def encode(self, pairs: Pairs) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. Raises ModelError for a lone surrogate."""
         pairs = self.padded_pairs(pairs)
         return self.join(pairs, self.encode_texts(set(chain.from_iterable(pairs))))
 
-    def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
+    def join(self, pairs: Pairs, texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""
         encoded = []
         for index, (query_text, title_text) in enumerate(pairs):

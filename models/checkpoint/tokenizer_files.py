@@ -10,7 +10,7 @@ they become their own id, as in transformers.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -18,12 +18,13 @@ from typing import Any, NamedTuple, Self
 from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers.models import BPE, Unigram, WordPiece
 
-from headroom.models.checkpoint.fields import check, read_json, reading
+from headroom.models.checkpoint.fields import Fields, check, read_json_if_there, reading
 from headroom.models.checkpoint.files import PIECES
 from headroom.models.checkpoint.model_config import ModelConfig
 from headroom.models.checkpoint.modules import module_window
 from headroom.models.checkpoint.sandbox import run
-from headroom.models.errors import UnsupportedCheckpoint
+from headroom.models.errors import UnsupportedCheckpoint, one_line
+from headroom.models.files import Json
 
 FILE = "tokenizer_config.json"
 
@@ -66,17 +67,16 @@ def read_tokenizer(directory: Path, prompt: str | None = None) -> Tokenizer:
     return tokenizer
 
 
-def read_options(directory: Path) -> dict[str, Any]:
+def read_options(directory: Path) -> Json:
     """Return the content of tokenizer_config.json, empty if there is none.
 
     Without added_tokens_decoder in it, special_tokens_map.json counts too, as in transformers.
     Raises UnsupportedCheckpoint if a file is not a JSON object or asks for truncation on the left.
     """
     file = directory / FILE
-    older = directory / "special_tokens_map.json"
-    options = read_json(file) if file.is_file() else {}
-    if "added_tokens_decoder" not in options and older.is_file():
-        options |= read_json(older)
+    options = read_json_if_there(file)
+    if "added_tokens_decoder" not in options:
+        options |= read_json_if_there(directory / "special_tokens_map.json")
     side = options.get("truncation_side", "right")
     check(side == "right", f"{file}: truncation_side is {side!r}; only 'right' is supported")
     return options
@@ -124,16 +124,15 @@ def unknown_id(tokenizer: Tokenizer) -> int:
     return -1 if unknown is None else int(unknown)
 
 
-def _class_of(directory: Path, options: Mapping[str, Any]) -> str:
+def _class_of(directory: Path, options: Fields) -> str:
     """Return the class of the tokenizer, Bert for BertTokenizerFast, found as AutoTokenizer finds it:
     tokenizer_config.json names it, or else config.json does, or its model_type tells."""
-    file = directory / "config.json"
-    config = read_json(file) if file.is_file() else {}
+    config = read_json_if_there(directory / "config.json")
     name = options.get("tokenizer_class") or config.get("tokenizer_class")
     return str(name or _DEFAULT_CLASS.get(str(config.get("model_type")), "Bert")).partition("Tokenizer")[0]
 
 
-def _from_json(file: Path, options: Mapping[str, Any], prompt: str | None) -> Tokenizer:
+def _from_json(file: Path, options: Fields, prompt: str | None) -> Tokenizer:
     """Read tokenizer.json. tokenizer_config.json overrules some of it, as in transformers.
 
     transformers 5 takes the normalizer of a BertTokenizer from tokenizer_config.json, whatever tokenizer.json
@@ -157,7 +156,7 @@ def _from_json(file: Path, options: Mapping[str, Any], prompt: str | None) -> To
     return tokenizer
 
 
-def _set_prefix_space(splitter: dict[str, Any], class_name: str, options: Mapping[str, Any]) -> None:
+def _set_prefix_space(splitter: Json, class_name: str, options: Fields) -> None:
     """Let a pre-tokenizer add a space before a text as transformers 5 does: for these classes
     tokenizer_config.json decides, for others tokenizer.json."""
     for part in splitter.get("pretokenizers", ()):
@@ -170,7 +169,7 @@ def _set_prefix_space(splitter: dict[str, Any], class_name: str, options: Mappin
         splitter["prepend_scheme"] = "always" if adds_space else _METASPACE[class_name]
 
 
-def _parsed(raw: dict[str, Any], options: Mapping[str, Any], prompt: str | None) -> Tokenizer:
+def _parsed(raw: Json, options: Fields, prompt: str | None) -> Tokenizer:
     """Return the tokenizer of a tokenizer.json, in which the structural tokens alone are special. SPECIAL
     marks them in a Unigram vocabulary. Sampling, which is for training, is switched off."""
     raw["model"] |= {name: None for name in ("dropout", "alpha", "nbest_size") if name in raw["model"]}
@@ -195,12 +194,12 @@ def _parsed(raw: dict[str, Any], options: Mapping[str, Any], prompt: str | None)
     return Tokenizer.from_str(json.dumps(raw))
 
 
-def _structure(options: Mapping[str, Any]) -> set[str]:
+def _structure(options: Fields) -> set[str]:
     """Return how the tokens that have a role are spelled."""
     return _STRUCTURE | {_content(options[role]) for role in _ROLES if options.get(role)}
 
 
-def _of_template(processor: Mapping[str, Any]) -> Iterator[str]:
+def _of_template(processor: Fields) -> Iterator[str]:
     """Yield the special tokens that a post-processor puts into a pair."""
     for token in processor.get("special_tokens", {}).values():
         yield from token["tokens"]
@@ -214,15 +213,14 @@ def _content(token: Any) -> str:
     return str(token.get("content")) if isinstance(token, dict) else str(token)
 
 
-def _declares_more(directory: Path, options: Mapping[str, Any], tokenizer: Tokenizer) -> bool:
+def _declares_more(directory: Path, options: Fields, tokenizer: Tokenizer) -> bool:
     """Return whether tokenizer_config.json or added_tokens.json declare tokens that tokenizer.json lacks."""
-    file = directory / "added_tokens.json"
-    declared = [*(read_json(file) if file.is_file() else ()), *_declared(options)]
+    declared = [*read_json_if_there(directory / "added_tokens.json"), *_declared(options)]
     known = {token.content.removeprefix(SPECIAL) for token in tokenizer.get_added_tokens_decoder().values()}
     return not {_content(token) for token in declared} <= known.union(_structure(options))
 
 
-def _declared(options: Mapping[str, Any]) -> Iterator[Any]:
+def _declared(options: Fields) -> Iterator[Any]:
     """Yield the tokens that tokenizer_config.json declares, strings or objects."""
     for name in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
         tokens = options.get(name) or ()
@@ -232,7 +230,7 @@ def _declared(options: Mapping[str, Any]) -> Iterator[Any]:
             yield token
 
 
-def _by_transformers(directory: Path, options: Mapping[str, Any], prompt: str | None) -> Tokenizer:
+def _by_transformers(directory: Path, options: Fields, prompt: str | None) -> Tokenizer:
     """Return the tokenizer that transformers makes of a checkpoint's files."""
     from transformers import AutoTokenizer  # slow to import, and few checkpoints need it
 
@@ -240,7 +238,7 @@ def _by_transformers(directory: Path, options: Mapping[str, Any], prompt: str | 
         theirs = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         return _parsed(json.loads(theirs.backend_tokenizer.to_str()), options, prompt)
     except Exception as error:  # of many unrelated types
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
         raise UnsupportedCheckpoint(
             f"{directory} has no complete tokenizer.json, and transformers cannot make one: {reason[:200]}. "
             "Write one where the packages sentencepiece and protobuf are installed: "

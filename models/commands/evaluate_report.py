@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
 
 from headroom.models.commands import terminal
-from headroom.models.files import write_whole
+from headroom.models.files import Json, write_whole
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
 from headroom.models.study import page, plots
@@ -34,7 +34,7 @@ FEW_QUERIES = (
 )
 
 
-def tables(document: dict[str, Any]) -> dict[str, Table]:
+def tables(document: Json) -> dict[str, Table]:
     """Return the tables that the terminal and the page show, by their titles. document: of report.json."""
     sides = document["sides"]
     differences = document["differences"]
@@ -73,7 +73,7 @@ def _table(columns: dict[str, dict[str, str]], caption: str = "") -> Table:
     return Table(("", *columns), tuple(rows), caption)
 
 
-def as_text(document: dict[str, Any]) -> str:
+def as_text(document: Json) -> str:
     """Return the results as text for people."""
     lines = ["{model} on {data}: {pairs} pairs, {queries} queries".format(**document)]
     for table in tables(document).values():
@@ -103,7 +103,7 @@ def _fitted(rows: Sequence[Sequence[str]]) -> list[str]:
     return [terminal.table(list(zip(*group, strict=True))) for group in groups]
 
 
-def write(out: Path, document: dict[str, Any], labels: Sequence[str]) -> None:
+def write(out: Path, document: Json, labels: Sequence[str]) -> None:
     """Write both files into `out`, each under its name only when it is whole."""
     first = document["sides"][0]
     order = fixed(document["ndcg10_random_order"])
@@ -125,7 +125,7 @@ def write(out: Path, document: dict[str, Any], labels: Sequence[str]) -> None:
     write_whole(out / "report.json", orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
 
-def _draw_ndcg10(document: dict[str, Any]) -> Drawing:
+def _draw_ndcg10(document: Json) -> Drawing:
     """Draw a point with its interval for each side and each baseline, the first side on top."""
     intervals = {side["name"]: side["metrics"]["ndcg10"] for side in document["sides"]}
     intervals |= {name: baseline["metrics"]["ndcg10"] for name, baseline in document["baselines"].items()}
@@ -141,7 +141,7 @@ def _draw_ndcg10(document: dict[str, Any]) -> Drawing:
     return drawing
 
 
-def _of_side(side: dict[str, Any], labels: Sequence[str]) -> Section:
+def _of_side(side: Json, labels: Sequence[str]) -> Section:
     """Return the confusion matrix of a side and its worst queries. side: as the document has it."""
     counts = {
         f"model: {label}": dict(zip(labels, map("{:,}".format, column), strict=True))

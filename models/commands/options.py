@@ -10,19 +10,24 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headroom import ModelError
 from headroom.models.errors import reading_problem
-from headroom.models.files import read_text
+from headroom.models.files import Json, read_text
 from headroom.models.masks.grammar import HOLDS
 
 if TYPE_CHECKING:
     from headroom import Classifier, HeadMask
+    from headroom.models.checkpoint.config import ModelConfig
     from headroom.models.quality.comparison import Side
     from headroom.models.quality.labelled import Columns, LabelledPair
+
+
+HIGHEST_GRADE = 100
+"""Of files that judge a one-label model with `--relevant`."""
 
 
 def one_character(value: str) -> str:
@@ -41,6 +46,15 @@ GradeColumn = Annotated[
 Delimiter = Annotated[
     str, typer.Option(callback=one_character, help="The character between the cells of csv files.")
 ]
+Relevant = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=HIGHEST_GRADE,
+        help="The lowest grade that counts as relevant.  [default: the highest grade; 1 if the model has one "
+        "label]",
+    ),
+]
 NewDirectory = Annotated[Path, typer.Option(help="Directory to write; it must be empty or new.")]
 Model = Annotated[
     str | None,
@@ -56,6 +70,7 @@ Config = Annotated[
 Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option(help="Number format: auto, float32, bfloat16 or float16.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of every random draw.")]
+Resamples = Annotated[int, typer.Option(min=100, max=100_000, help="Bootstrap resamples.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 FORMS = "a spec such as 6-11.* or @pruned20, a JSON form, or a .json file such as a study's mask.json"
@@ -91,7 +106,7 @@ sides: Callable[[Network, Path, Columns], Sides]
 """Grades the labelled pairs of a file by a variant and by what it is measured beside."""
 
 
-def read_form(value: str) -> str | dict[str, Any]:
+def read_form(value: str) -> str | Json:
     """Return the spec or the JSON form that a value of `--mask` gives or whose file it names.
 
     A file holds a JSON form, or, as a study writes it and a checkpoint stores it, a spec or a form under the
@@ -102,10 +117,31 @@ def read_form(value: str) -> str | dict[str, Any]:
     if not is_form and not text.endswith(".json"):
         return value
     try:
-        content: dict[str, Any] = json.loads(text if is_form else read_text(text))
+        content: Json = json.loads(text if is_form else read_text(text))
         if not isinstance(content, dict):
             raise ModelError(f"{text} does not hold a JSON object")
-        form: str | dict[str, Any] = content if is_form or content.keys() & HOLDS.keys() else content["mask"]
+        form: str | Json = content if is_form or content.keys() & HOLDS.keys() else content["mask"]
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(reading_problem("--mask" if is_form else text, error)) from None
     return form
+
+
+def read_judged(
+    path: Path, config: ModelConfig, columns: Columns, relevant: int | None
+) -> tuple[list[LabelledPair], int]:
+    """Return the pairs of a file and the lowest grade that counts as relevant.
+
+    relevant: the value of `--relevant`. A one-label model's pairs have the grades 0 and 1, or with
+    `--relevant` any from 0 to HIGHEST_GRADE. Raises ModelError as `read_labelled` does; BadParameter if the
+    model has no such grade.
+    """
+    from headroom.models.quality.labelled import read_labelled
+
+    if not config.is_graded:
+        grades = 2 if relevant is None else HIGHEST_GRADE + 1
+        return read_labelled(path, grades=grades, columns=columns), relevant or 1
+    highest = len(config.labels) - 1
+    if relevant is not None and relevant > highest:
+        raise typer.BadParameter(f"the model's grades are 0 to {highest}", param_hint="--relevant")
+    pairs = read_labelled(path, grades=len(config.labels), labels=config.labels, columns=columns)
+    return pairs, relevant or highest

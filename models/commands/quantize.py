@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import orjson
@@ -16,6 +16,7 @@ from headroom.models.checkpoint.files import bytes_of_weights, check_empty, new_
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands.options import AsJson, Model, NewDirectory
 from headroom.models.commands.terminal import counted, ends_at_once, scored, table, warn
+from headroom.models.files import Json
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.labelled import read_labelled, read_pairs
@@ -144,7 +145,7 @@ def loss_claim(change: Interval) -> str:
     return f"{measured}, which does not show whether it falls by {TOLERANCE}; more graded pairs (--test) may"
 
 
-def as_text(document: dict[str, Any]) -> str:
+def as_text(document: Json) -> str:
     """Return the size, the metrics before and after, each change with its 95 % interval, and how far scores
     moved."""
     sizes = document["bytes"]

@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import json
 import textwrap
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -83,12 +82,16 @@ def command(
     if not config.is_graded:
         raise ModelError(f"{locate(model)} gives one score and no grades; a study needs a graded classifier")
     columns = Columns(query_column, title_column, grade_column, delimiter)
-    read = partial(
-        pairs.read_judged, grades=len(config.labels), labels=config.labels, columns=columns, seed=seed
-    )
+
+    def read(file: Path) -> pairs.Judged:
+        return pairs.read_judged(
+            file, grades=len(config.labels), labels=config.labels, columns=columns, seed=seed
+        )
+
     judged = read(data)
-    held_out = None if holdout is None else read(holdout)
-    if held_out is not None:
+    held_out = None
+    if holdout is not None:
+        held_out = read(holdout)
         pairs.check_apart(judged, held_out)
 
     from headroom import Classifier  # imports torch, so it comes after the checks that do not need it

@@ -4,12 +4,13 @@ import json
 import logging
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from headroom.models.commands import options
 from headroom.models.commands.terminal import ends_at_once, table, warn
+from headroom.models.files import Json
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
 from headroom.models.quality.labelled import Columns
@@ -89,7 +90,7 @@ def command(
         )
 
 
-def summary(metrics: dict[str, Any]) -> str:
+def summary(metrics: Json) -> str:
     """Return each metric before and after the training, and its change, as text for people."""
     rows = [["", "before", "after", "change"]]
     for name, before in metrics["validation_before"].items():

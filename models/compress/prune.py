@@ -20,13 +20,10 @@ from headroom.models.checkpoint.config import ModelConfig, parse_config, read_co
 from headroom.models.checkpoint.families import FAMILIES
 from headroom.models.checkpoint.files import check_empty, copy_tokenizer
 from headroom.models.checkpoint.shapes import layer_prefix
-from headroom.models.checkpoint.tensors import read_tensors, write_tensors
+from headroom.models.checkpoint.tensors import TensorDict, read_tensors, write_tensors
 from headroom.models.errors import ModelError
 from headroom.models.layer import head_rows
 from headroom.models.masks.head_mask import HeadMask, check_fits
-
-TensorDict = dict[str, Tensor]
-"""Tensors of a checkpoint by name, to be changed and written."""
 
 
 def prune(source: Path, target: Path, mask: HeadMask) -> ModelConfig:

@@ -32,9 +32,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
+from headroom.models.arrays import Floats32
 from headroom.models.batch import pack
 from headroom.models.checkpoint.config import (
     INT8_FORMAT,
@@ -48,9 +48,9 @@ from headroom.models.checkpoint.config import (
 from headroom.models.checkpoint.fields import read_json
 from headroom.models.checkpoint.files import check_empty
 from headroom.models.checkpoint.shapes import layer_prefix
-from headroom.models.checkpoint.tensors import read_tensors
+from headroom.models.checkpoint.tensors import TensorDict, read_tensors
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.compress.prune import TensorDict, write_checkpoint
+from headroom.models.compress.prune import write_checkpoint
 from headroom.models.errors import ModelError
 from headroom.models.layer import Layer
 from headroom.models.masks.head_mask import HeadMask
@@ -145,7 +145,7 @@ def calibrate(
     network = build(config, tensors, device=cpu, dtype=torch.float32)
     batch = pack(pairs, device=cpu, fill=False)
     masks = torch.from_numpy(head_weights(config, batch.rows))
-    inputs: dict[str, Tensor] = {}
+    inputs: TensorDict = {}
     network.layers = [_recording(layer, inputs) for layer in network.layers]
     kept = [list(heads) for heads in config.kept_heads]
     selection = [
@@ -168,7 +168,7 @@ def calibrate(
 class _Recording(Linear):
     """A map that puts what it is given into `inputs`."""
 
-    def __init__(self, whole: Linear, inputs: dict[str, Tensor], name: str) -> None:
+    def __init__(self, whole: Linear, inputs: TensorDict, name: str) -> None:
         self._whole = whole
         self._inputs = inputs
         self._name = name
@@ -182,7 +182,7 @@ class _Recording(Linear):
         return self._whole.add_norm(x, residual, norm)
 
 
-def _recording(layer: Layer, inputs: dict[str, Tensor]) -> Layer:
+def _recording(layer: Layer, inputs: TensorDict) -> Layer:
     """Return a layer that records the inputs of attention, output map and feed-forward network."""
     units = replace(layer.units, up=_Recording(layer.units.up, inputs, "feed-forward"))
     heads = layer.heads
@@ -195,7 +195,7 @@ def _recording(layer: Layer, inputs: dict[str, Tensor]) -> Layer:
     return replace(layer, heads=heads, units=units)
 
 
-def head_weights(config: ModelConfig, rows: int) -> NDArray[np.float32]:
+def head_weights(config: ModelConfig, rows: int) -> Floats32:
     """Return the masks of the calibration pairs, (rows, layers, heads).
 
     Half of the rows keep all heads. The others lose a fifth of the heads, any share of them, or all heads of

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from headroom.models.batch import batches_by_length
+from headroom.models.arrays import Floats
 from headroom.models.checkpoint.texts import EncodedText
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from headroom.models.classifier import Classifier, Scores, sigmoid
-from headroom.models.condense.search import Condensed, Floats, Task, search
+from headroom.models.condense.search import Condensed, Task, search
 from headroom.models.errors import ModelError
-from headroom.models.masks.head_mask import HeadMask, RowMasks
+from headroom.models.masks.head_mask import HeadMask
 
 BATCH_TOKENS = 2048
 
@@ -45,11 +45,8 @@ def condense(
 
 def judge(classifier: Classifier, rows: Sequence[EncodedPair], head_mask: HeadMask | None = None) -> Floats:
     """Return the distribution over the grades of each row, (n, grades)."""
-    logits = np.empty((len(rows), len(classifier.config.labels)), np.float32)
-    weights = None if head_mask is None else RowMasks.of(head_mask)
-    for batch in batches_by_length([len(row) for row in rows], BATCH_TOKENS):
-        logits[batch] = classifier.forward([rows[index] for index in batch], weights)
-    return distributions(classifier.scores(logits))
+    masks = None if head_mask is None else [head_mask] * len(rows)
+    return distributions(classifier.scores(classifier.logits(rows, masks, BATCH_TOKENS)))
 
 
 def distributions(scores: Scores) -> Floats:

@@ -14,6 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from headroom.models.arrays import Floats
 from headroom.models.condense.words import Word, join
 
 Method = Literal["greedy", "leave_one_out"]
@@ -22,8 +23,6 @@ words out in the order of the loss of each alone, which takes a fifth of the jud
 words."""
 
 METHODS: tuple[Method, ...] = get_args(Method)
-
-Floats = NDArray[np.float64]
 
 Steps = Generator[list[str], Floats, "Condensed"]
 """Yields distinct queries; is sent (queries, titles, grades), each title's distribution over the grades."""

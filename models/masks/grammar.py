@@ -9,16 +9,19 @@ from itertools import chain, groupby
 from typing import Annotated, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, Field, Strict, StrictInt, ValidationError
 
+from headroom.models.arrays import Bools, Floats32
 from headroom.models.errors import InvalidMask
 
-Heads = npt.NDArray[np.bool_]
+Heads = Bools
 """(layers, heads) or (layers, units), True for those that are named."""
 
-Weights = npt.NDArray[np.float32]
+Weights = Floats32
 """(layers, heads), 1 keeps a head and 0 switches it off."""
+
+Shape = tuple[int, int]
+"""(layers, heads) of a model, or (layers, units)."""
 
 _MAX_LENGTH = 32_768
 """Far above what the heads of any model need, and short enough to parse while a request waits."""
@@ -69,7 +72,7 @@ def stored_name(form: object) -> str | None:
     return spec[1:] if spec.startswith("@") else None
 
 
-def parts_of(value: object, shape: tuple[int, int], units: int | None = None) -> Parts:
+def parts_of(value: object, shape: Shape, units: int | None = None) -> Parts:
     """Return what a spec such as `2.3,4.*` or a JSON form says.
 
     shape: (layers, heads) of the model. units: how many units each layer's feed-forward network has, for a
@@ -114,7 +117,7 @@ def _read(value: Mapping[str, object]) -> _Form:
         raise InvalidMask(f"{where} is {shown(wrong['input'])}; {name!r} holds {HOLDS[name]}") from None
 
 
-def _weights(key: str, form: _Form, shape: tuple[int, int]) -> Weights:
+def _weights(key: str, form: _Form, shape: Shape) -> Weights:
     """Return the heads' weights, (layers, heads), that one of the keys gives."""
     if key == "weights":
         sizes: Sequence[int] = [len(row) for row in form.weights]
@@ -131,7 +134,7 @@ def _weights(key: str, form: _Form, shape: tuple[int, int]) -> Weights:
     return (heads if key == "keep" else ~heads).astype(np.float32)
 
 
-def _from_spec(spec: str, shape: tuple[int, int]) -> Parts:
+def _from_spec(spec: str, shape: Shape) -> Parts:
     """Return what a spec such as `2.3,4.*,skip:6-11` says."""
     spec = spec.strip(_SPACES)
     if not spec:
@@ -182,7 +185,7 @@ def _items(text: str) -> Iterator[_Item]:
         yield _Item(item.strip(_SPACES), number, len(texts) == 1)
 
 
-def _listed(items: Iterable[_Item], shape: tuple[int, int], axis: str = "head") -> Heads:
+def _listed(items: Iterable[_Item], shape: Shape, axis: str = "head") -> Heads:
     """Return what a list such as `2.3,4.0-5,7.*` names, (layers, heads) or (layers, units) bool.
 
     shape: (layers, heads or units). axis: head or unit. Raises InvalidMask as `parts_of` does.
@@ -203,7 +206,7 @@ def _listed(items: Iterable[_Item], shape: tuple[int, int], axis: str = "head") 
     return heads
 
 
-def _span(text: str, axis: str, shape: tuple[int, int], where: str) -> slice:
+def _span(text: str, axis: str, shape: Shape, where: str) -> slice:
     """Return `*`, `a` or `a-b` as a slice of layers, heads or units."""
     if text == "*":
         return slice(None)
@@ -215,7 +218,7 @@ def _span(text: str, axis: str, shape: tuple[int, int], where: str) -> slice:
     return slice(start, stop + 1)
 
 
-def index_of(number: str | int, axis: str, shape: tuple[int, int], where: str) -> int:
+def index_of(number: str | int, axis: str, shape: Shape, where: str) -> int:
     """Return a layer, head or unit of the model, given as decimal digits or as an int."""
     try:
         index = int(number)
@@ -227,13 +230,13 @@ def index_of(number: str | int, axis: str, shape: tuple[int, int], where: str) -
     return index
 
 
-def _range(axis: str, shape: tuple[int, int]) -> str:
+def _range(axis: str, shape: Shape) -> str:
     """Return the valid range of an axis in words, such as `layers 0 to 11`."""
     size = shape[axis != "layer"]
     return f"{axis}s 0 to {size - 1}" if size > 1 else f"only {axis} 0"
 
 
-def _random(first: _Item, others: Iterator[_Item], shape: tuple[int, int]) -> Heads:
+def _random(first: _Item, others: Iterator[_Item], shape: Shape) -> Heads:
     """Return the heads that `random:fraction@seed` or `random:fraction@seed/list` draws; every
     implementation draws the same ones. others: the items that follow."""
     match = _RANDOM.fullmatch(first.text.removeprefix("random:"))

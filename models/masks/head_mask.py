@@ -8,12 +8,13 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
+from headroom.models.arrays import Bools, Floats32, Ints
 from headroom.models.errors import InvalidMask
+from headroom.models.files import Json
 from headroom.models.masks.grammar import canonical, check_length, parts_of, runs, shown, stored_name
 
 
@@ -28,9 +29,9 @@ class HeadMask:
     Masks are equal if all three are. Raises InvalidMask for anything else.
     """
 
-    matrix: npt.NDArray[np.float32]
+    matrix: Floats32
     skipped: tuple[int, ...] = ()
-    units_off: npt.NDArray[np.bool_] | None = None
+    units_off: Bools | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -167,10 +168,10 @@ class HeadMask:
             items.append(f"units:{self.id}")
         return ",".join(items) or "none"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the JSON form that parses back to this mask: `off` if it is binary, else `weights`; and
         `skip` and `units` if it has any."""
-        form: dict[str, Any] = (
+        form: Json = (
             {"off": np.argwhere(self._heads_off).tolist()}
             if self._is_binary
             else {"weights": self.matrix.tolist()}
@@ -186,9 +187,9 @@ class HeadMask:
         return bool(((self.matrix == 0) | (self.matrix == 1)).all())
 
     @property
-    def _heads_off(self) -> npt.NDArray[np.bool_]:
+    def _heads_off(self) -> Bools:
         """Return the heads that are off in layers that are computed, (layers, heads) bool."""
-        off: npt.NDArray[np.bool_] = self.matrix == 0
+        off: Bools = self.matrix == 0
         off[list(self.skipped)] = False
         return off
 
@@ -226,9 +227,9 @@ class RowMasks:
     skipped, units_off: as in `HeadMask`.
     """
 
-    weights: npt.NDArray[np.float32]
+    weights: Floats32
     skipped: tuple[int, ...] = ()
-    units_off: npt.NDArray[np.bool_] | None = None
+    units_off: Bools | None = None
 
     @classmethod
     def of(cls, masks: HeadMask | Sequence[HeadMask]) -> Self | None:
@@ -245,7 +246,7 @@ class RowMasks:
         return cls(matrices, first.skipped, first.units_off)
 
 
-def rows_of(masks: RowMasks | None, index: npt.NDArray[np.int64] | Sequence[int]) -> RowMasks | None:
+def rows_of(masks: RowMasks | None, index: Ints | Sequence[int]) -> RowMasks | None:
     """Return the masks of some rows, in their order; None: all on."""
     if masks is None or masks.weights.ndim == 2:
         return masks

@@ -8,6 +8,7 @@ import torch  # for annotations alone: `headroom.models.ops.torch` takes its nam
 from torch import OutOfMemoryError, bfloat16, cuda, float16
 
 from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.errors import first_line
 from headroom.models.ops import kernel_library
 from headroom.models.ops.cpu import CpuOps
 from headroom.models.ops.kernels import DTYPES
@@ -43,7 +44,7 @@ def choose_on_gpu(head_size: int, device: torch.device, dtype: torch.dtype) -> C
     except OutOfMemoryError:
         raise
     except Exception as error:  # whatever a compiler or a driver raises
-        problem, *_ = str(error).strip().splitlines() or [type(error).__name__]
+        problem = first_line(error)
     if problem is None:
         return ops
     log.warning("the GPU is not as fast as it could be: our Triton kernels are not used: %s", problem[:200])

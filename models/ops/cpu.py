@@ -7,6 +7,7 @@ checked, and after a self-test; everywhere else plain `linear` gives the same an
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -96,9 +97,7 @@ class TileLinear(Linear):
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
         """Compute sum and norm as `Linear` does."""
-        fused = None if norm is None else norm.fused
-        y = self._map(x, "add", residual, fused)
-        return normed(y, norm) if fused is None else y
+        return sum_on_tiles(self._map, x, residual, norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""
@@ -123,6 +122,16 @@ class TileLinear(Linear):
 
     def _alike(self, weight: Tensor, bias: Tensor) -> TileLinear:
         return TileLinear(weight, bias, self.activation, self._kernels)
+
+
+def sum_on_tiles(product: Callable[..., Tensor], x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+    """Return norm(residual + product), normalised by the kernel if it computes the norm.
+
+    product: calls a kernel with x, the finish, what is added, and `Norm.fused`.
+    """
+    fused = None if norm is None else norm.fused
+    y = product(x, "add", residual, fused)
+    return normed(y, norm) if fused is None else y
 
 
 class PrepackedLinear(Linear):

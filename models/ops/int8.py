@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headroom.models.cores import cpu_flags
-from headroom.models.ops.cpu import CHECKED_TORCH, FUSED, fits
+from headroom.models.ops.cpu import CHECKED_TORCH, FUSED, fits, sum_on_tiles
 from headroom.models.ops.kernels import SIZE_MULTIPLE, Kernels, filled, from_tiles, to_tiles
 from headroom.models.ops.torch import FUNCTIONS, Linear, Norm, Tensors, normed
 
@@ -265,9 +265,7 @@ class TileProduct(FloatProduct):
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
         """Compute sum and norm as `Linear` does."""
-        fused = None if norm is None else norm.fused
-        y = self._map(x, "add", residual, fused)
-        return normed(y, norm) if fused is None else y
+        return sum_on_tiles(self._map, x, residual, norm)
 
     def _map(self, x: Tensor, finish: str, *options: Any, **named: Any) -> Tensor:
         assert self.format.kernels is not None
@@ -454,7 +452,7 @@ def is_exact(bits: int) -> bool:
 
 
 def quantize_by_torch(
-    x: Tensor, multiplier: Tensor | None, shift: Tensor | None, zero_point: float, largest: int = 255
+    x: Tensor, multiplier: Tensor | None, shift: Tensor | None, zero_point: float, largest: int
 ) -> tuple[Tensor, Tensor]:
     """Return x·multiplier + shift (or x + zero_point without them), clamped to 0 … largest and truncated.
 

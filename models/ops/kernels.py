@@ -180,14 +180,14 @@ class Kernels:
         dtype = x.dtype
         rows, width = x.shape
         out = torch.empty_like(x)
-        given = _address(x, dtype, rows * (width - width % SIZE_MULTIPLE)), rows, width
-        last = eps, out.data_ptr(), torch.get_num_threads()
+        address = _address(x, dtype, rows * (width - width % SIZE_MULTIPLE))
         if bias is None:
-            root_normalise = self._functions[f"root_normalise_{DTYPES[dtype]}"]
-            root_normalise(*given, _address(weight, torch.float32, width), *last)
+            name = f"root_normalise_{DTYPES[dtype]}"
+            factors = [_address(weight, torch.float32, width)]
         else:
-            normalise = self._functions[f"normalise_{DTYPES[dtype]}"]
-            normalise(*given, _address(weight, dtype, width), _address(bias, dtype, width), *last)
+            name = f"normalise_{DTYPES[dtype]}"
+            factors = [_address(weight, dtype, width), _address(bias, dtype, width)]
+        self._functions[name](address, rows, width, *factors, eps, out.data_ptr(), torch.get_num_threads())
         return out
 
     def quantize(
@@ -256,27 +256,15 @@ class Kernels:
         """
         x = x.contiguous()
         rows, inputs = x.shape
-        other = None if other is None else other.contiguous()
-        norm_weight, norm_bias, eps = norm or (None, None, 0.0)
-        out = torch.empty(rows, outputs, dtype=torch.bfloat16)
-        out_of_memory = self._functions["map_bfloat16"](
+        arguments = [
             _address(x, torch.bfloat16, rows * inputs),
             rows,
             inputs,
             _address(tiles, torch.bfloat16, _tiled_numbers(outputs, inputs, tiles.itemsize)),
             _address(bias, torch.float32, _up(outputs, BLOCK)),
-            outputs,
-            FINISHES.index(finish),
-            _address(other, torch.bfloat16, rows * outputs),
-            _address(norm_weight, torch.bfloat16, outputs),
-            _address(norm_bias, torch.bfloat16, outputs),
-            eps,
-            out.data_ptr(),
-            torch.get_num_threads(),
-        )
-        if out_of_memory:
-            raise MemoryError("not enough memory for an affine map")
-        return out
+        ]
+        out = torch.empty(rows, outputs, dtype=torch.bfloat16)
+        return self._map("map_bfloat16", arguments, out, finish, other, norm)
 
     def map_int8(
         self,
@@ -304,14 +292,10 @@ class Kernels:
         x = x.contiguous()
         rows, inputs = x.shape
         is_quantized = x.dtype is torch.uint8
-        other = None if other is None else other.contiguous()
         start, scale, bias = factors
         padded = _up(outputs, BLOCK)
         multiplier, shift, middle = (None, None, 0.0) if is_quantized else source
-        norm_weight, norm_bias, eps = norm or (None, None, 0.0)
-        is_target = finish.startswith("quantized")
-        out = torch.empty(rows, outputs, dtype=torch.uint8 if is_target else torch.bfloat16)
-        out_of_memory = self._functions["map_int8"](
+        arguments = [
             _address(x, torch.uint8 if is_quantized else torch.bfloat16, rows * inputs),
             is_quantized,
             rows,
@@ -323,9 +307,33 @@ class Kernels:
             _address(start, torch.int32, padded),
             _address(scale, torch.float32, padded),
             _address(bias, torch.float32, padded),
+        ]
+        dtype = torch.uint8 if finish.startswith("quantized") else torch.bfloat16
+        out = torch.empty(rows, outputs, dtype=dtype)
+        return self._map("map_int8", arguments, out, finish, other, norm, target)
+
+    def _map(
+        self,
+        name: str,
+        arguments: Sequence[int | float | None],
+        out: Tensor,
+        finish: str,
+        other: Tensor | None,
+        norm: NormWeights | None,
+        target: tuple[float, ...] = (),
+    ) -> Tensor:
+        """Let a map's kernel write `out`, and return it.
+
+        arguments: those that the sums are computed from. finish, other, norm, target: as in `map_int8`.
+        """
+        outputs = out.shape[1]
+        other = None if other is None else other.contiguous()
+        norm_weight, norm_bias, eps = norm or (None, None, 0.0)
+        out_of_memory = self._functions[name](
+            *arguments,
             outputs,
             FINISHES.index(finish),
-            _address(other, torch.bfloat16, rows * outputs),
+            _address(other, torch.bfloat16, out.numel()),
             *target,
             _address(norm_weight, torch.bfloat16, outputs),
             _address(norm_bias, torch.bfloat16, outputs),

@@ -18,11 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from headroom.models.arrays import Floats
 from headroom.models.numbers import fixed
-
-Floats = NDArray[np.float64]
 
 MIN_QUERIES = 10
 """Intervals resample whole queries; a metric that rests on fewer than this has none."""
@@ -46,6 +44,11 @@ class Interval:
     value: float
     low: float
     high: float
+
+    @property
+    def ends(self) -> list[float]:
+        """Return both ends, as JSON has them."""
+        return [self.low, self.high]
 
     def is_above(self, bound: float) -> bool:
         """Return whether the interval lies above `bound`: commands and reports claim no more than that."""
@@ -90,6 +93,10 @@ class Draws:
         divisor = np.where(base.values == 0, np.nan, base.values)
         ratio = self.values / divisor
         return Draws(ratio - 1, (self.influences - ratio[0] * base.influences) / divisor[0])
+
+
+MetricDraws = dict[str, Draws]
+"""The draws of each metric, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +151,7 @@ def resample(queries: int, resamples: int, seed: int) -> Floats:
     return np.concatenate([np.ones((1, queries)), drawn])
 
 
-def draws(statistics: Callable[[Floats], dict[str, Floats]], counts: Floats) -> dict[str, Draws]:
+def draws(statistics: Callable[[Floats], dict[str, Floats]], counts: Floats) -> MetricDraws:
     """Return each statistic on the data and on every resample, with its influences by jackknife.
 
     statistics: takes counts (rows, queries) and returns each statistic by name, (rows,).

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headroom.models.quality.bootstrap import Draws, Floats, resample
+from headroom.models.arrays import Floats
+from headroom.models.files import Json
+from headroom.models.quality.bootstrap import MetricDraws, resample
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.lexical import bm25, idf_overlap
@@ -38,7 +40,7 @@ class Side:
     evaluation: Evaluation
 
 
-def compare_sides(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: int) -> dict[str, Any]:
+def compare_sides(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: int) -> Json:
     """Compare the sides with each other, and the first one with the baselines. All are of these pairs.
 
     Returns the figures of report.json; metrics and paired changes are an Interval each, by name.
@@ -72,9 +74,7 @@ def compare_sides(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resam
     }
 
 
-def _baselines(
-    pairs: Sequence[LabelledPair], grades: int, model: Mapping[str, Draws], counts: Floats
-) -> dict[str, Any]:
+def _baselines(pairs: Sequence[LabelledPair], grades: int, model: MetricDraws, counts: Floats) -> Json:
     """Return the metrics of rankings without a model, and the model's paired difference to each."""
     baselines = {}
     titles = sorted({pair.title for pair in pairs})  # the file's own words are counted
@@ -88,7 +88,7 @@ def _baselines(
     return baselines
 
 
-def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list[dict[str, Any]]:
+def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list[Json]:
     """Return the queries of lowest NDCG@10, each with the title whose grade is missed by most.
 
     Queries whose titles all have one grade come last, those with the largest miss first.
@@ -110,7 +110,7 @@ def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list
     return [entry for *_, entry in sorted(queries)[:WORST]]
 
 
-def agreement(first: Scores, second: Scores, labelled: Sequence[LabelledPair] | None) -> dict[str, Any]:
+def agreement(first: Scores, second: Scores, labelled: Sequence[LabelledPair] | None) -> Json:
     """Compare the scores of a model with those of a faster form of it, on the same pairs.
 
     labelled: the pairs, if their grades are known. Returns the share of pairs with the same grade in both,
@@ -118,7 +118,7 @@ def agreement(first: Scores, second: Scores, labelled: Sequence[LabelledPair] | 
     after and each one's paired change, an Interval.
     """
     distance = np.abs(first.probabilities - second.probabilities)
-    figures: dict[str, Any] = {"before": {}, "after": {}, "change": {}}
+    figures: Json = {"before": {}, "after": {}, "change": {}}
     if labelled is not None:
         before = Evaluation.of(labelled, first)
         after = Evaluation.of(labelled, second)

@@ -19,47 +19,6 @@ Scorer = Callable[[str, str], float]
 """Takes a query and a title."""
 
 
-def bm25(collection: Sequence[str]) -> Scorer:
-    """Return Okapi BM25 of a query against a title; words are stems."""
-    documents = [stems_of(title) for title in collection]
-    idf = _idf(documents)
-    mean_length = sum(map(len, documents)) / len(documents)
-
-    def score(query: str, title: str) -> float:
-        words = stems_of(title)
-        counts = Counter(words)
-        norm = K1 * (1 - B + B * len(words) / mean_length)
-        return sum(idf(word) * counts[word] * (K1 + 1) / (counts[word] + norm) for word in stems_of(query))
-
-    return score
-
-
-def idf_overlap(collection: Sequence[str]) -> Scorer:
-    """Return the share of the query's stems that the title holds, weighted by IDF: 0 to 1, 0 if there are
-    none."""
-    return _idf_overlap(collection, stems_of)
-
-
-def bigram_overlap(collection: Sequence[str]) -> Scorer:
-    """Return the share of the query's pairs of letters that the title holds, weighted by IDF.
-
-    The baseline for Chinese, which has no spaces, and Korean, whose words have endings.
-    """
-    return _idf_overlap(collection, bigrams_of)
-
-
-def _idf_overlap(collection: Sequence[str], terms_of: Callable[[str], list[str]]) -> Scorer:
-    idf = _idf([terms_of(title) for title in collection])
-
-    def score(query: str, title: str) -> float:
-        query_terms = terms_of(query)
-        title_terms = set(terms_of(title))
-        total = sum(map(idf, query_terms))
-        return sum(idf(term) for term in query_terms if term in title_terms) / total if total else 0.0
-
-    return score
-
-
 def stem(word: str) -> str:
     """Return the word without a plural's ending, so that "boxes" and "box" count as one."""
     if len(word) > 4 and word.endswith("ies"):
@@ -77,10 +36,33 @@ def stems_of(text: str) -> list[str]:
     return [stem(token) for token in TOKEN.findall(text.lower()) if token[0].isalnum()]
 
 
-def bigrams_of(text: str) -> list[str]:
-    """Return each two neighbouring letters of each word, lower case; a word of one letter counts alone."""
-    words = re.findall(r"\w+", text.lower())
-    return [word[start : start + 2] for word in words for start in range(max(1, len(word) - 1))]
+def bm25(collection: Sequence[str]) -> Scorer:
+    """Return Okapi BM25 of a query against a title; words are stems."""
+    documents = [stems_of(title) for title in collection]
+    idf = _idf(documents)
+    mean_length = sum(map(len, documents)) / len(documents)
+
+    def score(query: str, title: str) -> float:
+        words = stems_of(title)
+        counts = Counter(words)
+        norm = K1 * (1 - B + B * len(words) / mean_length)
+        return sum(idf(word) * counts[word] * (K1 + 1) / (counts[word] + norm) for word in stems_of(query))
+
+    return score
+
+
+def idf_overlap(collection: Sequence[str], terms_of: Callable[[str], list[str]] = stems_of) -> Scorer:
+    """Return the share of the query's terms that the title holds, weighted by IDF: 0 to 1, 0 if there are
+    none. terms_of: returns the terms of a text."""
+    idf = _idf([terms_of(title) for title in collection])
+
+    def score(query: str, title: str) -> float:
+        query_terms = terms_of(query)
+        title_terms = set(terms_of(title))
+        total = sum(map(idf, query_terms))
+        return sum(idf(term) for term in query_terms if term in title_terms) / total if total else 0.0
+
+    return score
 
 
 def _idf(documents: Sequence[Sequence[str]]) -> Callable[[str], float]:

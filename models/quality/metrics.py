@@ -8,10 +8,8 @@ drawn.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from headroom.models.arrays import Floats, Ints
 
 CUTOFF = 10
 """How many titles of a query, the first ones, NDCG looks at."""

@@ -3,7 +3,8 @@
 import numpy as np
 from scipy.stats import quantile_test
 
-from headroom.models.quality.bootstrap import Floats, Interval
+from headroom.models.arrays import Floats
+from headroom.models.quality.bootstrap import Interval
 
 MIN_ROUNDS = 6
 """With fewer rounds than this even the lowest and the highest ratio are no 95 % interval of the median."""

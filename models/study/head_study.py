@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from headroom.models.files import Json
 from headroom.models.study.roles.scores import ROLES
 
 METRICS = ("qwk", "ndcg10", "accuracy")
@@ -31,7 +32,7 @@ def head_study(report: Mapping[str, Any], weights: str, shape: tuple[int, int]) 
     return f'{json.dumps(head)[:-1]}, "heads": [\n{heads}\n]}}\n'
 
 
-def _head(row: Mapping[str, Any], roles: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def _head(row: Mapping[str, Any], roles: Mapping[str, list[Json]]) -> Json:
     """Return what is known of one head; `delta` and `interval` are changes with that head alone off."""
     return {
         "layer": row["layer"],

@@ -3,14 +3,16 @@ layers change when the heads of one layer are off."""
 
 from functools import partial
 from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from headroom.models.batch import batches_by_length, pack
+from headroom.models.arrays import Floats, Floats32
+from headroom.models.batch import PackedBatch, batches_by_length, pack
 from headroom.models.masks.head_mask import RowMasks
 from headroom.models.study import plots
-from headroom.models.study.arrays import Floats, Floats32
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.runner import BATCH_TOKENS, Matrix
 from headroom.models.study.statistics import LEVEL, Effect, effects
@@ -96,41 +98,54 @@ def _without(study: Study, layers: range) -> Matrix:
     return study.without(product(layers, range(study.shape[1])))
 
 
+Sample: TypeAlias = list[tuple[PackedBatch, Tensor]]
+"""Packed pairs, and the indices of the drawn tokens in each pack."""
+
+
 def _likeness(study: Study) -> Floats:
     """Return `cka` of report.json."""
-    chosen = np.sort(np.random.default_rng([study.seed, 3]).permutation(len(study.data))[:PAIRS])
-    encoded = study.classifier.tokenizer.encode([study.data.pairs[i] for i in chosen])
-    ends = np.cumsum([len(pair) for pair in encoded])
-    drawn = np.random.default_rng([study.seed, 4]).permutation(ends[-1])[:TOKENS]
-    wanted = np.split(np.isin(np.arange(ends[-1]), drawn), ends[:-1])  # which tokens of each pair
-    network = study.classifier.network
-    batches = []
-    for rows in batches_by_length([len(pair) for pair in encoded], BATCH_TOKENS):
-        batch = pack([encoded[i] for i in rows], device=network.device, fill=False)
-        tokens = np.flatnonzero(np.concatenate([wanted[rows[i]] for i in batch.order]))
-        batches.append((batch, torch.from_numpy(tokens).to(network.device)))
-
-    def outputs(mask: Matrix) -> list[Floats32]:
-        """Return what leaves each layer at the drawn tokens, (tokens, D)."""
-        selection = network.selector.select(RowMasks(mask))
-        states = [list[Floats32]() for _ in network.layers]
-        with torch.inference_mode():
-            for batch, tokens in batches:
-                hidden_states = network.hidden_states(batch, selection, every_token=True)
-                next(hidden_states)  # what enters the first layer
-                for leaving, x in zip(states, hidden_states, strict=True):
-                    leaving.append(x[tokens].float().numpy(force=True))
-        study.progress.advance()
-        return list(map(np.concatenate, states))
-
+    sample = _sample(study)
     depth = study.shape[0]
     study.progress.start("outputs of later layers", 1 + depth)
-    intact = outputs(study.without(()))
+    intact = _outputs(study, sample, study.without(()))
     likeness = np.full((depth, depth), np.nan)
     for off in range(depth):
-        masked = outputs(_without(study, range(off, off + 1)))
-        likeness[off, off:] = list(map(cka, intact[off:], masked[off:]))
+        masked = _outputs(study, sample, _without(study, range(off, off + 1)))
+        for layer in range(off, depth):
+            likeness[off, layer] = cka(intact[layer], masked[layer])
     return likeness
+
+
+def _sample(study: Study) -> Sample:
+    """Draw TOKENS of the tokens of PAIRS pairs."""
+    rows = np.random.default_rng([study.seed, 3]).permutation(len(study.data))[:PAIRS]
+    encoded = study.encode(np.sort(rows).tolist())
+    lengths = [len(pair) for pair in encoded]
+    tokens = sum(lengths)
+    is_drawn = np.zeros(tokens, np.bool_)
+    is_drawn[np.random.default_rng([study.seed, 4]).permutation(tokens)[:TOKENS]] = True
+    of_pair = np.split(is_drawn, np.cumsum(lengths)[:-1])
+    device = study.classifier.network.device
+    sample = []
+    for batch_rows in batches_by_length(lengths, BATCH_TOKENS):
+        batch = pack([encoded[row] for row in batch_rows], device=device, fill=False)
+        of_batch = np.concatenate([of_pair[batch_rows[index]] for index in batch.order])
+        sample.append((batch, torch.from_numpy(np.flatnonzero(of_batch)).to(device)))
+    return sample
+
+
+def _outputs(study: Study, sample: Sample, mask: Matrix) -> list[Floats32]:
+    """Return what leaves each layer under a mask at the drawn tokens, (tokens, D)."""
+    network = study.classifier.network
+    selection = network.selector.select(RowMasks(mask))
+    of_batches = []
+    with torch.inference_mode():
+        for batch, tokens in sample:
+            states = network.hidden_states(batch, selection, every_token=True)
+            next(states)  # what enters the first layer
+            of_batches.append([state[tokens].float().numpy(force=True) for state in states])
+    study.progress.advance()
+    return [np.concatenate(of_layer) for of_layer in zip(*of_batches, strict=True)]
 
 
 def cka(first: Floats32, second: Floats32) -> float:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from headroom.models.arrays import Bools, Ints
 from headroom.models.errors import ModelError
 from headroom.models.quality.bootstrap import MIN_QUERIES, MIN_TESTED
 from headroom.models.quality.labelled import DEFAULT, Columns, LabelledPair, iter_labelled, query_key
-from headroom.models.study.arrays import Bools, Ints
 
 MAX_PAIRS = 20_000
 """Of a larger file, a sample of whole queries is used."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from headroom.models.arrays import Bools, Floats
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.study import wording
-from headroom.models.study.arrays import Bools, Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

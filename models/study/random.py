@@ -7,10 +7,19 @@ from functools import partial
 
 import numpy as np
 
+from headroom.models.arrays import Floats
+from headroom.models.files import Json
 from headroom.models.masks.head_mask import HeadMask
-from headroom.models.quality.bootstrap import Draws, Estimate, Floats, Interval, estimate, standard_errors
+from headroom.models.quality.bootstrap import (
+    Draws,
+    Estimate,
+    Interval,
+    MetricDraws,
+    estimate,
+    standard_errors,
+)
 from headroom.models.study import plots
-from headroom.models.study.result import Figure, Finding, Json, Result, Section, Table
+from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.statistics import LEVEL, METRICS, Resamples, holm, values_of
 from headroom.models.study.study import Study
 from headroom.models.study.wording import METHODS, NAMES, TOO_FEW, layer_range, listed, p_value, percent
@@ -87,7 +96,7 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
         study.data, [mask.matrix for mask in masks], f"random heads of layers {name}"
     )
     rows = []
-    draws = defaultdict[float, list[dict[str, Draws]]](list)
+    draws = defaultdict[float, list[MetricDraws]](list)
     stage = study.stage(f"bands of layers {name}", grid)
     for (fraction, seed), mask, of_mask in zip(stage, masks, logits, strict=True):
         after = resamples.draws(study.runner.evaluation(study.data, of_mask))
@@ -101,9 +110,7 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
     return Curve(name, rows, changes, mean_of_masks(resamples, relative, weights))
 
 
-def _mean_changes(
-    resamples: Resamples, draws: list[dict[str, Draws]], weights: Floats
-) -> dict[str, Estimate]:
+def _mean_changes(resamples: Resamples, draws: list[MetricDraws], weights: Floats) -> dict[str, Estimate]:
     """Return the mean change of each metric over masks. draws: of each mask."""
     return {
         metric: mean_of_masks(resamples, [of_mask[metric] - intact for of_mask in draws], weights)
@@ -123,7 +130,7 @@ def _equivalence(curve: Curve, margin: float) -> list[Json]:
             "fraction": AT,
             "margin": margin,
             "delta": change.value,
-            "interval": [change.interval().low, change.interval().high],
+            "interval": change.interval().ends,
             "p_equivalent": p_raw,
             "p_adjusted": p_adjusted,
         }

@@ -5,7 +5,7 @@ import orjson
 from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
 from headroom.models.checkpoint.hub import locate
 from headroom.models.device import describe
-from headroom.models.files import write_whole
+from headroom.models.files import Json, write_whole
 from headroom.models.quality import evaluation
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.evaluation import Evaluation
@@ -14,7 +14,7 @@ from headroom.models.study.head_study import head_study
 from headroom.models.study.limits import limits
 from headroom.models.study.page import REPORT
 from headroom.models.study.pairs import Judged
-from headroom.models.study.result import Figure, Finding, Json, Result, Section, Table
+from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.study import FULL, ROUGH, Study
 from headroom.models.study.wording import NAMES
 
@@ -69,7 +69,7 @@ def _content(study: Study, result: Result, whole: Evaluation, baseline: dict[str
         "number_format": study.classifier.network.number_format,
         "device": describe(study.classifier.network.device),
         "baseline": {name: baseline[name].value for name in NAMES},
-        "baseline_interval": {name: [baseline[name].low, baseline[name].high] for name in NAMES},
+        "baseline_interval": {name: baseline[name].ends for name in NAMES},
         "random_order_ndcg10": whole.random_order_ndcg10(),
         "data": _source(study.data),
         "holdout": None if study.holdout is None else _source(study.holdout),

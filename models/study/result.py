@@ -10,10 +10,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 
-Json = dict[str, Any]
-"""Values of report.json by name."""
-
-
 @dataclass(frozen=True)
 class Table:
     """A table of the report; cells are plain text."""

@@ -22,14 +22,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headroom.models.arrays import Floats32
 from headroom.models.batch import PackedBatch, batches_by_length, pack
 from headroom.models.checkpoint.files import digest_of
+from headroom.models.checkpoint.tokenizer import Pairs
 from headroom.models.classifier import Classifier
 from headroom.models.files import write_whole
 from headroom.models.network import Network
 from headroom.models.quality.evaluation import Evaluation
 from headroom.models.selection import Chosen
-from headroom.models.study.arrays import Floats32
 from headroom.models.study.pairs import Judged
 
 BATCH_TOKENS = 2048
@@ -108,7 +109,7 @@ class Runner:
         """Return the evaluation under each mask. For thousands of masks, `logits` takes less memory."""
         return [self.evaluation(data, logits) for logits in self.logits(data, masks, what)]
 
-    def _part(self, pairs: Sequence[tuple[str, str]], masks: Floats32) -> Floats32:
+    def _part(self, pairs: Pairs, masks: Floats32) -> Floats32:
         """Return some pairs' logits (masks, pairs, grades), least relevant grade first, from the cache if
         they are there."""
         config = self.classifier.config
@@ -127,7 +128,7 @@ class Runner:
             write_whole(file, buffer.getvalue())
         return np.asarray(logits)
 
-    def _key(self, pairs: Sequence[tuple[str, str]], masks: Floats32) -> str:
+    def _key(self, pairs: Pairs, masks: Floats32) -> str:
         digest = hashlib.sha256(self.identity.encode())
         for query, title in pairs:
             digest.update(f"\0{len(query)}:{query}{title}".encode())

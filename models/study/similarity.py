@@ -7,10 +7,10 @@ import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
+from headroom.models.arrays import Floats, Ints
 from headroom.models.condense.search import jensen_shannon
 from headroom.models.numbers import percent
 from headroom.models.study import plots
-from headroom.models.study.arrays import Floats, Ints
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.statistics import mean_intervals
 from headroom.models.study.study import Study

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import false_discovery_control, norm
 
+from headroom.models.arrays import Floats
 from headroom.models.quality import metrics
 from headroom.models.quality.bootstrap import (
     MIN_TESTED,
     Draws,
     Estimate,
-    Floats,
     Interval,
+    MetricDraws,
     estimate,
     resample,
     standard_errors,
@@ -61,15 +62,15 @@ class Resamples:
         self.testable = len(whole.ranked_queries) >= MIN_TESTED
         self.intact = self.draws(whole)
 
-    def draws(self, evaluation: Evaluation) -> dict[str, Draws]:
+    def draws(self, evaluation: Evaluation) -> MetricDraws:
         """Return each of METRICS on the data and on every resample."""
         return evaluation.draws(self.counts, evaluation.of_grades)
 
-    def changes(self, draws: dict[str, Draws]) -> dict[str, Estimate]:
+    def changes(self, draws: MetricDraws) -> dict[str, Estimate]:
         """Return the paired change of each metric from the intact model."""
         return {name: self.estimate(draws[name] - intact) for name, intact in self.intact.items()}
 
-    def relative_changes(self, draws: dict[str, Draws]) -> dict[str, Estimate]:
+    def relative_changes(self, draws: MetricDraws) -> dict[str, Estimate]:
         """Return the paired change of each metric, relative to the intact model's value."""
         return {name: self.estimate(draws[name].relative_to(intact)) for name, intact in self.intact.items()}
 
@@ -78,7 +79,7 @@ class Resamples:
         return estimate(draws.values, standard_errors(draws.influences, self.counts), testable=self.testable)
 
 
-def values_of(draws: dict[str, Draws]) -> dict[str, float]:
+def values_of(draws: MetricDraws) -> dict[str, float]:
     """Return each metric on the data as they are."""
     return {name: float(of_metric.values[0]) for name, of_metric in draws.items()}
 
@@ -108,7 +109,7 @@ class Effect:
         intervals = {metric: change.interval() for metric, change in self.delta.items()}
         return {
             "delta": {metric: interval.value for metric, interval in intervals.items()},
-            "interval": {metric: [interval.low, interval.high] for metric, interval in intervals.items()},
+            "interval": {metric: interval.ends for metric, interval in intervals.items()},
             "relative": {metric: change.value for metric, change in self.relative.items()},
             "p_adjusted": self.p_change,
             "p_non_inferior": self.p_non_inferior,

@@ -9,9 +9,9 @@ from itertools import accumulate
 
 import numpy as np
 
+from headroom.models.arrays import Bools, Floats32, Ints
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from headroom.models.checkpoint.tokenizer_files import Piece
-from headroom.models.study.arrays import Bools, Floats32, Ints
 
 Split = Callable[[str], list[str]]
 """Takes a run of text without spaces and returns its words."""

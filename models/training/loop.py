@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from headroom.models.device import autocast, give_back_memory
 from headroom.models.errors import ModelError
+from headroom.models.files import Json
 from headroom.models.learner import Learner
 from headroom.models.quality.labelled import LabelledPair
 
@@ -36,9 +37,6 @@ WEIGHT_DECAY = 0.01
 DISTANCE_WEIGHT = 0.3
 """The weight of the expected grade's squared error in the loss, where the cross-entropy has 1."""
 
-SHARPNESS = 2.0
-"""How fast the ranking loss grows with a wrong order."""
-
 CHECKPOINT_SECONDS = 60.0
 """Time between two checkpoints: what a user who stops a run loses at most. Writing one takes seconds."""
 
@@ -47,50 +45,29 @@ CHECKPOINT_SECONDS = 60.0
 class Batch:
     """Encoded pairs and their targets.
 
-    labels: target distributions, (B, grades) float32. weights: (B,) float32. groups: (B,) int64, the same
-    number for pairs of one query, which are ranked.
+    labels: target distributions, (B, grades) float32. weights: (B,) float32.
     """
 
     pairs: Sequence[EncodedPair]
     labels: Tensor
     weights: Tensor
-    groups: Tensor
-
-    def split(
-        self, spans: Sequence[Sequence[int]], *, batch_tokens: int, rng: np.random.Generator
-    ) -> list[Batch]:
-        """Return batches of rows of similar length in a random order.
-
-        spans: rows that stay in one batch. batch_tokens: at most, unless one span has more.
-        """
-        lengths = [max(len(self.pairs[row]) for row in span) for span in spans]
-        batches = []
-        for chosen in grouped(lengths, batch_tokens=batch_tokens, sizes=[len(span) for span in spans]):
-            rows = [row for index in chosen for row in spans[index]]
-            pairs = [self.pairs[row] for row in rows]
-            batches.append(Batch(pairs, self.labels[rows], self.weights[rows], self.groups[rows]))
-        return [batches[index] for index in rng.permutation(len(batches))]
 
 
-def grouped(
-    lengths: Sequence[int], *, batch_tokens: int, sizes: Sequence[int] | None = None
-) -> list[list[int]]:
+B = TypeVar("B", bound=Batch)
+
+
+def grouped(lengths: Sequence[int], *, batch_tokens: int) -> list[list[int]]:
     """Group sequences of similar length, so that a group's padded size is at most `batch_tokens`.
 
-    sizes: if each item is several sequences that stay together, their number; `lengths` are of the longest.
-    Returns the indices of each group. An item longer than `batch_tokens` is a group of its own.
+    Returns the indices of each group. A sequence longer than `batch_tokens` is a group of its own.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     groups: list[list[int]] = []
-    sequences = 0
     for index in order:  # ascending, so the newest is the longest of its group
-        size = 1 if sizes is None else sizes[index]
-        if groups and lengths[index] * (sequences + size) <= batch_tokens:
+        if groups and lengths[index] * (len(groups[-1]) + 1) <= batch_tokens:
             groups[-1].append(index)
-            sequences += size
         else:
             groups.append([index])
-            sequences = size
     return groups
 
 
@@ -165,8 +142,8 @@ class Progress:
 
 def train(
     model: nn.Module,
-    loss_of: Callable[[Batch], Tensor],
-    make_round: Callable[[int], list[Batch]],
+    loss_of: Callable[[B], Tensor],
+    make_round: Callable[[int], list[B]],
     schedule: Schedule,
     checkpoint: Path,
     *,
@@ -278,11 +255,11 @@ def save(state: Any, path: Path) -> None:
     partial.replace(path)
 
 
-def read_saved(path: Path) -> dict[str, Any]:
+def read_saved(path: Path) -> Json:
     """Return a saved state. Raises ModelError if the file holds anything but tensors and plain values: such
     a file could run code."""
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        state: Json = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError):
         raise ModelError(
             f"{path} is damaged, or holds Python objects that could run code; remove it to begin anew"
@@ -300,17 +277,3 @@ def ordinal_loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     grades = torch.arange(logits.shape[-1], dtype=logits.dtype, device=logits.device)
     distance = (logits.softmax(-1) @ grades - targets @ grades) ** 2  # (B,)
     return ((likelihood + DISTANCE_WEIGHT * distance) * weights).sum() / weights.sum()
-
-
-def ranking_loss(logits: Tensor, targets: Tensor, groups: Tensor) -> Tensor:
-    """Return the logistic loss of each two pairs of a group whose grades differ, weighted by the difference.
-
-    RankNet (Burges et al. 2005) on the expected grades, which are what the service ranks by.
-    targets: (B, grades); groups: (B,). 0 if no two pairs of a group differ.
-    """
-    grades = torch.arange(logits.shape[-1], dtype=torch.float32, device=logits.device)
-    predicted = logits.float().softmax(-1) @ grades  # (B,)
-    wanted = targets @ grades  # (B,)
-    better_by = (wanted[:, None] - wanted).clamp(min=0) * (groups[:, None] == groups)  # (B, B)
-    losses = F.softplus(-SHARPNESS * (predicted[:, None] - predicted))
-    return (better_by * losses).sum() / better_by.sum().clamp(min=1e-6)

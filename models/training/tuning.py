@@ -29,12 +29,12 @@ from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, loa
 from headroom.models.classifier import Scores
 from headroom.models.compress.prune import write_checkpoint
 from headroom.models.device import resolve_device
-from headroom.models.files import write_whole
+from headroom.models.files import Json, write_whole
 from headroom.models.learner import Learner
 from headroom.models.quality.bootstrap import resample
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
-from headroom.models.quality.labelled import LabelledPair, query_key
-from headroom.models.training.job import FINGERPRINT, Options, TrainingRun, digest, prepare
+from headroom.models.quality.labelled import LabelledPair, digest, query_key
+from headroom.models.training.job import FINGERPRINT, Options, TrainingRun
 from headroom.models.training.loop import (
     Batch,
     Progress,
@@ -76,14 +76,12 @@ RANKING = ("spearman", "ndcg10")
 RESAMPLES = 2000
 
 
-def tune(run: TrainingRun | Options) -> dict[str, Any]:
+def tune(run: TrainingRun) -> Json:
     """Train, write the checkpoint, and return the content of its metrics.json.
 
     A run that was killed goes on, to the same weights, when it is started again with the same options and
-    files; its state is in `<out>.training/` until it is done. Raises ModelError for wrong data, options
-    or checkpoints.
+    files; its state is in `<out>.training/` until it is done.
     """
-    run = run if isinstance(run, TrainingRun) else prepare(run)
     options = run.options
     model = start(run.base, options.labels, options.seed).to(resolve_device(options.device))
     tokenizer = load_tokenizer(run.base, model.config).within(options.max_tokens)
@@ -92,20 +90,21 @@ def tune(run: TrainingRun | Options) -> dict[str, Any]:
     steps = planned([len(pair) for pair in pairs], model, options)
     sample = run.training[:LOSS_PAIRS]
     before = measure(model, tokenizer, run.validation, "start")
-    training_loss = {"before": loss_on(logits_of(model, tokenizer, sample), sample)}
+    before_on_sample = logits_of(model, tokenizer, sample)
     progress = train_epochs(run, model, tokenizer, pairs, steps)
     best = read_saved(options.work / "best.pt")
     model.load_state_dict(best["model"])
-    training_loss["after"] = loss_on(logits_of(model, tokenizer, sample), sample)
-    epochs = [
-        read_saved(_epoch_file(options, epoch))["logits"].numpy() for epoch in range(1, steps.epochs + 1)
-    ]
+    after_on_sample = logits_of(model, tokenizer, sample)
+    files = (_epoch_file(options, epoch) for epoch in range(1, steps.epochs + 1))
+    epochs = [read_saved(file)["logits"].numpy() for file in files]
     after = cross_fitted(epochs, run.validation)
-    validation_loss = {"before": loss_on(before, run.validation), "after": loss_on(after, run.validation)}
     metrics = {
         "schema": 1,
         **report(before, after, run.validation, options.seed),
-        "loss": {"training": training_loss, "validation": validation_loss},
+        "loss": {
+            "training": losses(before_on_sample, after_on_sample, sample),
+            "validation": losses(before, after, run.validation),
+        },
         "temperature": fitted_temperature(run.validation, epochs[best["epoch"] - 1]),
         "best_epoch": best["epoch"],
         "epochs": steps.epochs,
@@ -163,15 +162,20 @@ def train_epochs(
 ) -> Progress:
     """Train on the run's encoded pairs. After each epoch, measure it and keep the best one's weights."""
     options = run.options
-    whole = Batch(pairs, *targets(run.training, len(options.labels)), torch.zeros(len(pairs)))
+    labels, weights = targets(run.training, len(options.labels))
 
     def loss_of(batch: Batch) -> Tensor:
         return ordinal_loss(model(batch.pairs), batch.labels, batch.weights)
 
     def make_epoch(epoch: int) -> list[Batch]:
         rng = np.random.default_rng([options.seed, epoch])
-        rows = rng.permutation(len(pairs)).tolist()  # pairs of equal length meet others in each epoch
-        return whole.split([[row] for row in rows], batch_tokens=steps.batch_tokens, rng=rng)
+        shuffled = rng.permutation(len(pairs))  # pairs of equal length meet others in each epoch
+        groups = grouped([len(pairs[row]) for row in shuffled], batch_tokens=steps.batch_tokens)
+        batches = []
+        for index in rng.permutation(len(groups)):
+            rows = shuffled[groups[index]].tolist()
+            batches.append(Batch([pairs[row] for row in rows], labels[rows], weights[rows]))
+        return batches
 
     def after_step(progress: Progress) -> None:
         epoch, steps_into_epoch = divmod(progress.step, steps.batches)
@@ -212,7 +216,7 @@ def cross_fitted(epochs: Sequence[np.ndarray], pairs: Sequence[LabelledPair]) ->
     return logits
 
 
-def report(before: np.ndarray, after: np.ndarray, pairs: Sequence[LabelledPair], seed: int) -> dict[str, Any]:
+def report(before: np.ndarray, after: np.ndarray, pairs: Sequence[LabelledPair], seed: int) -> Json:
     """Return the figures of the logits before and after the training, (n, grades), and of their change.
 
     better: whether the interval of the change of NDCG@10, or of Spearman's correlation where no query has an
@@ -268,6 +272,11 @@ def loss_on(logits: np.ndarray, pairs: Sequence[LabelledPair]) -> float:
     return float(ordinal_loss(torch.from_numpy(logits), *targets(pairs, logits.shape[1])))
 
 
+def losses(before: np.ndarray, after: np.ndarray, pairs: Sequence[LabelledPair]) -> dict[str, float]:
+    """Return the training loss of the logits before and after the training."""
+    return {"before": loss_on(before, pairs), "after": loss_on(after, pairs)}
+
+
 def keep_if_best(file: Path, model: Learner, key: tuple[float, float], epoch: int) -> None:
     """Save the weights of an epoch, unless those in the file are of one that was as good. key: `order`'s."""
     if not file.exists() or tuple(read_saved(file)["order"]) < key:
@@ -277,17 +286,21 @@ def keep_if_best(file: Path, model: Learner, key: tuple[float, float], epoch: in
 def start(base: Path, labels: Sequence[str], seed: int) -> Learner:
     """Return a checkpoint's model before training. What a plain encoder lacks of a classifier is random.
 
-    The checkpoint's order of labels and its temperature are folded into its last layer, so that training goes
-    on from the probabilities that the checkpoint serves.
+    The checkpoint's order of labels and its calibration are folded into its last layer, so that training goes
+    on from the probabilities that the checkpoint serves; a decoder's last layer has no bias to take one up.
     """
     torch.manual_seed(seed)
     config = read_config(base)
     raw = read_raw(base)
-    graded = replace(config, labels=tuple(labels), label_order=tuple(range(len(labels))), temperature=1.0)
+    graded = replace(
+        config, labels=tuple(labels), label_order=tuple(range(len(labels))), temperature=1.0, bias=(0.0,)
+    )
     tensors = read_tensors(base, graded, new_classifier=True)
     if len(config.labels) == len(labels):
         for name in {"classifier.weight", "classifier.bias"} & tensors.keys():
             tensors[name] = tensors[name].float()[list(config.label_order)] / config.temperature
+        if "classifier.bias" in tensors:
+            tensors["classifier.bias"] += torch.tensor(config.bias)
 
     def rate(*names: str) -> float:
         for name in names:
@@ -314,19 +327,19 @@ def fitted_temperature(pairs: Sequence[LabelledPair], logits: np.ndarray) -> flo
     return float(np.exp(minimize_scalar(loss, bounds=(np.log(0.2), np.log(5.0)), method="bounded").x))
 
 
-def finish(run: TrainingRun, model: Learner, metrics: dict[str, Any]) -> dict[str, Any]:
+def finish(run: TrainingRun, model: Learner, metrics: Json) -> Json:
     """Write the checkpoint with its metrics.json, and return the content of that. metrics: its entries."""
     options = run.options
     draft = options.work / "checkpoint"
     shutil.rmtree(draft, ignore_errors=True)
     ours = read_raw(run.base).get("headroom") or {}
-    ours = {name: value for name, value in ours.items() if name != "label_order"}
+    ours = {name: value for name, value in ours.items() if name not in ("label_order", "bias")}
     write_learner(draft, model, run.base, headroom={**ours, "temperature": metrics["temperature"]})
     written = orjson.dumps(metrics, option=orjson.OPT_INDENT_2)  # an undefined figure becomes null
     (draft / "metrics.json").write_bytes(written + b"\n")
     put_in_place(draft, options.out)
     shutil.rmtree(options.work)
-    plain: dict[str, Any] = orjson.loads(written)
+    plain: Json = orjson.loads(written)
     return plain
 
 

@@ -25,8 +25,8 @@ from headroom.service.errors import (
     QueueFull,
     RequestTimeout,
     UnsupportedMediaType,
-    shortened,
 )
+from headroom.service.sentences import shortened
 
 MAX_DEPTH = 32
 """The deepest nesting of a request's JSON; `[]` has depth 1."""

@@ -16,11 +16,11 @@ It imports neither ray nor the application, and costs a few microseconds a reque
 
 import os
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable
 
 import orjson
 from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headroom.service.api.errors import to_shaped_response
 from headroom.service.errors import (
@@ -32,12 +32,6 @@ from headroom.service.errors import (
     ServiceError,
     Unavailable,
 )
-
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 # Compared in lower case with "_" for "-", as Serve does.
 _STEERING = (b"x_request_timeout_seconds", b"x_request_disconnect_disabled", b"x_session_id")
@@ -69,7 +63,7 @@ def middlewares() -> list[Middleware]:
 class Edge:
     """Wraps one ASGI application of Ray Serve."""
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
         # In the replica's own server, no answer at all means that our application raised; in the proxy, that
         # the replica died during the request.

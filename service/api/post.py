@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from headroom.service.api.body import parse, read
@@ -92,13 +93,15 @@ class PostRoute(APIRoute):
     here. Errors leave as exceptions, for `RequestMiddleware`.
 
     shapes: the kinds of bodies by the field that tells them from the others; the first one that is there
-    counts. default: the kind without any of the fields.
+    counts. default: the kind without any of the fields. untyped: the kind, without any of the fields, of a
+    body without a Content-Type that no browser sent; None: refused.
     """
 
     def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         assert self.body_field is not None
         self.default = RequestShape(self.body_field.field_info.annotation, endpoint)  # type: ignore[arg-type]
+        self.untyped: RequestShape | None = None
         self.shapes: dict[str, RequestShape] = {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,7 +114,7 @@ class PostRoute(APIRoute):
         request.key = scope["state"].get("key")
         with request.app.state.held.of_request() as hold:
             content, config_version = await self._answer(request, receive, hold)
-        response = _response(content, request, config_version)
+        response = _response(content, request, config_version, self.status_code or 200)
         await response(scope, receive, send)
 
     async def _answer(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> tuple[Any, str]:
@@ -119,7 +122,8 @@ class PostRoute(APIRoute):
         scope = request.scope
         settings = request.settings
         value = await self.read_body(request, receive, hold)
-        shape = self.default
+        is_typed = bool(request.headers.get("content-type"))
+        shape = self.default if is_typed or self.untyped is None else self.untyped
         if self.shapes and isinstance(value, dict):
             shape = next((self.shapes[field] for field in self.shapes if field in value), shape)
         if shape.errors is not None:
@@ -140,8 +144,18 @@ class PostRoute(APIRoute):
 
     async def read_body(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> Any:
         """Return the JSON value of the body. hold: as `read` takes it. Raises ServiceError."""
-        content = await read(receive, request.headers, request.settings, hold)
+        takes_untyped = self.untyped is not None and not _is_from_browser(request.headers)
+        types = ("",) if takes_untyped else ()
+        content = await read(receive, request.headers, request.settings, hold, other_types=types)
         return parse(content, max_parts=request.settings.max_json_parts)
+
+
+def _is_from_browser(headers: Headers) -> bool:
+    """Return whether a browser sent a POST: it names the page in Origin, or how the page relates to us.
+
+    https://fetch.spec.whatwg.org, "Origin header"; https://www.w3.org/TR/fetch-metadata.
+    """
+    return "origin" in headers or "sec-fetch-site" in headers
 
 
 async def answer(work: Coroutine[Any, Any, T], receive: Receive, *, timeout_s: float) -> T:
@@ -225,7 +239,7 @@ def check_ready(request: Request) -> None:
         raise NotReady(reason)
 
 
-def _response(value: Any, request: Post, config_version: str) -> Response:
+def _response(value: Any, request: Post, config_version: str, status: int) -> Response:
     """Write an answer as JSON. That of a scoring route brings its timings, for a header and the metrics.
 
     config_version: of the config that it was made under.
@@ -237,12 +251,12 @@ def _response(value: Any, request: Post, config_version: str) -> Response:
     else:
         timing = getattr(value, "timing_ms", None)
     if timing is None:
-        return json_response(value)
+        return json_response(value, status=status)
     current().set_latencies(timing.queue, timing.inference)
     began = time.perf_counter()
     headers = {"x-config-version": config_version, "server-timing": timing.server_timing(), **headers}
     content = value if isinstance(value, bytes) else to_json(value)
-    response = Response(content, 200, headers, media_type="application/json")
+    response = Response(content, status, headers, media_type="application/json")
     request.app.state.metrics.stages(
         tokenize=timing.tokenize / 1000,
         queue=timing.queue / 1000,

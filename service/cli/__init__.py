@@ -6,6 +6,7 @@ Nothing but `main` is here, so that Ctrl-C in that second ends the program as it
 import sys
 
 from headroom.models.commands.terminal import EXIT_STATUS
+from headroom.models.errors import one_line
 
 
 def main() -> None:
@@ -26,13 +27,8 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        print(f"headroom: {_reason(error)}", file=sys.stderr)
+        message: object = error
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            message = f"{error.filename}: {error.strerror}"  # without "[Errno 21]"
+        print(f"headroom: {one_line(message)}", file=sys.stderr)
         sys.exit(1)
-
-
-def _reason(error: Exception) -> str:
-    """Return the error as one line."""
-    text = str(error)
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        text = f"{error.filename}: {error.strerror}"  # without "[Errno 21]"
-    return " ".join(text.split()) or type(error).__name__

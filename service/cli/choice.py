@@ -87,6 +87,23 @@ def resolve(network: Network) -> Variant:
     return _resolve_with_model(network)[0]
 
 
+def both(network: Network) -> tuple[Variant, Variant]:
+    """Return the config's default variant, and the variant and mask that the options name."""
+    form = None if network.mask is None else read_form(network.mask)
+    setup = read_setup(network.model, network.config, network.device, network.dtype)
+    default = setup.live.default_variant
+    live = setup.only(list(dict.fromkeys([default, network.variant or default])))
+
+    from headroom import Classifier
+    from headroom.service.scoring.catalog import BASE, build_catalog
+
+    def load(path: str | None) -> Classifier:
+        return Classifier.load(path, setup.device, setup.dtype)
+
+    catalog = build_catalog(live, {BASE: load(setup.model)}, load)
+    return catalog.choose(default, None), catalog.choose(network.variant, form, with_units=True)
+
+
 def network_of(network: Network) -> tuple[Classifier, HeadMask]:
     """Return the classifier and the mask that the options name."""
     variant = resolve(network)
@@ -105,13 +122,9 @@ def _resolve_with_model(network: Network) -> tuple[Variant, Classifier]:
             directory = locate(entry.checkpoint or setup.model, setup.model)
             check_masks(live.model_copy(update={"variants": (entry,)}), directory, form)
 
-    from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
-    from headroom.service.scoring.catalog import BASE, build_catalog
+    from headroom.service.scoring.catalog import load_catalog  # torch comes after the checks without it
 
-    def load(path: str | None) -> Classifier:
-        return Classifier.load(path, setup.device, setup.dtype)
-
-    catalog = build_catalog(live, {BASE: load(setup.model)}, load)
+    catalog = load_catalog(live, setup.model, setup.device, setup.dtype)
     return catalog.choose(None, form, with_units=True), catalog.base
 
 

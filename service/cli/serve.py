@@ -19,7 +19,7 @@ from headroom.service.config.edits import FileState, LiveEdits, pinned, read_sta
 from headroom.service.config.file import ConfigFile, Overrides, load
 from headroom.service.config.settings import InvalidConfig
 from headroom.service.ray import environment, preflight
-from headroom.service.ray.notices import AccessLogCopier
+from headroom.service.ray.notices import AccessLogCopier, Notices
 from headroom.service.ray.processes import StopSignal, Watchdog, adopt_orphans, end_run, run_in_thread
 from headroom.service.ray.run_directory import RunDirectory
 
@@ -117,7 +117,8 @@ def _serve(
     run = directory.path
     drain_timeout_s = config.settings.drain_timeout_s
     environment.prepare(run, request_timeout_s=config.settings.request_timeout_s)
-    lines = AccessLogCopier(run) if config.settings.access_log != "off" else None
+    access_log = AccessLogCopier(run) if config.settings.access_log != "off" else None
+    notices = Notices(run)
     _say("starting Ray")
     adopt_orphans()
     watchdog = Watchdog(partial(end_run, directory), stop.is_set, drain_timeout_s + STOP_S)
@@ -128,7 +129,8 @@ def _serve(
 
         preflight.check_schema(path, config)
         cluster = Cluster(run, stop.is_set)
-        notices: threading.Thread | None = None
+        # An edit can take a minute, and what replicas tell the operator must be shown meanwhile.
+        shown = threading.Thread(target=_watch_notices, args=(notices, stop), daemon=True)
         status = 1
         try:
             cluster.start()
@@ -136,28 +138,26 @@ def _serve(
             cluster.deploy(config)
             if cluster.wait_until_running(_say):
                 _print(f"headroom is ready at {config.url}", sys.__stdout__)
-                if lines is not None:
-                    lines.start()
+                if access_log is not None:
+                    access_log.start()
                 apply = partial(_apply, cluster, run, stop, path)
                 edits = LiveEdits(
                     path, seen, overrides, config, apply=apply, say=_say, show_refused=cluster.show_refused
                 )
-                # An edit can take a minute, and what replicas tell the operator must be shown meanwhile.
-                notices = threading.Thread(target=_watch_notices, args=(cluster, stop), daemon=True)
-                notices.start()
+                shown.start()
                 while not stop.wait(WATCH_S):
                     edits.look()
             _say("stopping after the accepted requests are answered (repeat to stop at once)")
             status = 0
         finally:
             cluster.drain(drain_timeout_s)
-            if notices is not None:
-                notices.join(2 * WATCH_S)
-                _show_notices(cluster)  # what was written until the replicas ended
+            if shown.ident is not None:  # it was started
+                shown.join(2 * WATCH_S)
+                _show_notices(notices)  # what was written until the replicas ended
             watchdog.close()
             cluster.end()
-            if lines is not None:
-                lines.stop()
+            if access_log is not None:
+                access_log.stop()
             # Instead of Ray's own handlers, which talk to processes that are gone.
             atexit.register(os._exit, status)
 
@@ -184,15 +184,15 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, conf
     return rollout.apply(cluster, config)
 
 
-def _watch_notices(cluster: Cluster, stop: StopSignal) -> None:
+def _watch_notices(notices: Notices, stop: StopSignal) -> None:
     """Show what the run's processes tell the operator, until the service stops."""
     while not stop.is_set():
-        _show_notices(cluster)
+        _show_notices(notices)
         time.sleep(WATCH_S)
 
 
-def _show_notices(cluster: Cluster) -> None:
-    for line in cluster.read_notices():
+def _show_notices(notices: Notices) -> None:
+    for line in notices.read():
         _say(line)
 
 

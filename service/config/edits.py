@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headroom.models.checkpoint.files import bytes_of_weights, check_files, digest_of
 from headroom.models.checkpoint.hub import locate
-from headroom.models.errors import UnsupportedCheckpoint
+from headroom.models.errors import UnsupportedCheckpoint, one_line
 from headroom.models.files import read_bytes
 from headroom.service.config.file import ConfigFile, ConfigFileError, Overrides, load, read
 from headroom.service.config.settings import LiveConfig
@@ -77,8 +77,7 @@ class LiveEdits:
         except ConfigFileError as error:
             reason = str(error)
         except Exception as error:
-            message = " ".join(str(error).split()) or type(error).__name__
-            reason = f"{self.path}: {message}"
+            reason = f"{self.path}: {one_line(error)}"
         self.is_refused = reason is not None
         self.show_refused(self.is_refused)
         if reason is not None:

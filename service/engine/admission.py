@@ -36,21 +36,21 @@ class Admission:
         self.max_request_tokens = max(self.max_request_tokens, tokens)
         if not waiting:
             return
+
+        def refuse_above(limit: float, number: float, message: str | None = None) -> None:
+            if number > limit:
+                excess = min(number - limit, waiting)
+                raise QueueFull(self.rate.retry_after(excess), message=message)
+
         queued_ahead = self.queue.ahead_of(tokens)
-        max_waiting = 2 * self.max_queue_tokens + self.max_request_tokens
-        excesses: list[tuple[float, str | None]] = [  # tokens over each limit, and the message
-            (queued_ahead - self.max_queue_tokens, None),
-            (waiting + tokens - max_waiting, None),
-        ]
+        refuse_above(self.max_queue_tokens, queued_ahead)
+        refuse_above(2 * self.max_queue_tokens + self.max_request_tokens, waiting + tokens)
         rate = self.rate.per_second
         if rate is not None:
             ahead = in_flight_tokens + queued_ahead
-            excesses.append((ahead - self.max_wait_s * rate, None))
+            refuse_above(self.max_wait_s * rate, ahead)
             if seconds_left > 0:  # a late request gets 504 from the scheduler, not 429
-                excesses.append((ahead + tokens - seconds_left * rate, TOO_LATE))
-        for excess, message in excesses:
-            if excess > 0:
-                raise QueueFull(self.rate.retry_after(min(excess, waiting)), message=message)
+                refuse_above(seconds_left * rate, ahead + tokens, TOO_LATE)
 
     def is_in_time(self, tokens: int, *, in_flight_tokens: int, seconds_left: float) -> bool:
         """Return whether this number of tokens would be done in the seconds left, at the measured rate.

@@ -183,7 +183,8 @@ class Engine:
         The smallest runs twice: the weights of a set of live heads are sliced when the set comes a second
         time. On a GPU so does the largest, because kernels are compiled at the first.
         """
-        largest = 1 + max(0, batch_tokens - row.tokens) // added_tokens([row, row])[1]
+        first, further = added_tokens([row, row])  # a further row shares the prefix of the first
+        largest = 1 + max(0, batch_tokens - first) // further
         counts = [1, 1, largest] if self.device_type == "cpu" else [1, largest, 1, largest]
         rate = 0.0
         if self._wide is not self._narrow:

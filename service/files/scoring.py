@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headroom.models.batch import batches_by_length, in_halves
-from headroom.models.checkpoint.chunks import ChunkedPair, LongTitles, best_chunks, encode_chunks
+from headroom.models.checkpoint.chunks import Chunk, ChunkedPair, LongTitles, best_chunks, encode_chunks
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.classifier import Classifier
 from headroom.models.cores import cores
 from headroom.models.device import is_out_of_memory
 from headroom.models.masks.head_mask import RowMasks
@@ -22,7 +21,7 @@ from headroom.service.engine.threads import forward_pool
 from headroom.service.files.options import ScoreOptions
 from headroom.service.files.reading import Window
 from headroom.service.files.writing import encode, encode_rejects
-from headroom.service.scoring.catalog import BASE, Variant, build_catalog
+from headroom.service.scoring.catalog import Variant, load_catalog
 
 
 class Encoded(NamedTuple):
@@ -53,11 +52,7 @@ class WindowScorer:
 
     def __init__(self, options: ScoreOptions) -> None:
         self.options = options
-
-        def load(path: str | None) -> Classifier:
-            return Classifier.load(path, options.device, options.dtype)
-
-        self.catalog = build_catalog(options.live, {BASE: load(options.model)}, load)
+        self.catalog = load_catalog(options.live, options.model, options.device, options.dtype)
         self._variants = [
             self.catalog.choose(column.variant, column.mask, with_units=True) for column in options.columns
         ]
@@ -125,7 +120,7 @@ class WindowScorer:
         return in_halves(run, rows, self.device)
 
     def _collect(self, group: _Group) -> tuple[dict[str, Sequence[Any]], np.ndarray]:
-        """Return the values of a group's rows by kind, and whether each row's logits are finite.
+        """Wait for a group's logits. Return the values of its pairs by kind, and which pairs' are finite.
 
         Kinds that another model of the job has, such as grades, are None.
         """
@@ -133,22 +128,25 @@ class WindowScorer:
         logits = np.empty((len(group.encoded), len(classifier.config.labels)), np.float32)
         for rows, future in group.batches:
             logits[rows] = future.result()
-        pairs: Sequence[EncodedPair | ChunkedPair] = group.encoded
-        values: dict[str, Sequence[Any]] = {}
+        chunks: Sequence[Chunk | None] = ()
         if group.chunks:
             best, chunks = best_chunks(classifier.scores(logits).raw_score.tolist(), group.chunks)
             logits = logits[best]
-            pairs = group.chunks
-            values["chunk"] = [None if chunk is None else asdict(chunk) for chunk in chunks]
         finite: np.ndarray = np.asarray(np.isfinite(logits).all(axis=1))
         scores = classifier.scores(np.where(finite[:, None], logits, 0))
-        values |= {"score": list(scores.score), "truncated": [pair.truncated for pair in pairs]}
+        values: dict[str, Sequence[Any]] = {
+            "score": list(scores.score),
+            "truncated": [pair.truncated for pair in group.chunks or group.encoded],
+            "chunk": [None if chunk is None else asdict(chunk) for chunk in chunks],
+        }
         if classifier.grades:
-            values["grade"] = scores.grade.tolist()
-            values["label"] = [classifier.grades[grade] for grade in scores.grade]
-            values["expected_grade"] = list(scores.expected_grade)
-            values["probabilities"] = list(scores.probabilities)
-        nothing = [None] * len(pairs)
+            values |= {
+                "grade": scores.grade.tolist(),
+                "label": [classifier.grades[grade] for grade in scores.grade],
+                "expected_grade": list(scores.expected_grade),
+                "probabilities": list(scores.probabilities),
+            }
+        nothing = [None] * len(finite)
         return {kind: values.get(kind, nothing) for kind in self.options.kinds}, finite
 
 

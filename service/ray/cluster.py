@@ -23,7 +23,6 @@ from headroom.models.cores import cores
 from headroom.service.config.file import ConfigFile
 from headroom.service.config.settings import EXPERIMENTS_WAIT
 from headroom.service.ray import autoscaling, environment, patches
-from headroom.service.ray.notices import Notices
 from headroom.service.ray.processes import (
     descendants_named,
     ignoring_signals_in_children,
@@ -85,7 +84,6 @@ class Cluster:
         self._application = ""
         self._handle: Any = None
         self.deployed: ConfigFile | None = None
-        self.read_notices = Notices(run).read
 
     def start(self) -> None:
         """Start Ray in processes that receive no stop signals. Raises Ray's own errors."""

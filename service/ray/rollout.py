@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ray.serve.schema import ApplicationStatus
 
@@ -49,12 +49,12 @@ def apply(cluster: Cluster, config: ConfigFile) -> str | None:
             # So that no replica keeps checkpoints that only the refused config needs.
             _refusal(cluster, previous)
         return reason
-    # A recorded start cannot be taken back: new experiments start when every replica has the config.
+    # A recorded start cannot be taken back: new experiments start when every replica has the config. The
+    # first replica records the starts for all, so one that cannot does not matter then.
     starts_experiments = bool(set(config.live.experiments) - set(previous.live.experiments))
-    if starts_experiments:
-        reason = _deploy(cluster, config, may_start=False)
-    if reason is None:
-        reason = _deploy(cluster, config, starts_experiments=starts_experiments)
+    reason = _deploy(cluster, config, may_start=not starts_experiments)
+    if starts_experiments and reason is None:
+        reason = _deploy(cluster, config, one_is_enough=True)
     if reason is None or cluster.is_stopping():
         return reason
     problem = _deploy(cluster, previous)
@@ -75,59 +75,84 @@ def _refusal(cluster: Cluster, config: ConfigFile) -> str | None:
     except Exception as error:  # no replica answers, or one died meanwhile
         return f"not every replica could check it ({type(error).__name__}); save it again"
     reasons = [answer for answer in answers if answer is not None]
-    return _refused_by(reasons, len(answers))
+    return _refused_by(reasons, len(answers)) if reasons else None
 
 
 def _deploy(
-    cluster: Cluster, config: ConfigFile, *, may_start: bool = True, starts_experiments: bool = False
+    cluster: Cluster, config: ConfigFile, *, may_start: bool = True, one_is_enough: bool = False
 ) -> str | None:
     """Deploy a config and wait until each replica has it. Returns why not all have it, or None.
 
     may_start: as `Cluster.deploy` takes it.
-    starts_experiments: whether every replica has it already, and now its experiments may start. The first
-        replica records the starts for all, so one is enough, and one that cannot does not matter then.
+    one_is_enough: wait for one replica only, and give up only once all of them refuse.
     """
     try:
         cluster.deploy(config, may_start=may_start)
     except NoAnswer as error:
         return str(error)
-    maximum_applied = -1
-    replicas = 0
-    deadline = 0.0
+    progress = RolloutProgress()
+    maximum_applied = 0
+    deadline = time.monotonic() + APPLY_TIMEOUT_S
     while not cluster.is_stopping():
-        states: list[tuple[str, str]] = []
-        is_settled = False
         with contextlib.suppress(Exception):  # a replica or Serve's controller died: another one is started
-            application = cluster.status()
-            states = cluster.ask_all("edit_state", config.live.version, may_start)
-            replicas = _count(application, ("STARTING", "RECOVERING", *SERVING))
-            is_running = application.status == ApplicationStatus.RUNNING
-            is_settled = is_running and len(states) == _count(application, SERVING)
-        reasons = [reason for state, reason in states if state == "refused"]
-        applied = [state for state, _ in states].count("applied")
-        if applied and (starts_experiments or (is_settled and applied == len(states))):
+            progress = _progress(cluster, config, may_start)
+        if progress.is_finished or (one_is_enough and progress.applied):
             return None
-        is_late = applied <= maximum_applied and time.monotonic() > deadline
-        if reasons and (is_late or not starts_experiments or len(reasons) == len(states)):
-            return _refused_by(reasons, replicas)
-        if is_late and maximum_applied < replicas:
-            others = f"and no other has in the last {APPLY_TIMEOUT_S:g} s"
-            return f"{maximum_applied} of {replicas} replicas have applied it, {others}"
-        if is_late:
-            return f"Ray Serve has not finished the update in {APPLY_TIMEOUT_S:g} s"
-        if applied > maximum_applied:
-            maximum_applied = applied
+        refused = len(progress.reasons)
+        if refused and (refused == progress.replicas or not one_is_enough):
+            return _problem(progress)
+        if progress.applied > maximum_applied:
+            maximum_applied = progress.applied
             deadline = time.monotonic() + APPLY_TIMEOUT_S
+        elif time.monotonic() > deadline:
+            return _problem(progress)
         time.sleep(POLL_S)
     return "the service stops before every replica has it"
 
 
-def _refused_by(reasons: Sequence[str], replicas: int) -> str | None:
-    """Return one sentence for the reasons of the replicas that refuse a config, or None if none does."""
-    if not reasons:
-        return None
-    count = "" if len(reasons) == replicas else f"{len(reasons)} of {replicas} replicas refused it: "
-    return f"{count}{reasons[0]}"
+class RolloutProgress(NamedTuple):
+    """How far the replicas are with a config.
+
+    replicas: their number, with those that start. applied: how many have it. reasons: of those that refuse
+    it. is_finished: whether all have it, and Serve has finished the update.
+    """
+
+    replicas: int = 0
+    applied: int = 0
+    reasons: Sequence[str] = ()
+    is_finished: bool = False
+
+
+def _progress(cluster: Cluster, config: ConfigFile, may_start: bool) -> RolloutProgress:
+    """Ask Serve and all replicas that it lists. Raises their errors."""
+    application = cluster.status()
+    states = cluster.ask_all("edit_state", config.live.version, may_start)
+    applied = [state for state, _ in states].count("applied")
+    serving = _count(application, SERVING)
+    is_running = application.status == ApplicationStatus.RUNNING
+    return RolloutProgress(
+        replicas=serving + _count(application, ("STARTING", "RECOVERING")),
+        applied=applied,
+        reasons=[reason for state, reason in states if state == "refused"],
+        is_finished=is_running and 0 < applied == len(states) == serving,
+    )
+
+
+def _problem(progress: RolloutProgress) -> str:
+    """Return why some replicas do not have the config."""
+    if progress.reasons:
+        return _refused_by(progress.reasons, progress.replicas)
+    if progress.applied < progress.replicas:
+        others = f"and no other has in the last {APPLY_TIMEOUT_S:g} s"
+        return f"{progress.applied} of {progress.replicas} replicas have applied it, {others}"
+    return f"Ray Serve has not finished the update in {APPLY_TIMEOUT_S:g} s"
+
+
+def _refused_by(reasons: Sequence[str], replicas: int) -> str:
+    """Return one sentence for the reasons of the replicas that refuse a config."""
+    if len(reasons) == replicas:
+        return reasons[0]
+    return f"{len(reasons)} of {replicas} replicas refused it: {reasons[0]}"
 
 
 def _count(application: Any, states: Sequence[str]) -> int:

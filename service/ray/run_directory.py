@@ -31,9 +31,9 @@ class RunDirectory:
         MEMORY, or a plain directory on a system without MEMORY.
     """
 
-    def __init__(self, parent: Path = PARENT) -> None:
-        sweep(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    def __init__(self) -> None:
+        sweep()
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=PARENT))
         if os.access(MEMORY, os.W_OK):
             (MEMORY / self.path.name).mkdir(mode=0o700)
             memory(self.path).symlink_to(MEMORY / self.path.name)
@@ -67,11 +67,11 @@ def memory(run: Path) -> Path:
     return run / "memory"
 
 
-def sweep(parent: Path = PARENT) -> None:
+def sweep() -> None:
     """Remove the directories of this user's ended runs, but keep the latest one that failed."""
     with contextlib.ExitStack() as locks:
         ended = []
-        for directory in parent.glob(f"{PREFIX}*"):
+        for directory in PARENT.glob(f"{PREFIX}*"):
             lock = _lock_of_ended(directory)
             if lock is not None:
                 locks.enter_context(lock)

@@ -6,9 +6,10 @@ path, another mask under the same name, or a longer window never meets an old sc
 """
 
 import secrets
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import count
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -34,32 +35,23 @@ class ScoreCache:
         # Callers choose texts and masks. Without the secret they could look for two with the same key.
         self._secret = secrets.token_bytes(32)
         self._numbers: WeakKeyDictionary[Classifier, int] = WeakKeyDictionary()
-        self._loaded = 0
+        self._count = count()
 
     def recall(self, rows: Sequence[PairRow]) -> list[tuple[bytes, PairRow]]:
         """Give the rows that were scored before their results; return the others with their keys."""
         missing: list[tuple[bytes, PairRow]] = []
-        known: dict[Classifier, tuple[list[PairRow], list[bytes]]] = {}
-        networks: dict[tuple[Classifier, int], blake2b] = {}
-        for row in rows:
-            classifier = row.lane.classifier
-            if (network := networks.get((classifier, id(row.mask)))) is None:
-                network = networks[classifier, id(row.mask)] = self._network(classifier, row.mask)
-            hashed = network.copy()
-            hashed.update(row.pair.query_tokens.to_bytes(4))
-            hashed.update(row.pair.ids.tobytes())
-            key = hashed.digest()
+        known: defaultdict[Classifier, list[tuple[PairRow, bytes]]] = defaultdict(list)
+        for key, row in zip(self._keys(rows), rows, strict=True):
             logits = self._logits.get(key)
             if logits is None:
                 missing.append((key, row))
-                continue
-            self._logits.move_to_end(key)
-            known_rows, known_logits = known.setdefault(classifier, ([], []))
-            known_rows.append(row)
-            known_logits.append(logits)
-        for classifier, (known_rows, known_logits) in known.items():
-            matrix = np.frombuffer(b"".join(known_logits), np.float32).reshape(len(known_rows), -1)
-            for row, score in zip(known_rows, row_scores(classifier, matrix), strict=True):
+            else:
+                self._logits.move_to_end(key)
+                known[row.lane.classifier].append((row, logits))
+        for classifier, recalled in known.items():
+            matrix = np.frombuffer(b"".join(logits for _, logits in recalled), np.float32)
+            scores = row_scores(classifier, matrix.reshape(len(recalled), -1))
+            for (row, _), score in zip(recalled, scores, strict=True):
                 row.result = score
         return missing
 
@@ -71,11 +63,22 @@ class ScoreCache:
                 if len(self._logits) > self._size:
                     self._logits.popitem(last=False)
 
+    def _keys(self, rows: Sequence[PairRow]) -> Iterator[bytes]:
+        """Yield the key of each row."""
+        networks: dict[tuple[Classifier, int], blake2b] = {}
+        for row in rows:
+            classifier_and_mask = row.lane.classifier, id(row.mask)
+            if classifier_and_mask not in networks:
+                networks[classifier_and_mask] = self._network(row.lane.classifier, row.mask)
+            hashed = networks[classifier_and_mask].copy()
+            hashed.update(row.pair.query_tokens.to_bytes(4))
+            hashed.update(row.pair.ids.tobytes())
+            yield hashed.digest()
+
     def _network(self, classifier: Classifier, mask: HeadMask) -> blake2b:
         """Return the hash of what scores a row, to which its tokens are to be added."""
         if classifier not in self._numbers:
-            self._loaded += 1
-            self._numbers[classifier] = self._loaded
+            self._numbers[classifier] = next(self._count)
         # Not the mask's id: of its 48 bits, another mask with the same can be found.
         parts = self._numbers[classifier].to_bytes(8), mask.matrix.tobytes(), mask.structure
         digest = blake2b(key=self._secret, digest_size=KEY_BYTES)

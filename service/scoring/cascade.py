@@ -118,8 +118,8 @@ def next_stage(titles: int, keeps: Sequence[Keep], stage: int) -> int:
 def comparable_scores(
     scores: Floats,
     stages: NDArray[np.int64],
-    floor: float | None = None,
-    raw_scores: RawScores | None = None,
+    floor: float | None,
+    raw_scores: Floats,
 ) -> Floats:
     """Return scores whose order is that of the cascade: a later stage's titles first, then by raw score.
 
@@ -127,11 +127,10 @@ def comparable_scores(
     before it. So a score changes by no more than it must, equal scores of one stage stay equal, and the last
     stage's never change.
 
-    scores, stages, raw_scores: (titles,) of one query; the scores rise with the raw scores, which are the
-        scores themselves by default.
+    scores, stages, raw_scores: (titles,) of one query; the scores rise with the raw scores.
     floor: no score falls below it, where titles may become equal; None: there is none.
     """
-    order = np.lexsort((-(scores if raw_scores is None else raw_scores), -stages))
+    order = np.lexsort((-raw_scores, -stages))
     sorted_scores = scores[order]
     sorted_stages = stages[order]
     is_tied = (np.diff(sorted_scores) == 0) & (np.diff(sorted_stages) == 0)  # with the title before it

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from headroom.models.arrays import Floats
 from headroom.models.condense.local import Titles, distributions, with_unknown
-from headroom.models.condense.search import Condensed, Floats, Steps, Task, search
+from headroom.models.condense.search import Condensed, Steps, Task, search
 from headroom.models.condense.words import read_words
 from headroom.service.engine.request import Deadline
 from headroom.service.engine.threads import PairRow, mark_prefixes
@@ -38,7 +39,7 @@ class Condenser:
     ) -> CondenseResponse:
         """Choose the words under one variant and mask."""
         variant = await self.scorer.choose(catalog, request.variant, request.head_mask)
-        current().set_columns([(variant.name, variant.mask.id)], len(request.titles))
+        current().set_columns([variant.names], len(request.titles))
         return await _Run(self, request, variant, deadline).answer()
 
     def close(self) -> None:

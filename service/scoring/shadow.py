@@ -11,7 +11,6 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -47,25 +46,23 @@ class ShadowRequest:
 
 
 class Shadow:
-    """Draws requests and scores them under every arm. Belongs to the event loop.
+    """Draws requests, whatever their units and arms, and scores them under every arm.
 
-    draw: a number in [0, 1), independent of unit and arm.
+    Belongs to the event loop.
     """
 
-    def __init__(
-        self, experiments: LiveExperiments, scorer: Scorer, draw: Callable[[], float] = random.random
-    ) -> None:
+    def __init__(self, experiments: LiveExperiments, scorer: Scorer) -> None:
         self._experiments = experiments
         self._scorer = scorer
-        self._draw = draw
         self._waiting: deque[ShadowRequest] = deque()
         self._chars = 0
         self._work = asyncio.Event()
 
     def offer(self, catalog: Catalog, request: ScoreRequest) -> None:
         """Draw whether to score this request again, later. Never waits."""
-        for config in catalog.config.assigner.shadowed(self._experiments.ledger.standings):
-            if self._draw() < config.shadow:
+        assigner = self._experiments.assigner(catalog.config.assigner)
+        for config in assigner.shadowed(self._experiments.ledger.standings):
+            if random.random() < config.shadow:
                 chars = sum(len(query) + len(title) for query, title in request.texts())
                 self._waiting.append(ShadowRequest(config, catalog, request, chars))
                 self._chars += chars

@@ -11,6 +11,7 @@ import torch
 from tokenizers import Tokenizer
 
 from default_model.drawers import LISTS, SENTENCES, all_sources
+from default_model.grouped_batches import GroupedBatch, ranking_loss
 from default_model.mixture import mixed_groups
 from default_model.recipes import (
     RECIPES,
@@ -28,7 +29,6 @@ from default_model.yardstick import LISTED
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.classifier import Scores
-from headroom.models.training.loop import Batch, ranking_loss
 from tests.checkpoints import write_checkpoint
 
 
@@ -81,7 +81,7 @@ def test_the_starting_model_keeps_its_opinion_of_graded_pairs_and_has_none_of_ra
     teacher = untuned(base).eval()
     tokenizer = PairTokenizer.load(base, max_tokens=32, vocab_size=teacher.config.vocab_size)
     pairs = tokenizer.encode([("angle bracket", "steel angle"), ("red lamp", "usb charger")])
-    batch = Batch(pairs, torch.eye(5)[[4, 0]], torch.tensor([1.0, 0.0]), torch.zeros(2))
+    batch = GroupedBatch(pairs, torch.eye(5)[[4, 0]], torch.tensor([1.0, 0.0]), torch.zeros(2))
     targets = softened(batch, teacher, 0.75)
     with torch.no_grad():
         own = teacher(pairs).softmax(-1)

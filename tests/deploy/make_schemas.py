@@ -5,10 +5,12 @@ Tests check `deploy/` with them. All are from projects under the Apache License 
 - rayservice: KubeRay 1.7.0 (59d663a), helm-chart/kuberay-operator/crds/ray.io_rayservices.yaml
 - servicemonitor, podmonitor, prometheusrule: Prometheus operator 0.93 (6adcebc),
   example/prometheus-operator-crd
+- servingruntime, inferenceservice: KServe 0.20 (aaac4e2), config/crd/full
+- scaledobject: KEDA 2.20 (8b4f083), config/crd/bases
 - compose: the Compose specification (170098b), schema/compose-spec.json, put there without its descriptions
 
 What the definition does not name is an error, as with `kubectl --validate=strict`. Descriptions are left out,
-and so are pods: they are checked as pods.
+and so are pods: they are checked as pods. KServe's own fields of a pod or a container are kept.
 """
 
 import json
@@ -18,6 +20,9 @@ from typing import Any
 
 import yaml
 
+OF_KSERVE = {"model", "modelFormat", "supportedModelFormats"}
+"""Its own objects and lists in a pod or a container."""
+
 
 def strict(node: Any) -> Any:
     """Return the schema without prose and extensions, closed to unknown fields."""
@@ -25,8 +30,15 @@ def strict(node: Any) -> Any:
         return [strict(item) for item in node]
     if not isinstance(node, dict):
         return node
-    if "containers" in node.get("properties", {}):
-        return {"type": "object"}
+    properties = node.get("properties", {})
+    if "containers" in properties or {"env", "image"} <= properties.keys():
+        if not OF_KSERVE & properties.keys():
+            return {"type": "object"}
+        kept = {
+            name: strict(value) if name in OF_KSERVE or value["type"] not in ("object", "array") else {}
+            for name, value in properties.items()
+        }
+        return {"type": "object", "properties": kept, "additionalProperties": False}
     kept = {
         key: {name: strict(value) for name, value in content.items()}
         if key == "properties"
@@ -43,7 +55,7 @@ def strict(node: Any) -> Any:
 
 
 def main() -> None:
-    (version,) = (item for item in yaml.safe_load(sys.stdin)["spec"]["versions"] if item["name"] == "v1")
+    (version,) = (item for item in yaml.safe_load(sys.stdin)["spec"]["versions"] if item["storage"])
     schema = strict(version["schema"]["openAPIV3Schema"])
     schema["properties"]["metadata"] = {"type": "object"}
     file = Path(__file__).with_name("schemas.json")

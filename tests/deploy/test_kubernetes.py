@@ -19,6 +19,7 @@ from headroom.service.config import file as config_file
 from headroom.service.config.settings import LiveConfig, Settings
 from headroom.service.config.variants import VariantConfig
 from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.observe.metrics import Metrics
 from headroom.service.ray import environment
 from headroom.service.ray.autoscaling import ByTokens
 from tests.clients import environments
@@ -66,6 +67,7 @@ ASKED: dict[str, dict[str, Any]] = {
         "database": {"secret": "headroom-database"},
         "userConfig": EXPERIMENT,
     },
+    "keda": {"autoscaling": {"enabled": False}, "replicas": None},
     "unknown value": {"replica": 3},
     "experiments alone": {"userConfig": EXPERIMENT},
     "misspelt variant": {"userConfig": {"variants": [{"name": "full", "headmask": "0.0"}]}},
@@ -86,7 +88,7 @@ def answer() -> dict[str, Any]:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         pytest.skip("helm-sdkpy holds Helm for Linux on x86-64 only")
     ingress = yaml.safe_load((DEPLOY / "helm" / "ingress.yaml").read_text("utf-8"))
-    objects = [*manifests().values(), *monitoring().values(), *pods(), ingress]
+    objects = [*manifests().values(), *monitoring().values(), *pods(), pod_of_kserve(), ingress]
     asked = {"chart": str(CHART), "values": [IMAGE | values for values in ASKED.values()], "objects": objects}
     return environments.run("deploy", Path(__file__).parent / "ask_kubernetes.py", **asked)
 
@@ -97,7 +99,7 @@ def charts(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     made = {
         name: found for name, found in zip(ASKED, answer["installs"], strict=True) if isinstance(found, list)
     }
-    assert list(made) == ["plain", "full", "edited", "gpu"], answer["installs"]
+    assert list(made) == ["plain", "full", "edited", "gpu", "keda"], answer["installs"]
     return {name: {kind_of(thing): thing for thing in objects} for name, objects in made.items()}
 
 
@@ -135,6 +137,25 @@ def pods() -> list[dict[str, Any]]:
 OURS = {"matchLabels": {"app": "headroom"}}
 
 
+def kserve() -> dict[str, dict[str, Any]]:
+    """The manifests for KServe, by kind."""
+    documents = yaml.safe_load_all((DEPLOY / "kserve" / "headroom.yaml").read_text("utf-8"))
+    return {document["kind"]: document for document in documents}
+
+
+def pod_of_kserve() -> dict[str, Any]:
+    """The pod of the serving runtime, as Kubernetes' schemas can check it."""
+    spec = kserve()["ServingRuntime"]["spec"]
+    spec = {name: spec[name] for name in ("containers", "volumes")}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kserve"}, "spec": spec}
+
+
+def scaled_object() -> dict[str, Any]:
+    """KEDA's way of scaling the chart's Deployment."""
+    document: dict[str, Any] = yaml.safe_load((DEPLOY / "helm" / "scaledobject.yaml").read_text("utf-8"))
+    return document
+
+
 def pod_labels(chart: dict[str, Any]) -> dict[str, str]:
     labels: dict[str, str] = chart["Deployment"]["spec"]["template"]["metadata"]["labels"]
     return labels
@@ -154,10 +175,22 @@ def test_kubernetes_takes_every_object_with_no_unknown_field(answer: dict[str, A
     assert answer["invalid"] == []
 
 
-@pytest.mark.parametrize("kind", ["ServiceMonitor", "PrometheusRule", "PodMonitor", "RayService"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "ServiceMonitor",
+        "PrometheusRule",
+        "PodMonitor",
+        "RayService",
+        "ServingRuntime",
+        "InferenceService",
+        "ScaledObject",
+    ],
+)
 def test_the_operators_take_their_objects(kind: str, charts: dict[str, dict[str, Any]]) -> None:
     schema = SCHEMAS[kind.lower()]
-    for made in (manifests(), monitoring(), charts["full"]):
+    scaled = {"ScaledObject": scaled_object()}
+    for made in (manifests(), monitoring(), charts["full"], kserve(), scaled):
         if kind in made:
             thing = made[kind]
             jsonschema.Draft7Validator(schema).validate(thing)
@@ -211,6 +244,38 @@ def test_the_rules_in_the_cluster_are_those_that_promtool_tries(charts: dict[str
     (ray,) = worker["spec"]["containers"]
     assert [endpoint["port"]] == [port["name"] for port in ray["ports"]]
     assert (endpoint["path"], endpoint["authorization"]) == ("/metrics", {"credentials": credentials})
+
+
+def test_keda_scales_the_charts_pods_by_metrics_that_there_are(charts: dict[str, dict[str, Any]]) -> None:
+    """With the values that the file names, the chart leaves the number of pods to KEDA."""
+    spec = scaled_object()["spec"]
+    target = spec["scaleTargetRef"]
+    deployment = charts["keda"]["Deployment"]
+    assert (target["kind"], target["name"]) == (deployment["kind"], deployment["metadata"]["name"])
+    assert deployment["spec"].get("replicas") is None
+    assert "HorizontalPodAutoscaler" not in charts["keda"]
+    names = set(
+        re.findall(r"headroom_\w+", " ".join(trigger["metadata"]["query"] for trigger in spec["triggers"]))
+    )
+    assert names == {"headroom_queue_tokens", "headroom_shed_total"}
+    scraped = Metrics().render().decode()
+    assert all(f"# TYPE {name.removesuffix('_total')}" in scraped for name in names)
+
+
+def test_kserve_runs_the_chart_s_container(charts: dict[str, dict[str, Any]]) -> None:
+    runtime = kserve()["ServingRuntime"]
+    service = kserve()["InferenceService"]
+    (ours,) = runtime["spec"]["containers"]
+    predictor = service["spec"]["predictor"]
+    assert predictor["model"]["runtime"] == runtime["metadata"]["name"]
+    assert predictor["model"]["modelFormat"]["name"] == runtime["spec"]["supportedModelFormats"][0]["name"]
+    mounts = {mount["mountPath"] for mount in container(charts["plain"])["volumeMounts"]}
+    assert {mount["mountPath"] for mount in ours["volumeMounts"]} == mounts - {"/etc/headroom"}
+    port = ours["args"][ours["args"].index("--port") + 1]
+    assert runtime["spec"]["annotations"]["prometheus.kserve.io/port"] == port
+    assert {
+        ours[probe]["httpGet"]["port"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")
+    } == {int(port)}
 
 
 def test_a_runbooks_address_leads_to_the_entry_of_its_alert(charts: dict[str, dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from headroom.loadtest import arrivals
 from headroom.loadtest.alarm import clock
 from headroom.loadtest.judging import invalid_because
 from headroom.loadtest.plan import make_plan
-from headroom.loadtest.running import client_process
+from headroom.loadtest.running import client_process, find
 from headroom.loadtest.server import free_port
 from tests.loadtest.measuring import measure
 from tests.loadtest.servers import reference
@@ -36,7 +36,7 @@ def test_a_result_larger_than_the_pipe_waits_for_its_reader() -> None:
         ours, theirs = context.Pipe()
         with socket.socket(fileno=os.dup(theirs.fileno())) as same:
             same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the system makes it some 4 KiB
-        process = context.Process(target=client_process, args=(plan, "127.0.0.1", theirs))
+        process = context.Process(target=client_process, args=(plan, find(server.url), theirs))
         process.start()
         theirs.close()
         try:

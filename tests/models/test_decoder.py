@@ -11,12 +11,11 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from headroom import HeadMask, UnsupportedCheckpoint
 from headroom.models.compress.prune import prune
-from headroom.models.training.tuning import tune
 from tests.checkpoints import load, random_pairs, write_int8
 from tests.decoders import FAMILIES, SHORT, write_decoder
 from tests.families import edit_config
 from tests.models.reference import reference
-from tests.models.training.test_tuning import short_run, write_pairs
+from tests.models.training.test_tuning import short_run, tune, write_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -15,12 +15,11 @@ from headroom.models.compress.prune import prune
 from headroom.models.study import kinds
 from headroom.models.study.search.plans import gradients
 from headroom.models.training import tuning
-from headroom.models.training.tuning import tune
 from tests import decoders, own_code
 from tests.checkpoints import load, random_pairs, write_int8
 from tests.families import write_family
 from tests.models.study.data import judged, study
-from tests.models.training.test_tuning import short_run, write_pairs
+from tests.models.training.test_tuning import short_run, tune, write_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-import models
+import headroom.models
 from headroom.models.batch import PackedBatch, pack
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.checkpoint.tokenizer import EncodedPair
@@ -32,7 +32,7 @@ from headroom.models.networks import build
 from headroom.models.ops.torch import Tensors, TorchOps
 
 CPU = torch.device("cpu")
-OURS = str(Path(models.__file__).parent)
+OURS = str(Path(headroom.models.__file__).parent)
 PASSES = 3
 """How often each mask comes: new, when its weights are copied, and when they are there."""
 BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 0.15}

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from headroom.models.arrays import Floats
 from headroom.models.condense.words import chinese_splitter
+from headroom.models.files import Json
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.study import plots
-from headroom.models.study.arrays import Floats
 from headroom.models.study.pairs import Judged
-from headroom.models.study.result import Figure, Finding, Json, Result, Section, Table
+from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.roles.scores import RoleScores, role_scores, segmentation_scores
 from headroom.models.study.statistics import JUDGED, LEVEL, Resamples, permutation_p
 from headroom.models.study.study import Head, Heads, Study
@@ -196,7 +197,7 @@ def _ranked(scores: RoleScores, heads: Heads) -> list[Json]:
             "head": heads[i][1],
             "score": float(scores.score[i]),
             "excess": scores.excess[i].value,
-            "interval": [scores.excess[i].low, scores.excess[i].high],
+            "interval": scores.excess[i].ends,
             "p_adjusted": float(scores.p_adjusted[i]),
             "holds": bool(scores.holds[i]),
         }

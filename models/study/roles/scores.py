@@ -15,9 +15,9 @@ from itertools import product
 
 import numpy as np
 
+from headroom.models.arrays import Bools, Floats, Floats32
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.quality.bootstrap import Interval
-from headroom.models.study.arrays import Bools, Floats, Floats32
 from headroom.models.study.statistics import LEVEL, mean_intervals
 from headroom.models.study.study import Study
 from headroom.models.study.words import Split, Words

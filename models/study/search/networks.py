@@ -7,11 +7,11 @@ from functools import cached_property, partial
 
 import numpy as np
 from scipy.special import log_softmax
-from torch import Tensor
 
+from headroom.models.arrays import Bools, Floats, Floats32
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.checkpoint.hub import locate
-from headroom.models.checkpoint.tensors import read_tensors
+from headroom.models.checkpoint.tensors import TensorDict, read_tensors
 from headroom.models.classifier import Classifier
 from headroom.models.compress.prune import cut, intact_mask
 from headroom.models.device import in_turns, one_thread
@@ -20,7 +20,6 @@ from headroom.models.networks import build
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.speed import speedup
-from headroom.models.study.arrays import Bools, Floats, Floats32
 from headroom.models.study.pairs import Judged
 from headroom.models.study.runner import Runner
 from headroom.models.study.study import Study
@@ -52,7 +51,7 @@ class Networks:
         self._sample = study.data.take(study.data.spread(SAMPLE, study.seed))
 
     @cached_property
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> TensorDict:
         """Return the checkpoint's tensors."""
         return read_tensors(locate(self.study.model), self.study.classifier.config)
 
@@ -111,7 +110,8 @@ class Networks:
 
     def _log_probabilities(self, classifier: Classifier, name: str) -> Floats:
         logits = self._logits(classifier, self._sample, name, "candidates").astype(np.float64)
-        return np.asarray(log_softmax(logits / classifier.config.temperature, axis=1))
+        config = classifier.config
+        return np.asarray(log_softmax(logits / config.temperature + np.array(config.bias), axis=1))
 
     def _logits(self, classifier: Classifier, data: Judged, name: str, what: str) -> Floats32:
         """Return a classifier's logits, (n, grades). name: distinguishes it in the cache."""

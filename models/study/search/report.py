@@ -6,12 +6,13 @@ from functools import partial
 
 import numpy as np
 
+from headroom.models.files import Json
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_TESTED
 from headroom.models.quality.evaluation import Evaluation
 from headroom.models.study import plots
-from headroom.models.study.result import Figure, Json, Result, Section, Table
+from headroom.models.study.result import Figure, Result, Section, Table
 from headroom.models.study.search.compute import Candidate, SearchResult, measure
 from headroom.models.study.statistics import TESTED_METRICS, NonInferiority, permutation_p
 from headroom.models.study.study import Study

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from headroom.service.api.clients.base import (
+    RankingRequest,
     ScoredBy,
     TokenUsage,
     by_relevance,
@@ -57,7 +58,10 @@ class Meta(TypedDict):
         dict[str, int],
         doc("`search_units`: one for each 100 documents, the last ones rounded up."),
     ]
-    tokens: Annotated[dict[str, int], doc("`input_tokens`: scored, the query counted with each document.")]
+    tokens: Annotated[
+        dict[str, int],
+        doc("`input_tokens`: scored, the query counted with each document; `output_tokens`: 0."),
+    ]
     warnings: Annotated[list[str], doc("Which documents were truncated, or are empty.")]
 
 
@@ -88,7 +92,7 @@ class RankedResult(TypedDict):
 class RerankAnswer(ScoredBy):
     """The documents, most relevant first."""
 
-    id: Annotated[str, doc("New for each answer.")]
+    id: Annotated[str, doc("New for each answer; of an interleaved one, its impression.")]
     object: Annotated[Literal["rerank"], doc("What this is.")]
     created: Annotated[int, doc("Unix seconds.")]
     results: Annotated[list[RankedResult], doc("The most relevant first.")]
@@ -96,7 +100,7 @@ class RerankAnswer(ScoredBy):
     usage: TokenUsage
 
 
-class RerankRequest(PromptedRequest):
+class RerankRequest(RankingRequest, PromptedRequest):
     """A rerank request as Cohere (version 1), Jina and vLLM take it."""
 
     model_config = example(
@@ -105,7 +109,7 @@ class RerankRequest(PromptedRequest):
         rank_fields=["title", "text"],
         return_documents=True,
     )
-    servers: ClassVar[tuple[str, ...]] = ("Cohere", "Jina", "vLLM")
+    servers: ClassVar[tuple[str, ...]] = ("Cohere", "Jina", "vLLM", "Xinference")
     answers: ClassVar[tuple[Any, ...]] = (RerankAnswer,)
     version: ClassVar[str] = "1"
     """Cohere's version, as the answer says it; version 2 returns no documents."""
@@ -134,6 +138,11 @@ class RerankRequest(PromptedRequest):
     max_tokens_per_query: TokensPerQuery = None
     truncate_prompt_tokens: TruncatePromptTokens = None
 
+    @property
+    def documents_shown(self) -> int | None:
+        """The number of documents that the answer shows, the best ones; None: all."""
+        return self.top_n
+
     def reading_limits(self) -> dict[str, Any]:
         """Return how much of each document to read."""
         return reading_fields(self.max_tokens_per_doc, self.truncate_prompt_tokens, self.max_chunks_per_doc)
@@ -159,13 +168,13 @@ class RerankRequest(PromptedRequest):
             results = [one | {"document": self.returned(one["index"])} for one in results]
         advice = " max_tokens_per_doc or max_chunks_per_doc reads more of them."
         return {
-            "id": str(uuid.uuid4()),
+            "id": response.impression or str(uuid.uuid4()),
             "object": "rerank",
             "results": results,
             "meta": {
                 "api_version": {"version": self.version},
                 "billed_units": {"search_units": math.ceil(len(response.results) / UNIT_DOCUMENTS)},
-                "tokens": {"input_tokens": response.usage.tokens},
+                "tokens": {"input_tokens": response.usage.tokens, "output_tokens": 0},
                 "warnings": warnings_of(response, "" if self.reading_limits() else advice),
             },
             "usage": usage_of(response),
@@ -182,11 +191,17 @@ class CohereV2Request(RerankRequest):
     version = "2"
 
 
+class LlamaCppRequest(RerankRequest):
+    """A rerank request at llama.cpp's other names of /v1/rerank."""
+
+    servers = ("llama.cpp",)
+
+
 class InfinityRequest(RerankRequest):
     """A rerank request as Infinity takes it at its own path."""
 
     model_config = example(query="angle bracket", documents=["Wood deck screws", "12-Gauge Angle"])
-    servers = ("Infinity", "vLLM")
+    servers: ClassVar[tuple[str, ...]] = ("Infinity", "vLLM")
 
     def returned(self, index: int) -> Any:
         """Return how a result shows its document: as text, to vLLM's clients as an object."""

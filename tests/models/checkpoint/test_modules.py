@@ -12,8 +12,8 @@ import torch
 from headroom import Classifier, HeadMask, UnsupportedCheckpoint
 from headroom.models.compress.prune import prune
 from headroom.models.training.job import Options
-from headroom.models.training.tuning import tune
 from tests.checkpoints import WORDS, write_checkpoint
+from tests.models.training.test_tuning import tune
 from tests.modernberts import write_ettin
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", " ".join(WORDS)), ("a", "b c")]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
 
+from headroom.models.arrays import Floats
 from headroom.models.condense.search import (
     METHODS,
     Condensed,
-    Floats,
     Task,
     jensen_shannon,
     largest_cost,

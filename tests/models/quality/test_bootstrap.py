@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from headroom.models.arrays import Floats
 from headroom.models.quality import metrics
 from headroom.models.quality.bootstrap import (
     Draws,
     Estimate,
-    Floats,
     draws,
     estimate,
     resample,

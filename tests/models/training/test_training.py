@@ -1,8 +1,6 @@
-"""The training loop: a kill costs nothing, targets keep their mean, batches keep their budget and never part
-the titles of a query, whose order the ranking loss looks at."""
+"""The training loop: a kill costs nothing, targets keep their mean, batches keep their budget."""
 
 import itertools
-import math
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +10,7 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
+from default_model.grouped_batches import GroupedBatch
 from default_model.mixture import Example
 from default_model.tuning import batches_of
 from headroom.models.checkpoint.config import read_config
@@ -25,7 +24,6 @@ from headroom.models.training.loop import (
     graded_target,
     grouped,
     ordinal_loss,
-    ranking_loss,
     train,
 )
 from tests.checkpoints import write_checkpoint
@@ -43,14 +41,12 @@ def test_a_target_keeps_its_mean_and_its_mass() -> None:
         assert sum(at * share for at, share in enumerate(target)) == pytest.approx(grade)
 
 
-@pytest.mark.parametrize("sizes", [None, [2, 5, 1, 3, 1, 2, 1, 4]])
-def test_every_item_is_in_one_batch_and_batches_keep_their_budget(sizes: list[int] | None) -> None:
+def test_every_pair_is_in_one_batch_and_batches_keep_their_budget() -> None:
     lengths = [7, 31, 8, 8, 30, 5, 64, 6]
-    groups = grouped(lengths, batch_tokens=32, sizes=sizes)
+    groups = grouped(lengths, batch_tokens=32)
     assert sorted(index for group in groups for index in group) == list(range(8))
     for group in groups:
-        sequences = sum(1 if sizes is None else sizes[index] for index in group)
-        assert max(lengths[index] for index in group) * sequences <= 32 or len(group) == 1
+        assert max(lengths[index] for index in group) * len(group) <= 32 or len(group) == 1
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +67,7 @@ def run(base: Path, work: Path, stop: Callable[[], None] | None = None) -> Learn
         model.register_forward_pre_hook(lambda *_: stop())
     tokenizer = PairTokenizer.load(base, max_tokens=32, vocab_size=model.config.vocab_size)
 
-    def make_round(index: int) -> list[Batch]:
+    def make_round(index: int) -> list[GroupedBatch]:
         groups = [
             [Example(query, f"{title} {query}", graded_target((at + index) % 5))]
             for at, (query, title) in enumerate(pairwise(WORDS))
@@ -88,7 +84,8 @@ def run(base: Path, work: Path, stop: Callable[[], None] | None = None) -> Learn
 
 def test_a_step_moves_the_weights_as_transformers_own_network_would(base: Path) -> None:
     theirs, ours = BertForSequenceClassification.from_pretrained(base), learner(base)
-    ours.rates = 0.0, 0.0
+    ours.dropout = 0.0
+    ours.attention_dropout = 0.0
     rng, targets = np.random.default_rng(0), TARGETS[[3, 0, 2]]
     pairs = [random_pair(rng, length, theirs.config.vocab_size) for length in (9, 4, 23)]
     for pair, target in zip(pairs, targets, strict=True):
@@ -141,36 +138,6 @@ def test_the_rate_rises_stays_and_falls_to_nothing() -> None:
     assert all(after <= before for before, after in pairwise(rates[50:]))
 
 
-def logits(*grades: float) -> torch.Tensor:
-    """Return logits whose expected grades are nearly these whole ones."""
-    return 50 * TARGETS[[int(grade) for grade in grades]]
-
-
-def test_wrong_orders_within_a_query_cost_and_greater_differences_more() -> None:
-    def loss(grades: tuple[int, ...], truth: list[int], queries: list[int]) -> float:
-        return float(ranking_loss(logits(*grades), TARGETS[truth], torch.tensor(queries)))
-
-    right, wrong, equal = (loss(pair, [4, 1], [0, 0]) for pair in ((4, 1), (1, 4), (2, 2)))
-    assert right < equal < wrong
-    assert equal == pytest.approx(math.log(2))
-    assert loss((0, 4), [4, 0], [0, 1]) == 0  # titles of other queries are not compared
-    far_wrong, near_wrong = (loss(four, [4, 0, 2, 1], [0, 0, 1, 1]) for four in ((0, 1, 2, 1), (1, 0, 1, 2)))
-    assert far_wrong > near_wrong
-
-
-def test_a_batch_numbers_the_titles_of_one_query_alike(tiny_checkpoint: Path) -> None:
-    tokenizer = PairTokenizer.load(tiny_checkpoint, max_tokens=32, vocab_size=1 << 20)
-    groups = [
-        [Example(query, f"{query} {'lamp ' * n}", graded_target(n % 5)) for n in range(1 + number % 4)]
-        for number, query in enumerate(["red", "sofa", "drill", "towel"] * 5)
-    ]
-    batches = batches_of(groups, tokenizer, batch_tokens=200, seed=0)
-    assert sum(len(batch.weights) for batch in batches) == sum(map(len, groups))
-    numbers = [set(batch.groups.tolist()) for batch in batches]
-    assert len(numbers) == len(batches) > 1
-    assert sum(map(len, numbers)) == len(set().union(*numbers)) == len(groups)
-
-
 def test_a_long_training_is_never_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -178,7 +145,7 @@ def test_a_long_training_is_never_silent(
     clock = itertools.count(0.0, 2.0)  # looked at three times a step
     monkeypatch.setattr(loop.time, "monotonic", lambda: next(clock))
     model = torch.nn.Linear(2, 1)
-    batch = Batch([], torch.zeros(1), torch.zeros(1), torch.zeros(1))
+    batch = Batch([], torch.zeros(1), torch.zeros(1))
     caplog.set_level("INFO")
     train(
         model,

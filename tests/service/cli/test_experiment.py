@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.events import Action, Exposure, Outcome
@@ -123,10 +124,14 @@ def test_a_report_for_people_and_for_programs(
     shown = run("experiment", "report", "prune20", "--url", url, "--out", str(shared))
     assert "Stop: Every arm was rolled back to control." in shared.read_text(encoding="utf-8")
     assert "STOP: Every arm was rolled back to control." in shown.out
+    assert shown.out.endswith(f"\n{shared}\n")
     running, handler.detail = handler.detail, handler.detail | {"status": "shipped", "shipped": "pruned"}
     over = run("experiment", "report", "prune20", "--url", url).out
     assert "shipped, traffic 0.2, rolled back: pruned, everybody gets pruned" in over
     assert "AT THE END: Every arm was rolled back to control." in over
+    handler.detail = running | {"status": "stopped"}
+    over = run("experiment", "report", "prune20", "--url", url).out
+    assert "stopped, traffic 0.2, rolled back: pruned, everybody gets the default" in over
     handler.detail = running
     for part in (
         "prune20: running, traffic 0.2, rolled back: pruned",
@@ -164,12 +169,70 @@ def test_changes_carry_their_reason_and_the_key(
     assert {headers["authorization"] for _, _, headers, _ in handler.asked} == {"Bearer secret"}
 
 
+ENTRY = """\
+name: prune20
+salt: "2026-12"
+arms: [{name: control, variant: full}, {name: pruned, variant: pruned20}]
+metrics: [{name: click, margin: 0.02}]
+"""
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_an_experiment_is_started_from_a_file_and_a_ship_rolled_back(
+    run: Run, service: tuple[str, type[Service]], tmp_path: Path, is_listed: bool
+) -> None:
+    url, handler = service
+    handler.detail["report"] = None
+    file = tmp_path / "prune20.yaml"
+    listed = "experiments:\n  - " + ENTRY.replace("\n", "\n    ").rstrip()
+    file.write_text(listed if is_listed else ENTRY)
+    entry = yaml.safe_load(ENTRY)
+    assert "prune20: running" in run("experiment", "start", str(file), "--url", url, "--key", "secret").out
+    assert json.loads(run("experiment", "start", str(file), "--url", url, "--json").out) == handler.detail
+    assert (
+        "prune20: running" in run("experiment", "rollback", "prune20", "--url", url, "--reason", "slow").out
+    )
+    assert [(path, body) for _, path, _, body in handler.asked] == [
+        ("/v1/experiments", entry),
+        ("/v1/experiments", entry),
+        ("/v1/experiments/prune20/rollback", {"reason": "slow"}),
+    ]
+    assert handler.asked[0][2]["authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "not an experiment (a mapping with `name`, `salt` and `arms`)"),
+        ("experiments: []", "experiments must hold exactly one experiment"),
+        (f"experiments: [{{{'a: 1'}}}, {{{'a: 1'}}}]", "experiments must hold exactly one experiment"),
+        (ENTRY.replace("0.02", "2"), "metrics[0].margin: a relative margin is a share of control's value"),
+        (ENTRY.replace("[{name: control, variant: full}, ", "["), "arms: List should have at least 2 items"),
+        (ENTRY + "salt: again\n", "line 5: the key 'salt' stands twice"),
+        (ENTRY.replace('"2026-12"', "2026"), "salt: Input should be a valid string; put it in quotes"),
+    ],
+)
+def test_a_file_that_is_no_experiment_is_refused_before_the_service_is_asked(
+    run: Run, tmp_path: Path, content: str, reason: str
+) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(content)
+    error = run("experiment", "start", str(file), "--url", "http://127.0.0.1:1", status=1).err
+    assert error.startswith(f"headroom: {file}")
+    assert reason in error
+    assert error.count("\n") == 1
+    missing = run("experiment", "start", str(tmp_path / "none.yaml"), status=1).err
+    assert missing == f"headroom: {tmp_path / 'none.yaml'}: No such file or directory\n"
+
+
 def test_what_the_service_refuses_is_one_line(run: Run, service: tuple[str, type[Service]]) -> None:
     url, _ = service
     unknown = run("experiment", "report", "unknown", "--url", url, status=1)
     assert unknown.err == "headroom: no such experiment\n"
     locked = run("experiment", "stop", "locked", "--url", url, status=1)
     assert "give it by --key, or in HEADROOM_API_KEY" in locked.err
+    wrong = run("experiment", "stop", "locked", "--url", url, "--key", "another", status=1)
+    assert wrong.err == "headroom: the service does not know this API key (--key, or HEADROOM_API_KEY)\n"
     nobody = run("experiment", "stop", "prune20", "--url", "http://127.0.0.1:1", status=1)
     refused = "no answer from http://127.0.0.1:1: Connection refused; does it run there? --url names another"
     assert nobody.err == f"headroom: {refused}\n"

@@ -108,6 +108,17 @@ def test_nobody_needs_to_read_what_the_service_says(monkeypatch: pytest.MonkeyPa
             ": args.dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16'",
         ),
         ("http_options:", "http_options: [1]\nthese:", ": http_options must be a mapping"),
+        (
+            "import_path: headroom.service.ray:build",
+            "import_path: service.ray:build",
+            ": write headroom.service.ray:build in place of service.ray:build, its name in version 0.2",
+        ),
+        (
+            "user_config:",
+            "autoscaling_config: {policy: {policy_function: service.ray.autoscaling:ByTokens}}\n"
+            "        user_config:",
+            ": write headroom.service.ray.autoscaling:ByTokens in place of service.ray.autoscaling:ByTokens",
+        ),
     ],
 )
 def test_whatever_is_wrong_with_the_config_is_said_in_one_line(

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from ray._private.services import JEMALLOC_SO
 
-from headroom.service.ray import environment
+from headroom.service.ray import environment, run_directory
 from headroom.service.ray.environment import FIRST_PORT, PORTS, RUNS, first_port
 from headroom.service.ray.run_directory import MEMORY, RunDirectory, memory, sweep
 from tests.service.running import Server
@@ -75,14 +75,22 @@ def test_a_run_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 RUN = """
 import sys, pathlib
-from headroom.service.ray.run_directory import RunDirectory
-directory = RunDirectory(pathlib.Path(sys.argv[1]))
+from headroom.service.ray import run_directory
+run_directory.PARENT = pathlib.Path(sys.argv[1])
+directory = run_directory.RunDirectory()
 (directory.path / "ray").mkdir()
 (directory.path / "ray" / "log").write_text("a log")
 (directory.path / "latest").symlink_to("ray")
 print(directory.path, flush=True)
 sys.stdin.read()
 """
+
+
+@pytest.fixture
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the directories of runs."""
+    monkeypatch.setattr(run_directory, "PARENT", tmp_path)
+    return tmp_path
 
 
 def start(parent: Path) -> tuple[subprocess.Popen[str], Path]:
@@ -94,51 +102,53 @@ def start(parent: Path) -> tuple[subprocess.Popen[str], Path]:
 
 
 def test_the_directory_of_a_killed_run_is_removed_by_the_next_and_that_of_a_live_one_stays(
-    tmp_path: Path,
+    parent: Path,
 ) -> None:
-    kept = tmp_path / "kept"
+    kept = parent / "kept"
     kept.write_text("")
-    foreign = tmp_path / "headroom-metrics"  # no run's
+    foreign = parent / "headroom-metrics"  # no run's
     foreign.mkdir()
-    (tmp_path / "headroom-link").symlink_to(foreign)
-    killed, of_killed = start(tmp_path)
-    alive, of_alive = start(tmp_path)
+    (parent / "headroom-link").symlink_to(foreign)
+    killed, of_killed = start(parent)
+    alive, of_alive = start(parent)
     try:
         (of_killed / "outside").symlink_to(kept)
-        sweep(tmp_path)
+        sweep()
         assert of_killed.exists()
         killed.kill()
         killed.wait()
         in_memory = memory(of_killed).resolve()
         assert in_memory.is_dir()
-        mine = RunDirectory(tmp_path)
+        mine = RunDirectory()
         assert not of_killed.exists()
         assert not in_memory.exists()
         assert (of_alive / "ray" / "log").read_text() == "a log"
         mine.remove()
-        assert {*tmp_path.iterdir()} == {kept, foreign, tmp_path / "headroom-link", of_alive}
+        assert {*parent.iterdir()} == {kept, foreign, parent / "headroom-link", of_alive}
     finally:
         for process in (killed, alive):
             process.kill()
             process.communicate()
-        sweep(tmp_path)
+        sweep()
 
 
-def test_the_logs_of_the_last_start_that_failed_are_kept(tmp_path: Path) -> None:
-    first = RunDirectory(tmp_path)
+@pytest.mark.usefixtures("parent")
+def test_the_logs_of_the_last_start_that_failed_are_kept() -> None:
+    first = RunDirectory()
     in_memory = memory(first.path).resolve()
     first.keep_logs()
     assert not in_memory.exists(), "it would take memory for nothing"
     os.utime(first.path / "failed", (1, 1))
-    second = RunDirectory(tmp_path)
+    second = RunDirectory()
     assert first.path.exists()
     second.keep_logs()
-    sweep(tmp_path)
+    sweep()
     assert (first.path.exists(), second.path.exists()) == (False, True)
 
 
-def test_a_run_directory_is_for_its_owner_only(tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path)
+@pytest.mark.usefixtures("parent")
+def test_a_run_directory_is_for_its_owner_only() -> None:
+    directory = RunDirectory()
     for each in (directory.path, memory(directory.path)):
         assert each.stat().st_mode & 0o777 == 0o700
     directory.remove()

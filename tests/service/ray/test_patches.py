@@ -39,6 +39,31 @@ def test_a_name_that_is_gone_is_named() -> None:
     assert "has no attribute 'gone'" in done.stderr
 
 
+def test_a_traceback_in_a_replicas_log_is_as_python_writes_it() -> None:
+    """`logging` prints it, and Serve's `print` writes each line as a tuple."""
+    code = """
+import builtins, logging, sys
+from ray.serve._private import logging_utils
+from headroom.service.ray import patches
+
+def formatted():
+    try:
+        raise OSError("the disk is full")
+    except OSError:
+        return logging.Formatter().formatException(sys.exc_info())
+
+builtins.print = logging_utils.redirected_print
+assert "('Traceback" in formatted(), "this release is mended: the patch can go"
+patches.restore_print()
+sys.stdout.write(formatted())
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "OSError: the disk is full")
+
+
 def test_each_patch_says_what_it_is_for_and_no_other_file_uses_private_names() -> None:
     """What a maintainer needs at Ray's next release."""
     for entry in ast.parse(PATCHES.read_text()).body:

@@ -46,7 +46,7 @@ def test_a_share_is_of_the_stages_titles_and_rounded_up() -> None:
 
 def test_no_score_of_a_graded_model_falls_below_0() -> None:
     scores = np.array([0.0, 0.5, 0.25], np.float32)
-    assert comparable_scores(scores, np.array([1, 0, 0]), GRADED).tolist() == [0, 0, 0]
+    assert comparable_scores(scores, np.array([1, 0, 0]), GRADED, scores).tolist() == [0, 0, 0]
 
 
 @given(
@@ -59,7 +59,7 @@ def test_no_score_of_a_graded_model_falls_below_0() -> None:
 )
 def test_sorting_by_score_is_the_cascades_order(case: tuple[np.ndarray, np.ndarray]) -> None:
     scores, stages = case
-    found = comparable_scores(scores, stages, None)
+    found = comparable_scores(scores, stages, None, scores)
     assert (found <= scores).all(), "a score rose"
     last = stages == stages.max()
     np.testing.assert_array_equal(found[last], scores[last])
@@ -75,5 +75,5 @@ def test_sorting_by_score_is_the_cascades_order(case: tuple[np.ndarray, np.ndarr
 def test_no_lowered_score_leaves_the_range_of_float32() -> None:
     lowest = np.finfo(np.float32).min
     scores = np.array([lowest, lowest, 3.0], np.float32)
-    found = comparable_scores(scores, np.array([1, 0, 1]), lowest_score("identity"))
+    found = comparable_scores(scores, np.array([1, 0, 1]), lowest_score("identity"), scores)
     assert found.tolist() == [lowest, lowest, 3]

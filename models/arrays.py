@@ -1,4 +1,4 @@
-"""The types of arrays that studies compute with."""
+"""The types of numpy's arrays."""
 
 import numpy as np
 from numpy.typing import NDArray
