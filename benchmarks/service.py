@@ -14,7 +14,17 @@ from benchmarks.load import Client, LoadRuns, bodies, milliseconds, peak_rate, p
 from benchmarks.measure import Ratio, turns
 from benchmarks.model_alone import IDLE_S, ModelAlone
 from benchmarks.report import Report, Row, at_least, at_most
-from benchmarks.serving import CONFIG, TITLES, Server, Start, add_variant, headroom, memory_of
+from benchmarks.serving import (
+    CONFIG,
+    TITLES,
+    Server,
+    Start,
+    add_variant,
+    begin_interleaving,
+    counters,
+    headroom,
+    memory_of,
+)
 from headroom.loadtest import running
 from headroom.models.checkpoint.hub import DEFAULT
 
@@ -24,8 +34,14 @@ DEADLINE_MS = 2000.0
 CROWD_RATE = 8.0
 """Requests per second with a single title, in the mixed traffic."""
 
-SECONDS = {"saturate": 6.0, "idle": 8.0, "overload": 20.0, "crowd": 15.0, "memory": 3.0}
+SECONDS = {"saturate": 6.0, "idle": 8.0, "overload": 20.0, "crowd": 15.0, "memory": 3.0, "interleaved": 15.0}
 """Length of each measurement."""
+
+STAGES = 4
+"""Series of `headroom_stage_seconds`, each of which counts every scored request once."""
+
+IDLE_RATE = 5.0
+"""Requests per second that never meet each other on the server."""
 
 FILL_S = 3.0
 """Seconds before a measurement under full load, until the queue has its final length."""
@@ -46,6 +62,7 @@ def measure(rounds: int, model: Path = DEFAULT, base: Path | None = None, start:
         part.overload(peak)
         part.crowd()
         part.memory()
+        part.interleaved()
         report.rows.append(at_most("ready after", server.start_s, 25.0, ".1f", " s"))
     base = base or checkpoints.checkpoint("base")
     with start(CONFIG, base) as server, closing(ModelAlone(pairs, base)) as alone:
@@ -181,3 +198,43 @@ class Part:
         grown = memory_of(self.server) / before
         more = f" of {before / 2**20:.0f} MiB"
         self.report.rows.append(at_most("memory with a second mask variant", grown, 1.02, ".3f", more=more))
+
+    def interleaved(self) -> None:
+        """Compare requests of units whose lists are drawn from two masks with plain ones, in turns, idle."""
+        add_variant(self.server, "masked", "random:0.2@7")
+        begin_interleaving(self.server, "interleaved", "masked")
+        sides = {
+            "plain": lambda turn: self._per_request(turn, units=0),
+            "drawn": lambda turn: self._per_request(turn, units=1000),
+        }
+        taken = turns(sides, self.rounds)
+        plain, drawn = (
+            {name: statistics.median(turn[name] for turn in taken[side]) for name in taken[side][0]}
+            for side in ("plain", "drawn")
+        )
+        more = (
+            f" the pairs in {drawn['batches']:.2f} batches (plain {plain['batches']:.2f}); p50 "
+            f"{drawn['p50']:.1f} ms, plain {plain['p50']:.1f} ms; {drawn['drawn']:.0%} of the lists drawn"
+        )
+        name = f"an interleaved request of {TITLES} titles under two masks"
+        self.report.rows.append(at_most(name, drawn["pairs"] / plain["pairs"], 2.1, ".2f", " ×", more))
+
+    def _per_request(self, turn: int, *, units: int) -> dict[str, float]:
+        """Return what the server counts for each request on average, and the median of their milliseconds."""
+        plan = plan_for(self.server.url).changed(
+            rate=IDLE_RATE,
+            arrivals="constant",
+            duration=SECONDS["interleaved"] / self.rounds + 1,
+            seed=turn + 1,
+            traffic=[{"titles": TITLES, "units": units}],
+        )
+        before = counters(self.server)
+        recorder = self.runs.run(plan, f"interleaved, {units} units, turn {turn + 1}").recorder
+        grown = {name: value - before.get(name, 0.0) for name, value in counters(self.server).items()}
+        requests = grown["headroom_stage_seconds_count"] / STAGES
+        return {
+            "pairs": grown["headroom_pairs_total"] / requests,
+            "batches": grown["headroom_batch_pairs_count"] / requests,
+            "drawn": grown.get("headroom_interleaved_total", 0.0) / requests,
+            "p50": milliseconds(recorder.service, 50),
+        }

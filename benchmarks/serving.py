@@ -163,12 +163,47 @@ def add_variant(server: Server, name: str, head_mask: str) -> None:
     first = next(line for line in text.splitlines() if "- {name: full}" in line)
     added = first.replace("{name: full}", f'{{name: {name}, head_mask: "{head_mask}"}}')
     server.config.write_text(text.replace(first, f"{first}\n{added}"), "utf-8")
+    _wait_until_listed(server, "variants", name)
+
+
+def begin_interleaving(server: Server, name: str, treatment: str) -> None:
+    """Begin an experiment that interleaves `full` with another variant for all units of a running server.
+
+    Return when it probably runs on all replicas. Raises TimeoutError.
+    """
+    text = server.config.read_text("utf-8")
+    first = next(line for line in text.splitlines() if line.strip() == "variants:")
+    indent = first.removesuffix("variants:")
+    arms = f"[{{name: control, variant: full}}, {{name: treatment, variant: {treatment}}}]"
+    added = (
+        f"{indent}experiments:\n{indent}  - {{name: {name}, kind: interleave, salt: {name}, arms: {arms}}}"
+    )
+    server.config.write_text(text.replace(first, f"{added}\n{first}"), "utf-8")
+    _wait_until_listed(server, "experiments", name, status="running")
+
+
+def _wait_until_listed(server: Server, what: str, name: str, **fields: str) -> None:
+    """Return when the list `/v1/{what}` of all replicas probably has an entry of this name and fields."""
+    wanted = {"name": name, **fields}
     deadline = time.monotonic() + 20
     in_a_row = 0
     while in_a_row < IN_A_ROW:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the server does not serve variant {name!r}")
-        with urllib.request.urlopen(f"{server.url}/v1/variants", timeout=5) as response:
-            listed: dict[str, Any] = json.load(response)
-        in_a_row = in_a_row + 1 if any(variant["name"] == name for variant in listed["variants"]) else 0
+            raise TimeoutError(f"the server's {what} lack {name!r}")
+        with urllib.request.urlopen(f"{server.url}/v1/{what}", timeout=5) as response:
+            listed: list[dict[str, Any]] = json.load(response)[what]
+        is_there = any(all(entry[key] == wanted[key] for key in wanted) for entry in listed)
+        in_a_row = in_a_row + 1 if is_there else 0
         time.sleep(0.02)
+
+
+def counters(server: Server) -> dict[str, float]:
+    """Return the values of the server's metrics, those of all labels added up, by name."""
+    totals: dict[str, float] = {}
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=5) as response:
+        for line in response.read().decode().splitlines():
+            if not line.startswith("#"):
+                series, _, value = line.rpartition(" ")
+                name = series.partition("{")[0]
+                totals[name] = totals.get(name, 0.0) + float(value)
+    return totals

@@ -95,6 +95,14 @@ class EmptyRequest(ServiceError):
     default = "There are no texts to score."
 
 
+class TargetingKeyMissing(ServiceError):
+    """A flag is asked for without a unit, in the one shape that tells this from other wrong content."""
+
+    status = 400
+    type = "targeting_key_missing"
+    default = "context.targetingKey: is missing; it says whose arm is asked for"
+
+
 class Unauthorized(ServiceError):
     status = 401
     type = "unauthorized"

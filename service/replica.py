@@ -26,8 +26,10 @@ from headroom.service.engine.threads import Engine
 from headroom.service.errors import Draining
 from headroom.service.experiments.admin import ExperimentAdmin
 from headroom.service.experiments.database import reason_of
+from headroom.service.experiments.flags import Flag, evaluate
 from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.store import Store
+from headroom.service.experiments.upkeep import Upkeep
 from headroom.service.observe.metrics import Metrics
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse
 from headroom.service.schemas.listings import (
@@ -88,6 +90,7 @@ class Replica:
             shadow.run,
             live.ledger.follow,
             live.guard.run,
+            Upkeep(live.ledger, settings.outcome_days).run,
             release_memory_periodically,
         )
         self._background = [asyncio.create_task(_restart_forever(work)) for work in background]
@@ -122,17 +125,17 @@ class Replica:
         engine, catalog = await asyncio.to_thread(load, settings, config, threads, on_failure)
         store = await asyncio.to_thread(Store, settings.database_url)
         live = LiveExperiments(store, metrics)
-        await asyncio.to_thread(_apply_experiments, live, config, may_start)
+        await asyncio.to_thread(_apply_experiments, live, catalog, may_start)
         return cls(settings, metrics, engine, catalog, live)
 
     def check(self, config: LiveConfig) -> None:
         """Raise InvalidConfig if `apply` would refuse this config; change nothing."""
         config.check_limits(self._settings.queue_tokens(self.engine.device_type))
+        catalog = self._build(config)
         try:
-            self.live.check(config.assigner)
+            self.live.check(config.assigner, catalog.score_kinds)
         except ValueError as error:
             raise InvalidConfig(str(error)) from None
-        self._build(config)
 
     def apply(self, config: LiveConfig, *, may_start: bool = True) -> None:
         """Put another live config in force; requests under way finish under the old one.
@@ -144,7 +147,7 @@ class Replica:
         """
         if config.version == self._catalog.config.version:
             self._checked = None
-            _apply_experiments(self.live, config, may_start)
+            _apply_experiments(self.live, self._catalog, may_start)
             return
         previous_classifiers = self.engine.classifiers
         try:
@@ -153,7 +156,7 @@ class Replica:
             # The old config's checkpoints stay until the next change, so that it is quickly in force again.
             self.engine.classifiers = {BASE: catalog.base} | self._catalog.classifiers | catalog.classifiers
             warm_up(self.engine, self._settings, catalog, warm=self._catalog)
-            _apply_experiments(self.live, config, may_start)
+            _apply_experiments(self.live, catalog, may_start)
         except BaseException:
             self.engine.classifiers = previous_classifiers
             make_room(self.engine.classifiers.values(), self._catalog)
@@ -228,6 +231,12 @@ class Replica:
         with self._taken_in_hand():
             return await self._condenser.condense(request, self._catalog, deadline)
 
+    def flag(self, experiment: str, unit: str) -> Flag:
+        """Return a unit's arm as a flag; nobody is exposed. Raises NotFound."""
+        config = self._catalog.config
+        assigner = self.live.assigner(config.assigner)
+        return evaluate(self.live, assigner, config.default_variant, experiment, unit)
+
     def models(self) -> ModelsResponse:
         return listings.models(dict.fromkeys(self.engine.classifiers.values()))
 
@@ -291,9 +300,11 @@ async def _restart_forever(work: Callable[[], Coroutine[object, object, None]]) 
         await asyncio.sleep(RESTART_SECONDS)
 
 
-def _apply_experiments(live: LiveExperiments, config: LiveConfig, may_start: bool) -> None:
+def _apply_experiments(live: LiveExperiments, catalog: Catalog, may_start: bool) -> None:
+    config = catalog.config
+    variants = catalog.score_kinds
     try:
-        live.apply(config.assigner, config.version, may_start=may_start)
+        live.apply(config.assigner, config.version, variants=variants, may_start=may_start)
     except ValueError as error:
         raise InvalidConfig(str(error)) from None
     except Exception as error:

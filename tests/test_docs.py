@@ -76,12 +76,16 @@ def test_the_sample_of_judgments_is_what_its_command_makes(tmp_path: Path) -> No
 
 
 class Busy(BaseHTTPRequestHandler):
-    """A service that likes each title less than the one before it."""
+    """A service that likes each title less than the one before it, in an experiment of one kind."""
+
+    assignment: dict[str, Any]
+    outcomes: list[dict[str, Any]]
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.outcomes += body.get("outcomes", ())
         results = [{"index": i, "score": -i} for i, _ in enumerate(body.get("titles", ()))]
-        content = json.dumps({"results": results}).encode()
+        content = json.dumps({"results": results, "assignment": self.assignment}).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(content)))
         self.end_headers()
@@ -91,14 +95,39 @@ class Busy(BaseHTTPRequestHandler):
         pass
 
 
-def test_the_users_of_the_tutorial_say_how_far_they_are() -> None:
-    """They take some minutes, in which there was nothing to see."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+USERS = 250
+
+
+def played(**assignment: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """The lines of the tutorial's users, and the outcomes that they sent."""
+    handler = type("Handler", (Busy,), {"assignment": {"experiment": "slim"} | assignment, "outcomes": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         command = [sys.executable, str(ROOT / "data" / "sample" / "users.py")]
-        command += [f"http://127.0.0.1:{server.server_port}", "250"]
+        command += [f"http://127.0.0.1:{server.server_port}", str(USERS)]
         environment = os.environ | {"HEADROOM_API_KEY": "tutorial"}
-        played = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         server.shutdown()
-    said = [line.split()[:3] for line in played.stdout.splitlines()]
-    assert said == [["100", "of", "250"], ["200", "of", "250"], ["250", "of", "250"]]
+    return run.stdout.splitlines(), handler.outcomes
+
+
+def test_the_users_of_the_tutorial_click_what_they_see_and_say_how_far_they_are() -> None:
+    """They take some minutes, in which there was nothing to see."""
+    lines, clicks = played(arm="interleaved", impression="9f0c")
+    assert [line.split()[:3] for line in lines] == [[done, "of", "250"] for done in ("100", "200", "250")]
+    assert all(line.endswith(" s left") for line in lines)
+    assert lines[-1].endswith("; 0 s left")
+    assert {(click["metric"], click["impression"], click["value"]) for click in clicks} == {
+        ("click", "9f0c", 1)
+    }
+    assert len({click["id"] for click in clicks}) == len(clicks)
+    assert 0.6 * USERS < len({click["unit"] for click in clicks}) < 0.95 * USERS
+    ranks = [click["index"] + 1 for click in clicks]  # the service keeps the request's order
+    assert max(ranks) == 10
+    assert ranks.count(1) > ranks.count(2) > ranks.count(6) > 0
+
+
+def test_the_users_of_the_tutorial_play_an_ab_test_too() -> None:
+    _, outcomes = played(arm="control")
+    assert [outcome["metric"] for outcome in outcomes] == ["reciprocal_rank"] * USERS
+    assert {1 / outcome["value"] for outcome in outcomes} <= set(map(float, range(1, 11)))

@@ -1,6 +1,8 @@
-"""Plays the users of docs/tutorial.md: each asks a query of the sample and takes the first exact title.
+"""Plays the users of docs/tutorial.md: each asks a query of the sample, looks down the list, and clicks.
 
 python data/sample/users.py http://127.0.0.1:8000 2000
+
+If the list is interleaved, its clicks are sent. In an A/B test, 1/rank of the first exact title is.
 """
 
 from __future__ import annotations
@@ -19,18 +21,28 @@ from typing import Any
 
 PAIRS = Path(__file__).parent / "test.jsonl.gz"
 
+TITLES = 10
+"""How many titles of a query are ranked."""
+
+EXACT = 4
+ATTRACTION = (0.02, 0.1, 0.2, 0.4, 0.8)
+"""The chance that a user who sees a title clicks it, by its grade. The title at rank k is seen with 1/k."""
+
 REPORT_USERS = 100
 """One line is printed for so many users."""
 
+Page = list[dict[str, Any]]
 
-def pages() -> list[tuple[str, list[dict[str, Any]]]]:
+
+def pages() -> list[tuple[str, Page]]:
     """Return the queries of the sample that have an exact title, each with its judged titles."""
-    queries: dict[str, list[dict[str, Any]]] = {}
+    queries: dict[str, Page] = {}
     with gzip.open(PAIRS, "rt", encoding="utf-8") as lines:
         for line in lines:
             pair = json.loads(line)
             queries.setdefault(pair["query"], []).append(pair)
-    return [(query, page) for query, page in queries.items() if any(pair["grade"] == 4 for pair in page)]
+    asked = [(query, page[:TITLES]) for query, page in queries.items()]
+    return [(query, page) for query, page in asked if any(pair["grade"] == EXACT for pair in page)]
 
 
 def post(url: str, body: dict[str, Any]) -> Any:
@@ -50,16 +62,38 @@ def post(url: str, body: dict[str, Any]) -> Any:
             time.sleep(int(error.headers["retry-after"]))
 
 
-def visit(url: str, number: int, asked: list[tuple[str, list[dict[str, Any]]]]) -> None:
-    """Ask one query as one user, and send 1/rank of the first title that is exactly what was asked for."""
-    query, page = random.Random(number).choice(asked)
+def visit(url: str, number: int, asked: list[tuple[str, Page]]) -> None:
+    """Ask one query as one user, and send what the user does with the list; nothing without an experiment."""
+    chance = random.Random(number)
+    query, page = chance.choice(asked)
     unit = f"user-{number}"
     body = {"query": query, "titles": [pair["title"] for pair in page], "unit": unit}
-    results = sorted(post(f"{url}/v1/score", body)["results"], key=lambda result: -result["score"])
-    exact = [rank for rank, result in enumerate(results, 1) if page[result["index"]]["grade"] == 4]
-    outcome = {"experiment": "slim", "unit": unit, "metric": "reciprocal_rank", "id": unit}
-    outcome |= {"value": 1 / exact[0], "time": time.time()}
-    post(f"{url}/v1/outcomes", {"outcomes": [outcome]})
+    answer = post(f"{url}/v1/score", body)
+    assignment = answer.get("assignment")
+    if assignment is None:
+        return
+    shown = sorted(answer["results"], key=lambda result: -result["score"])
+    indices = [result["index"] for result in shown]
+    event = {"experiment": assignment["experiment"], "unit": unit, "time": time.time()}
+    impression = assignment.get("impression")
+    if impression is None:
+        exact = [rank for rank, index in enumerate(indices, 1) if page[index]["grade"] == EXACT]
+        events = [event | {"metric": "reciprocal_rank", "value": 1 / exact[0], "id": unit}]
+    else:
+        events = [
+            event
+            | {
+                "metric": "click",
+                "value": 1,
+                "impression": impression,
+                "index": index,
+                "id": f"{unit}-{index}",
+            }
+            for rank, index in enumerate(indices, 1)
+            if chance.random() < ATTRACTION[page[index]["grade"]] / rank
+        ]
+    if events:
+        post(f"{url}/v1/outcomes", {"outcomes": events})
 
 
 def main() -> None:
@@ -67,11 +101,13 @@ def main() -> None:
     url = sys.argv[1]
     users = int(sys.argv[2])
     asked = pages()
+    began = time.monotonic()
     with ThreadPoolExecutor(2) as threads:
         visits = threads.map(lambda number: visit(url, number, asked), range(users))
         for done, _ in enumerate(visits, start=1):
             if done % REPORT_USERS == 0 or done == users:
-                print(f"{done} of {users} users have asked a query and sent an outcome", flush=True)
+                left = round((time.monotonic() - began) * (users - done) / done)
+                print(f"{done} of {users} users have asked a query; {left} s left", flush=True)
 
 
 if __name__ == "__main__":

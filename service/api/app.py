@@ -51,7 +51,14 @@ logger = logging.getLogger("headroom.api")
 UNMATCHED = "unmatched"
 """The route label of paths that no route has."""
 
-_EXPOSED_HEADERS = ("Retry-After", "Server-Timing", "X-Config-Version", "X-Degraded", "X-Request-ID")
+_EXPOSED_HEADERS = (
+    "Retry-After",
+    "Server-Timing",
+    "X-Config-Version",
+    "X-Degraded",
+    "X-Impression",
+    "X-Request-ID",
+)
 """Headers of answers that the pages of allowed origins may read."""
 
 

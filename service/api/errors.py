@@ -9,6 +9,7 @@ serves several kinds of clients chooses another one with `use_shape`.
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from fastapi import Response
@@ -18,8 +19,11 @@ from headroom.service.errors import (
     EmptyRequest,
     ErrorResponse,
     InferenceFailed,
+    InvalidJSON,
     InvalidRequest,
+    NotFound,
     ServiceError,
+    TargetingKeyMissing,
     as_service_error,
     to_response,
 )
@@ -75,6 +79,21 @@ class OipError:
     """One sentence."""
 
 
+@documented
+@dataclass(slots=True)
+class OfrepError:
+    """An error of OpenFeature's remote evaluation."""
+
+    key: str
+    """The flag that was asked for."""
+    errorCode: Literal[  # noqa: N815 - the protocol's name
+        "FLAG_NOT_FOUND", "TARGETING_KEY_MISSING", "INVALID_CONTEXT", "PARSE_ERROR", "GENERAL"
+    ]
+    """For programs."""
+    errorDetails: str  # noqa: N815 - the protocol's name
+    """One sentence; for people."""
+
+
 def _rerank(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
     """Write one answer for all rerank clients; wrong fields get 400, as from their servers.
 
@@ -106,10 +125,29 @@ def _oip(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
     return ErrorResponse(status, {"error": error.message}, answer.headers)
 
 
+_OFREP_CODES: tuple[tuple[type[ServiceError], str], ...] = (
+    (NotFound, "FLAG_NOT_FOUND"),
+    (TargetingKeyMissing, "TARGETING_KEY_MISSING"),
+    (InvalidJSON, "PARSE_ERROR"),
+    (InvalidRequest, "INVALID_CONTEXT"),
+)
+
+
+def _ofrep(error: ServiceError, answer: ErrorResponse, key: str = "") -> ErrorResponse:
+    """Write an answer as OpenFeature's remote evaluation protocol says; wrong fields get 400."""
+    status = 400 if error.status == InvalidRequest.status else answer.status
+    code = next((code for kind, code in _OFREP_CODES if isinstance(error, kind)), "GENERAL")
+    return ErrorResponse(
+        status, {"key": key, "errorCode": code, "errorDetails": error.message}, answer.headers
+    )
+
+
 OURS = ErrorShape(lambda _, answer: answer, Error, (*STATUSES, 422))
 RERANK = ErrorShape(_rerank, RerankError, STATUSES)
 TEI = ErrorShape(_tei, TeiError, (*STATUSES, 422, 424))
 OIP = ErrorShape(_oip, OipError, STATUSES)
+OFREP = ErrorShape(_ofrep, OfrepError, (*STATUSES, 404))
+_FLAG_PATH = re.compile(r"/ofrep/v1/evaluate/flags/([^/]+)")
 _BY_PATH: tuple[tuple[re.Pattern[str], ErrorShape], ...] = (
     # Also where a client's base URL is wrong: /v1/v2/rerank.
     (re.compile(r"(?!/v2/models/).*/rerank/?"), RERANK),
@@ -122,6 +160,8 @@ def shape_of(path: str, method: str) -> ErrorShape:
     """Return the shape of errors under a path."""
     if path == "/" and method != "POST":  # our page
         return OURS
+    if (flag := _FLAG_PATH.fullmatch(path)) is not None:
+        return OFREP._replace(write=partial(_ofrep, key=flag[1]))
     return next((shape for pattern, shape in _BY_PATH if pattern.fullmatch(path)), OURS)
 
 
@@ -150,14 +190,22 @@ def error_response(error: BaseException, scope: Mapping[str, Any]) -> Response:
 
 _SUBJECT = re.compile(r"^(Input|Value|String|List|Tuple|Dictionary) should ")
 _MAX_SENTENCE_CHARS = 200
+_FIELD = re.compile(r"[a-z_]+(\[\d+\])?(\.[a-z_]+)?")
 
 
 def to_invalid_request(errors: Sequence[Any]) -> InvalidRequest:
     """Return an InvalidRequest for the first of pydantic's errors; its message does not repeat the input."""
     first = errors[0]
-    path = first["loc"]
-    if not path:
+    path = list(first["loc"])
+    if first["type"] == "value_error":  # of a check over several fields, which names the field
+        sentence = str(first["msg"]).removeprefix("Value error, ")
+        field, _, rest = sentence.partition(": ")
+        if rest and _FIELD.fullmatch(field):
+            path.append(field)
+            sentence = rest
+    elif not path:
         return InvalidRequest("The body should be a JSON object.")
-    sentence = IN_JSON.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))
-    sentence = sentence.partition(" after validation")[0]
-    return InvalidRequest(shortened(sentence, _MAX_SENTENCE_CHARS), param=place_of(path))
+    else:
+        sentence = IN_JSON.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))
+        sentence = sentence.partition(" after validation")[0]
+    return InvalidRequest(shortened(sentence, _MAX_SENTENCE_CHARS), param=place_of(path) or None)

@@ -15,7 +15,8 @@ off per request.
 Errors have one shape, `{"error": {"type", "message", "param"}}`, for unknown paths (404) and methods (405)
 too. Bodies are strict JSON: duplicate keys, NaN, infinities and lone surrogates are refused. Every answer
 carries `X-Request-ID` (yours, if you send a plain one) and `Server-Timing`. An answer in another server's
-shape carries `X-Degraded: true` if the load has made it worse (see `degraded` of /v1/score).
+shape carries `X-Degraded: true` if the load has made it worse (see `degraded` of /v1/score). An interleaved
+answer carries its id as `X-Impression` (see `assignment.impression` of /v1/score).
 """
 
 _MEANINGS = {
@@ -92,7 +93,7 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
 
 def _describe_fields(schemas: dict[str, Any], settings: Settings) -> None:
     """Write the limits into the fields' schemas."""
-    max_items = dict.fromkeys(("titles", "pairs", "documents"), settings.max_pairs)
+    max_items = dict.fromkeys(("titles", "pairs", "documents", "ids"), settings.max_pairs)
     max_items |= dict.fromkeys(("masks", "variants"), MAX_COLUMNS)
     for name, schema in schemas.items():
         for field, value in schema.get("properties", {}).items():

@@ -111,7 +111,7 @@ class PostRoute(APIRoute):
         request.key = scope["state"].get("key")
         with request.app.state.held.of_request() as hold:
             content, config_version = await self._answer(request, receive, hold)
-        response = _response(content, request, config_version)
+        response = _response(content, request, config_version, self.status_code or 200)
         await response(scope, receive, send)
 
     async def _answer(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> tuple[Any, str]:
@@ -225,7 +225,7 @@ def check_ready(request: Request) -> None:
         raise NotReady(reason)
 
 
-def _response(value: Any, request: Post, config_version: str) -> Response:
+def _response(value: Any, request: Post, config_version: str, status: int) -> Response:
     """Write an answer as JSON. That of a scoring route brings its timings, for a header and the metrics.
 
     config_version: of the config that it was made under.
@@ -237,12 +237,12 @@ def _response(value: Any, request: Post, config_version: str) -> Response:
     else:
         timing = getattr(value, "timing_ms", None)
     if timing is None:
-        return json_response(value)
+        return json_response(value, status=status)
     current().set_latencies(timing.queue, timing.inference)
     began = time.perf_counter()
     headers = {"x-config-version": config_version, "server-timing": timing.server_timing(), **headers}
     content = value if isinstance(value, bytes) else to_json(value)
-    response = Response(content, 200, headers, media_type="application/json")
+    response = Response(content, status, headers, media_type="application/json")
     request.app.state.metrics.stages(
         tokenize=timing.tokenize / 1000,
         queue=timing.queue / 1000,

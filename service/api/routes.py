@@ -5,20 +5,31 @@ import dataclasses
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI, Path, Request, Response
+from fastapi import Body, FastAPI, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
+from headroom.service.api.clients.base import impression_header
 from headroom.service.api.clients.vllm import VllmScores
 from headroom.service.api.errors import json_response
 from headroom.service.api.openapi import GET_ERRORS, POST_ERRORS, errors
-from headroom.service.api.post import Endpoint, Post, PostRoute, backend_of, check_ready
-from headroom.service.errors import Unavailable
+from headroom.service.api.post import Endpoint, Post, PostRoute, Timed, backend_of, check_ready, validated
+from headroom.service.errors import Forbidden, Unavailable
 from headroom.service.experiments import admin, report_page
+from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import OutcomeReceipt
+from headroom.service.experiments.export import Page, Source
 from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
 from headroom.service.observe.metrics import CONTENT_TYPE, Metrics
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse
-from headroom.service.schemas.experiments import OutcomesRequest, RampRequest, ShipRequest, StopRequest
+from headroom.service.schemas.experiments import (
+    OutcomesRequest,
+    RampRequest,
+    RollbackRequest,
+    ShipRequest,
+    StartRequest,
+    StopRequest,
+    UbiRequest,
+)
 from headroom.service.schemas.listings import (
     HeadsResponse,
     Health,
@@ -29,15 +40,14 @@ from headroom.service.schemas.listings import (
 from headroom.service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from headroom.service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 
-_Name = Annotated[
-    str, Path(max_length=64, examples=["prune20"], description="The experiment's name in the config.")
-]
+_Name = Annotated[str, Path(max_length=64, examples=["prune20"], description="The experiment's name.")]
 
 
-async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreResponse:
+async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> Timed:
     """Grade the titles of a query, under a variant and any head mask."""
     body.check(request.settings)
-    return await request.backend.score(body, request.deadline)
+    response = await request.backend.score(body, request.deadline)
+    return Timed(response, response.timing_ms, impression_header(response))
 
 
 async def compare(request: Post, body: Annotated[CompareRequest, Body()]) -> CompareResponse:
@@ -63,6 +73,18 @@ async def outcomes(request: Post, body: Annotated[OutcomesRequest, Body()]) -> O
     return await request.backend.experiments.record([item.event() for item in body.outcomes])
 
 
+async def ubi_events(request: Post, body: Annotated[UbiRequest, Body()]) -> OutcomeReceipt:
+    """Report clicks on interleaved lists as User Behavior Insights 1.3 writes them. An array will do, too."""
+    return await request.backend.experiments.record([item.event() for item in body.events])
+
+
+async def start(request: Post, body: Annotated[StartRequest, Body()]) -> ExperimentDetail:
+    """Start an experiment on all replicas, without the config. It lasts over restarts. Admin."""
+    actor = request.admin()
+    config = await asyncio.to_thread(validated, ExperimentConfig, body.root)
+    return await request.backend.experiments.start(config, actor=actor)
+
+
 async def ramp(request: Post, name: _Name, body: Annotated[RampRequest, Body()]) -> ExperimentDetail:
     """Change the share of each arm's units that take part. Admin."""
     return await _act(request, name, partial(admin.ramp, traffic=body.traffic), body.reason)
@@ -76,6 +98,11 @@ async def stop(request: Post, name: _Name, body: Annotated[StopRequest, Body()])
 async def ship(request: Post, name: _Name, body: Annotated[ShipRequest, Body()]) -> ExperimentDetail:
     """End the experiment: everybody gets this arm's variant. Admin."""
     return await _act(request, name, partial(admin.ship, arm=body.arm), body.reason)
+
+
+async def rollback(request: Post, name: _Name, body: Annotated[RollbackRequest, Body()]) -> ExperimentDetail:
+    """Take a `ship` back: everybody gets the default again. Admin."""
+    return await _act(request, name, admin.rollback, body.reason)
 
 
 async def _act(request: Post, name: str, decide: admin.Decide, reason: str) -> ExperimentDetail:
@@ -109,7 +136,7 @@ async def heads(request: Request) -> Response:
 
 
 async def experiments(request: Request) -> Response:
-    """The experiments of the live config, as the answering replica knows them."""
+    """The experiments of the config, and those started without it, as the answering replica knows them."""
     return json_response(backend_of(request).experiments.listing())
 
 
@@ -125,6 +152,20 @@ async def report_html(request: Request, name: _Name) -> Response:
         raise Unavailable
     page = await asyncio.to_thread(report_page.html, dataclasses.asdict(detail))
     return HTMLResponse(page, headers={"content-disposition": "attachment"})
+
+
+async def rows(
+    request: Request,
+    name: _Name,
+    source: Annotated[Source, Query(description="What the rows are.")] = "exposures",
+    after: Annotated[str, Query(max_length=256, description="`next` of the page before.")] = "",
+) -> Response:
+    """A page of one experiment's rows, for a warehouse. Admin, if the service has keys."""
+    key = request.scope["state"].get("key")
+    if key is not None and key.role != "admin":
+        raise Forbidden
+    content = await backend_of(request).experiments.rows(name, source, after)
+    return Response(content, media_type="application/json")
 
 
 async def live() -> Response:
@@ -153,11 +194,22 @@ def add_routes(app: FastAPI) -> None:
         _post("/v1/attention", attention, AttentionResponse),
         _post("/v1/condense", condense, CondenseResponse),
         _post("/v1/outcomes", outcomes, OutcomeReceipt, tag="experiments"),
+        _post("/v1/ubi/events", ubi_events, OutcomeReceipt, tag="experiments"),
+        _post(
+            "/v1/experiments",
+            start,
+            ExperimentDetail,
+            tag="experiments",
+            statuses=POST_ERRORS | errors(403, 409),
+        )
+        | {"status_code": 201},
         _act_on_experiment("ramp", ramp),
+        _act_on_experiment("rollback", rollback),
         _act_on_experiment("ship", ship),
         _act_on_experiment("stop", stop),
         _get("/v1/experiments", experiments, ExperimentsView, tag="experiments"),
         _get("/v1/experiments/{name}", experiment, ExperimentDetail, tag="experiments", statuses=by_name),
+        _get("/v1/experiments/{name}/rows", rows, Page, tag="experiments", statuses=by_name),
         _get("/v1/models", models, ModelsResponse),
         _get("/v1/variants", variants, VariantsResponse),
         _get("/v1/masks", masks, MasksResponse),

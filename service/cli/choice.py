@@ -87,6 +87,23 @@ def resolve(network: Network) -> Variant:
     return _resolve_with_model(network)[0]
 
 
+def both(network: Network) -> tuple[Variant, Variant]:
+    """Return the config's default variant, and the variant and mask that the options name."""
+    form = None if network.mask is None else read_form(network.mask)
+    setup = read_setup(network.model, network.config, network.device, network.dtype)
+    default = setup.live.default_variant
+    live = setup.only(list(dict.fromkeys([default, network.variant or default])))
+
+    from headroom import Classifier
+    from headroom.service.scoring.catalog import BASE, build_catalog
+
+    def load(path: str | None) -> Classifier:
+        return Classifier.load(path, setup.device, setup.dtype)
+
+    catalog = build_catalog(live, {BASE: load(setup.model)}, load)
+    return catalog.choose(default, None), catalog.choose(network.variant, form, with_units=True)
+
+
 def network_of(network: Network) -> tuple[Classifier, HeadMask]:
     """Return the classifier and the mask that the options name."""
     variant = resolve(network)

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from headroom.models.files import read_bytes
 from headroom.service.config.settings import ORIGIN_PATTERN, LiveConfig, Settings, variable_of
+from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.fields import NAME_PATTERN
 from headroom.service.sentences import IN_YAML, place_of
 
@@ -104,11 +105,32 @@ class ConfigFile:
 
 def load(path: Path, overrides: Overrides) -> ConfigFile:
     """Read the file and apply the command line's values. Raises ConfigFileError."""
+    return read(_content(path), path, overrides)
+
+
+def load_experiment(path: Path) -> ExperimentConfig:
+    """Read a file that holds one experiment, or `experiments` with one. Raises ConfigFileError."""
+    entry = _values(_content(path), path)
+    field = ""
+    if isinstance(entry, Mapping) and set(entry) == {"experiments"}:
+        listed = entry["experiments"]
+        if not isinstance(listed, list) or len(listed) != 1:
+            raise ConfigFileError(f"{path}: experiments must hold exactly one experiment")
+        entry = listed[0]
+        field = "experiments[0]"
+    if not isinstance(entry, Mapping):
+        raise ConfigFileError(f"{path}: not an experiment (a mapping with `name`, `salt` and `arms`)")
     try:
-        content = read_bytes(path)
+        return ExperimentConfig.model_validate(entry)
+    except ValidationError as error:
+        raise ConfigFileError(f"{path}: {first_problem(error, field)}") from None
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_bytes(path)
     except OSError as error:
         raise ConfigFileError(f"{path}: {error.strerror or error}") from None
-    return read(content, path, overrides)
 
 
 def read(content: bytes, path: Path, overrides: Overrides) -> ConfigFile:
@@ -116,15 +138,7 @@ def read(content: bytes, path: Path, overrides: Overrides) -> ConfigFile:
 
     Raises ConfigFileError if it is no YAML, has not the shape of a Serve config, or holds a wrong value.
     """
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        raise ConfigFileError(f"{path}: not UTF-8 text") from None
-    if old := _RENAMED.search(text):
-        raise ConfigFileError(
-            f"{path}: write headroom.{old[1]} in place of {old[1]}, its name in version 0.2"
-        )
-    parsed = _parse(text, path)
+    parsed = _parse(content, path)
     has_live = _deployment(parsed).get("user_config") is not None
     document = _with_overrides(parsed, overrides, path)
     arguments = document["applications"][0]["args"]
@@ -158,7 +172,12 @@ def _settings(arguments: dict[str, Any], overrides: Overrides, path: Path) -> Se
         raise ConfigFileError(f"{place}: {problem}") from None
 
 
-def _parse(text: str, path: Path) -> dict[str, Any]:
+def _values(content: bytes, path: Path) -> Any:
+    """Return the YAML's values, all of which JSON has. Raises ConfigFileError."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise ConfigFileError(f"{path}: not UTF-8 text") from None
     try:
         document = yaml.load(text, _Loader)
         orjson.dumps(document, option=orjson.OPT_PASSTHROUGH_DATETIME)
@@ -173,6 +192,15 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
         raise ConfigFileError(
             f"{path}: nested too deeply, or a value that JSON does not have (put text in quotes): {error}"
         ) from None
+    return document
+
+
+def _parse(content: bytes, path: Path) -> dict[str, Any]:
+    document = _values(content, path)
+    if old := _RENAMED.search(content.decode()):
+        raise ConfigFileError(
+            f"{path}: write headroom.{old[1]} in place of {old[1]}, its name in version 0.2"
+        )
     if not isinstance(document, Mapping):
         raise ConfigFileError(f"{path}: not a Ray Serve config (a mapping with `applications`)")
     applications = document.get("applications")

@@ -131,6 +131,11 @@ class Settings(BaseSettings):
         description="Experiments' database: `sqlite:////path/file.db` or `postgresql://user:password@host/"
         "name`. Unset: a SQLite file in `~/.local/state/headroom` (or in `$XDG_STATE_HOME`).",
     )
+    outcome_days: _Positive = Field(
+        30.0,
+        description="Days that interleaved lists, their clicks and outcomes are kept. The outcomes of an A/B "
+        "test are kept until it has ended, so that a long one loses nothing.",
+    )
     api_keys: _ApiKeys = Field(
         (),
         repr=False,

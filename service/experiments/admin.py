@@ -1,4 +1,5 @@
-"""The actions of people on the experiments, as HTTP calls them: show, record outcomes, ramp, stop, ship.
+"""The actions of people on the experiments, as HTTP calls them: show, start, ramp, stop, ship, roll back, and
+record outcomes.
 
 An operator's action is decided in the transaction that records it, so that two operators, or an operator and
 a guardrail, cannot act on a state that is no longer there.
@@ -9,16 +10,20 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
+
+import orjson
 
 from headroom.service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.buckets import ByArm
-from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.events import Action, Log, Outcome, OutcomeReceipt, values_of
+from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig
+from headroom.service.experiments.events import Action, Log, Outcome, OutcomeReceipt, SentClick, values_of
+from headroom.service.experiments.export import Source, page
 from headroom.service.experiments.guardrails import population_stability
 from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.preference_report import deciding
 from headroom.service.experiments.report import (
     ArmView,
     ExperimentDetail,
@@ -29,7 +34,8 @@ from headroom.service.experiments.report import (
     Report,
 )
 from headroom.service.experiments.sample_ratio import running_p
-from headroom.service.experiments.state import Standing, Standings, fold
+from headroom.service.experiments.started import check_start, check_variants, merged
+from headroom.service.experiments.state import Standing, Standings, fold, identity
 
 REPORT_SECONDS = 5.0
 """A report that is younger than this is returned from the cache."""
@@ -73,24 +79,37 @@ def ship(config: ExperimentConfig, standings: Standings, *, arm: str) -> dict[st
         raise InvalidRequest(f"there is no arm {arm!r}; there are {', '.join(names)}", param="arm")
     if arm in standing.rolled_back:
         raise Conflict(f"A guardrail rolled back the arm {arm!r}; its variant can only become the `default`.")
-    if not standing.is_running:
+    if not standing.is_running and not standing.may_ship_again:
         raise _over(config, standing)
     for name, other in standings.items():
         if other.shipped is not None:
             raise Conflict(
                 f"The experiment {name!r} has shipped arm {other.shipped!r}, and everybody can get only one "
-                f"variant: stop {name!r}, or make that variant the `default` and take {name!r} out of the "
-                "config, before you ship another."
+                f"variant: roll {name!r} back, or make that variant the `default` and stop {name!r} or take "
+                "it out of the config, before you ship another."
             )
     return {"kind": "ship", "arm": arm}
+
+
+def rollback(config: ExperimentConfig, standings: Standings) -> dict[str, Any]:
+    """Give everybody the default again after a `ship`."""
+    standing = standings[config.name]
+    if standing.shipped is None:
+        raise Conflict(
+            f"The experiment {config.name!r} has shipped no arm, so there is nothing to roll back; `stop` "
+            "ends an experiment that runs."
+        )
+    return {"kind": "rollback", "detail": f"{standing.shipped} had been shipped"}
 
 
 def _over(config: ExperimentConfig, standing: Standing) -> Conflict:
     """Say why an action is refused: where the experiment stands."""
     if standing.status == "shipped":
-        why = f"has shipped arm {standing.shipped!r}; stop it to take that back."
+        why = f"has shipped arm {standing.shipped!r}; roll it back to undo that."
     elif standing.status == "pending":
         why = "has not started yet; try again in a moment."
+    elif standing.status == "paused":
+        why = "is paused, because the config stands in its way; stop it, or change the config."
     else:
         states = {"stopped": "is stopped already", "rolled_back": "is rolled back"}
         state = states.get(standing.status, "began with another salt or other arms than the config's")
@@ -130,8 +149,8 @@ class ExperimentAdmin:
         self._threads.shutdown(wait=False)
         self._analysts.shutdown(wait=False)
 
-    async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt:
-        """Store outcomes. One whose id is stored already is counted as a duplicate."""
+    async def record(self, outcomes: Sequence[Outcome | SentClick]) -> OutcomeReceipt:
+        """Store outcomes and clicks. One that is stored already is counted as a duplicate."""
         if self._recording >= MAX_RECORDING_CALLS:
             raise DatabaseUnavailable(
                 message=f"{MAX_RECORDING_CALLS} calls with outcomes wait for the database; "
@@ -141,13 +160,24 @@ class ExperimentAdmin:
         self._recording += 1
         try:
             return await _in_thread(
-                self._threads, lambda: ledger.store.record_outcomes(outcomes, ledger.configs)
+                self._threads,
+                lambda: ledger.store.record_outcomes(outcomes, ledger.configs, ledger.clock()),
             )
         finally:
             self._recording -= 1
 
+    async def rows(self, name: str, source: Source, after: str) -> bytes:
+        """Return a page of an experiment's rows as JSON: `columns`, `rows`, and the `next` to go on after."""
+        self._config(name)
+        store = self._ledger.store
+
+        def read() -> bytes:
+            return orjson.dumps(page(store, name, source, after))
+
+        return await _in_thread(self._analysts, read)
+
     def listing(self) -> ExperimentsView:
-        """Return the experiments of the live config as this replica knows them, without the database."""
+        """Return the experiments as this replica knows them, without the database."""
         ledger = self._ledger
         views = [
             self._view(config, ledger.standing(config.name), ledger.exposures(config.name))
@@ -166,10 +196,12 @@ class ExperimentAdmin:
         # The units of the analysis, so that all numbers of the answer are of one moment.
         exposures = ledger.exposures(name) if report is None else report.exposures
         view = self._view(config, ledger.standing(name), exposures)
-        return ExperimentDetail(**values_of(view), history=ledger.history(name), report=report)
+        return ExperimentDetail(
+            **values_of(view), history=ledger.history(name), report=report, preference=deciding(report)
+        )
 
     async def act(self, name: str, decide: Decide, *, reason: str, actor: str) -> ExperimentDetail:
-        """Do what an operator asks for (`ramp`, `stop` or `ship`), and return the state that this leads to.
+        """Do what an operator asks for (such as `ramp`), and return the state that this leads to.
 
         Somebody's next action is not in it, even if it is recorded before the answer goes out.
         """
@@ -177,21 +209,54 @@ class ExperimentAdmin:
         config = self._config(name)
         configs = ledger.configs
 
-        def action(log: Log) -> Action:
-            standings = {each.name: fold(each, _log_of(each.name, log)) for each in configs}
+        def action(log: Log, started: Sequence[ExperimentConfig]) -> Action:
+            standings = self._standings(merged(configs, started), log)
             fields = decide(config, standings)
             return Action(experiment=name, time=ledger.clock(), actor=actor, reason=reason, **fields)
 
         names = [each.name for each in configs]
-        log = _log_of(name, await _in_thread(self._threads, lambda: ledger.act(names, action)))
-        view = self._view(config, fold(config, log), ledger.exposures(name))
-        return ExperimentDetail(**values_of(view), history=log, report=None)
+        log = await _in_thread(self._threads, lambda: ledger.act(names, action))
+        return self._detail(config, log)
+
+    async def start(self, config: ExperimentConfig, *, actor: str) -> ExperimentDetail:
+        """Start an experiment that the config does not declare, and return its state.
+
+        Raises InvalidRequest for an unknown variant, and Conflict if its name or slots are taken.
+        """
+        ledger = self._ledger
+        declared = ledger.declared
+        check_variants(config, ledger.variants or {})
+
+        def action(log: Log, started: Sequence[ExperimentConfig]) -> Action:
+            standings = self._standings(merged(declared, started), log)
+            check_start(config, declared, started, log, standings)
+            return Action(config.name, "start", ledger.clock(), actor, detail=identity(config))
+
+        names = [config.name, *(each.name for each in declared)]
+        log = await _in_thread(self._threads, lambda: ledger.act(names, action, new=config))
+        return self._detail(config, log)
+
+    def _standings(self, configs: Sequence[ExperimentConfig], log: Log) -> Standings:
+        """Return where experiments stand by their log."""
+        paused = self._ledger.state.paused
+        standings = {config.name: fold(config, _log_of(config.name, log)) for config in configs}
+        for name in paused.keys() & standings.keys():
+            if standings[name].status != "stopped":
+                standings[name] = replace(standings[name], status="paused")
+        return standings
+
+    def _detail(self, config: ExperimentConfig, log: Log) -> ExperimentDetail:
+        """Return an experiment without its analysis. log: holds its own."""
+        history = _log_of(config.name, log)
+        standing = self._standings([config], history)[config.name]
+        view = self._view(config, standing, self._ledger.exposures(config.name))
+        return ExperimentDetail(**values_of(view), history=history, report=None, preference=None)
 
     def _config(self, name: str) -> ExperimentConfig:
         config = self._ledger.config(name)
         if config is None:
             names = ", ".join(config.name for config in self._ledger.configs) or "none"
-            raise NotFound(f"There is no experiment {name!r} in the live config, which has {names}.")
+            raise NotFound(f"There is no experiment {name!r}; there is {names}.")
         return config
 
     async def _report(self, config: ExperimentConfig) -> Report:
@@ -214,16 +279,26 @@ class ExperimentAdmin:
             return analysis.report
 
     def _view(self, config: ExperimentConfig, standing: Standing, exposures: ByArm) -> ExperimentView:
+        state = self._ledger.state
+        obstacle = state.paused.get(config.name)
+        of_both = exposures.get(INTERLEAVED, 0)
         return ExperimentView(
             name=config.name,
+            kind=config.kind,
+            in_config=any(declared.name == config.name for declared in self._ledger.declared),
             status=standing.status,
+            paused=obstacle.text if obstacle is not None and standing.status == "paused" else None,
             traffic=standing.traffic,
             started=standing.started,
             slots=config.slots,
             shadow=config.shadow,
             arms=[
                 ArmView(
-                    arm.name, arm.variant, arm.weight, arm.name == config.control, exposures.get(arm.name, 0)
+                    name=arm.name,
+                    variant=arm.variant,
+                    weight=arm.weight,
+                    control=arm.name == config.control,
+                    exposures=exposures.get(arm.name, of_both),
                 )
                 for arm in config.arms
             ],

@@ -3,6 +3,7 @@
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from headroom.service.experiments.buckets import ByArm
@@ -18,6 +19,7 @@ from headroom.service.experiments.estimates import (
 )
 from headroom.service.experiments.events import Log, values_of
 from headroom.service.experiments.measure import Measured, comparisons, measure
+from headroom.service.experiments.preference_report import preference_reports
 from headroom.service.experiments.report import (
     ArmReport,
     Effect,
@@ -31,10 +33,7 @@ from headroom.service.experiments.sample_ratio import check_units
 from headroom.service.experiments.shadow_report import shadow_reports
 from headroom.service.experiments.state import fold, logged_at, withdrawals
 from headroom.service.experiments.store import Store
-from headroom.service.experiments.verdicts import BAD, GOOD, verdict
-
-ALPHA = 0.05
-"""The chance that any interval of a metric is ever wrong, over all looks and arms."""
+from headroom.service.experiments.verdicts import ALPHA, BAD, GOOD, verdict
 
 MAX_LOOKS = 30
 """Past times at which an experiment's effects are computed, at most."""
@@ -56,7 +55,7 @@ def analyse(
     looks: by time, those that earlier reports of the same config and log computed; new ones are added.
     Raises DatabaseUnavailable.
     """
-    exposures = {arm.name: 0 for arm in config.arms} | store.unit_counts([config.name])[config.name]
+    exposures = dict.fromkeys(config.spans, 0) | store.unit_counts([config.name])[config.name]
     arms: list[ArmReport] = []
     recommendation: Recommendation = "invalid"
     standing = fold(config, actions)
@@ -73,7 +72,7 @@ def analyse(
         shadow = shadow_reports(store, config.name, config.treatments, _alpha(config))
         arms = [ArmReport(arm, metrics, shadow.get(arm)) for arm, metrics in compared.items()]
         running = [arm for arm in arms if arm.arm not in rolled_back]
-        recommendation, text = recommend(config, running, ratio, seen=sum(exposures.values()))
+        recommendation, text = recommend(config, running, ratio, _progress(config, arms, exposures))
     return Report(
         experiment=config.name,
         time=now,
@@ -116,6 +115,9 @@ def compare_all(
 
     until: leaves out what happened later, in seconds since the epoch; None: nothing.
     """
+    if config.is_interleaved:
+        (arm,) = config.treatments
+        return {arm: preference_reports(store, config, actions, now, until=until)}
     by_arm = comparisons(config, withdrawals(config, actions))
     measured = {
         (metric.name, during): measure(store, config.name, metric, now, during, until)
@@ -221,12 +223,28 @@ def _early_outcomes(config: ExperimentConfig, early: ByArm, arm: str) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an experiment is. units: those so far, which `words` describe."""
+
+    units: int
+    words: str
+
+
+def _progress(config: ExperimentConfig, arms: Sequence[ArmReport], exposures: ByArm) -> Progress:
+    """Return the progress towards the planned units: those that the first metric's interval rests on."""
+    if config.is_interleaved:
+        units = arms[0].metrics[0].units if config.metrics else 0
+        return Progress(units, "planned units have clicked a title of one arm")
+    return Progress(sum(exposures.values()), "planned units are exposed")
+
+
 def recommend(
-    config: ExperimentConfig, running: Sequence[ArmReport], ratio: SampleRatio, *, seen: int
+    config: ExperimentConfig, running: Sequence[ArmReport], ratio: SampleRatio, progress: Progress
 ) -> tuple[Recommendation, str]:
     """Return a recommendation and its reason.
 
-    running: the arms that are not rolled back. seen: the units exposed so far.
+    running: the arms that are not rolled back.
     """
     if ratio.alarm:
         return "invalid", ratio.text
@@ -247,10 +265,10 @@ def recommend(
     final = BAD if primary.margin is None else {"too_bad"}
     if all(harm[arm.arm] or arm.metrics[0].decision in final for arm in running):
         return "stop", reasons
-    progress = f"{reasons} {seen:,} of {config.planned_units:,} planned units are exposed"
-    if seen < config.planned_units:
-        return "wait", f"{progress}."
-    return "wait", f"{progress}: wait for more, which narrow the interval further, or stop."
+    text = f"{reasons} {progress.units:,} of {config.planned_units:,} {progress.words}"
+    if progress.units < config.planned_units:
+        return "wait", f"{text}."
+    return "wait", f"{text}: wait for more, which narrow the interval further, or stop."
 
 
 def _harm(arm: ArmReport) -> str:

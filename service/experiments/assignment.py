@@ -1,20 +1,30 @@
-"""Assigns units to arms by the contract's rules: slots, then the arm's buckets."""
+"""Assigns units to arms by the contract's rules: slots, then the arm's buckets.
+
+If the caller assigns its units itself, its requests name the arm; slots and traffic then do not count.
+"""
 
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 
+from headroom.service.errors import InvalidRequest, shortened
 from headroom.service.experiments.buckets import Span, bucket, is_exposed
-from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig
+from headroom.service.experiments.definition import INTERLEAVED, LAYER_SALT, ExperimentConfig
 from headroom.service.experiments.state import IDLE, Standings
+
+NO_BUCKET = -1
+"""The bucket of exposures to an arm that the caller chose: no change of the traffic ends them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
     """The arm of one request.
 
+    bucket: the unit's. is_chosen: whether the caller chose the arm, whatever the bucket.
     fallback: the control's variant, which answers if this arm fails; None if this is the control.
+    interleaved: the experiment, if both of its arms answer the request; `arm` is then INTERLEAVED, `variant`
+        the treatment's and `fallback` the control's.
     """
 
     experiment: str
@@ -22,6 +32,14 @@ class Assigned:
     variant: str
     bucket: int
     fallback: str | None
+    is_chosen: bool = False
+    interleaved: ExperimentConfig | None = None
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms whose variants score: this one, or control and treatment if both answer."""
+        config = self.interleaved
+        return (self.arm,) if config is None else (config.control, *config.treatments)
 
 
 @dataclass(frozen=True)
@@ -42,28 +60,77 @@ class Assigner:
         standings: by experiment; an experiment that is missing does not run.
         """
         slot = bucket(LAYER_SALT, unit) if self.experiments else -1
-        config = next((each for each in self.experiments if each.slots[0] <= slot < each.slots[1]), None)
+        config = next((each for each in self.experiments if _has_slot(each, slot, standings)), None)
         if config is None:
             return None
         standing = standings.get(config.name, IDLE)
         spans = self._spans[config.name]
         position = bucket(config.salt, unit)
         index = bisect_right(spans, position, key=itemgetter(1))
-        arm = config.arms[index]
-        if (
-            not standing.is_running
-            or arm.name in standing.rolled_back
-            or not is_exposed(position, spans[index], standing.traffic)
-        ):
+        if not standing.is_running or not is_exposed(position, spans[index], standing.traffic):
             return None
-        fallback = None if arm.name == config.control else config.variant_of(config.control)
-        return Assigned(config.name, arm.name, arm.variant, position, fallback)
+        if config.is_interleaved:
+            return Assigned(
+                config.name,
+                INTERLEAVED,
+                variant=config.variant_of(config.treatments[0]),
+                bucket=position,
+                fallback=config.variant_of(config.control),
+                interleaved=config,
+            )
+        arm = config.arms[index].name
+        return None if arm in standing.rolled_back else _in_arm(config, arm, position)
+
+    def choose(self, unit: str, arm: str, experiment: str | None, standings: Standings) -> Assigned | None:
+        """Return the arm that a unit's request names.
+
+        None if its experiment does not run, or if the arm is rolled back.
+        experiment: its name; None: the only experiment that has an arm of this name.
+        Raises InvalidRequest if there is no such experiment or arm, or if the experiment is interleaved.
+        """
+        config = self._having(arm, experiment)
+        if config.is_interleaved:
+            raise InvalidRequest(
+                f"the experiment {config.name!r} is interleaved, so each of its units sees both arms; leave "
+                "out arm",
+                param="arm",
+            )
+        standing = standings.get(config.name, IDLE)
+        if not standing.is_running or arm in standing.rolled_back:
+            return None
+        return _in_arm(config, arm, bucket(config.salt, unit), is_chosen=True)
+
+    def _having(self, arm: str, experiment: str | None) -> ExperimentConfig:
+        """Return the experiment of this name, which has an arm of that name, or raise InvalidRequest."""
+        named = [config for config in self.experiments if experiment in (None, config.name)]
+        if not named:
+            names = ", ".join(config.name for config in self.experiments) or "none"
+            raise InvalidRequest(
+                f"there is no experiment {shortened(experiment)!r}; there are {names}"
+                if experiment
+                else "there is no experiment in the live config",
+                param="experiment" if experiment else "arm",
+            )
+        having = [config for config in named if arm in {each.name for each in config.arms}]
+        if not having:
+            arms = dict.fromkeys(each.name for config in named for each in config.arms)
+            raise InvalidRequest(
+                f"there is no arm {shortened(arm)!r}; there are {', '.join(arms)}", param="arm"
+            )
+        if len(having) > 1:
+            names = ", ".join(config.name for config in having)
+            raise InvalidRequest(
+                f"is missing, and several experiments have an arm {arm!r}: name one of {names}",
+                param="experiment",
+            )
+        return having[0]
 
     def shipped(self, standings: Standings) -> str | None:
         """Return the variant that an experiment has shipped, if any; `check_one_shipped` allows one."""
         for config in self.experiments:
-            if (arm := standings.get(config.name, IDLE).shipped) is not None:
-                return config.variant_of(arm)
+            standing = standings.get(config.name, IDLE)
+            if standing.status == "shipped" and standing.shipped is not None:
+                return config.variant_of(standing.shipped)
         return None
 
     def shadowed(self, standings: Standings) -> list[ExperimentConfig]:
@@ -73,3 +140,15 @@ class Assigner:
             for config in self.experiments
             if config.shadow and standings.get(config.name, IDLE).is_running
         ]
+
+
+def _in_arm(config: ExperimentConfig, arm: str, position: int, *, is_chosen: bool = False) -> Assigned:
+    """Return the assignment to an arm of an A/B test."""
+    fallback = None if arm == config.control else config.variant_of(config.control)
+    return Assigned(config.name, arm, config.variant_of(arm), position, fallback, is_chosen)
+
+
+def _has_slot(config: ExperimentConfig, slot: int, standings: Standings) -> bool:
+    """Return whether a slot is one of the experiment's, which gives its slots up once it is over."""
+    start, end = config.slots
+    return start <= slot < end and not standings.get(config.name, IDLE).is_over

@@ -13,11 +13,14 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, inspe
 
 from headroom.models.errors import how_to_install
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments.tables import VERSION, metadata, schema_version
+from headroom.service.experiments.tables import EXTENDED_VERSION, VERSION, metadata, schema_version
 
 CONNECT_S = 3
 LOCK_S = 3
 PREPARATION_S = 60
+ANALYSIS_S = 60
+"""Limit of one statement that reads all rows of an experiment (PostgreSQL)."""
+
 STATEMENT_S = 5
 """A write or a look-up takes milliseconds; a statement that takes this long hangs."""
 
@@ -56,6 +59,11 @@ def parse_url(url: str) -> URL:
     if parsed.database in (None, "", ":memory:") or str(parsed.database).startswith("file:"):
         raise ValueError("database_url: SQLite needs a file, such as sqlite:////path/file.db")
     return parsed.set(drivername="sqlite+pysqlite")
+
+
+def is_made(url: URL) -> bool:
+    """Return whether there is a database. Only a SQLite file that nothing has written is known to be none."""
+    return url.drivername != "sqlite+pysqlite" or Path(str(url.database)).exists()
 
 
 def connect(url: URL) -> Engine:
@@ -112,7 +120,7 @@ def transaction(engine: Engine, *, write: bool, seconds: int) -> Iterator[Connec
 
 
 def prepare(engine: Engine) -> None:
-    """Make the tables if there are none, once, even if many replicas start at the same time.
+    """Make the tables that are missing, once, even if many replicas start at the same time.
 
     Raises DatabaseUnavailable, also if another release of headroom made the database.
     """
@@ -124,10 +132,14 @@ def prepare(engine: Engine) -> None:
         if not existing:
             metadata.create_all(connection)
             connection.execute(schema_version.insert().values(version=VERSION))
-        elif (
-            schema_version.name not in existing
-            or connection.scalar(select(schema_version.c.version)) != VERSION
-        ):
+            return
+        version = None
+        if schema_version.name in existing:
+            version = connection.scalar(select(schema_version.c.version))
+        if version == EXTENDED_VERSION:
+            metadata.create_all(connection)  # those that are missing
+            connection.execute(schema_version.update().values(version=VERSION))
+        elif version != VERSION:
             raise DatabaseUnavailable(
                 message="The experiments' database was made by another release of headroom, whose tables "
                 "this one does not know. Use that release, or set HEADROOM_DATABASE_URL to a new database."

@@ -1,7 +1,7 @@
 """The declaration of an experiment in the live config. An impossible one is refused with one sentence."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, Strict, StringConstraints, model_validator
@@ -15,6 +15,12 @@ LAYER_SALT = "layer"
 MAX_UNEVEN = 0.005
 """How far an arm's share of the exposed buckets may be from its share of all, as a share of the latter."""
 
+INTERLEAVED = "interleaved"
+"""The arm of all units of an interleaved experiment, since each of them sees both arms."""
+
+Kind = Literal["ab", "interleave"]
+ScoreKinds = Mapping[str, str]
+"""By variant, what score it gives, as a phrase."""
 MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")]
 _Slot = Annotated[int, Field(ge=0, le=10_000)]
 
@@ -33,7 +39,7 @@ class Metric(Declared, use_attribute_docstrings=True):
     """Which values are better."""
     margin: float | None = Field(None, gt=0, allow_inf_nan=False)
     """A variant is good enough if it is worse by less than this. Unset: the question is only whether there is
-    a difference."""
+    a difference. With `kind: interleave` it is one of preference, in (0, 1]."""
     relative: bool = True
     """The margin is a share of control's value; `false`: it has the metric's own unit."""
     covariate: MetricName | None = None
@@ -47,8 +53,6 @@ class Metric(Declared, use_attribute_docstrings=True):
             raise ValueError("denominator belongs to kind: ratio, and a ratio needs one")
         if self.denominator == self.name:
             raise ValueError("denominator must be another metric")
-        if self.relative and self.margin is not None and self.margin >= 1:
-            raise ValueError("margin: a relative margin is a share of control's value, below 1 (0.02 is 2 %)")
         return self
 
     @property
@@ -85,7 +89,8 @@ class Guardrails(Declared, use_attribute_docstrings=True):
     """Share of the arm's requests that its variant may fail, over control's share. (Control's variant answers
     these.)"""
     p99_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Limit of the 99th percentile of the time from admission to result."""
+    """Limit of the 99th percentile of the time from admission to result. An interleaved request scores both
+    arms together, so it takes the same time for both, and this limit cannot tell which arm is slow."""
     score_shift: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Limit of the population stability index of the arm's scores against control's."""
     min_requests: Annotated[int, Field(ge=10, le=1_000_000)] = 50
@@ -98,10 +103,13 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
 
     name: ConfigName
     """Name in answers, outcomes and reports."""
+    kind: Kind = "ab"
+    """`ab`: each unit gets one arm. `interleave`: each unit gets lists drawn from the rankings of both arms,
+    and its clicks say which arm it prefers."""
     salt: Salt
     """Any text that no other experiment uses: it decides who gets which arm."""
     arms: Annotated[tuple[ArmConfig, ...], Field(min_length=2, max_length=10, strict=False)]
-    """2 to 10 arms."""
+    """2 to 10 arms; with `kind: interleave`, 2 of the same weight."""
     traffic: Share = 1.0
     """Share of each arm's units that takes part, until somebody ramps by hand."""
     slots: Annotated[tuple[_Slot, _Slot], Strict(False)] = (0, 10_000)
@@ -114,7 +122,7 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
     """What the report compares. The first one decides."""
     planned_units: Annotated[int, Field(ge=1)] = 10_000
     """How many units the experiment is planned for, as `headroom experiment plan` says: the intervals are
-    narrowest there."""
+    narrowest there. With `kind: interleave`, units that click a title of one arm."""
 
     @property
     def control(self) -> str:
@@ -128,13 +136,25 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
         return tuple(arm.name for arm in self.arms if arm.name != self.control)
 
     @property
+    def is_interleaved(self) -> bool:
+        """Whether each unit sees both arms."""
+        return self.kind == "interleave"
+
+    @property
     def spans(self) -> dict[str, Span]:
-        """The range [a, b) of buckets of each arm."""
+        """The range [a, b) of buckets of each arm; of an interleaved experiment, all buckets for both."""
+        if self.is_interleaved:
+            return {INTERLEAVED: (0, BUCKETS)}
         names = [arm.name for arm in self.arms]
         return dict(zip(names, ranges([arm.weight for arm in self.arms]), strict=True))
 
     def exposed(self, traffic: float, rolled_back: Collection[str] = ()) -> dict[str, int]:
-        """Return how many buckets of each arm a share of traffic exposes, without the rolled back arms."""
+        """Return how many buckets of each arm a share of traffic exposes, without the rolled back arms.
+
+        An interleaved experiment exposes none once an arm is rolled back.
+        """
+        if self.is_interleaved and rolled_back:
+            return {}
         return {
             arm: exposed_buckets(end - start, traffic)
             for arm, (start, end) in self.spans.items()
@@ -149,6 +169,10 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
         """
         exposed = self.exposed(traffic, rolled_back)
         widths = self.exposed(1.0, rolled_back)
+        if self.is_interleaved and 0 < traffic < 1 / BUCKETS:
+            return f"a traffic of {traffic:g} exposes none of the {BUCKETS:,} buckets; give 0, or 0.0001 to 1"
+        if self.is_interleaved:
+            return None
         if traffic == 0 or _is_even(exposed, widths):
             return None  # a traffic of 0 does shadow scoring only
         larger = (step / BUCKETS for step in range(math.ceil(traffic * BUCKETS), BUCKETS + 1))
@@ -156,6 +180,25 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
         return (
             f"a traffic of {traffic:g} exposes {_ratio(exposed)} of the {_ratio(widths)} buckets of the arms "
             f"{', '.join(exposed)}; {next_even:g} is the next that exposes the same share of each"
+        )
+
+    def shares_slots(self, other: "ExperimentConfig") -> bool:
+        """Return whether both declare some slot."""
+        return self.slots[0] < other.slots[1] and other.slots[0] < self.slots[1]
+
+    def mixed_scores(self, score_kinds: ScoreKinds) -> str | None:
+        """Return why no order can be drawn from the arms' scores, as a clause; None if one can, or need not.
+
+        score_kinds: of all variants.
+        """
+        if not self.is_interleaved:
+            return None
+        first, second = (arm.variant for arm in self.arms)
+        if score_kinds[first] == score_kinds[second]:
+            return None
+        return (
+            f"{first} gives {score_kinds[first]}, but {second} gives {score_kinds[second]}; the arms of an "
+            "interleaved experiment must give the same"
         )
 
     def variant_of(self, arm: str) -> str:
@@ -166,6 +209,11 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
     def _check(self) -> Self:
         check_unique("arms", [arm.name for arm in self.arms])
         check_unique("metrics", [metric.name for metric in self.metrics])
+        if self.is_interleaved:
+            _check_arms_of_interleaving(self.arms)
+        for index, metric in enumerate(self.metrics):
+            check = _check_metric_of_interleaving if self.is_interleaved else _check_margin
+            check(f"metrics[{index}]", metric)
         for name, (start, end) in self.spans.items():
             if start == end:
                 raise ValueError(f"arms: {name!r} gets none of the {BUCKETS:,} buckets; give it more weight")
@@ -197,7 +245,7 @@ def check_together(experiments: Sequence[ExperimentConfig], variants: Sequence[s
         start, end = experiment.slots
         for other in experiments[:experiment_index]:
             other_start, other_end = other.slots
-            if start < other_end and other_start < end:
+            if experiment.shares_slots(other):
                 raise ValueError(
                     f"{field}.slots: [{start}, {end}) overlaps [{other_start}, {other_end}) of "
                     f"{other.name!r}, which keeps its slots as long as it is in the config, also after a "
@@ -211,6 +259,42 @@ def check_unique(field: str, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{field}: two are called {name!r}")
+
+
+def _check_margin(field: str, metric: Metric) -> None:
+    """Raise ValueError if a relative margin is no share."""
+    if metric.relative and metric.margin is not None and metric.margin >= 1:
+        raise ValueError(
+            f"{field}.margin: a relative margin is a share of control's value, below 1 (0.02 is 2 %)"
+        )
+
+
+def _check_metric_of_interleaving(field: str, metric: Metric) -> None:
+    """Raise ValueError if a metric has what an interleaved experiment does not, or a margin over 1."""
+    for name in ("kind", "denominator", "better", "relative", "covariate"):
+        value = getattr(metric, name)
+        if value != Metric.model_fields[name].default:
+            raise ValueError(
+                f"{field}.{name}: an interleaved experiment counts the clicks on each arm's titles, so its "
+                f"metrics have a name, a margin and window_hours, and no {name}"
+            )
+    if metric.margin is not None and metric.margin > 1:
+        raise ValueError(
+            f"{field}.margin: {metric.margin:g} is over 1; a preference is in [-1, 1], its margin in (0, 1]"
+        )
+
+
+def _check_arms_of_interleaving(arms: Sequence[ArmConfig]) -> None:
+    """Raise ValueError unless these are two arms of the same weight."""
+    if len(arms) != 2:
+        raise ValueError(
+            f"arms: an interleaved experiment draws its lists from exactly 2 arms, not {len(arms)}"
+        )
+    if arms[0].weight != arms[1].weight:
+        raise ValueError(
+            f"arms: an interleaved experiment shows both arms to every unit, so their weights are equal, not "
+            f"{arms[0].weight} and {arms[1].weight}; leave them out"
+        )
 
 
 def _is_even(exposed: ByArm, widths: ByArm) -> bool:

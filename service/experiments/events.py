@@ -12,6 +12,8 @@ MAX_TEXT = 256
 MAX_VALUE = 1e15
 """Largest absolute value of an outcome, so that sums of squares stay exact enough."""
 
+UnknownReason = Literal["experiment", "metric", "impression", "unit", "index", "value"]
+
 ActionKind = Literal["start", "ramp", "stop", "ship", "rollback"]
 
 
@@ -44,6 +46,64 @@ class Outcome:
     time: float
 
 
+@dataclass(frozen=True, slots=True)
+class Impression:
+    """A list that was shown to a unit, drawn from the rankings of both arms.
+
+    teams_by_index: one character per title of the request, in the request's order: "c" control's, "t" the
+        treatment's, "s" shared by both, "-" not shown.
+    places: the request's indices in the order shown.
+    ids: the ids that the request sent for its titles, in its order.
+    """
+
+    experiment: str
+    id: str
+    unit: str
+    time: float
+    config_version: str
+    teams_by_index: str
+    places: tuple[int, ...]
+    ids: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Click:
+    """A click on a title of an impression. A title counts once per impression and metric.
+
+    index: of the title in the request. `id` is unique within the experiment.
+    """
+
+    experiment: str
+    id: str
+    unit: str
+    metric: str
+    impression: str
+    index: int
+    value: float
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class SentClick:
+    """A click as it was sent; its impression may not be stored yet.
+
+    experiment: None if the sender named the impression alone.
+    index: of the title in the request. rank: of the title in the order shown, from 1. object_id: one of the
+        request's ids. At least one of them says what was clicked, or the click is unknown.
+    """
+
+    experiment: str | None
+    id: str
+    unit: str
+    metric: str
+    impression: str
+    value: float
+    time: float
+    index: int | None = None
+    rank: int | None = None
+    object_id: str | None = None
+
+
 @documented
 @dataclass(frozen=True, slots=True)
 class UnknownOutcome:
@@ -53,9 +113,11 @@ class UnknownOutcome:
     """Position in the request."""
     id: str
     """The outcome's id."""
-    reason: Literal["experiment", "metric"]
-    """`experiment`: there is none of this name. `metric`: the experiment declares others. Send
-    it\nagain once the config is right."""
+    reason: UnknownReason
+    """`experiment`: there is none of this name. `metric`: the experiment declares others. Send it again
+    once the config is right. The others are about clicks on interleaved lists; sending them again does not
+    help. `impression`: there is none of this id, or it is missing. `unit`: the impression is another unit's.
+    `index`: the impression did not show this title. `value`: a click's value must be above 0."""
     message: str
     """One sentence; for people."""
 
@@ -68,7 +130,7 @@ class OutcomeReceipt:
     accepted: int
     """Outcomes that were stored. They count once their unit's exposure is, too."""
     duplicates: int
-    """Outcomes that were ignored, because their id is stored already."""
+    """Outcomes that were ignored, because their id, or a click on the same title, is stored already."""
     unknown: int
     """Outcomes that are not stored; `unknown_outcomes` says which and why."""
     unknown_outcomes: Sequence[UnknownOutcome] = ()
@@ -114,15 +176,20 @@ class Action:
     time: float
     """Seconds since the epoch, UTC."""
     actor: str
-    """The key's name, `guardrail` or `config`."""
+    """The key's name, `guardrail`, or `config` for an experiment of the config."""
     arm: str | None = None
-    """The arm that was shipped or rolled back."""
+    """The arm that was shipped, or that a guardrail rolled back. A person's rollback of a ship has none."""
     traffic: float | None = None
     """The traffic after a ramp."""
     reason: str = ""
     """The guardrail's name, or the person's words."""
     detail: str = ""
-    """The guardrail's figures, or the arms and salt at the start."""
+    """The guardrail's figures, the arms and salt at the start, or the arm whose ship was rolled back."""
+
+    @property
+    def ends_experiment(self) -> bool:
+        """Whether everybody gets the default from here on: a stop, or a person's rollback of a ship."""
+        return self.kind == "stop" or (self.kind == "rollback" and self.arm is None)
 
 
 Log = Sequence[Action]

@@ -1,8 +1,9 @@
 """The state of the experiments: the actions in the database, and those that are not recorded there yet.
 
-Requests read `standings`, which is replaced as a whole, and never wait for the database. A thread reads the
-log of actions every second and records the roll-backs of this replica. While the database is down, the last
-standings stay in force. A roll-back counts at once and is recorded later.
+Requests read `state`, which is replaced as a whole, and never wait for the database. A thread reads every
+second which experiments were started without a file, and the log of actions, and records the roll-backs of
+this replica. While the database is down, the last state stays in force. A roll-back counts at once and is
+recorded later.
 """
 
 import asyncio
@@ -11,29 +12,47 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from operator import is_
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.definition import ExperimentConfig, ScoreKinds
 from headroom.service.experiments.events import Action, Log
+from headroom.service.experiments.started import Configs, Obstacle, merged, obstacles
 from headroom.service.experiments.state import IDLE, Standing, Standings, check_one_shipped, fold, identity
-from headroom.service.experiments.store import Store
+from headroom.service.experiments.store import Decision, Store
 from headroom.service.observe.metrics import Metrics
 
 logger = logging.getLogger("headroom.experiments")
 
 Clock = Callable[[], float]
-Configs = tuple[ExperimentConfig, ...]
 
 REFRESH_SECONDS = 1.0
 COUNTS_EVERY = 5
 """The number of refreshes per count of the exposed units."""
 
 
-class Ledger:
-    """The actions, standings and exposure counts of the live config's experiments.
+@dataclass(frozen=True, slots=True)
+class State:
+    """The experiments in force. Replaced as a whole.
 
-    store: the database, which is opened with the first config that has an experiment.
+    configs: those of the config, then those that were started without a file.
+    started: of the latter, those that are not stopped.
+    standings, paused: by name; why an experiment is paused.
+    """
+
+    configs: Configs = ()
+    started: Configs = ()
+    standings: Standings = field(default_factory=dict)
+    paused: Mapping[str, Obstacle] = field(default_factory=dict)
+
+
+class Ledger:
+    """The actions, standings and exposure counts of the experiments.
+
+    store: the database. A SQLite file is made with the first experiment.
     clock: returns Unix seconds. monotonic: returns seconds that never go back.
+    declared, variants: of the live config; None: any variant exists.
     """
 
     def __init__(
@@ -48,12 +67,16 @@ class Ledger:
         self.metrics = metrics
         self.clock = clock
         self.monotonic = monotonic
-        self.configs: Configs = ()
+        self.declared: Configs = ()
+        self.variants: ScoreKinds | None = None
         self.config_version = ""
-        self.standings: Standings = {}
+        self.state = State()
+        self._held: Configs = ()  # started without a file
         self._exchanging = threading.Lock()  # held while a thread talks to the database
         self._lock = threading.Lock()  # guards what such a thread shares with the event loop
         self._log: Mapping[str, Log] = {}
+        self._names: Sequence[str] = ()  # of the experiments whose log is read
+        self._unreadable: set[str] = set()
         self._unrecorded: list[Action] = []
         self._has_unrecorded = asyncio.Event()
         self._unit_counts: Mapping[str, Counter[str]] = {}
@@ -61,23 +84,70 @@ class Ledger:
         self._may_start = True
         self._database_failed = False
 
-    def apply(self, configs: Configs, config_version: str, *, may_start: bool = True) -> None:
+    @property
+    def configs(self) -> Configs:
+        """The experiments of the live config, then those that were started without a file."""
+        return self.state.configs
+
+    @property
+    def standings(self) -> Standings:
+        """Where each experiment stands."""
+        return self.state.standings
+
+    def apply(
+        self,
+        declared: Configs,
+        config_version: str,
+        *,
+        variants: ScoreKinds | None = None,
+        may_start: bool = True,
+    ) -> None:
         """Put a config's experiments in force. Blocks until the database has said where they stand.
 
+        variants: those of the config, with the kind of score of each; None: any.
         may_start: whether new experiments start. If not, they are pending until this is called with True.
         If the database is down, the last known state is used. If it refuses one of the experiments, its
-        error is raised and nothing changes. Raises ValueError if two of the experiments have shipped.
+        error is raised and nothing changes. Raises ValueError if two of the experiments have shipped, and
+        as `check` does.
         """
         with self._exchanging:
             # The experiments of the last config stay in force until all is known about the new ones.
-            self._synchronise((*self.configs, *configs), starting=configs if may_start else ())
+            self._synchronise(
+                (*self.declared, *declared),
+                starting=declared if may_start else (),
+                before_starts=lambda: self.check(declared, variants),
+            )
+            self.check(declared, variants)
             self._may_start = may_start
             with self._lock:
-                standings = self._folded(configs)
-                check_one_shipped(standings)
-                self.standings = standings
-                self.configs = configs
+                state = self._folded(declared, variants)
+                check_one_shipped(state.standings)
+                told = self._put(state)
+                self.declared = declared
+                self.variants = variants
                 self.config_version = config_version
+        self._tell(told)
+
+    def check(self, declared: Configs, variants: ScoreKinds | None) -> None:
+        """Raise ValueError if an edit stands in the way of an experiment that was started without a file.
+
+        The first config is never refused for that, so that a replica starts with any that is right.
+        """
+        if not self.config_version:
+            return
+        with self._lock:
+            names = {config.name for config in self.declared}
+            held = {config.name for config in self._held}
+            for index, config in enumerate(declared):
+                if config.name in held - names:
+                    raise ValueError(
+                        f"experiments[{index}].name: an experiment {config.name!r} was started without a "
+                        "file; give this one another name"
+                    )
+            paused = self._folded(declared, variants).paused
+            for name, obstacle in paused.items():
+                if name not in self.state.paused:
+                    raise ValueError(f"{obstacle.text}; change that, or stop {name!r} first")
 
     def refresh(self) -> None:
         """Record the unrecorded actions, and reread the log. Blocks.
@@ -85,8 +155,9 @@ class Ledger:
         If the database is down, the state stays as it is.
         """
         with self._exchanging:
-            self._synchronise(self.configs, starting=self.configs if self._may_start else ())
-            self._fold()
+            self._synchronise(self.declared, starting=self.declared if self._may_start else ())
+            told = self._fold()
+        self._tell(told)
 
     async def follow(self) -> None:
         """Refresh every second, and at once if a roll-back is to be recorded."""
@@ -114,18 +185,21 @@ class Ledger:
         self._has_unrecorded.set()
         self._fold()
 
-    def act(self, names: Sequence[str], decide: Callable[[Log], Action]) -> list[Action]:
-        """Record what `decide` makes of the experiments' log, put it in force, and return the log. Blocks.
+    def act(
+        self, names: Sequence[str], decide: Decision, *, new: ExperimentConfig | None = None
+    ) -> list[Action]:
+        """Record what `decide` makes of a log, put it in force, and return the log. Blocks.
 
+        The log is that of `names` and as `Store.act` says, which takes `new`.
         Raises DatabaseUnavailable and what `decide` raises; then nothing is recorded.
         """
         self.flush()  # so that `decide` knows of a roll-back of the last second
-        log = self.store.act(names, decide)
+        log = self.store.act(names, decide, new=new)
         self.refresh()
         return log
 
     def config(self, name: str) -> ExperimentConfig | None:
-        """Return the experiment of this name in the live config."""
+        """Return the experiment of this name."""
         return next((config for config in self.configs if config.name == name), None)
 
     def standing(self, name: str) -> Standing:
@@ -141,12 +215,22 @@ class Ledger:
         """Return the units exposed so far, by arm."""
         return self._unit_counts.get(name, Counter())
 
-    def _synchronise(self, configs: Sequence[ExperimentConfig], starting: Sequence[ExperimentConfig]) -> None:
-        """Exchange what is new with the database. starting: those of the configs that start now if new."""
-        if not configs and not self._unrecorded:
+    def _synchronise(
+        self,
+        declared: Sequence[ExperimentConfig],
+        starting: Sequence[ExperimentConfig],
+        before_starts: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Exchange what is new with the database.
+
+        starting: those of `declared` that start now if new. before_starts: called once their log is known.
+        """
+        if not declared and not self._unrecorded and not self.store.is_made:
             return
         try:
-            self._exchange(sorted({config.name for config in configs}), starting)
+            self._exchange(declared)
+            before_starts()
+            self._record_starts(starting)
             if self._database_failed:
                 logger.warning("the experiments' database is back")
             self._database_failed = False
@@ -155,7 +239,10 @@ class Ledger:
                 logger.error("the experiments' database is down, the last state stays in force: %s", error)
             self._database_failed = True
 
-    def _exchange(self, names: Sequence[str], starting: Sequence[ExperimentConfig]) -> None:
+    def _exchange(self, declared: Sequence[ExperimentConfig]) -> None:
+        # First the experiments, then their log: whoever could take another's slots finds its end in the log.
+        self._read_held()
+        names = self._names = sorted({config.name for config in (*declared, *self._held)})
         self._read(names)
         while self._unrecorded:
             action = self._unrecorded[0]
@@ -164,11 +251,27 @@ class Ledger:
         if self._refreshes % COUNTS_EVERY == 0:
             self._unit_counts = self.store.unit_counts(names)
         self._refreshes += 1
+
+    def _record_starts(self, starting: Sequence[ExperimentConfig]) -> None:
         for config in starting:
             if not any(action.kind == "start" for action in self._log[config.name]):
                 start = Action(config.name, "start", self.clock(), "config", detail=identity(config))
                 self.store.record_action(start)
-                self._read(names)
+                self._read(self._names)
+
+    def _read_held(self) -> None:
+        """Read which experiments were started without a file. Their definitions never change."""
+        names = self.store.started_names()
+        known = {config.name: config for config in self._held}
+        new = [name for name in names if name not in known and name not in self._unreadable]
+        if new:
+            known |= {config.name: config for config in self.store.definitions(new)}
+            unreadable = [name for name in new if name not in known]
+            self._unreadable.update(unreadable)
+            if unreadable:
+                logger.error("another release started %s, which does not run here", ", ".join(unreadable))
+        with self._lock:
+            self._held = tuple(known[name] for name in names if name in known)
 
     def _read(self, names: Sequence[str], recorded: Action | None = None) -> None:
         """Read the log, and drop what it holds from the unrecorded actions in the same step.
@@ -187,13 +290,49 @@ class Ledger:
                 if action is not recorded and action not in log.get(action.experiment, ())
             ]
 
-    def _fold(self) -> None:
+    def _fold(self) -> list[str]:
         with self._lock:
-            self.standings = self._folded(self.configs)
+            return self._put(self._folded(self.declared, self.variants))
 
-    def _folded(self, configs: Sequence[ExperimentConfig]) -> dict[str, Standing]:
-        return {config.name: fold(config, self._actions(config.name)) for config in configs}
+    def _put(self, state: State) -> list[str]:
+        """Put a state in force, and return what the operator should know. Needs the lock."""
+        previous = self.state
+        self.state = replace(
+            state,
+            configs=_same(previous.configs, state.configs),
+            started=_same(previous.started, state.started),
+        )
+        return [
+            f"the experiment {name!r} is paused, and its units get the default: {obstacle.text}; change the "
+            f"config, or stop {name!r}"
+            for name, obstacle in state.paused.items()
+            if previous.paused.get(name) != obstacle
+        ]
+
+    def _tell(self, sentences: Sequence[str]) -> None:
+        for sentence in sentences:
+            logger.warning("%s", sentence)
+            self.metrics.notify_operator(sentence)
+
+    def _folded(self, declared: Configs, variants: ScoreKinds | None) -> State:
+        """Return the state under a config. Needs the lock."""
+        configs = merged(declared, self._held)
+        standings = {config.name: fold(config, self._actions(config.name)) for config in configs}
+        held = configs[len(declared) :]
+        started = tuple(config for config in held if standings[config.name].status != "stopped")
+        paused: dict[str, Obstacle] = {}
+        for obstacle in obstacles(declared, started, standings, variants):
+            paused.setdefault(obstacle.name, obstacle)
+        for name in paused:
+            standings[name] = replace(standings[name], status="paused", traffic=0.0)
+        return State(configs, started, standings, paused)
 
     def _actions(self, name: str) -> list[Action]:
         unrecorded = (action for action in self._unrecorded if action.experiment == name)
         return [*self._log.get(name, ()), *unrecorded]
+
+
+def _same(previous: Configs, configs: Configs) -> Configs:
+    """Return the earlier tuple if both hold the same objects, so that `is` tells whether they differ."""
+    is_same = len(previous) == len(configs) and all(map(is_, previous, configs))
+    return previous if is_same else configs

@@ -10,13 +10,17 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
-from headroom.service.experiments.assignment import Assigned, Assigner
-from headroom.service.experiments.events import Exposure, ShadowResult
+from headroom.service.experiments.assignment import NO_BUCKET, Assigned, Assigner
+from headroom.service.experiments.definition import ScoreKinds
+from headroom.service.experiments.events import Exposure, Impression, ShadowResult
 from headroom.service.experiments.guardrails import GuardrailWatcher
+from headroom.service.experiments.interleaving import SHARED, Draw, impression_id
 from headroom.service.experiments.ledger import Clock, Ledger
+from headroom.service.experiments.started import Configs, merged
 from headroom.service.experiments.state import identity
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.windows import ArmWindows, Scores
@@ -24,6 +28,9 @@ from headroom.service.experiments.writer import Writer
 from headroom.service.observe.metrics import Metrics
 
 logger = logging.getLogger("headroom.experiments")
+
+NOT_SHOWN = "-"
+"""The team of a title that an interleaved answer leaves out."""
 
 SHADOW_DEPTH = 1_000
 """If the buffer holds this many records, shadow results, which may be large, are not added to it."""
@@ -72,7 +79,7 @@ class LiveExperiments:
 
     ledger: the state of the experiments; its `follow` runs in the background. guard: watches the guardrails;
         its `run` runs in the background. writer: stores exposures.
-    store: opened with the first config that has an experiment.
+    store: the database; a SQLite file is made with the first experiment.
     clock: returns Unix seconds. monotonic: returns seconds that never go back.
     """
 
@@ -86,32 +93,57 @@ class LiveExperiments:
     ) -> None:
         self.metrics = metrics
         store.on_failure = self._database_failed
+        store.on_lost_clicks = lambda clicks: metrics.count("clicks_lost_total", by=clicks)
         self.ledger = Ledger(store, metrics, clock=clock, monotonic=monotonic)
         self.writer = Writer(store, metrics)
         self.windows = ArmWindows(self.ledger)
         self.guard = GuardrailWatcher(self.ledger, self.windows)
         self._seen = RecentlySeen()
         self._writes = False
+        self._merged: tuple[Assigner, Configs, Assigner] = (Assigner(), (), Assigner())
 
-    def check(self, assigner: Assigner) -> None:
-        """Raise ValueError if a config would move the units of an experiment that has begun."""
-        current = {config.name: config for config in self.ledger.configs}
+    def check(self, assigner: Assigner, variants: ScoreKinds | None = None) -> None:
+        """Raise ValueError if a config would move the units of an experiment that has begun.
+
+        Also if it stands in the way of one that was started without a file. variants: as `apply` takes them.
+        """
+        self.ledger.check(assigner.experiments, variants)
+        current = {config.name: config for config in self.ledger.declared}
         for experiment_index, config in enumerate(assigner.experiments):
             running = current.get(config.name)
             if running is None or self.ledger.standing(config.name).started is None:
                 continue
             if identity(running) != identity(config):
                 raise ValueError(
-                    f"experiments[{experiment_index}]: {config.name!r} has begun, so its salt and arms must "
-                    "stay as they are; give the changed experiment another name and salt"
+                    f"experiments[{experiment_index}]: {config.name!r} has begun, so its kind, salt and arms "
+                    "must stay as they are; give the changed experiment another name and salt"
                 )
 
-    def apply(self, assigner: Assigner, config_version: str, *, may_start: bool = True) -> None:
+    def apply(
+        self,
+        assigner: Assigner,
+        config_version: str,
+        *,
+        variants: ScoreKinds | None = None,
+        may_start: bool = True,
+    ) -> None:
         """Put a config in force, as `Ledger.apply` says. Blocks."""
-        self.ledger.apply(assigner.experiments, config_version, may_start=may_start)
-        if assigner.experiments and not self._writes:
+        self.ledger.apply(assigner.experiments, config_version, variants=variants, may_start=may_start)
+        if not self._writes:
             self.writer.start()
             self._writes = True
+
+    def assigner(self, declared: Assigner) -> Assigner:
+        """Return the assigner of a config's experiments and of those that were started without a file.
+
+        This is the one place where they come together for requests.
+        """
+        started = self.ledger.state.started
+        if not started:
+            return declared
+        if self._merged[0] is not declared or self._merged[1] is not started:
+            self._merged = (declared, started, Assigner(merged(declared.experiments, started)))
+        return self._merged[2]
 
     async def close(self, timeout_s: float) -> None:
         """Store the buffered records within the timeout, and end."""
@@ -129,21 +161,71 @@ class LiveExperiments:
                 return Route(assigned.variant, assigned, unit, self.ledger.clock())
         return Route(assigner.shipped(standings))
 
-    def succeeded(self, route: Route, elapsed: float, scores: Callable[[], Scores]) -> None:
-        """Log that the arm's own variant answered a request, `elapsed` seconds after it came."""
+    def choose(self, assigner: Assigner, unit: str, arm: str, experiment: str | None) -> Route:
+        """Return the variant for a request whose caller chose the arm. Raises as `Assigner.choose` does."""
+        standings = self.ledger.standings
+        assigned = assigner.choose(unit, arm, experiment, standings)
+        if assigned is None:
+            return Route(assigner.shipped(standings))
+        return Route(assigned.variant, assigned, unit, self.ledger.clock())
+
+    def succeeded(self, route: Route, elapsed: float, *scores: Callable[[], Scores]) -> None:
+        """Log that the variants of the request's arms answered it, `elapsed` seconds after it came.
+
+        scores: return the scores of each of `Assigned.arms`.
+        """
         self._record(route, elapsed, scores=scores)
 
-    def failed(self, route: Route, elapsed: float) -> None:
-        """Log that the arm's variant failed a request, and that nothing answered in its place."""
-        self._record(route, elapsed, is_error=True)
+    def failed(self, route: Route, elapsed: float, arms: Collection[str] | None = None) -> None:
+        """Log that variants failed a request, and that nothing answered in their place.
+
+        arms: those whose variants failed; None: all that the request was scored under.
+        """
+        assert route.assigned is not None
+        self._record(route, elapsed, failed=route.assigned.arms if arms is None else arms)
 
     def fell_back(self, route: Route, elapsed: float, error: Exception) -> None:
-        """Log that the arm's variant failed a request, and that the control's variant answered it."""
-        self._record(route, elapsed, is_error=True)
+        """Log that the arm's variant failed a request, and that the control's variant answered it.
+
+        Of an interleaved request, it is the treatment's that failed.
+        """
         assigned = route.assigned
         assert assigned is not None
-        self.metrics.count("experiment_fallbacks_total", assigned.experiment, assigned.arm)
-        logger.warning("experiment %s: arm %s failed: %r", assigned.experiment, assigned.arm, error)
+        arm = assigned.arms[-1]
+        self._record(route, elapsed, failed=[arm])
+        self.metrics.count("experiment_fallbacks_total", assigned.experiment, arm)
+        logger.warning("experiment %s: arm %s failed: %r", assigned.experiment, arm, error)
+
+    def show(self, route: Route, drawn: Draw, titles_shown: int | None, ids: Sequence[str] | None) -> str:
+        """Hand an interleaved answer to the writer, and return its impression's id.
+
+        titles_shown: how many titles of the order the answer shows, from its top; None: all.
+        ids: of the request's titles.
+        """
+        assigned = route.assigned
+        assert assigned is not None
+        assert assigned.interleaved is not None
+        places = drawn.order[:titles_shown]
+        teams_shown = drawn.teams[:titles_shown]
+        teams = [NOT_SHOWN] * len(drawn.order)
+        for index, team in zip(places, teams_shown, strict=True):
+            teams[index] = team
+        impression = impression_id(assigned.interleaved.salt, assigned.experiment, route.unit)
+        self.writer.put(
+            Impression(
+                experiment=assigned.experiment,
+                id=impression,
+                unit=route.unit,
+                time=route.time,
+                config_version=self.ledger.config_version,
+                teams_by_index="".join(teams),
+                places=places,
+                ids=None if ids is None else tuple(ids),
+            )
+        )
+        rankings = "equal" if set(teams_shown) <= {SHARED} else "different"
+        self.metrics.count("interleaved_total", assigned.experiment, rankings)
+        return impression
 
     def abandoned(self, route: Route, elapsed: float, *, late: bool) -> None:
         """Log that the client no longer waits for the answer. late: its deadline passed, which is an error.
@@ -154,8 +236,8 @@ class LiveExperiments:
         assigned = route.assigned
         config = None if assigned is None else self.ledger.config(assigned.experiment)
         limit_ms = None if config is None else config.guardrails.p99_ms
-        if late or (limit_ms is not None and elapsed * 1000 > limit_ms):
-            self._record(route, elapsed, is_error=late)
+        if assigned is not None and (late or (limit_ms is not None and elapsed * 1000 > limit_ms)):
+            self._record(route, elapsed, failed=assigned.arms if late else ())
         else:
             self._expose(route)
 
@@ -184,7 +266,7 @@ class LiveExperiments:
             experiment=assigned.experiment,
             unit=route.unit,
             arm=assigned.arm,
-            bucket=assigned.bucket,
+            bucket=NO_BUCKET if assigned.is_chosen else assigned.bucket,
             time=route.time,
             config_version=self.ledger.config_version,
         )
@@ -196,14 +278,19 @@ class LiveExperiments:
         route: Route,
         elapsed: float,
         *,
-        scores: Callable[[], Scores] | None = None,
-        is_error: bool = False,
+        scores: Sequence[Callable[[], Scores]] = (),
+        failed: Collection[str] = (),
     ) -> None:
-        """Log the exposure, and count the request for the guardrails."""
+        """Log the exposure, and count the request for the guardrails of each arm that it was scored under.
+
+        scores: of each of these arms, or empty. failed: those whose variants failed.
+        """
         self._expose(route)
-        if route.assigned is None:
+        assigned = route.assigned
+        if assigned is None:
             return
-        window = self.windows.of(route.assigned.experiment, route.assigned.arm)
-        if window is not None:
-            now = self.ledger.monotonic()
-            window.record(now, elapsed, unit=route.unit, scores=scores, is_error=is_error)
+        now = self.ledger.monotonic()
+        for arm, scores_of_arm in zip_longest(assigned.arms, scores):
+            window = self.windows.of(assigned.experiment, arm)
+            if window is not None:
+                window.record(now, elapsed, unit=route.unit, scores=scores_of_arm, is_error=arm in failed)

@@ -8,11 +8,9 @@ rollback, less traffic) comes from the default, and would hide the arm's effect.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     FromClause,
     Subquery,
@@ -20,29 +18,24 @@ from sqlalchemy import (
     case,
     func,
     literal,
-    not_,
     select,
     true,
 )
 
 from headroom.service.experiments.buckets import ByArm
+from headroom.service.experiments.database import ANALYSIS_S
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.estimates import Moments
 from headroom.service.experiments.state import Withdrawal
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import exposures, outcomes
-
-SECONDS = 60
-"""Limit of one statement of an analysis (PostgreSQL)."""
+from headroom.service.experiments.withdrawn import Condition, Expression, had_arm
 
 WHOLE_SECOND = 1.0
 """Many callers round times down to whole seconds, so an outcome may seem up to this much older."""
 
 SKEW_SECONDS = 60.0
 """If an outcome is older than its unit's exposure by less than this, the sender's clock is probably slow."""
-
-Expression = ColumnElement[Any]
-Condition = ColumnElement[bool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +51,7 @@ class Comparison:
 
     def had_arm(self, units: FromClause, time: Expression) -> Condition:
         """Return the condition that a unit still has its arm at a time after its exposure."""
-        condition: Condition = true()
-        for withdrawal in self.withdrawals:
-            is_between = and_(units.c.time < withdrawal.time, time >= withdrawal.time)
-            condition = and_(condition, not_(and_(is_between, _is_withdrawn(units, withdrawal))))
-        return condition
+        return had_arm(units, time, self.withdrawals)
 
     def units(self, experiment: str) -> Subquery:
         """Return the exposures of the arms while all of them ran."""
@@ -107,7 +96,7 @@ def measure(
     until: leaves out exposures and outcomes of later times, and does not count early ones; None leaves out
         none.
     """
-    with store.read(seconds=SECONDS) as db:
+    with store.read(seconds=ANALYSIS_S) as db:
         units = _units(experiment, metric, now, during, until)
         columns = [units.c.value, units.c.denominator, units.c.covariate]
         moments = moments_by_arm(db, units, columns)
@@ -188,10 +177,3 @@ def _total(name: str | None, when: Condition) -> Expression:
     if name is None:
         return literal(0.0)
     return func.sum(case((and_(outcomes.c.metric == name, when), outcomes.c.value), else_=0.0))
-
-
-def _is_withdrawn(units: FromClause, withdrawal: Withdrawal) -> Condition:
-    """Return the condition that a unit's bucket is no longer exposed."""
-    if not withdrawal.limits:
-        return true()
-    return units.c.bucket >= case(dict(withdrawal.limits), value=units.c.arm, else_=0)

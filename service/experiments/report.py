@@ -6,7 +6,9 @@ from typing import Literal
 
 from headroom.service.descriptions import documented
 from headroom.service.experiments.buckets import Span
+from headroom.service.experiments.definition import Kind
 from headroom.service.experiments.events import Action
+from headroom.service.experiments.preference import Preference
 from headroom.service.experiments.state import Status
 
 Decision = Literal[
@@ -26,7 +28,7 @@ class SampleRatio:
     """The check that the arms have the shares of units that they should have."""
 
     sequential_p: float
-    """p-value that is valid for any number of looks."""
+    """p-value that is valid for any number of looks; 1 if nothing is compared."""
     alarm: bool
     """Whether `sequential_p` is so small that no result can be trusted."""
     text: str
@@ -38,7 +40,10 @@ class SampleRatio:
 @documented
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """An arm's metric minus control's. The intervals are those of the confidence sequence."""
+    """An arm's metric minus control's. The intervals are those of the confidence sequence.
+
+    In an interleaving experiment, the difference is the preference for the arm, and nothing is relative.
+    """
 
     arm: str
     """The arm's name."""
@@ -64,15 +69,16 @@ class MetricReport(Effect):
     """An arm's metric against control's, with the verdict."""
 
     kind: str
-    """`mean`, `proportion` or `ratio`."""
+    """`mean`, `proportion`, `ratio` or `preference`."""
     units: int
-    """Units of the arm that were exposed while it ran."""
+    """Units of the arm that were exposed while it ran; of a preference, those that clicked a title
+    of\none arm."""
     control_units: int
-    """Units of control that were exposed while the arm ran."""
+    """Units of control that were exposed while the arm ran; of a preference, the same units."""
     value: float | None
-    """The arm's value."""
+    """The arm's value; null for a preference."""
     control_value: float | None
-    """Control's value."""
+    """Control's value; null for a preference."""
     p_value: float
     """Anytime-valid p-value of the hypothesis that there is no difference, times the number of
     arms\ncompared with control. It is below `alpha` if the interval excludes 0."""
@@ -88,6 +94,8 @@ class MetricReport(Effect):
     """The verdict that follows from the interval and the margin."""
     text: str
     """The result as a sentence."""
+    preference: Preference | None = None
+    """Whose titles the units clicked; null unless the experiment interleaves."""
 
 
 @documented
@@ -161,7 +169,7 @@ class Report:
     planned_units: int
     """Units for which the intervals are narrowest."""
     exposures: Mapping[str, int]
-    """Units exposed, by arm."""
+    """Units exposed, by arm; `interleaved` for those that see both."""
     sample_ratio: SampleRatio
     """Whether the arms have the units that they should have."""
     arms: Sequence[ArmReport]
@@ -192,7 +200,7 @@ class ArmView:
     control: bool
     """Whether the other arms are compared with this one."""
     exposures: int
-    """Units exposed so far, as counted in the database."""
+    """Units exposed so far, as counted in the database. Units of an interleaved list count for both arms."""
 
 
 @documented
@@ -218,10 +226,17 @@ class ExperimentView:
     """The present state of one experiment."""
 
     name: str
-    """The name in the config."""
+    """The name."""
+    kind: Kind
+    """`ab`: each unit gets one arm. `interleave`: each list is drawn from both arms' rankings."""
+    in_config: bool
+    """Whether the config declares it; if not, it was started by `POST /v1/experiments`."""
     status: Status
     """`pending`: its start is not recorded yet; `rolled_back`: no treatment arm is left;
-    `changed`:\nthe config's salt or arms are not those it started with, so it does not run."""
+    `changed`:\nthe config's salt or arms are not those it started with, so it does not run;
+    `paused`: the field of this name says why."""
+    paused: str | None
+    """What in the config stands in its way, so that it does not run."""
     traffic: float
     """Share of each arm's units that is exposed now."""
     started: float | None
@@ -237,7 +252,7 @@ class ExperimentView:
     shipped: str | None
     """The arm whose variant everybody gets."""
     sample_ratio_p: float | None
-    """Anytime-valid p of the sample-ratio check; null without an exposure."""
+    """Anytime-valid p of the sample-ratio check; null without an exposure, or if lists are interleaved."""
     guardrails: list[GuardrailView]
     """The windows on the answering replica, by arm."""
 
@@ -245,12 +260,21 @@ class ExperimentView:
 @documented
 @dataclass(slots=True)
 class ExperimentsView:
-    """The experiments of the live config."""
+    """The experiments of the live config, and those that were started without a file."""
 
     config_version: str
     """Changes with the live config."""
     experiments: list[ExperimentView]
-    """The experiments in the config's order."""
+    """The experiments of the config in its order, then the others, oldest first."""
+
+
+@documented
+@dataclass(frozen=True, slots=True)
+class MetricPreference(Preference):
+    """The preference by the metric that decides."""
+
+    metric: str
+    """The metric's name in the config."""
 
 
 @documented
@@ -262,3 +286,6 @@ class ExperimentDetail(ExperimentView):
     """The actions on the experiment, oldest first."""
     report: Report | None
     """The analysis so far; null while the database is down."""
+    preference: MetricPreference | None
+    """The preference by the first metric; null while the database is down, and unless the
+    experiment\ninterleaves."""

@@ -23,6 +23,16 @@ METHOD = (
     "The margin is how much worse than control is still good enough. An arm is good enough once its whole "
     "interval is on the better side of the margin. The first metric decides.",
 )
+PREFERENCE = (
+    "Each list is drawn from both arms' rankings. A title belongs to an arm if that arm ranks it next and "
+    "the other does not. A unit's value is (clicks on the arm's titles − on control's) / both, from −1 to 1. "
+    "The preference is its mean over the units that clicked such a title.",
+)
+VOTES = (
+    "metric",
+    "units that clicked more of the arm's titles : of control's : of both alike",
+    "lists that differ",
+)
 DRAWING = Template(Path(__file__).with_name("effects.svg.j2").read_text("utf-8"), autoescape=True)
 """Draws `panels`, which `_panel` makes, over the time from `begin` to `end`."""
 
@@ -39,18 +49,18 @@ def html(experiment: Json) -> str:
     report = experiment.get("report")
     if report is None:
         raise RuntimeError("there is no analysis at present: the service cannot reach its database")
-    units = sum(report["exposures"].values())
     metrics = [metric for arm in report["arms"] for metric in arm["metrics"]]
     now = {"time": report["time"], "effects": metrics}
     looks = [*report["looks"], now]
     panels = [_panel(metric, looks) for metric in metrics]
     drawing = DRAWING.render(panels=panels, moment=_moment, begin=looks[0]["time"], end=now["time"])
-    caption = "Each metric's change against control over time (UTC), with its interval."
+    what = "preference for the arm" if experiment.get("preference") else "change against control"
+    caption = f"Each metric's {what} over time (UTC), with its interval."
     page_text = page.html(
         {"effects": drawing},
         title=f"Experiment {experiment['name']}",
         verdict=f"{headline(experiment)}: {report['text']}",
-        conclusion=f"{units:,} of {report['planned_units']:,} planned units, on {_moment(now['time'])} UTC. "
+        conclusion=f"{_progress(report, metrics)}, on {_moment(now['time'])} UTC. "
         f"{report['sample_ratio']['text']}",
         picture={"name": "effects", "caption": caption} if metrics else None,
         sections=_sections(experiment, metrics),
@@ -58,11 +68,24 @@ def html(experiment: Json) -> str:
     return re.sub(r"(?<=\d) %", "\u00a0%", page_text)  # a line must not end between number and sign
 
 
+def _progress(report: Json, metrics: Sequence[Json]) -> str:
+    """Return how many of the planned units there are."""
+    planned = f"{report['planned_units']:,} planned units"
+    if metrics and metrics[0].get("preference"):
+        return f"{metrics[0]['units']:,} of {planned} have clicked a title of one arm"
+    return f"{sum(report['exposures'].values()):,} of {planned}"
+
+
 def _sections(experiment: Json, metrics: Sequence[Json]) -> tuple[Section, ...]:
     report = experiment["report"]
     units = [(arm, f"{count:,}") for arm, count in report["exposures"].items()]
     effects = [
         (metric["arm"], metric["metric"], _with_interval(metric), metric["text"]) for metric in metrics
+    ]
+    votes = [
+        (metric["metric"], votes_text(metric["preference"]), differing_text(metric["preference"]))
+        for metric in metrics
+        if metric.get("preference")
     ]
     shadows = [(arm["arm"], arm["shadow"]["text"]) for arm in report["arms"] if arm["shadow"]]
     log = [
@@ -77,9 +100,10 @@ def _sections(experiment: Json, metrics: Sequence[Json]) -> tuple[Section, ...]:
     return (
         _section("Arms", ("arm", "units"), units),
         _section("Effects against control", ("arm", "metric", "change", "result"), effects),
+        *([_section("Clicks", VOTES, votes)] if votes else []),
         _section("Shadow", ("arm", "scored under both arms"), shadows),
         _section("Log", ("time, UTC", "action", "by", "reason"), log),
-        Section("Method", METHOD),
+        Section("Method", (*METHOD, *(PREFERENCE if votes else ()))),
     )
 
 
@@ -99,6 +123,19 @@ def change_text(metric: Json) -> tuple[str, str]:
         UNKNOWN if metric[key] is None else write(metric[key], digits=3, sign=True) for key in keys
     ]
     return value, UNKNOWN if UNKNOWN in (low, high) else f"{low} to {high}"
+
+
+def votes_text(preference: Json) -> str:
+    """Return wins, losses and ties."""
+    return " : ".join(f"{preference[key]:,}" for key in ("wins", "losses", "ties"))
+
+
+def differing_text(preference: Json) -> str:
+    """Return how many of the lists differ."""
+    lists = preference["impressions"]
+    differing = preference["differing"]
+    share = f" ({percent(differing / lists)})" if lists else ""
+    return f"{differing:,} of {lists:,}{share}"
 
 
 def _with_interval(metric: Json) -> str:

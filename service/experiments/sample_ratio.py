@@ -41,6 +41,8 @@ def check_units(config: ExperimentConfig, exposures: ByArm, rolled_back: Collect
 
     exposures: the units by arm.
     """
+    if config.is_interleaved:
+        return SampleRatio(1.0, False, "Each unit sees both arms, so there is no sample ratio to check.", {})
     widths = config.exposed(1.0, rolled_back)
     units = {arm: exposures.get(arm, 0) for arm in widths}
     if len(units) < 2 or not any(units.values()):

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import case, func, literal, select
+from sqlalchemy import ColumnElement, case, func, literal, select
 
-from headroom.models.numbers import number
+from headroom.models.numbers import number, percent
 from headroom.models.quality.metrics import CUTOFF, ndcg10
+from headroom.service.experiments.database import ANALYSIS_S
 from headroom.service.experiments.estimates import (
     DENOMINATOR,
     Boundary,
@@ -19,7 +20,7 @@ from headroom.service.experiments.estimates import (
     finite,
     one_sample,
 )
-from headroom.service.experiments.measure import SECONDS, moments_by_arm
+from headroom.service.experiments.measure import moments_by_arm
 from headroom.service.experiments.report import ShadowMeasure, ShadowReport
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import shadow_results
@@ -31,11 +32,24 @@ RANGES = {
     "mean_delta": (-1.0, 1.0),
     "mean_abs_delta": (0.0, 1.0),
     "rank_correlation": (-1.0, 1.0),
+    "order_changed": (0.0, 1.0),
     "top10_overlap": (0.0, 1.0),
     "ndcg_loss": (-1.0, 1.0),
     "seconds_delta": (-math.inf, math.inf),
 }
 """The values that a measure can have. Without bounds it gets no interval: a rare large one may be missing."""
+
+SAME_ORDER = 1 - 1e-9
+"""A rank correlation above this is 1: the rest is rounding."""
+
+_DERIVED: dict[str, ColumnElement[Any]] = {
+    "ndcg_loss": -shadow_results.c.ndcg_delta,
+    "order_changed": case(
+        (shadow_results.c.rank_correlation < SAME_ORDER, 1.0),
+        (shadow_results.c.rank_correlation.is_not(None), 0.0),
+    ),
+}
+"""The measures that are no columns of the table."""
 
 
 def paired_differences(
@@ -87,9 +101,9 @@ def _moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
     table = shadow_results
     alone = case((table.c.unit.is_(None), table.c.number), else_=0)
     moments = {}
-    with store.read(seconds=SECONDS) as db:
+    with store.read(seconds=ANALYSIS_S) as db:
         for name in RANGES:
-            column = -table.c.ndcg_delta if name == "ndcg_loss" else table.c[name]
+            column = _DERIVED[name] if name in _DERIVED else table.c[name]
             units = (
                 select(table.c.arm, func.avg(column).label("value"), func.count().label("requests"))
                 .where(table.c.experiment == experiment, column.is_not(None))
@@ -114,6 +128,8 @@ def _report(arm: str, moments: Mapping[str, Moments], alpha: float) -> ShadowRep
     text += f", by {number(measures['mean_abs_delta'].mean, digits=2)} up or down"
     if (ranks := measures.get("rank_correlation")) is not None:
         text += f"; rank correlation {number(ranks.mean)}"
+    if (changed := measures.get("order_changed")) is not None:
+        text += f"; {percent(changed.mean)} of the lists in another order"
     if (loss := measures.get("ndcg_loss")) is not None:
         text += f"; NDCG@10 loss {number(loss.mean, digits=2, sign=True)}"
     return ShadowReport(measures, text + ".")

@@ -12,7 +12,7 @@ from headroom.service.experiments.buckets import ByArm
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import Action, Log
 
-Status = Literal["pending", "running", "stopped", "shipped", "rolled_back", "changed"]
+Status = Literal["pending", "running", "stopped", "shipped", "rolled_back", "changed", "paused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,13 @@ class Standing:
 
     status: `pending` until the start is recorded in the database; `rolled_back` when no treatment arm is
         left; `changed` if the config's salt or arms differ from those at the start, which would mix two
-        experiments.
+        experiments; `paused` while the config stands in the way of an experiment that was started without a
+        file.
     traffic: the exposed share of each arm's range.
     rolled_back: arms whose units get the default, and are not exposed.
-    shipped: the arm that everybody gets.
+    shipped: the arm that everybody gets, unless the experiment is paused.
     started: Unix seconds.
+    may_ship_again: whether it is stopped because somebody took its ship back.
     """
 
     status: Status = "pending"
@@ -33,11 +35,17 @@ class Standing:
     rolled_back: frozenset[str] = frozenset()
     shipped: str | None = None
     started: float | None = None
+    may_ship_again: bool = False
 
     @property
     def is_running(self) -> bool:
         """True while units are assigned."""
         return self.status == "running"
+
+    @property
+    def is_over(self) -> bool:
+        """True once no unit will be assigned any more, so that others may have its slots."""
+        return self.status in ("stopped", "shipped", "rolled_back")
 
 
 IDLE = Standing()
@@ -47,9 +55,10 @@ Standings = Mapping[str, Standing]
 
 
 def identity(config: ExperimentConfig) -> str:
-    """Return the salt and arms, which must not change while an experiment runs, as recorded at its start."""
+    """Return what must not change while an experiment runs, as recorded at its start: salt, arms and kind."""
     arms = ", ".join(f"{arm.name}={arm.variant}:{arm.weight}" for arm in config.arms)
-    return f"salt {config.salt}; arms {arms}"
+    kind = "" if config.kind == "ab" else f"; kind {config.kind}"
+    return f"salt {config.salt}; arms {arms}{kind}"
 
 
 def fold(config: ExperimentConfig, actions: Log) -> Standing:
@@ -59,6 +68,7 @@ def fold(config: ExperimentConfig, actions: Log) -> Standing:
     traffic = config.traffic
     shipped: str | None = None
     is_stopped = False
+    may_ship_again = False
     rolled_back: set[str] = set()
     for action in actions:
         match action.kind:
@@ -66,9 +76,10 @@ def fold(config: ExperimentConfig, actions: Log) -> Standing:
                 start = start or action
             case "ramp" if action.traffic is not None:
                 traffic = action.traffic
-            case "stop":
+            case "stop" | "rollback" if action.ends_experiment:
                 shipped = None
                 is_stopped = True
+                may_ship_again = action.kind == "rollback"
             case "ship" if action.arm in arms:
                 shipped = action.arm
             case "rollback" if action.arm in arms and action.arm != config.control:
@@ -83,7 +94,7 @@ def fold(config: ExperimentConfig, actions: Log) -> Standing:
     if shipped is not None:
         return replace(ended, status="shipped")
     if is_stopped:
-        return replace(ended, status="stopped")
+        return replace(ended, status="stopped", may_ship_again=may_ship_again)
     if rolled_back.issuperset(config.treatments):
         return replace(ended, status="rolled_back")
     return replace(ended, status="running", traffic=traffic)
@@ -91,7 +102,7 @@ def fold(config: ExperimentConfig, actions: Log) -> Standing:
 
 def check_one_shipped(standings: Standings) -> None:
     """Raise ValueError if two experiments have shipped: only one variant can be everybody's."""
-    shipped = [name for name, standing in standings.items() if standing.shipped is not None]
+    shipped = [name for name, standing in standings.items() if standing.status == "shipped"]
     if len(shipped) > 1:
         raise ValueError(
             f"experiments: {' and '.join(map(repr, shipped))} have each shipped an arm, and everybody can "

@@ -5,29 +5,46 @@ reached. The first call that succeeds makes the tables, so that a store made whi
 as soon as it is back.
 """
 
+import json
 import logging
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, insert, select
+from pydantic import ValidationError
+from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, insert, select, update
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments import database, tables
-from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments import clicks, database, tables
+from headroom.service.experiments.credit import tally
+from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.events import (
     Action,
     Exposure,
+    Impression,
     Log,
     Outcome,
     OutcomeReceipt,
+    SentClick,
     ShadowResult,
     UnknownOutcome,
+    UnknownReason,
     values_of,
 )
-from headroom.service.experiments.tables import actions, exposures, shadow_results, unit_counts
+from headroom.service.experiments.preference import Tally
+from headroom.service.experiments.state import Withdrawal
+from headroom.service.experiments.tables import (
+    actions,
+    exposures,
+    impressions,
+    shadow_results,
+    started_experiments,
+    unit_counts,
+)
 
 logger = logging.getLogger("headroom.experiments")
 
@@ -37,7 +54,18 @@ CHUNK = 500
 MAX_LISTED = 10
 """Names of metrics in a message, at most."""
 
+DELETED_AT_ONCE = 5_000
+"""Rows of a table that one call of `delete_before` deletes, at most, so that no other write waits long."""
+
+MAX_STARTED = 128
+"""Experiments started without a file that replicas know: those not stopped first, then the latest."""
+
 _LOG_LOCK = 0x6163746E
+_DELETION_LOCK = 0x64656C65
+
+Decision = Callable[[Log, Sequence[ExperimentConfig]], Action | None]
+"""Returns the action to record, or None, from a log and the experiments that were started without a file and
+are not stopped."""
 
 T = TypeVar("T")
 
@@ -56,6 +84,8 @@ class Store:
         self._preparing = threading.Lock()
         self.on_failure: Callable[[str], None] = lambda _: None
         """Called with the reason each time the database fails. If it raises, that is logged."""
+        self.on_lost_clicks: Callable[[int], None] = lambda _: None
+        """Called with the number of early clicks that will not count."""
 
     def __repr__(self) -> str:
         return f"Store({self.url})"  # a URL hides its password
@@ -66,6 +96,11 @@ class Store:
             if not self._is_prepared:
                 database.prepare(self._engine)
                 self._is_prepared = True
+
+    @property
+    def is_made(self) -> bool:
+        """Whether there is a database. Only a SQLite file that nothing has written to is known to be none."""
+        return database.is_made(self.url)
 
     def close(self) -> None:
         """Close the connections. A later call opens them again."""
@@ -104,6 +139,20 @@ class Store:
                 db.execute(tables.add_units(db), counts)
         return new.total()
 
+    def add_impressions(self, rows: Sequence[Impression]) -> int:
+        """Store impressions. Return how many are new."""
+        values = [
+            values_of(row)
+            | {"places": json.dumps(row.places), "ids": None if row.ids is None else json.dumps(row.ids)}
+            for row in sorted(rows, key=lambda row: (row.experiment, row.id))  # no two calls can deadlock
+        ]
+        added = 0
+        with self._write() as db:
+            add = tables.insert_new(db, impressions).returning(impressions.c.id)
+            for chunk in _chunks(values):
+                added += len(db.execute(add, chunk).all())
+        return added
+
     def add_shadow(self, rows: Sequence[ShadowResult]) -> None:
         """Store shadow results."""
         with self._write() as db:
@@ -111,57 +160,187 @@ class Store:
                 db.execute(insert(shadow_results), chunk)
 
     def record_outcomes(
-        self, rows: Sequence[Outcome], configs: Collection[ExperimentConfig]
+        self,
+        rows: Sequence[Outcome | SentClick],
+        configs: Collection[ExperimentConfig],
+        now: float | None = None,
     ) -> OutcomeReceipt:
-        """Store outcomes. The same id again is a duplicate, whatever its other fields hold.
+        """Store outcomes and clicks on interleaved lists.
 
+        The same id again is a duplicate, whatever its other fields hold, and so is a second click on the same
+        title of a list for the same metric.
         configs: the experiments of the live config. An outcome of another experiment, or of a metric that its
-        experiment does not declare, is unknown and not stored.
+        experiment does not declare, is unknown and not stored. now: seconds since the epoch; None reads the
+        clock.
         """
-        known, unknown = _sort_out(rows, configs)
-        duplicates: list[str] = []
-        for chunk in _chunks(known):
-            values = {(row.experiment, row.id): values_of(row) for row in reversed(chunk)}  # the first counts
+        now = time.time() if now is None else now
+        sorted_rows = _sort_out(rows, configs)
+        unknown = sorted_rows.unknown + self._sort_out_strangers(sorted_rows)
+        duplicates = self._record_outcomes(sorted_rows.outcomes)
+        for chunk in _chunks(list(sorted_rows.clicks.items()), clicks.CHUNK):
+            sent = dict(chunk)
+            with self._write() as db:
+                recorded = clicks.record(db, sent, now)
+            unknown += recorded.unknown
+            duplicates += sent.keys() - recorded.new - {row.index for row in recorded.unknown}
+        return OutcomeReceipt(
+            accepted=len(rows) - len(duplicates) - len(unknown),
+            duplicates=len(duplicates),
+            unknown=len(unknown),
+            unknown_outcomes=sorted(unknown, key=lambda row: row.index),
+            duplicate_ids=[rows[number].id for number in sorted(duplicates)],
+        )
+
+    def preferences(
+        self,
+        config: ExperimentConfig,
+        metric: Metric,
+        withdrawals: Sequence[Withdrawal],
+        now: float,
+        until: float | None = None,
+    ) -> Tally:
+        """Return what the units of an interleaving experiment preferred, by a metric, as `tally` says.
+
+        now: seconds since the epoch.
+        """
+        if until is None:
+            self.settle_early_clicks(now)
+        with self.read(seconds=database.ANALYSIS_S) as db:
+            return tally(db, config.name, metric, withdrawals, until)
+
+    def _record_outcomes(self, outcomes: Mapping[int, Outcome]) -> list[int]:
+        """Store outcomes by their number. Return the numbers of the duplicates."""
+        duplicates: list[int] = []
+        for chunk in _chunks(list(outcomes.items()), CHUNK):
+            # The first counts.
+            values = {(row.experiment, row.id): values_of(row) for _, row in reversed(chunk)}
             with self._write() as db:
                 key = (tables.outcomes.c.experiment, tables.outcomes.c.id)
                 statement = tables.insert_new(db, tables.outcomes).returning(*key)
                 # Sorted, so that two calls cannot deadlock.
                 new = {tuple(row) for row in db.execute(statement, [values[key] for key in sorted(values)])}
-            for row in chunk:
+            for number, row in chunk:
                 if (row.experiment, row.id) not in new:
-                    duplicates.append(row.id)
+                    duplicates.append(number)
                 new.discard((row.experiment, row.id))  # the same again in this call is a duplicate, too
-        return OutcomeReceipt(
-            accepted=len(known) - len(duplicates),
-            duplicates=len(duplicates),
-            unknown=len(unknown),
-            unknown_outcomes=unknown,
-            duplicate_ids=duplicates,
-        )
+        return duplicates
+
+    def _sort_out_strangers(self, sorted_rows: "_Sorted") -> list[UnknownOutcome]:
+        """Say of clicks on impressions that their unit did not see whether these are another unit's."""
+        unknown = []
+        for chunk in _chunks(list(sorted_rows.strangers.items()), CHUNK):
+            with self.read() as db:
+                ids = {click.impression for _, click in chunk}
+                seen_by_others = clicks.owners(db, sorted_rows.interleaving, ids)
+            for number, click in chunk:
+                if click.impression in seen_by_others:
+                    message = f"impression {click.impression!r} is not one of the unit {click.unit!r}"
+                    unknown.append(UnknownOutcome(number, click.id, "unit", message))
+                else:
+                    message = f"there is no impression {click.impression!r} of the unit {click.unit!r}"
+                    unknown.append(UnknownOutcome(number, click.id, "impression", message))
+        return unknown
+
+    def settle_early_clicks(self, now: float) -> None:
+        """Let early clicks count whose impressions are stored by now, and drop those that waited too long.
+
+        now: seconds since the epoch.
+        """
+        while True:
+            with self.read() as db:
+                if not clicks.is_due(db, now):
+                    return
+            with self._write() as db:
+                settled, lost = clicks.settle(db, now)
+            if lost:
+                self.on_lost_clicks(lost)
+            if not settled:  # another replica was faster
+                return
+
+    def delete_before(self, moment: float, running: Collection[str]) -> bool:
+        """Delete a portion of the impressions, clicks and outcomes from before a moment, in Unix seconds.
+
+        running: experiments whose outcomes stay, because their units are still compared.
+        Return whether there may be more.
+        """
+        is_more = False
+        for table in (tables.impressions, tables.clicks, tables.outcomes):
+            key = list(table.primary_key)
+            query = select(*key).where(table.c.time < moment).limit(DELETED_AT_ONCE)
+            if table is tables.outcomes:
+                query = query.where(table.c.experiment.not_in(sorted(running)))
+            with self.read(seconds=database.ANALYSIS_S) as db:
+                keys = [dict(row._mapping) for row in db.execute(query)]
+            if keys:
+                self._delete(table, keys)
+            is_more = is_more or len(keys) == DELETED_AT_ONCE
+        return is_more
+
+    def _delete(self, table: Table, keys: Sequence[Mapping[str, Any]]) -> None:
+        """Delete rows by their primary keys, unless another replica deletes some at present."""
+        of_key = [column == bindparam(f"{column.name}_key") for column in table.primary_key]
+        with self._write() as db:
+            if database.is_postgresql(db):  # SQLite: writing transactions exclude each other
+                taken = db.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_DELETION_LOCK})").scalar()
+                if not taken:
+                    return
+            parameters = [{f"{name}_key": value for name, value in key.items()} for key in keys]
+            db.execute(delete(table).where(*of_key), parameters)
 
     def record_action(self, action: Action) -> None:
         """Append to the log of actions. An experiment starts once, so a second start is left out."""
 
-        def decide(log: Log) -> Action | None:
-            has_started = any(earlier.kind == "start" for earlier in log)
-            return None if action.kind == "start" and has_started else action
+        def decide(log: Log, _: Sequence[ExperimentConfig]) -> Action | None:
+            is_second = action.kind == "start" and any(
+                (earlier.experiment, earlier.kind) == (action.experiment, "start") for earlier in log
+            )
+            return None if is_second else action
 
         self.act([action.experiment], decide)
 
-    def act(self, experiments: Collection[str], decide: Callable[[Log], Action | None]) -> list[Action]:
-        """Append what `decide` makes of the experiments' log, in one transaction, and return the new log.
+    def act(
+        self, experiments: Collection[str], decide: Decision, *, new: ExperimentConfig | None = None
+    ) -> list[Action]:
+        """Append what `decide` makes of a log, in one transaction, and return the new log.
 
+        The log is that of `experiments` and of those that were started without a file and are not stopped.
+        new: an experiment to hold from now on, whose start `decide` returns.
         If `decide` raises, nothing is recorded.
         """
         with self._write() as db:
             if database.is_postgresql(db):  # SQLite: writing transactions exclude each other
                 db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOG_LOCK})")
-            log = _read_log(db, experiments)
-            action = decide(log)
+            started = _read_definitions(db, started_experiments.c.ended.is_(None))
+            log = _read_log(db, {*experiments, *(config.name for config in started)})
+            action = decide(log, started)
             if action is None:
                 return log
+            if new is not None:
+                db.execute(
+                    insert(started_experiments).values(name=new.name, definition=new.model_dump_json())
+                )
             db.execute(insert(actions).values(values_of(action)))
+            if action.kind == "ship" or action.ends_experiment:
+                ended = None if action.kind == "ship" else action.time
+                its_row = started_experiments.c.name == action.experiment
+                db.execute(update(started_experiments).where(its_row).values(ended=ended))
             return [*log, action]
+
+    def started_names(self) -> list[str]:
+        """Return the experiments that were started without a file, in order, as MAX_STARTED says."""
+        table = started_experiments.c
+        newest = select(table.name, table.number).order_by(table.ended.is_not(None), table.number.desc())
+        with self.read() as db:
+            rows = db.execute(newest.limit(MAX_STARTED)).all()
+        return [row.name for row in sorted(rows, key=lambda row: row.number)]
+
+    def definitions(self, names: Collection[str]) -> list[ExperimentConfig]:
+        """Return these of the experiments that were started without a file.
+
+        One that another release wrote, and that this one cannot read, is missing.
+        """
+        with self.read() as db:
+            return _read_definitions(db, started_experiments.c.name.in_(list(names)))
 
     def actions(self, experiments: Collection[str]) -> list[Action]:
         """Return all actions on these experiments, in their order."""
@@ -199,10 +378,10 @@ class Store:
             raise
 
 
-def _chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+def _chunks(rows: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
     """Yield the rows in lists that fit into one statement."""
-    for start in range(0, len(rows), CHUNK):
-        yield rows[start : start + CHUNK]
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
 
 
 def _read_log(db: Connection, experiments: Collection[str]) -> list[Action]:
@@ -211,29 +390,92 @@ def _read_log(db: Connection, experiments: Collection[str]) -> list[Action]:
     return [Action(*row) for row in db.execute(query)]
 
 
-def _sort_out(
-    rows: Sequence[Outcome], configs: Collection[ExperimentConfig]
-) -> tuple[list[Outcome], list[UnknownOutcome]]:
-    """Return the outcomes of known experiments and metrics, and those of unknown ones.
+def _read_definitions(db: Connection, where: ColumnElement[bool]) -> list[ExperimentConfig]:
+    """Return the experiments of the rows that a condition selects, oldest first."""
+    definitions = []
+    query = select(started_experiments).where(where).order_by(started_experiments.c.number)
+    for row in db.execute(query.limit(MAX_STARTED)):
+        try:
+            definitions.append(ExperimentConfig.model_validate_json(row.definition))
+        except ValidationError:
+            logger.debug("this release cannot read the experiment %s", row.name)
+    return definitions
 
-    configs: the known experiments; one without metrics takes any.
+
+class _Sorted(NamedTuple):
+    """Outcomes and clicks by their number in the request, and those that are unknown.
+
+    clicks: on impressions that their unit saw, each with its experiment. strangers: on any other impression.
+    interleaving: the names of the interleaving experiments.
     """
-    known: list[Outcome] = []
-    unknown: list[UnknownOutcome] = []
-    sources = {
-        config.name: {source for metric in config.metrics for source in metric.sources} for config in configs
-    }
-    for index, row in enumerate(rows):
-        declared = sources.get(row.experiment)
-        if declared is None:
-            message = f"there is no experiment {row.experiment!r}"
-            unknown.append(UnknownOutcome(index, row.id, "experiment", message))
-        elif declared and row.metric not in declared:
-            names = ", ".join(sorted(declared)[:MAX_LISTED])
-            if len(declared) > MAX_LISTED:
-                names += ", …"
-            message = f"{row.experiment!r} has no metric {row.metric!r}; it has {names}"
-            unknown.append(UnknownOutcome(index, row.id, "metric", message))
+
+    outcomes: dict[int, Outcome]
+    clicks: dict[int, SentClick]
+    strangers: dict[int, SentClick]
+    unknown: list[UnknownOutcome]
+    interleaving: Collection[str]
+
+
+def _sort_out(rows: Sequence[Outcome | SentClick], configs: Collection[ExperimentConfig]) -> _Sorted:
+    """Sort rows by what they are. configs: the known experiments; one without metrics takes any."""
+    by_name = {config.name: config for config in configs}
+    interleaving = [config for config in configs if config.kind == "interleave"]
+    parts = _Sorted({}, {}, {}, [], [config.name for config in interleaving])
+    for number, row in enumerate(rows):
+        problem: _Problem | None
+        if isinstance(row, Outcome):
+            problem = _problem_of_outcome(row, by_name)
+            if problem is None:
+                parts.outcomes[number] = row
         else:
-            known.append(row)
-    return known, unknown
+            problem = _problem_of_click(row, by_name)
+            if problem is None and (name := clicks.experiment_of(row, interleaving)) is None:
+                parts.strangers[number] = row
+            elif problem is None and (problem := _problem_of_metric(row.metric, by_name[str(name)])) is None:
+                parts.clicks[number] = replace(row, experiment=name)
+        if problem is not None:
+            parts.unknown.append(UnknownOutcome(number, row.id, *problem))
+    return parts
+
+
+_Problem = tuple[UnknownReason, str]
+"""Why an outcome is not stored, for a program and for people."""
+
+
+def _problem_of_outcome(row: Outcome, by_name: Mapping[str, ExperimentConfig]) -> _Problem | None:
+    config = by_name.get(row.experiment)
+    if config is None:
+        return "experiment", f"there is no experiment {row.experiment!r}"
+    if config.kind == "interleave":
+        return "impression", f"{row.experiment!r} interleaves: send the `impression` and the clicked `index`"
+    return _problem_of_metric(row.metric, config)
+
+
+def _problem_of_click(row: SentClick, by_name: Mapping[str, ExperimentConfig]) -> _Problem | None:
+    """Return what is wrong with a click, whatever its impression is."""
+    if row.experiment is not None:
+        config = by_name.get(row.experiment)
+        if config is None:
+            return "experiment", f"there is no experiment {row.experiment!r}"
+        if config.kind != "interleave":
+            return "impression", f"{row.experiment!r} does not interleave: leave `impression` and `index` out"
+    if not row.unit:
+        return "unit", "client_id is missing; it is the `unit` of the request"
+    if row.index is None and row.rank is None and row.object_id is None:
+        return (
+            "index",
+            "the event has neither position.ordinal nor object.object_id, which say what was clicked",
+        )
+    if row.value <= 0:
+        return "value", f"value {row.value:g} is no click; send clicks only, with a value above 0"
+    return None
+
+
+def _problem_of_metric(metric: str, config: ExperimentConfig) -> _Problem | None:
+    declared = {source for each in config.metrics for source in each.sources}
+    if not declared or metric in declared:
+        return None
+    names = ", ".join(sorted(declared)[:MAX_LISTED])
+    if len(declared) > MAX_LISTED:
+        names += ", …"
+    return "metric", f"{config.name!r} has no metric {metric!r}; it has {names}"

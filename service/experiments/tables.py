@@ -8,10 +8,23 @@ in SQLite and PostgreSQL.
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Connection, Double, Index, Integer, MetaData, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
-VERSION = 4
+VERSION = 5
+EXTENDED_VERSION = 4
+"""The version whose tables are unchanged in this one, which has more."""
 
 metadata = MetaData()
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
@@ -22,9 +35,9 @@ def _keys(*names: str) -> list[Column[Any]]:
     return [Column(name, Text, primary_key=True) for name in names]
 
 
-def _columns(kind: Any, *names: str, nullable: bool = False) -> list[Column[Any]]:
+def _columns(kind: Any, *names: str, nullable: bool = False, comment: str | None = None) -> list[Column[Any]]:
     """Return columns of one type."""
-    return [Column(name, kind, nullable=nullable) for name in names]
+    return [Column(name, kind, nullable=nullable, comment=comment) for name in names]
 
 
 def _number() -> Column[Any]:
@@ -62,6 +75,43 @@ outcomes = Table(
     sqlite_with_rowid=False,
 )
 
+impressions = Table(
+    "impressions",
+    metadata,
+    *_keys("experiment", "id"),
+    *_columns(Text, "unit", "config_version", "teams_by_index"),
+    *_columns(Text, "places", comment="A JSON array of the request's indices in the order shown."),
+    *_columns(Text, "ids", nullable=True, comment="A JSON array of the ids that the request sent."),
+    *_columns(Double, "time"),
+    Index("impressions_time", "time"),
+)
+
+clicks = Table(
+    "clicks",
+    metadata,
+    *_keys("experiment", "impression", "metric"),
+    Column("index", Integer, primary_key=True, autoincrement=False),
+    *_columns(Text, "id", "unit"),
+    *_columns(Double, "value", "time"),
+    UniqueConstraint("experiment", "id"),
+    Index("clicks_time", "time"),
+    sqlite_with_rowid=False,
+)
+
+early_clicks = Table(
+    "early_clicks",
+    metadata,
+    *_keys("experiment", "id"),
+    *_columns(Text, "unit", "metric", "impression"),
+    *_columns(Double, "value", "time"),
+    *_columns(Integer, "index", "rank", nullable=True),
+    *_columns(Text, "object_id", nullable=True),
+    *_columns(Double, "received"),
+    Index("early_clicks_impression", "experiment", "impression"),
+    Index("early_clicks_received", "received"),
+    comment="Clicks whose impression is not stored yet.",
+)
+
 shadow_results = Table(
     "shadow_results",
     metadata,
@@ -84,10 +134,25 @@ actions = Table(
     Index("actions_experiment", "experiment", "number"),
 )
 
+started_experiments = Table(
+    "started_experiments",
+    metadata,
+    _number(),
+    Column("name", Text, unique=True, nullable=False),
+    *_columns(Text, "definition"),
+    *_columns(Double, "ended", nullable=True),
+    comment="Experiments that were started without a file. ended: when one was stopped, as `actions` has it.",
+)
+
 
 def insert(db: Connection, table: Table) -> Any:
     """Return the dialect's INSERT; the two have the same methods but no common type."""
     return postgresql.insert(table) if db.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+def insert_once(db: Connection, table: Table) -> Any:
+    """Return an INSERT that skips rows for which any key, also one that is not the primary key, exists."""
+    return insert(db, table).on_conflict_do_nothing()
 
 
 def insert_new(db: Connection, table: Table) -> Any:

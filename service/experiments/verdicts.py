@@ -6,12 +6,16 @@ from collections.abc import Callable
 from headroom.models.numbers import number, percent
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.estimates import Contrast
+from headroom.service.experiments.preference import Preference
 from headroom.service.experiments.report import Decision
 
 GOOD: frozenset[Decision] = frozenset({"better", "good_enough", "worse_within_margin"})
 BAD: frozenset[Decision] = frozenset({"worse", "too_bad"})
 
 Interval = tuple[float, float]
+
+ALPHA = 0.05
+"""The chance that any interval of a metric is ever wrong, over all looks and arms."""
 
 
 def verdict(metric: Metric, arm: str, effect: Contrast, to_margin: Contrast | None) -> tuple[Decision, str]:
@@ -45,6 +49,49 @@ def verdict(metric: Metric, arm: str, effect: Contrast, to_margin: Contrast | No
         )
     allowed += " of control's value, which is not clearly above 0"
     return judge(subject, change, metric.sign, within, allowed)
+
+
+def preferred(metric: Metric, arm: str, preference: Preference, viewers: int) -> tuple[Decision, str]:
+    """Return the verdict on a preference, whose margin is in its own unit, and a sentence.
+
+    viewers: units that saw an interleaved list.
+    If no list differed, the verdict rests on `most_affected`: at most that share of all units sees another
+    list, so over all units the preference cannot be further below 0 than that.
+    """
+    subject = f"{arm} on {metric.name}"
+    margin = metric.margin
+    if not preference.impressions or not viewers:
+        return "undecided", f"{subject}: no list has been shown yet."
+    lists = f"{preference.impressions:,} lists of {viewers:,} units"
+    if not preference.differing:
+        share = most_affected(viewers)
+        decision: Decision = "good_enough" if margin is not None and share <= margin else "undecided"
+        limit = "" if margin is None else f"; the margin is {number(margin)}"
+        return decision, (
+            f"{arm} showed control's order in all {lists}, so at most {percent(share)} of the units ever see "
+            f"another order{limit}."
+        )
+    differing = f" {percent(preference.differing / preference.impressions)} of {lists} differed."
+    low, high = preference.interval
+    if (low, high) == (-1.0, 1.0):
+        text = (
+            f"{subject}: too few clicks for an interval, by {preference.units:,} units on a title of one arm."
+        )
+        return "undecided", text + differing
+    within = (-math.inf, math.inf) if margin is None else (low + margin, high + margin)
+    allowed = "" if margin is None else f"; the margin is {number(margin)} of preference"
+    decision, text = judge(subject, (low, high), 1, within, allowed)
+    votes = f" {preference.wins:,} units clicked more of its titles, {preference.losses:,} more of control's."
+    return decision, text + votes + differing
+
+
+def most_affected(units: int) -> float:
+    """Return the upper 95 % limit of the share of units that see a list that differs, if none of `units` did.
+
+    It is the exact one-sided limit (Clopper & Pearson 1934), and it holds at any look: it is wrong at some
+    look only if the first units, up to one fixed number, all saw no difference.
+    """
+    return 1.0 - math.exp(math.log(ALPHA) / units)
 
 
 def judge(

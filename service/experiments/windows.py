@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from headroom.service.experiments.definition import Guardrails
 from headroom.service.experiments.estimates import Floats
-from headroom.service.experiments.ledger import Configs, Ledger
+from headroom.service.experiments.ledger import Ledger
+from headroom.service.experiments.started import Configs
 
 Scores = NDArray[np.float32]
 
@@ -124,7 +125,7 @@ class SlidingWindow:
 
 
 class ArmWindows:
-    """Keeps one window per arm of the live config. All windows start anew with each config.
+    """Keeps one window per arm. All windows start anew when an experiment is added or its limits change.
 
     Not thread-safe: it belongs to the event loop.
     """
@@ -135,7 +136,7 @@ class ArmWindows:
         self._windows: dict[tuple[str, str], SlidingWindow] = {}
 
     def of(self, experiment: str, arm: str) -> SlidingWindow | None:
-        """Return one arm's window; None if the live config has no such arm."""
+        """Return one arm's window; None if there is no such arm."""
         configs = self._ledger.configs
         if configs is not self._configs:  # the limits of the last config were others
             self._configs = configs

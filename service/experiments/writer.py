@@ -1,4 +1,4 @@
-"""Stores exposures and shadow results in a background thread, through a bounded buffer.
+"""Stores exposures, impressions and shadow results in a background thread, through a bounded buffer.
 
 A request only appends to the buffer. A `kill -9` loses the `depth` records in the buffer: at most `capacity`,
 and while the database takes writes only those of about the last `interval_s` seconds.
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from headroom.service.experiments.database import ROW_ERRORS, reason_of
-from headroom.service.experiments.events import Exposure, ShadowResult
+from headroom.service.experiments.events import Exposure, Impression, ShadowResult
 from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
 
@@ -22,17 +22,21 @@ logger = logging.getLogger(__name__)
 BATCH = 500
 """Records per transaction. More would be cheaper, but SQLite has one writer at a time."""
 
+MAX_IMPRESSION_BYTES = 64 << 20
+"""About how much memory the buffer's impressions may take: each may have a thousand titles with ids."""
+
 FIRST_RETRY_S = 0.1
 LAST_STATEMENT_S = 1.0  # `close` grants this to a statement that is under way, whatever its own timeout
 MAX_RETRY_S = 5.0
 
-Record = Exposure | ShadowResult
+Record = Exposure | Impression | ShadowResult
 
 
 class Writer:
     """Takes records from requests and writes them in a background thread.
 
     capacity: records held while the database is slow or down. Further ones are refused and counted as lost.
+    So are impressions once those held take about MAX_IMPRESSION_BYTES.
     interval_s: seconds between two writes of the buffer.
     metrics: counts the records written and lost. Once `close` has returned, they add up to all that were put.
     """
@@ -52,6 +56,8 @@ class Writer:
         # Never taken by the writer's thread, so that no request waits for a transaction.
         self._admission = threading.Lock()
         self._records: deque[Record] = deque()
+        self._bytes_taken = 0  # sizes of all impressions that entered the buffer; guarded by `_admission`
+        self._bytes_released = 0  # sizes of those that have left it; guarded by `_settled`
         self._closing = threading.Event()
         self._given_up = threading.Event()
         self._settled = threading.Condition()  # held while records leave the buffer
@@ -66,9 +72,13 @@ class Writer:
     def put(self, record: Record) -> bool:
         """Take a record, without waiting or raising. Return False if the buffer is full."""
         with self._admission:
-            accepted = len(self._records) < self._capacity and not self._closing.is_set()
+            size = _size(record)
+            held_bytes = self._bytes_taken - self._bytes_released
+            has_room = len(self._records) < self._capacity and held_bytes + size <= MAX_IMPRESSION_BYTES
+            accepted = has_room and not self._closing.is_set()
             if accepted:
                 self._records.append(record)
+                self._bytes_taken += size
                 self._metrics.set_gauge("exposure_buffer_rows", self.depth)
         if not accepted:
             self._count("lost", [record])
@@ -132,10 +142,13 @@ class Writer:
         while batch := self._next_batch():
             try:
                 self._store.add_exposures([record for record in batch if isinstance(record, Exposure)])
+                self._store.add_impressions([record for record in batch if isinstance(record, Impression)])
                 self._store.add_shadow([record for record in batch if isinstance(record, ShadowResult)])
             except ROW_ERRORS as error:  # no request can bring such a row about
                 logger.warning(
-                    "%d exposures and shadow results are dropped: %s", len(batch), reason_of(error)
+                    "%d exposures, impressions and shadow results are dropped: %s",
+                    len(batch),
+                    reason_of(error),
                 )
                 self._settle(batch, "lost")
             else:
@@ -150,13 +163,24 @@ class Writer:
         with self._settled:
             if self._given_up.is_set():
                 return  # close() has counted them as lost
-            for _ in records:
+            for record in records:
                 self._records.popleft()
+                self._bytes_released += _size(record)
             self._settled.notify_all()
         self._count(result, records)
 
     def _count(self, result: Literal["written", "lost"], records: Sequence[Record]) -> None:
         exposures = sum(isinstance(record, Exposure) for record in records)
+        impressions = sum(isinstance(record, Impression) for record in records)
         self._metrics.count(f"exposures_{result}_total", by=exposures)
+        self._metrics.count(f"impressions_{result}_total", by=impressions)
         if result == "lost":
-            self._metrics.count("shadow_results_lost_total", by=len(records) - exposures)
+            self._metrics.count("shadow_results_lost_total", by=len(records) - exposures - impressions)
+
+
+def _size(record: Record) -> int:
+    """Return about how many bytes of memory an impression takes; 0 for the other records, which are small."""
+    if not isinstance(record, Impression):
+        return 0
+    ids = record.ids or ()
+    return 40 * len(record.places) + sum(map(len, ids)) + 60 * len(ids)

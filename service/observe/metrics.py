@@ -73,6 +73,9 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
         "Exposures that will not reach the database; each failed retry counts again.",
         [],
     ),
+    "impressions_written_total": ("Interleaved lists that the database has.", []),
+    "impressions_lost_total": ("Interleaved lists that will not reach the database.", []),
+    "clicks_lost_total": ("Clicks accepted before their list, which never came or did not show them.", []),
     "experiment_rollbacks_total": (
         "Arms that a guardrail took back to control.",
         ["experiment", "guardrail"],
@@ -80,6 +83,10 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
     "experiment_fallbacks_total": (
         "Requests that an arm's variant failed and the control's answered.",
         ["experiment", "arm"],
+    ),
+    "interleaved_total": (
+        "Lists drawn from both arms' rankings, by whether these differ in what is shown.",
+        ["experiment", "rankings"],
     ),
     "shadow_requests_total": ("Requests drawn for shadow scoring.", ["experiment", "result"]),
     "shadow_results_lost_total": ("Shadow results not stored.", []),

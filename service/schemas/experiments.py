@@ -1,21 +1,32 @@
 """The shapes of requests about experiments."""
 
 import contextlib
+import hashlib
 import math
 import re
 from datetime import UTC, datetime, time
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+import orjson
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    PlainValidator,
+    RootModel,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
-from headroom.service.experiments.definition import MetricName
-from headroom.service.experiments.events import MAX_TEXT, MAX_VALUE, Outcome
-from headroom.service.experiments.fields import STORABLE, Unit
+from headroom.service.experiments.definition import ExperimentConfig, MetricName
+from headroom.service.experiments.events import MAX_TEXT, MAX_VALUE, Outcome, SentClick
+from headroom.service.experiments.fields import MAX_UNIT_CHARS, STORABLE, Unit
 from headroom.service.schemas.requests import Request, example
 
 MAX_OUTCOMES = 1_000
 MAX_REASON_CHARS = 500
+MAX_INDEX = 1_000_000_000
 
 # The year 2286: later than any clock, and earlier than today in milliseconds, the likeliest mistake.
 _LATEST_SECONDS = 10_000_000_000.0
@@ -93,10 +104,31 @@ class OutcomeItem(Request):
     id: Id = Field(
         description="Your own id, one per outcome of the experiment; a repeated id is a duplicate."
     )
+    impression: Id | None = Field(
+        None, description="Of an interleaved list: the `impression` of its answer. With `index`."
+    )
+    index: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_INDEX,
+        description="Of an interleaved list: the clicked title's index in the request.",
+    )
 
-    def event(self) -> Outcome:
-        """Return the outcome as it is stored."""
-        return Outcome(**self.model_dump())
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.impression is None) != (self.index is None):
+            missing = "index" if self.index is None else "impression"
+            raise ValueError(
+                f"{missing}: missing; a click on an interleaved list has `impression` and `index`"
+            )
+        return self
+
+    def event(self) -> Outcome | SentClick:
+        """Return the outcome, or the click on an interleaved list, as it is recorded."""
+        fields = self.model_dump()
+        if self.impression is not None:
+            return SentClick(**fields)
+        return Outcome(**{name: fields[name] for name in Outcome.__slots__})
 
 
 class OutcomesRequest(Request):
@@ -126,6 +158,114 @@ class OutcomesRequest(Request):
     ]
 
 
+class _UbiPart(Request):
+    """A part of a User Behavior Insights event; fields that are not read may hold anything."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class UbiPosition(_UbiPart):
+    """Where the object stood."""
+
+    ordinal: int | None = Field(None, ge=-MAX_INDEX, le=MAX_INDEX, description="Rank, from 1.")
+
+
+class UbiObject(_UbiPart):
+    """What the user acted on."""
+
+    object_id: Annotated[str, Field(max_length=MAX_TEXT), STORABLE] | int | None = Field(
+        None, description="One of the `ids` of the scoring request."
+    )
+
+
+class UbiAttributes(_UbiPart):
+    """The details of an event."""
+
+    position: UbiPosition | None = Field(None, description="Where the object stood.")
+    object: UbiObject | None = Field(None, description="What the user acted on.")
+
+
+class UbiEvent(_UbiPart):
+    """An event as User Behavior Insights 1.3 defines it. Other fields are ignored."""
+
+    action_name: Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE] = Field(
+        description="What the user did: a metric of the experiment, such as `click`."
+    )
+    query_id: Id = Field(description="The `impression` of the answer (`x-impression`).")
+    client_id: Annotated[str, Field(max_length=MAX_UNIT_CHARS), STORABLE] | None = Field(
+        None, description="Who: the `unit` of the scoring request."
+    )
+    timestamp: Time = Field(description="When: an ISO 8601 time (UTC if it names no zone).")
+    event_attributes: UbiAttributes | None = Field(None, description="The details.")
+    object: UbiObject | None = Field(None, description="What the user acted on, if not in the details.")
+
+    def event(self) -> SentClick:
+        """Return the click as it is recorded. The same event again has the same id."""
+        attributes = self.event_attributes or UbiAttributes()
+        rank = None if attributes.position is None else attributes.position.ordinal
+        acted_on = attributes.object or self.object
+        object_id = None if acted_on is None or acted_on.object_id is None else str(acted_on.object_id)
+        parts = orjson.dumps([self.query_id, self.client_id, self.action_name, rank, object_id])
+        return SentClick(
+            experiment=None,
+            id=f"ubi-{hashlib.sha256(parts).hexdigest()[:32]}",
+            unit=self.client_id or "",
+            metric=self.action_name,
+            impression=self.query_id,
+            value=1.0,
+            time=self.timestamp,
+            rank=rank,
+            object_id=object_id,
+        )
+
+
+class UbiRequest(Request):
+    """Events of User Behavior Insights 1.3: `{"events": [...]}`, or the array alone."""
+
+    model_config = example(
+        events=[
+            {
+                "action_name": "click",
+                "query_id": "5f0c8a1b2d3e4f60718293a4b5c6d7e8",
+                "client_id": "user-123",
+                "timestamp": "2026-11-20T14:00:00Z",
+                "event_attributes": {"object": {"object_id": "sku-1"}, "position": {"ordinal": 2}},
+            }
+        ]
+    )
+
+    events: Annotated[
+        list[UbiEvent],
+        Field(min_length=1, max_length=MAX_OUTCOMES, fail_fast=True, description="In any order."),
+    ]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _array(cls, value: Any) -> Any:
+        return {"events": value} if isinstance(value, list) else value
+
+
+_Entry = Annotated[
+    dict[str, Any],
+    GetPydanticSchema(None, lambda _, handler: handler(ExperimentConfig.__pydantic_core_schema__)),
+]
+
+
+class StartRequest(RootModel[_Entry]):
+    """An experiment: the same fields as an entry of `experiments` in the config.
+
+    Its content is checked off the event loop, as `ExperimentConfig`.
+    """
+
+    model_config = example(
+        name="prune20",
+        salt="2026-12",
+        arms=[{"name": "control", "variant": "full"}, {"name": "pruned", "variant": "pruned20"}],
+        traffic=0.5,
+        metrics=[{"name": "click", "kind": "proportion", "margin": 0.02}],
+    )
+
+
 class RampRequest(Request):
     """Set the share of each arm's units that take part from now on, in place of the config's."""
 
@@ -139,6 +279,14 @@ class StopRequest(Request):
     """Give everybody the default variant from now on."""
 
     model_config = example(reason="a bug in the page")
+
+    reason: Reason = ""
+
+
+class RollbackRequest(Request):
+    """Give everybody the default variant again after a ship."""
+
+    model_config = example(reason="more complaints")
 
     reason: Reason = ""
 

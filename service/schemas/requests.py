@@ -24,7 +24,8 @@ from headroom.models.checkpoint.chunks import LongTitles, Overflow
 from headroom.service.config.settings import Settings
 from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
-from headroom.service.experiments.fields import Unit
+from headroom.service.experiments.events import MAX_TEXT
+from headroom.service.experiments.fields import STORABLE, Unit
 
 MAX_COLUMNS = 64
 """Maximum masks and variants of one `/v1/compare`."""
@@ -108,6 +109,15 @@ Instruction = Annotated[
     ),
 ]
 
+Ids = Annotated[
+    Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE]], Field(fail_fast=True)]
+    | None,
+    doc(
+        "Your ids of the titles, one each, in their order: changes no score; events of an interleaved "
+        "experiment then may name a title by its id."
+    ),
+]
+
 Grades = Annotated[list[Annotated[int, Field(ge=0, le=MAX_GRADE)]], Field(fail_fast=True)] | None
 
 
@@ -141,9 +151,17 @@ class ChosenNetwork(BaseModel):
 
 
 class ScoringFields(ChosenNetwork):
-    """These fields, and the one from which an experiment chooses the variant."""
+    """These fields, and those from which an experiment chooses the variant."""
 
     unit: Unit | None = Field(None, description="Who is asking, for the assignment to an experiment's arm.")
+    arm: VariantName | None = Field(
+        None,
+        description="The arm that you assigned the unit to yourself, in place of the experiment: its variant "
+        "scores, and the unit counts as exposed to it.",
+    )
+    experiment: VariantName | None = Field(
+        None, description="The experiment of `arm`; needed if several have an arm of this name."
+    )
 
 
 _EITHER_FORM: dict[str, Any] = {
@@ -236,6 +254,7 @@ class ScoreRequest(ScoringFields, PairsRequest):
         description="How relevant each title is known to be, from 0, where it is: changes no score; an "
         "experiment's shadow comparison then knows the NDCG of each arm.",
     )
+    ids: Ids = None
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -250,8 +269,35 @@ class ScoreRequest(ScoringFields, PairsRequest):
     def check(self, settings: Settings) -> None:
         """Raise InvalidRequest."""
         super().check(settings)
-        if self.grades is not None and len(self.grades) != (pairs := len(self.texts())):
-            raise InvalidRequest(f"{len(self.grades)} grades for {pairs} titles", param="grades")
+        titles = len((self.titles if self.pairs is None else self.pairs) or ())
+        for name, values in (("grades", self.grades), ("ids", self.ids)):
+            if values is not None and len(values) != titles:
+                raise InvalidRequest(f"{len(values)} {name} for {titles} titles", param=name)
+        self._check_arm()
+
+    def _check_arm(self) -> None:
+        """Raise InvalidRequest if the fields that choose an arm contradict each other."""
+        if self.arm is None:
+            if self.experiment is not None:
+                raise InvalidRequest("is missing beside experiment; name one of its arms", param="arm")
+            return
+        if self.unit is None:
+            raise InvalidRequest("is missing beside arm; say whose arm it is", param="unit")
+        for name in ("variant", "head_mask"):
+            if getattr(self, name) is not None:
+                raise InvalidRequest(f"give either an arm or a {name}, not both", param="arm")
+
+    @property
+    def titles_shown(self) -> int | None:
+        """The number of titles that the answer shows, the best ones; None: all."""
+        return None
+
+    def ranked_query(self) -> str | None:
+        """Return the query whose titles the answer puts into an order; None if it is no order."""
+        if self.pairs is None:
+            return self.query
+        queries = {query for query, _ in self.pairs}
+        return queries.pop() if len(queries) == 1 else None
 
 
 class DocumentsRequest(ScoreRequest):
@@ -262,12 +308,24 @@ class DocumentsRequest(ScoreRequest):
 
     keep: which part is read of texts that do not fit into the window; "all": such texts are refused.
     alone: the indices of the pairs whose query is read by itself; their title is empty.
+    is_ranked: whether the answer is an order of the titles. top_n: how many of them it shows; None: all.
     """
 
     max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
     max_chunks_per_doc: Annotated[int, Field(ge=1)] | None = None
     keep: Literal["beginning", "end", "all"] = "beginning"
     alone: frozenset[int] = frozenset()
+    is_ranked: bool = True
+    top_n: int | None = None
+
+    @property
+    def titles_shown(self) -> int | None:
+        """The number of titles that the answer shows, the best ones; None: all."""
+        return self.top_n
+
+    def ranked_query(self) -> str | None:
+        """Return the query whose titles the answer puts into an order; None if it is no order."""
+        return super().ranked_query() if self.is_ranked else None
 
     @property
     def long_titles(self) -> LongTitles | None:

@@ -83,11 +83,14 @@ class Assignment:
     experiment: str
     """The experiment's name in the config."""
     arm: str
-    """The arm, whose variant scored."""
+    """The arm, whose variant scored; `interleaved` if both arms' did."""
     bucket: int
     """The unit's bucket, from 0 to 9,999."""
     fallback: bool = False
     """Whether the arm's variant failed, so that the control's scored."""
+    impression: str | None = None
+    """Of an interleaved answer, its id, for the outcomes of clicks on it; else null. Also sent as the
+    `X-Impression` header."""
 
 
 @documented
@@ -118,7 +121,10 @@ class StageInfo:
     """Pairs that this stage scored; 0 if it was not needed."""
 
 
-Stages = Annotated[list[StageInfo] | None, doc("Of a cascade, its stages in order; else null.")]
+Stages = Annotated[
+    list[StageInfo] | None,
+    doc("Of a cascade, its stages in order, or those of both arms of an interleaved answer; else null."),
+]
 
 
 @documented
@@ -157,6 +163,10 @@ class ScoreResult:
     stage: str | None = None
     """Of a cascade, the variant whose stage scored the title last; grades and probabilities are that
     variant's. Else null."""
+    rank: int | None = None
+    """Of an interleaved answer, the title's position in the order to show, from 1. Scores fall along it: a
+    title whose score does not is lowered as far as needed. Grades and probabilities are those of the arm that
+    picked the title. Else null."""
     _logits: SkipJsonSchema[Numbers] = ()  # orjson leaves out names that begin with an underscore
 
     @property
@@ -209,7 +219,8 @@ class ScoreResponse:
     model: AnsweringModel
     variant: AnsweringVariant
     head_mask: HeadMaskInfo
-    """The mask that was applied, the variant's included; of a cascade, the last stage's."""
+    """The mask that was applied, the variant's included; of a cascade, the last stage's. Of an interleaved
+    answer, `model`, `variant` and `head_mask` are control's."""
     assignment: Assignment | None
     """Null if no experiment decided the variant."""
     degraded: bool
@@ -227,6 +238,11 @@ class ScoreResponse:
     def labels(self) -> Sequence[str]:
         """The names of the logits, for the routes of other people's clients; a one-label model has one."""
         return self._labels
+
+    @property
+    def impression(self) -> str | None:
+        """The impression's id of an interleaved answer; None of another."""
+        return None if self.assignment is None else self.assignment.impression
 
 
 @documented

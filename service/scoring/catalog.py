@@ -111,6 +111,11 @@ class Catalog:
         """The checkpoints that some variant uses, by key."""
         return {variant.checkpoint: variant.classifier for variant in self.variants.values()}
 
+    @property
+    def score_kinds(self) -> dict[str, str]:
+        """What score each variant gives, as a phrase, by the variant's name."""
+        return {name: _kind_of_score(variant) for name, variant in self.variants.items()}
+
     def choose(self, name: str | None, form: MaskForm | None, *, with_units: bool = False) -> Variant:
         """Return the variant called `name` (None: the default) with a request's mask multiplied onto its own.
 
@@ -194,6 +199,7 @@ def build_catalog(
         logger.info("variant %s is left out: %s", name, reason)
     _add_cascades(config, variants)
     _check_stand_in(config, variants)
+    _check_interleaved(config, variants)
     in_order = {entry.name: variants[entry.name] for entry in config.variants if entry.name in variants}
     return Catalog(config, base, variants[config.default_variant], in_order, masks)
 
@@ -271,6 +277,14 @@ def _check_stand_in(config: LiveConfig, variants: Mapping[str, Variant]) -> None
             f"degrade.variant: {stand_in.name} gives {_kind_of_score(stand_in)}, but the default, "
             f"{default.name}, gives {_kind_of_score(default)}; both must give the same"
         )
+
+
+def _check_interleaved(config: LiveConfig, variants: Mapping[str, Variant]) -> None:
+    """Raise InvalidConfig if one order would be drawn from different kinds of score."""
+    kinds = {name: _kind_of_score(variant) for name, variant in variants.items()}
+    for number, experiment in enumerate(config.experiments):
+        if (reason := experiment.mixed_scores(kinds)) is not None:
+            raise InvalidConfig(f"experiments[{number}].arms: {reason}")
 
 
 def _kind_of_score(variant: Variant) -> str:

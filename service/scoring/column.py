@@ -42,6 +42,11 @@ class Column:
         return sum([row.seconds for row in self.rows])
 
     @property
+    def error(self) -> Exception | None:
+        """Return the first error among the results."""
+        return _first_error(self.rows)
+
+    @property
     def usage(self) -> Usage:
         """Return what was scored."""
         return Usage(len(self._pairs), sum([row.tokens for row in self.rows]))
@@ -122,6 +127,11 @@ class CascadeColumn:
         """Whether later stages were left out."""
         return bool(self.rows)
 
+    @property
+    def error(self) -> Exception | None:
+        """Return the first error among the results of this round, which then is the last one."""
+        return _first_error(self.rows)
+
     def advance(self) -> list[PairRow]:
         """Take the results of `rows`, and return those of the next round; none after the last."""
         raw_scores = []
@@ -155,6 +165,10 @@ class CascadeColumn:
 
 
 AnyColumn = Column | CascadeColumn
+
+
+def _first_error(rows: Sequence[PairRow]) -> Exception | None:
+    return next((row.result for row in rows if isinstance(row.result, Exception)), None)
 
 
 def _lowest(classifier: Classifier, score: RowScore) -> RowScore:

@@ -18,7 +18,7 @@ from headroom.service.config.variants import MaskForm
 from headroom.service.engine.request import Deadline, added_tokens
 from headroom.service.engine.scheduler import Scheduler
 from headroom.service.engine.threads import PairRow
-from headroom.service.errors import InvalidRequest
+from headroom.service.errors import DeviceFailed, InvalidRequest
 from headroom.service.experiments.assignment import Assigned
 from headroom.service.observe.access_log import current
 from headroom.service.observe.metrics import Metrics
@@ -29,7 +29,7 @@ from headroom.service.schemas.requests import (
     DocumentsRequest,
     ScoreRequest,
 )
-from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Timing
+from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Timing, Usage
 from headroom.service.scoring.cache import ScoreCache
 from headroom.service.scoring.catalog import CACHED_SPEC_CHARS, Catalog, Variant
 from headroom.service.scoring.column import AnyColumn, CascadeColumn, Column
@@ -122,26 +122,45 @@ class Scorer:
         """
         (column,), computed = await self.columns(request, [variant], deadline, use_cache=assigned is None)
         results = column.results()
-        self.count(column, results, computed, "" if assigned is None else assigned.arm)
-        if degraded := degraded or column.is_cut_short:
+        self.count(column, results, computed, "" if assigned is None else assigned.arms[0])
+        assignment = None
+        if assigned is not None:
+            assignment = Assignment(
+                experiment=assigned.experiment,
+                arm=assigned.arm,
+                bucket=assigned.bucket,
+                fallback=variant.name != assigned.variant,
+            )
+        return self.answer(results, [column], computed, deadline, assignment, degraded=degraded)
+
+    def answer(
+        self,
+        results: list[ScoreResult],
+        columns: Sequence[AnyColumn],
+        computed: Computed,
+        deadline: Deadline,
+        assignment: Assignment | None,
+        *,
+        degraded: bool = False,
+    ) -> ScoreResponse:
+        """Return the answer with these results, which were made of the columns; the first one names it."""
+        variant = columns[0].variant
+        stages = [stage for column in columns for stage in column.stages or ()]
+        usages = [column.usage for column in columns]
+        if degraded := degraded or any(column.is_cut_short for column in columns):
             self.metrics.count("degraded_total")
         return ScoreResponse(
             model=variant.classifier.name,
             variant=variant.name,
             head_mask=variant.info,
-            assignment=None
-            if assigned is None
-            else Assignment(
-                experiment=assigned.experiment,
-                arm=assigned.arm,
-                bucket=assigned.bucket,
-                fallback=variant.name != assigned.variant,
-            ),
+            assignment=assignment,
             degraded=degraded,
             results=results,
-            usage=column.usage,
+            usage=Usage(
+                pairs=sum(usage.pairs for usage in usages), tokens=sum(usage.tokens for usage in usages)
+            ),
             timing_ms=computed.timing(deadline),
-            stages=column.stages,
+            stages=stages or None,
             _labels=variant.classifier.config.labels,
         )
 
@@ -154,6 +173,7 @@ class Scorer:
         shared: bool = False,
         use_cache: bool = False,
         background: bool = False,
+        may_fail: bool = False,
     ) -> tuple[list[AnyColumn], Computed]:
         """Score the pairs under each variant, pair by pair in the same batches.
 
@@ -162,6 +182,7 @@ class Scorer:
 
         shared: as `Column` takes it. background: as `Scheduler.submit` takes it.
         use_cache: whether results may come from the score cache.
+        may_fail: whether results may be errors other than DeviceFailed; each column then has its `error`.
         Raises the first error among the results, or InvalidRequest if the request has too many rows.
         """
         computed = Computed()
@@ -171,12 +192,13 @@ class Scorer:
         rows = [row for rows_of_pair in rows_by_pair for row in rows_of_pair if row is not None]
         cascades = [column for column in columns if isinstance(column, CascadeColumn)]
         cache = self._cache if use_cache else None
-        await self._compute(rows, deadline, computed, cache, background=background)
-        while rows := [row for cascade in cascades for row in cascade.advance()]:
+        options = {"background": background, "may_fail": may_fail}
+        await self._compute(rows, deadline, computed, cache, **options)
+        while rows := [row for cascade in cascades if cascade.error is None for row in cascade.advance()]:
             tokens = sum(added_tokens(rows))
             if computed.is_admitted and not self._scheduler.is_in_time(tokens, deadline.expires):
                 break
-            await self._compute(rows, deadline, computed, cache, background=background)
+            await self._compute(rows, deadline, computed, cache, **options)
         return columns, computed
 
     async def _unscored_columns(
@@ -273,24 +295,31 @@ class Scorer:
         deadline: Deadline,
         computed: Computed,
         cache: ScoreCache | None,
-        *,
-        background: bool,
+        **options: bool,
     ) -> None:
-        """Do `run` for the rows that the cache lacks, and keep their results in it."""
+        """Do `run` with these options for the rows that the cache lacks, and keep their results in it."""
         if cache is None:
-            await self.run(rows, deadline, computed, background=background)
+            await self.run(rows, deadline, computed, **options)
             return
         missing = cache.recall(rows)
-        await self.run([row for _, row in missing], deadline, computed, background=background)
+        await self.run([row for _, row in missing], deadline, computed, **options)
         cache.keep(missing)
         computed.misses = (computed.misses or 0) + len(missing)
         self.metrics.count("cache_total", "hit", by=len(rows) - len(missing))
         self.metrics.count("cache_total", "miss", by=len(missing))
 
     async def run(
-        self, rows: Sequence[PairRow], deadline: Deadline, computed: Computed, *, background: bool = False
+        self,
+        rows: Sequence[PairRow],
+        deadline: Deadline,
+        computed: Computed,
+        *,
+        background: bool = False,
+        may_fail: bool = False,
     ) -> None:
-        """Have rows computed, and add their times to `computed`. Raises the first error among their results.
+        """Have rows computed, and add their times to `computed`.
+
+        Raises the first error among their results, unless they `may_fail`, and DeviceFailed in any case.
 
         If `computed.is_admitted`, the rows belong to a request that was let into the queue before.
         Raises RateLimited if the caller's key has nothing left.
@@ -312,8 +341,9 @@ class Scorer:
         await self._scheduler.result(submission)
         computed.queue_s += submission.queue_s
         computed.inference_s += submission.inference_s
+        raised = DeviceFailed if may_fail else Exception
         for row in rows:
-            if isinstance(row.result, Exception):
+            if isinstance(row.result, raised):
                 raise row.result
 
     def count(

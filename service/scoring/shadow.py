@@ -60,7 +60,8 @@ class Shadow:
 
     def offer(self, catalog: Catalog, request: ScoreRequest) -> None:
         """Draw whether to score this request again, later. Never waits."""
-        for config in catalog.config.assigner.shadowed(self._experiments.ledger.standings):
+        assigner = self._experiments.assigner(catalog.config.assigner)
+        for config in assigner.shadowed(self._experiments.ledger.standings):
             if random.random() < config.shadow:
                 chars = sum(len(query) + len(title) for query, title in request.texts())
                 self._waiting.append(ShadowRequest(config, catalog, request, chars))

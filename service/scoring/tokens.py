@@ -96,7 +96,7 @@ class Encoder:
             return tokenizer.encode(pairs)
         portions = _read_pairs(tokenizer, pairs, distinct, long_titles, max_rows)
         if is_short:
-            return _read_to_the_end(portions)
+            return read_to_the_end(portions)
         is_whole = long_titles is not None and long_titles.overflow == "chunks"
         return await self.read(portions, sum(map(len if is_whole else tokenizer.characters, texts)))
 
@@ -204,7 +204,7 @@ def _read_pairs(
     return chunked
 
 
-def _read_to_the_end(portions: Generator[object, None, T]) -> T:
+def read_to_the_end(portions: Generator[object, None, T]) -> T:
     """Return what a generator returns."""
     while True:
         try:

@@ -1,7 +1,8 @@
 """The treatment of a request that names no variant: an experiment's arm, or the default.
 
 Assign the unit to an arm, score under the arm's variant, let the control's variant answer if that fails, and
-report to the experiments what became of it. No other file tells them about requests.
+report to the experiments what became of it. No other file tells them about requests. A unit of an interleaved
+experiment is scored under both arms' variants together, and answered in one order that is drawn from both.
 
 While the queue is long, the variant of the config's `degrade` answers in place of the default. A unit in an
 arm keeps its arm's variant. If another variant answered, the result could not count for the arm. It could not
@@ -9,7 +10,7 @@ be ignored either: the unit saw it, so its later behaviour would no longer show 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +20,22 @@ from headroom.service.errors import (
     DeadlineExceeded,
     DeviceFailed,
     Draining,
+    InvalidRequest,
     QueueFull,
     RateLimited,
     as_service_error,
 )
+from headroom.service.experiments.assignment import Assigned
+from headroom.service.experiments.interleaving import Draw
 from headroom.service.experiments.live import UNROUTED, LiveExperiments, Route
 from headroom.service.schemas.requests import ScoreRequest
-from headroom.service.schemas.responses import ScoreResponse
+from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult
 from headroom.service.scoring.catalog import Catalog, Variant
-from headroom.service.scoring.score import Scorer
+from headroom.service.scoring.column import AnyColumn
+from headroom.service.scoring.interleave import draw_order, merge
+from headroom.service.scoring.score import Computed, Scorer
 from headroom.service.scoring.shadow import Shadow
+from headroom.service.scoring.tokens import INLINE_CHARS, read_to_the_end
 
 # Errors that no arm causes and that a retry would make worse; a request that ends with one exposes nobody.
 _CAUSED_BY_NO_ARM = (QueueFull, RateLimited, Draining, DeviceFailed)
@@ -53,11 +60,16 @@ class Treatment:
         if request.variant is not None or request.head_mask is not None:
             variant = await self._scorer.choose(catalog, request.variant, request.head_mask)
             return await self._scorer.score(request, variant, deadline)
-        assigner = catalog.config.assigner
+        assigner = self._experiments.assigner(catalog.config.assigner)
         route = UNROUTED
-        if assigner.experiments:
+        if request.arm is not None:
+            assert request.unit is not None
+            route = self._experiments.choose(assigner, request.unit, request.arm, request.experiment)
+        elif assigner.experiments:
             route = self._experiments.route(assigner, request.unit)
-        if route.assigned is None:
+        if route.assigned is not None and route.assigned.interleaved is not None:
+            answer = await self._interleave(request, catalog, route, deadline)
+        elif route.assigned is None:
             wanted = catalog.choose(route.variant, None)
             variant = self._stand_in(catalog) or wanted
             is_degraded = variant.name != wanted.name
@@ -93,8 +105,7 @@ class Treatment:
             answer = await self._fall_back(request, catalog, route, deadline, error)
             self._experiments.fell_back(route, deadline.elapsed(), error)
             return answer
-        classifier = variant.classifier
-        self._experiments.succeeded(route, deadline.elapsed(), lambda: classifier.relevance(_scores(answer)))
+        self._experiments.succeeded(route, deadline.elapsed(), _relevance(variant, answer.results))
         return answer
 
     async def _fall_back(
@@ -115,6 +126,95 @@ class Treatment:
                 self._experiments.failed(route, deadline.elapsed())
             raise
 
+    async def _interleave(
+        self, request: ScoreRequest, catalog: Catalog, route: Route, deadline: Deadline
+    ) -> ScoreResponse:
+        """Score under both arms' variants, and answer in an order that is drawn from both rankings.
 
-def _scores(answer: ScoreResponse) -> NDArray[np.float32]:
-    return np.array([result.score for result in answer.results], dtype=np.float32)
+        If the treatment's variant fails, the control's answers alone. Raises InvalidRequest if the answer to
+        this request is no order.
+        """
+        assigned = route.assigned
+        assert assigned is not None
+        query = _query_of(request, assigned.experiment)
+        variants = [catalog.choose(assigned.fallback, None), catalog.choose(assigned.variant, None)]
+        try:
+            columns, computed = await self._scorer.columns(
+                request, variants, deadline, shared=True, may_fail=True
+            )
+            rankings = [column.results() for column in columns if column.error is None]
+            drawn = await self._draw(rankings, route, query) if len(rankings) == 2 else None
+        except _CAUSED_BY_NO_ARM:
+            raise
+        except (DeadlineExceeded, asyncio.CancelledError):
+            self._experiments.abandoned(route, deadline.elapsed(), late=deadline.is_close())
+            raise
+        except Exception as error:  # a variant cannot read the texts
+            answer = await self._fall_back(request, catalog, route, deadline, error)
+            self._experiments.fell_back(route, deadline.elapsed(), error)
+            return answer
+        if drawn is None:
+            return self._without_treatment(columns, computed, route, deadline)
+        for arm, column, results in zip(assigned.arms, columns, rankings, strict=True):
+            self._scorer.count(column, results, computed, arm)
+        relevance = [_relevance(*ranked) for ranked in zip(variants, rankings, strict=True)]
+        self._experiments.succeeded(route, deadline.elapsed(), *relevance)
+        impression = self._experiments.show(route, drawn, request.titles_shown, request.ids)
+        control, treatment = rankings
+        results = merge(control, treatment, drawn, variants[0].classifier)
+        assignment = _interleaved(assigned, impression=impression)
+        return self._scorer.answer(results, columns, computed, deadline, assignment)
+
+    async def _draw(self, rankings: Sequence[Sequence[ScoreResult]], route: Route, query: str) -> Draw:
+        """Draw the order from both arms' results, for the unit and the query."""
+        assert route.assigned is not None
+        assert route.assigned.interleaved is not None
+        control, treatment = rankings
+        drawing = draw_order(control, treatment, route.assigned.interleaved.salt, route.unit, query)
+        if len(query) <= INLINE_CHARS:
+            return read_to_the_end(drawing)
+        return await self._scorer.off_loop(drawing, len(query))
+
+    def _without_treatment(
+        self, columns: Sequence[AnyColumn], computed: Computed, route: Route, deadline: Deadline
+    ) -> ScoreResponse:
+        """Answer with control's scores, after a variant failed. Raises control's error, if it has one."""
+        assigned = route.assigned
+        assert assigned is not None
+        control, treatment = columns
+        if control.error is not None:
+            failed = [
+                arm for arm, column in zip(assigned.arms, columns, strict=True) if column.error is not None
+            ]
+            if as_service_error(control.error).status >= 500:
+                self._experiments.failed(route, deadline.elapsed(), failed)
+            raise control.error
+        assert treatment.error is not None
+        self._experiments.fell_back(route, deadline.elapsed(), treatment.error)
+        results = control.results()
+        self._scorer.count(control, results, computed, assigned.arms[0])
+        assignment = _interleaved(assigned, fallback=True)
+        return self._scorer.answer(results, [control], computed, deadline, assignment)
+
+
+def _query_of(request: ScoreRequest, experiment: str) -> str:
+    """Return the query whose titles are ordered. Raises InvalidRequest if the answer is no such order."""
+    query = request.ranked_query()
+    if query is None:
+        raise InvalidRequest(
+            f"is in the interleaved experiment {experiment!r}, and this request's answer is no order of one "
+            "query's titles; leave out unit, or use /v1/score or a rerank route",
+            param="unit",
+        )
+    return query
+
+
+def _interleaved(assigned: Assigned, *, fallback: bool = False, impression: str | None = None) -> Assignment:
+    """Return the assignment to an interleaved experiment, as answers say it."""
+    return Assignment(assigned.experiment, assigned.arm, assigned.bucket, fallback, impression)
+
+
+def _relevance(variant: Variant, results: Sequence[ScoreResult]) -> Callable[[], NDArray[np.float32]]:
+    """Return a function that returns a variant's scores of a request, from 0 to 1."""
+    classifier = variant.classifier
+    return lambda: classifier.relevance(np.array([result.score for result in results], dtype=np.float32))

@@ -101,7 +101,7 @@ def test_the_load_tester_and_the_server_count_the_same_requests(server: Server, 
 def test_a_short_run_of_the_service_has_every_row(
     server: Server, small_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = {"saturate": 1.0, "idle": 0.5, "overload": 2.0, "crowd": 1.0, "memory": 1.0}
+    short = {"saturate": 1.0, "idle": 0.5, "overload": 2.0, "crowd": 1.0, "memory": 1.0, "interleaved": 1.0}
     monkeypatch.setattr(service, "SECONDS", short)
     monkeypatch.setattr(service, "FILL_S", 0.5)
     monkeypatch.setattr(service, "peak_rate", lambda _: 60.0)  # the search for it has tests of its own
@@ -118,10 +118,14 @@ def test_a_short_run_of_the_service_has_every_row(
         "overload: memory after / before",
         "single titles beside 1,000 in a loop",
         "memory with a second mask variant",
+        "an interleaved request of 20 titles under two masks",
         "ready after",
         "HTTP against the model alone, saturated, BERT-base's shape",
     ]
     assert not any("nan" in row.value for row in rows.values())
+    interleaved = rows["an interleaved request of 20 titles under two masks"]
+    assert interleaved.value.startswith("2.00 × the pairs")
+    assert interleaved.value.endswith("100% of the lists drawn")
     crowd = rows["single titles beside 1,000 in a loop"].value
     assert "; 0 of either failed, " in crowd
     assert ", 0 long requests" not in crowd

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Union
 
 from fastapi import Body, FastAPI
 
-from headroom.service.api.clients import oip, tei
+from headroom.service.api.clients import ofrep, oip, tei
 from headroom.service.api.clients.base import CompatRequest, score_and_answer
 from headroom.service.api.clients.rerank import CohereV2Request, InfinityRequest, RerankRequest
 from headroom.service.api.clients.tei import TeiPredictRequest, TeiRerankRequest
@@ -34,6 +34,7 @@ def add_compat_routes(app: FastAPI) -> None:
         _add_route(app, path, name, shapes)
     tei.add_routes(app)
     oip.add_routes(app)
+    ofrep.add_routes(app)
     ours = post_routes(app)["/v1/score"]
     ours.shapes = {"query": ours.default, "pairs": ours.default, **post_routes(app)["/score"].shapes}
 

@@ -16,7 +16,7 @@ from headroom.service.api.errors import RERANK, ErrorShape
 from headroom.service.api.post import Post, Timed, validated
 from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
-from headroom.service.schemas.requests import DocumentsRequest, ScoreRequest, ScoringFields
+from headroom.service.schemas.requests import DocumentsRequest, Ids, ScoreRequest, ScoringFields
 from headroom.service.schemas.responses import (
     Assignment,
     HeadMaskInfo,
@@ -74,7 +74,13 @@ class CompatRequest(OurFields, ABC):
         reading: the fields of a DocumentsRequest that say how to read the texts. Raises InvalidRequest.
         """
         ours = {name: getattr(self, name) for name in OurFields.model_fields} | {"variant": self._variant()}
-        return validated(DocumentsRequest if reading else ScoreRequest, {**texts, **ours, **(reading or {})})
+        fields = {**texts, **ours, **self.ranking_fields(), **(reading or {})}
+        is_plain = fields.keys() <= ScoreRequest.model_fields.keys()
+        return validated(ScoreRequest if is_plain else DocumentsRequest, fields)
+
+    def ranking_fields(self) -> dict[str, Any]:
+        """Return the fields of our request that say which order the answer shows: by default, none."""
+        return {"is_ranked": False}
 
     def _variant(self) -> str | None:
         """Return the variant that `variant` or `model` names."""
@@ -99,6 +105,22 @@ class CompatRequest(OurFields, ABC):
         return self.names.get(field, field) + index
 
 
+class RankingRequest(CompatRequest):
+    """A request whose answer is the documents' order."""
+
+    ids: Ids = None
+
+    @property
+    @abstractmethod
+    def documents_shown(self) -> int | None:
+        """The number of documents that the answer shows, the best ones; None: all."""
+
+    def ranking_fields(self) -> dict[str, Any]:
+        """Return the fields of our request that say which order the answer shows."""
+        shown = self.documents_shown
+        return {"ids": self.ids} if shown is None else {"ids": self.ids, "top_n": shown}
+
+
 async def score_and_answer(request: Post, body: CompatRequest) -> Timed:
     """Score a request in another shape and answer in that shape."""
     try:
@@ -107,13 +129,22 @@ async def score_and_answer(request: Post, body: CompatRequest) -> Timed:
         response = await request.backend.score(score_request, request.deadline)
     except InvalidRequest as error:
         raise renamed(error, body.their_name) from None
-    headers = {**body.headers(score_request, response), **degraded_header(response)}
+    headers = {
+        **body.headers(score_request, response),
+        **degraded_header(response),
+        **impression_header(response),
+    }
     return Timed(body.answer(response), response.timing_ms, headers)
 
 
 def degraded_header(response: ScoreResponse) -> dict[str, str]:
     """Return the header that marks a degraded answer in shapes that have no field for it."""
     return {"x-degraded": "true"} if response.degraded else {}
+
+
+def impression_header(response: ScoreResponse) -> dict[str, str]:
+    """Return the header that names the impression of an interleaved answer."""
+    return {} if response.impression is None else {"x-impression": response.impression}
 
 
 def renamed(error: InvalidRequest, their_name: Callable[[str], str]) -> InvalidRequest:
@@ -125,8 +156,11 @@ def renamed(error: InvalidRequest, their_name: Callable[[str], str]) -> InvalidR
 
 
 def by_relevance(results: Sequence[ScoreResult]) -> list[ScoreResult]:
-    """Return the results with the highest raw score first; equal ones in the request's order."""
-    return sorted(results, key=lambda result: -result.raw_score)
+    """Return the results in the order to show: an interleaved answer's by rank, others by raw score.
+
+    Equal ones stay in the request's order.
+    """
+    return sorted(results, key=lambda result: -result.raw_score if result.rank is None else result.rank)
 
 
 def relevance(result: ScoreResult, *, raw: bool) -> Any:

@@ -28,7 +28,7 @@ from headroom.service.api.openapi import errors
 from headroom.service.api.post import Post, PostRoute, Timed, backend_of, check_ready, validated
 from headroom.service.errors import InvalidRequest, NotFound
 from headroom.service.schemas.listings import VariantInfo
-from headroom.service.schemas.requests import WHOLE_NUMBER, ScoreRequest, example, too_many
+from headroom.service.schemas.requests import WHOLE_NUMBER, DocumentsRequest, example, too_many
 from headroom.service.schemas.responses import ScoreResult
 from headroom.service.sentences import shortened
 
@@ -176,7 +176,7 @@ async def infer(request: Post, model: ModelName, body: Annotated[InferRequest, B
             if tensor.shape and tensor.shape[0] > request.settings.max_pairs:
                 raise too_many(tensor.shape[0], tensor.name, request.settings)
         texts = read_texts(body.inputs, request.state.tensors)
-        score_request = validated(ScoreRequest, texts | fields)
+        score_request = validated(DocumentsRequest, texts | fields | {"is_ranked": False})
         score_request.check(request.settings)
         response = await request.backend.score(score_request, request.deadline)
     except InvalidRequest as error:

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from headroom.service.api.clients.base import (
+    RankingRequest,
     ScoredBy,
     TokenUsage,
     by_relevance,
@@ -88,7 +89,7 @@ class RankedResult(TypedDict):
 class RerankAnswer(ScoredBy):
     """The documents, most relevant first."""
 
-    id: Annotated[str, doc("New for each answer.")]
+    id: Annotated[str, doc("New for each answer; of an interleaved one, its impression.")]
     object: Annotated[Literal["rerank"], doc("What this is.")]
     created: Annotated[int, doc("Unix seconds.")]
     results: Annotated[list[RankedResult], doc("The most relevant first.")]
@@ -96,7 +97,7 @@ class RerankAnswer(ScoredBy):
     usage: TokenUsage
 
 
-class RerankRequest(PromptedRequest):
+class RerankRequest(RankingRequest, PromptedRequest):
     """A rerank request as Cohere (version 1), Jina and vLLM take it."""
 
     model_config = example(
@@ -134,6 +135,11 @@ class RerankRequest(PromptedRequest):
     max_tokens_per_query: TokensPerQuery = None
     truncate_prompt_tokens: TruncatePromptTokens = None
 
+    @property
+    def documents_shown(self) -> int | None:
+        """The number of documents that the answer shows, the best ones; None: all."""
+        return self.top_n
+
     def reading_limits(self) -> dict[str, Any]:
         """Return how much of each document to read."""
         return reading_fields(self.max_tokens_per_doc, self.truncate_prompt_tokens, self.max_chunks_per_doc)
@@ -159,7 +165,7 @@ class RerankRequest(PromptedRequest):
             results = [one | {"document": self.returned(one["index"])} for one in results]
         advice = " max_tokens_per_doc or max_chunks_per_doc reads more of them."
         return {
-            "id": str(uuid.uuid4()),
+            "id": response.impression or str(uuid.uuid4()),
             "object": "rerank",
             "results": results,
             "meta": {

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from fastapi import FastAPI, Request, Response
 from pydantic import Field, WithJsonSchema
 
-from headroom.service.api.clients.base import CompatRequest, by_relevance, relevance
+from headroom.service.api.clients.base import CompatRequest, RankingRequest, by_relevance, relevance
 from headroom.service.api.clients.documents import Count
 from headroom.service.api.errors import TEI, json_response
 from headroom.service.api.openapi import errors
@@ -113,7 +113,7 @@ class TeiRequest(CompatRequest):
         }
 
 
-class TeiRerankRequest(TeiRequest):
+class TeiRerankRequest(RankingRequest, TeiRequest):
     """Rank texts by relevance to a query, as text-embeddings-inference does."""
 
     model_config = example(query="angle bracket", texts=["Wood deck screws", "12-Gauge Angle"])
@@ -127,6 +127,11 @@ class TeiRerankRequest(TeiRequest):
     top_n: Count | None = Field(
         None, description="How many results to return; default: all. Not in TEI, but LiteLLM sends it."
     )
+
+    @property
+    def documents_shown(self) -> int | None:
+        """The number of texts that the answer shows, the best ones; None: all."""
+        return self.top_n
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from headroom.service.api.clients.base import CompatRequest, ScoredBy, by_relevance, scored_by
+from headroom.service.api.clients.base import RankingRequest, ScoredBy, by_relevance, scored_by
 from headroom.service.api.clients.documents import ReturnDocuments, Texts, TopN, warnings_of
 from headroom.service.descriptions import doc
 from headroom.service.schemas.requests import Query, ScoreRequest, example
@@ -29,7 +29,7 @@ class VoyageAnswer(ScoredBy):
     warnings: Annotated[list[str], doc("Which documents were truncated, or are empty.")]
 
 
-class VoyageRequest(CompatRequest):
+class VoyageRequest(RankingRequest):
     """Voyage's rerank request, known by its `top_k`."""
 
     model_config = example(query="angle bracket", documents=["Wood deck screws", "12-Gauge Angle"], top_k=1)
@@ -46,6 +46,11 @@ class VoyageRequest(CompatRequest):
         description="Whether to truncate documents that do not fit into the model's window, as by default; "
         "if false, they are an error.",
     )
+
+    @property
+    def documents_shown(self) -> int | None:
+        """The number of documents that the answer shows, the best ones; None: all."""
+        return self.top_k
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""

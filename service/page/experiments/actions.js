@@ -1,11 +1,12 @@
-/** Ramp, stop and ship, for those who hold an admin key. */
+/** Ramp, stop, ship and roll back, for those who hold an admin key. */
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
-import { asProblem, call, needsKey } from "../lib/api.js";
+import { asProblem, call } from "../lib/api.js";
 import { exact, percentage } from "../lib/format.js";
 import { html } from "../lib/html.js";
-import { current, update } from "../lib/store.js";
+import { askForAdmin } from "./admin.js";
 
+/** @typedef {import("../lib/types.js").Action} Action */
 /** @typedef {import("../lib/types.js").Experiment} Experiment */
 /** @typedef {import("../lib/types.js").Problem} Problem */
 /** @typedef {string | null} Traffic What a person typed, in per cent; null: the standing traffic. */
@@ -21,8 +22,8 @@ import { current, update } from "../lib/store.js";
 
 /** @typedef {(event: Event, act: Act) => void} Ask */
 
-/** @param {{one: Experiment, path: string, done: () => void}} props */
-export function Actions({ one, path, done }) {
+/** @param {{one: Experiment, history: Action[], path: string, done: () => void}} props */
+export function Actions({ one, history, path, done }) {
   const [reason, setReason] = useState("");
   const [problem, setProblem] = useState(/** @type {Problem | null} */ (null));
   const [status, setStatus] = useState("");
@@ -47,13 +48,13 @@ export function Actions({ one, path, done }) {
     } catch (error) {
       const found = asProblem(error);
       setProblem(found);
-      // If the service has no keys, no key would help. A stored one may be left from before a restart.
-      if (found.status === 403 && (await needsKey())) update({ key: { ...current().key, asking: true, wrong: false, admin: true } });
+      await askForAdmin(found);
     }
   };
   /** @type {Ask} */
   const ask = (event, act) => setAsked({ act, by: /** @type {HTMLElement} */ (event.currentTarget) });
-  if (one.status === "stopped") {
+  const mayShipAgain = one.status === "stopped" && isTakenBack(history);
+  if (one.status === "stopped" && !mayShipAgain) {
     return html`<${Frame}><p class="soft">It is over. To go on, give a new experiment another name and salt.</p><p role="status">${status}</p></${Frame}>`;
   }
   return html`
@@ -67,7 +68,9 @@ export function Actions({ one, path, done }) {
               wrong=${problem?.param === "traffic" ? problem.message : ""} />
             <${Ship} one=${one} ask=${ask} />`
         : null}
-      <${Stop} one=${one} ask=${ask} />
+      ${mayShipAgain ? html`<${Ship} one=${one} ask=${ask} />` : html`
+        ${one.shipped ? html`<${RollBack} one=${one} ask=${ask} />` : null}
+        <${Stop} one=${one} ask=${ask} />`}
       ${asked
         ? html`<div class="confirm" role="alertdialog" aria-label="Confirm" aria-describedby="question"><span id="question">${asked.act.question}</span>
             <button class="strong" onClick=${() => run(asked.act)}>${asked.act.name}</button>
@@ -116,6 +119,26 @@ function Ship({ one, ask }) {
       <button onClick=${(/** @type {Event} */ event) => ask(event, act)}>Ship</button>
       <span class="soft">Everybody gets this arm's variant. The experiment ends.</span>
     </div>`;
+}
+
+/** @param {Action[]} history @returns {boolean} whether the last thing was that a person took a ship back */
+function isTakenBack(history) {
+  const last = history[history.length - 1];
+  return last?.kind === "rollback" && last.arm === null;
+}
+
+/** @param {{one: Experiment, ask: Ask}} props */
+function RollBack({ one, ask }) {
+  const act = {
+    verb: "rollback",
+    body: {},
+    name: `Roll back ${one.shipped}`,
+    question: `Roll back ${one.shipped}? Everybody gets the default again.`,
+    done: "Rolled back.",
+  };
+  return html`
+    <div class="action"><button onClick=${(/** @type {Event} */ event) => ask(event, act)}>Roll back</button>
+      <span class="soft">Everybody gets the default again in place of ${one.shipped}. You can ship it again.</span></div>`;
 }
 
 /** @param {{one: Experiment, ask: Ask}} props */

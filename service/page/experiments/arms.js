@@ -14,12 +14,14 @@ const MEASURES = /** @type {Record<string, string>} */ ({
   top10_overlap: "overlap of the ten best",
   ndcg_loss: "NDCG@10 lost",
   seconds_delta: "time difference, seconds",
+  order_changed: "share of lists in another order",
 });
 
 const UNBOUNDED = "seconds_delta"; // never has an interval
 
 /** @param {{one: Experiment, report: Report | null}} props */
 export function Arms({ one, report }) {
+  if (one.kind === "interleave") return html`<${BothArms} one=${one} report=${report} />`;
   const all = one.arms.reduce((sum, arm) => sum + arm.exposures, 0);
   const weights = one.arms.reduce((sum, arm) => sum + arm.weight, 0);
   const ratio = report?.sample_ratio;
@@ -27,8 +29,7 @@ export function Arms({ one, report }) {
     <section>
       <h2>Arms and their units</h2>
       ${report
-        ? html`<p class="progress"><span class="share"><i style=${{ width: `${Math.min(100, (100 * all) / report.planned_units)}%` }}></i></span>
-            <span><b>${count(all)}</b> of ${count(report.planned_units)} planned units</span></p>`
+        ? html`<${Progress} units=${all} planned=${report.planned_units} words="planned units" />`
         : null}
       <div class="scroll" tabindex="0" role="region" aria-label="Arms">
         <table class="plain">
@@ -46,6 +47,27 @@ export function Arms({ one, report }) {
           : `Sample ratio: anytime-valid p ${short(one.sample_ratio_p, 2)}.`}
       </p>
     </section>`;
+}
+
+/** @param {{one: Experiment, report: Report | null}} props the arms of interleaved lists, which each unit sees both of */
+function BothArms({ one, report }) {
+  const metric = report?.arms[0]?.metrics[0];
+  return html`
+    <section>
+      <h2>Units</h2>
+      ${report && metric
+        ? html`<${Progress} units=${metric.units} planned=${report.planned_units} words="planned units have clicked a title of one arm" />`
+        : null}
+      <p><b>${count(one.arms[0].exposures)}</b> units see lists drawn from
+        ${" "}${one.arms.map((arm, i) => html`${i ? " and " : ""}<b>${arm.name}</b> (<code>${arm.variant}</code>)`)}.
+        ${one.rolled_back.length ? html`<span class="down"> ${one.rolled_back.join(", ")}: rolled back</span>` : null}</p>
+    </section>`;
+}
+
+/** @param {{units: number, planned: number, words: string}} props */
+function Progress({ units, planned, words }) {
+  return html`<p class="progress"><span class="share"><i style=${{ width: `${Math.min(100, (100 * units) / planned)}%` }}></i></span>
+    <span><b>${count(units)}</b> of ${count(planned)} ${words}</span></p>`;
 }
 
 /** @param {{report: Report, share: number}} props */
@@ -78,7 +100,7 @@ function ShadowOf({ arm, shadow }) {
 
 /** @param {{one: Experiment, history: Action[]}} props */
 export function Guardrails({ one, history }) {
-  const trips = history.filter((action) => action.kind === "rollback");
+  const trips = history.filter((action) => action.kind === "rollback" && action.arm !== null);
   const number = (/** @type {number | null} */ value, /** @type {(value: number) => string} */ write) =>
     value === null ? "–" : write(value);
   return html`

@@ -1,4 +1,4 @@
-/** The experiments of the live config: the list, and one of them in full. */
+/** The experiments: the list, one of them in full, and the start of another. */
 
 import { useState } from "../vendor/hooks.js";
 import { asProblem, call, text } from "../lib/api.js";
@@ -10,6 +10,7 @@ import { Trouble } from "../lib/trouble.js";
 import { Actions } from "./actions.js";
 import { Arms, Guardrails, Log, Shadow } from "./arms.js";
 import { Findings } from "./findings.js";
+import { Start } from "./start.js";
 
 /** @typedef {import("../lib/types.js").Experiment} Experiment */
 /** @typedef {import("../lib/types.js").Detail} Detail */
@@ -23,30 +24,42 @@ const STATUS = /** @type {Record<string, string>} */ ({
   stopped: "stopped",
   shipped: "shipped",
   changed: "changed",
+  paused: "paused",
 });
 
 /** @param {{state: import("../lib/types.js").State}} props */
 export function Experiments({ state }) {
   const { value, problem, refresh } = usePolling((signal) => call("v1/experiments", { signal }), EVERY_MS, []);
+  const [starting, setStarting] = useState(false);
   if (!value) {
     return problem && problem.status !== 401
       ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />`
       : html`<p class="empty" role="status">Loading…</p>`;
   }
   const listed = /** @type {Experiment[]} */ (value.experiments);
+  const variants = state.facts?.variants ?? [];
+  const open = () => setStarting(true);
+  const started = (/** @type {string} */ name) => {
+    setStarting(false);
+    update({ experiment: name });
+    refresh();
+  };
+  const form = html`<${Start} variants=${variants} listed=${listed} started=${started} cancel=${() => setStarting(false)} />`;
   if (!listed.length) {
-    return html`<${Nothing} variants=${state.facts?.variants ?? []} />`;
+    return starting ? form : html`<${Nothing} variants=${variants} start=${open} />`;
   }
   const chosen = listed.find((one) => one.name === state.experiment) ?? listed[0];
   return html`
     <div class="experiments">
       <nav class="list" aria-label="Experiments">
         ${listed.map((one) => html`
-          <button key=${one.name} aria-current=${one === chosen ? "true" : null} onClick=${() => update({ experiment: one.name })}>
+          <button key=${one.name} aria-current=${!starting && one === chosen ? "true" : null}
+              onClick=${() => { setStarting(false); update({ experiment: one.name }); }}>
             <b>${one.name}</b> <${Status} status=${one.status} />
           </button>`)}
+        <button class="start-one" aria-current=${starting ? "true" : null} onClick=${open}>Start an experiment</button>
       </nav>
-      <${One} key=${chosen.name} listed=${chosen} relist=${refresh} />
+      ${starting ? form : html`<${One} key=${chosen.name} listed=${chosen} relist=${refresh} />`}
     </div>`;
 }
 
@@ -78,19 +91,21 @@ function One({ listed, relist }) {
       ${detail?.report ? html`<${Shadow} report=${detail.report} share=${one.shadow} />` : null}
       <${Guardrails} one=${one} history=${detail?.history ?? []} />
       ${detail ? html`<${Log} history=${detail.history} />` : null}
-      <${Actions} one=${one} path=${path} done=${changed} />
+      <${Actions} one=${one} history=${detail?.history ?? []} path=${path} done=${changed} />
     </article>`;
 }
 
 /** @param {{one: Experiment}} props */
 function Standing({ one }) {
   const facts = [
-    `${exact(one.traffic)} of each arm's units are exposed`,
+    one.kind === "interleave" ? `${exact(one.traffic)} of the units see lists drawn from both arms` : `${exact(one.traffic)} of each arm's units are exposed`,
     one.started ? `since ${when(one.started)} UTC` : "not begun",
     one.shadow ? `${exact(one.shadow)} of requests in shadow` : "",
     one.shipped ? `everybody gets ${one.shipped}` : "",
   ];
-  return html`<p class="soft">${facts.filter(Boolean).join(" · ")}</p>`;
+  return html`
+    <p class="soft">${facts.filter(Boolean).join(" · ")}</p>
+    ${one.paused ? html`<p class="wrong">Paused, and everybody gets the default: ${one.paused}. Change the config, or stop it.</p>` : null}`;
 }
 
 /** @param {{detail: Detail}} props */
@@ -124,8 +139,8 @@ function Share({ path, name }) {
     <span class="wrong" role="alert">${problem}</span>`;
 }
 
-/** @param {{variants: import("../lib/types.js").Variant[]}} props what to do where no experiment is declared, with a text to copy */
-function Nothing({ variants }) {
+/** @param {{variants: import("../lib/types.js").Variant[], start: () => void}} props what to do where there is no experiment */
+function Nothing({ variants, start }) {
   const [note, setNote] = useState("");
   const other = variants.find((one) => !one.default)?.name ?? "pruned20";
   const yaml = `experiments:
@@ -142,10 +157,12 @@ function Nothing({ variants }) {
   return html`
     <div class="nothing">
       <h1>No experiment yet</h1>
-      <p>An experiment gives a share of your users another variant, and says when it is safe to ship. Put this under${" "}
-        <code>user_config</code> in the service's config, next to <code>variants</code>; it is taken over without a restart.</p>
+      <p>An experiment gives a share of your users another variant, and says when it is safe to ship.</p>
+      <p class="presets"><button class="strong" onClick=${start}>Start an experiment</button></p>
+      <p>Or put this under <code>user_config</code> in the service's config, next to <code>variants</code>; it is taken over
+        without a restart.</p>
       <pre tabindex="0">${yaml}</pre>
-      <p class="presets"><button class="strong" onClick=${copy}>Copy</button> <span role="status">${note}</span></p>
+      <p class="presets"><button onClick=${copy}>Copy</button> <span role="status">${note}</span></p>
       <p class="soft">Then send each request with a <code>unit</code>, such as a user's id, and report what the users did
         to <code>POST /v1/outcomes</code>. The results appear here.</p>
     </div>`;

@@ -1,7 +1,7 @@
 /** Each arm's metrics against control: the interval now, the sentence, and the interval's way here. */
 
 import { Chart } from "../lib/chart.js";
-import { percent, short, signed, unbroken, when } from "../lib/format.js";
+import { count, percent, short, signed, unbroken, when } from "../lib/format.js";
 import { html } from "../lib/html.js";
 
 /** @typedef {import("../lib/types.js").Report} Report */
@@ -20,7 +20,7 @@ const DECISIONS = /** @type {Record<string, string>} */ ({
 export function Findings({ report }) {
   return html`
     <section>
-      <h2>Effects against ${report.control}</h2>
+      <h2>${report.arms[0]?.metrics[0]?.preference ? `Preference over ${report.control}` : `Effects against ${report.control}`}</h2>
       ${report.arms.map(({ arm, metrics }) =>
         metrics.length
           ? metrics.map((metric, i) => html`
@@ -55,15 +55,27 @@ function Finding({ arm, metric, report, first }) {
         ${report.text.includes(metric.text) ? null : html`<p>${unbroken(metric.text)}</p>`}
         <${Interval} change=${of("difference").at(-1)} low=${of("low").at(-1)} high=${of("high").at(-1)} margin=${marks[0]?.value ?? null} write=${write} />
         <dl class="pairs">
-          <div><dt>${arm}</dt><dd>${short(metric.value, 4)}</dd></div>
-          <div><dt>${report.control}</dt><dd>${short(metric.control_value, 4)}</dd></div>
+          ${metric.preference
+            ? html`<${Votes} arm=${arm} control=${report.control} preference=${metric.preference} />`
+            : html`<div><dt>${arm}</dt><dd>${short(metric.value, 4)}</dd></div>
+                <div><dt>${report.control}</dt><dd>${short(metric.control_value, 4)}</dd></div>`}
           <div><dt>anytime-valid p</dt><dd>${short(metric.p_value, 2)}</dd></div>
           ${margin === null ? null : html`<div><dt>margin</dt><dd>${metric.margin_relative ? percent(margin, 1) : short(margin)}</dd></div>`}
         </dl>
       </div>
-      <${Chart} label=${relative ? "Relative difference" : "Difference"} times=${all.map((look) => look.time)} series=${series}
+      <${Chart} label=${metric.preference ? "Preference" : relative ? "Relative difference" : "Difference"} times=${all.map((look) => look.time)} series=${series}
         format=${write} settled=${true} clock=${(/** @type {number} */ time) => when(time).slice(5)} marks=${marks} />
     </div>`;
+}
+
+/** @param {{arm: string, control: string, preference: import("../lib/types.js").Preference}} props whose titles the units clicked */
+function Votes({ arm, control, preference }) {
+  const { wins, losses, ties, differing, impressions } = preference;
+  return html`
+    <div><dt>units preferring ${arm}</dt><dd>${count(wins)}</dd></div>
+    <div><dt>units preferring ${control}</dt><dd>${count(losses)}</dd></div>
+    <div><dt>units that clicked both alike</dt><dd>${count(ties)}</dd></div>
+    <div><dt>lists that differ</dt><dd>${count(differing)} of ${count(impressions)}${impressions ? ` (${percent(differing / impressions, 1)})` : ""}</dd></div>`;
 }
 
 const WIDTH = 260;

@@ -143,8 +143,10 @@
  * @property {"higher" | "lower"} better
  * @property {string} decision
  * @property {string} text
+ * @property {Preference | null} preference of an interleaving experiment
  */
 
+/** @typedef {{units: number, impressions: number, differing: number, wins: number, losses: number, ties: number}} Preference */
 /** @typedef {{requests: number, units: number, mean: number, low: number | null, high: number | null}} Measure */
 /** @typedef {{measures: Record<string, Measure>, text: string}} Shadow */
 
@@ -163,7 +165,10 @@
 /**
  * @typedef {object} Experiment
  * @property {string} name
+ * @property {"ab" | "interleave"} kind
+ * @property {boolean} in_config
  * @property {string} status
+ * @property {string | null} paused why it is
  * @property {number} traffic
  * @property {number | null} started
  * @property {[number, number]} slots

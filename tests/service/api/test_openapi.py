@@ -39,6 +39,7 @@ THEIRS = {
     "/v1/rerank": ["RerankError"],
     "/v2/rerank": ["RerankError"],
     "/rerank": ["RerankError", "TeiError"],
+    "/ofrep/v1/evaluate/flags/{experiment}": ["OfrepError"],
     **{path: ["TeiError"] for path in ("/", "/predict", "/info", "/health", "/ping")},
 }
 """The shapes of errors under the paths of other people's clients."""
@@ -94,6 +95,7 @@ OPERATION_IDS = {
     "/v1/experiments/{name}/ramp": "ramp",
     "/v1/experiments/{name}/stop": "stop",
     "/v1/experiments/{name}/ship": "ship",
+    "/ofrep/v1/evaluate/flags/{experiment}": "ofrep_flag",
     "/health/live": "live",
     "/health/ready": "ready",
     "/metrics": "metrics",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.events import Action, Exposure, Outcome
@@ -162,6 +163,62 @@ def test_changes_carry_their_reason_and_the_key(
         ("/ship", {"arm": "pruned", "reason": "looks fine"}),
     ]
     assert {headers["authorization"] for _, _, headers, _ in handler.asked} == {"Bearer secret"}
+
+
+ENTRY = """\
+name: prune20
+salt: "2026-12"
+arms: [{name: control, variant: full}, {name: pruned, variant: pruned20}]
+metrics: [{name: click, margin: 0.02}]
+"""
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_an_experiment_is_started_from_a_file_and_a_ship_rolled_back(
+    run: Run, service: tuple[str, type[Service]], tmp_path: Path, is_listed: bool
+) -> None:
+    url, handler = service
+    handler.detail["report"] = None
+    file = tmp_path / "prune20.yaml"
+    listed = "experiments:\n  - " + ENTRY.replace("\n", "\n    ").rstrip()
+    file.write_text(listed if is_listed else ENTRY)
+    entry = yaml.safe_load(ENTRY)
+    assert "prune20: running" in run("experiment", "start", str(file), "--url", url, "--key", "secret").out
+    assert json.loads(run("experiment", "start", str(file), "--url", url, "--json").out) == handler.detail
+    assert (
+        "prune20: running" in run("experiment", "rollback", "prune20", "--url", url, "--reason", "slow").out
+    )
+    assert [(path, body) for _, path, _, body in handler.asked] == [
+        ("/v1/experiments", entry),
+        ("/v1/experiments", entry),
+        ("/v1/experiments/prune20/rollback", {"reason": "slow"}),
+    ]
+    assert handler.asked[0][2]["authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "not an experiment (a mapping with `name`, `salt` and `arms`)"),
+        ("experiments: []", "experiments must hold exactly one experiment"),
+        (f"experiments: [{{{'a: 1'}}}, {{{'a: 1'}}}]", "experiments must hold exactly one experiment"),
+        (ENTRY.replace("0.02", "2"), "metrics[0].margin: a relative margin is a share of control's value"),
+        (ENTRY.replace("[{name: control, variant: full}, ", "["), "arms: List should have at least 2 items"),
+        (ENTRY + "salt: again\n", "line 5: the key 'salt' stands twice"),
+        (ENTRY.replace('"2026-12"', "2026"), "salt: Input should be a valid string; put it in quotes"),
+    ],
+)
+def test_a_file_that_is_no_experiment_is_refused_before_the_service_is_asked(
+    run: Run, tmp_path: Path, content: str, reason: str
+) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(content)
+    error = run("experiment", "start", str(file), "--url", "http://127.0.0.1:1", status=1).err
+    assert error.startswith(f"headroom: {file}")
+    assert reason in error
+    assert error.count("\n") == 1
+    missing = run("experiment", "start", str(tmp_path / "none.yaml"), status=1).err
+    assert missing == f"headroom: {tmp_path / 'none.yaml'}: No such file or directory\n"
 
 
 def test_what_the_service_refuses_is_one_line(run: Run, service: tuple[str, type[Service]]) -> None:

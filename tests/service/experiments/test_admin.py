@@ -69,7 +69,9 @@ async def test_what_one_replica_ends_another_that_has_not_seen_it_does_not_chang
     first, second = two
     await second.act("prune20", ramp_to(0.5), **BY)
     await first.act("prune20", partial(ship, arm="pruned"), **BY)
-    assert "has shipped arm 'pruned'; stop it" in await refused(second.act("prune20", ramp_to(1.0), **BY))
+    assert "has shipped arm 'pruned'; roll it back" in await refused(
+        second.act("prune20", ramp_to(1.0), **BY)
+    )
     assert second.listing().experiments[0].status == "running"  # as it knows
     await first.act("prune20", stop, **BY)
     for act in (ramp_to(1.0), stop):
@@ -90,8 +92,8 @@ async def test_a_stop_is_not_undone_by_a_ship_that_was_under_way(
 class IsOvertaken(Store):
     """Somebody else stops the experiment right after each action, before its answer is made."""
 
-    def act(self, *call: Any) -> list[Action]:
-        log = super().act(*call)
+    def act(self, *call: Any, **more: Any) -> list[Action]:
+        log = super().act(*call, **more)
         if log[-1].kind not in ("start", "stop"):
             self.record_action(Action("prune20", "stop", log[-1].time, "somebody"))
         return log
@@ -254,6 +256,9 @@ BACK = {name: action("rollback", arm=name, reason="p99") for name in ("control",
         ([action("stop"), action("ramp", traffic=0.1)], "stopped", 0, ""),
         ([action("ship", arm="a")], "shipped", 0, ""),
         ([action("ship", arm="a"), action("stop")], "stopped", 0, ""),
+        # A person's rollback takes a ship back, and it may be shipped again.
+        ([action("ship", arm="a"), action("rollback")], "stopped", 0, ""),
+        ([action("ship", arm="a"), action("rollback"), action("ship", arm="a")], "shipped", 0, ""),
         # A second start, control, and arms that are gone change nothing.
         ([action("start", START + 9000)], "running", 0.5, ""),
         ([BACK["control"], BACK["gone"], action("ship", arm="gone")], "running", 0.5, ""),

@@ -10,6 +10,7 @@ from headroom.service.config.file import first_problem
 from headroom.service.config.settings import LiveConfig
 from headroom.service.experiments.buckets import BUCKETS
 from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.state import identity
 
 CONTROL = {"name": "control", "variant": "full", "weight": 50}
 EXPERIMENT: dict[str, Any] = {
@@ -74,6 +75,57 @@ def test_a_config_survives_its_way_to_a_replica() -> None:
 )  # fmt: skip
 def test_a_wrong_experiment_is_refused_with_its_place(change: dict[str, Any], said: str) -> None:
     assert re.search(said, refusal(EXPERIMENT | change))
+
+
+INTERLEAVED: dict[str, Any] = EXPERIMENT | {
+    "kind": "interleave",
+    "metrics": [{"name": "click", "margin": 0.05, "window_hours": 1.0}],
+}
+THIRD = {"name": "third", "variant": "full", "weight": 50}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"kind": "both"}, r"^experiments\[0\]\.kind: "),
+        ({"arms": [*EXPERIMENT["arms"], THIRD]},
+         r"^experiments\[0\]: arms: an interleaved experiment draws its lists from exactly 2 arms, not 3$"),
+        ({"arms": [CONTROL, CONTROL]}, "two are called 'control'"),
+        ({"arms": [CONTROL, EXPERIMENT["arms"][1] | {"weight": 49}]}, "weights are equal, not 50 and 49"),
+        ({"metrics": [{"name": "a", "kind": "proportion"}]}, r"metrics\[0\]\.kind: .* and no kind$"),
+        ({"metrics": [{"name": "a", "kind": "ratio", "denominator": "b"}]}, r"metrics\[0\]\.kind: "),
+        ({"metrics": [{"name": "a", "better": "lower"}]}, r"metrics\[0\]\.better: .* and no better$"),
+        ({"metrics": [{"name": "a"}, {"name": "b", "covariate": "a"}]}, r"metrics\[1\]\.covariate: "),
+        ({"metrics": [{"name": "a", "relative": False}]}, r"metrics\[0\]\.relative: "),
+        ({"metrics": [{"name": "a", "margin": 1.5}]}, r"margin: 1\.5 is over 1; .* in \(0, 1\]$"),
+        ({"metrics": [{"name": "a", "margin": -0.1}]}, r"metrics\[0\]\.margin: .*greater than 0"),
+        ({"traffic": 0.00009}, r"traffic: .* exposes none of the 10,000 buckets; give 0, or 0\.0001 to 1$"),
+    ],
+)  # fmt: skip
+def test_a_wrong_interleaved_experiment_is_refused_in_one_sentence(change: dict[str, Any], said: str) -> None:
+    refused = refusal(INTERLEAVED | change)
+    assert re.search(said, refused)
+    assert "\n" not in refused
+
+
+def test_an_interleaved_experiment_exposes_the_first_buckets_of_all() -> None:
+    (config,) = live(INTERLEAVED | {"traffic": 0.2345}).experiments
+    assert config.exposed(0.2345) == {"interleaved": 2345}
+    assert config.exposed(0.2345, {"pruned"}) == {}
+    assert config.uneven(0.2345) is None
+    assert (
+        live(INTERLEAVED | {"metrics": [{"name": "a", "margin": 1.0}]}).experiments[0].metrics[0].margin == 1
+    )
+    weightless = [{"name": "control", "variant": "full"}, {"name": "pruned", "variant": "pruned20"}]
+    again = live(INTERLEAVED | {"arms": weightless})
+    assert LiveConfig.model_validate(again.model_dump(mode="json")) == again
+
+
+def test_the_kind_of_an_experiment_is_part_of_what_it_began_with() -> None:
+    """Else its database would mix units of one arm with units of both."""
+    ab, interleaved = live(EXPERIMENT).experiments[0], live(INTERLEAVED).experiments[0]
+    assert identity(ab) == "salt 2026-11; arms control=full:50, pruned=pruned20:50"
+    assert identity(interleaved) == f"{identity(ab)}; kind interleave"
 
 
 def test_a_traffic_of_0_does_shadow_scoring_only() -> None:

@@ -186,7 +186,7 @@ def test_an_admin_ramps_stops_and_ships_and_others_are_asked_for_a_key(page: Pag
     assert choices(page, ".confirm") == ["Ship pruned", "Cancel"]
     page.button("Ship pruned", ".confirm").click()
     page.until(lambda: page.one(".experiment .status").text == "shipped")
-    page.until(lambda: choices(page, ".actions") == ["Stop"])
+    page.until(lambda: choices(page, ".actions") == ["Roll back", "Stop"])
     page.button("Stop").click()
     page.button("Stop prune20", ".confirm").click()
     page.until(lambda: page.one(".experiment .status").text == "stopped")
@@ -249,6 +249,49 @@ def test_an_action_keeps_the_focus_on_what_comes_next(page: Page) -> None:
     page.one("dialog.key")
     page.button("Cancel", "dialog.key").click()
     page.until(lambda: focused() == "Ship")
+
+
+def test_an_interleaving_experiment_shows_whose_titles_were_clicked_and_how_many_lists_differ(
+    page: Page,
+) -> None:
+    page.open("#playground?experiment=prune20")
+    page.one(".ranking")
+    page.run("""
+      const interleaved = (each) => {
+        each.kind = 'interleave';
+        for (const arm of each.arms) arm.exposures = 2000;
+        const metric = each.report?.arms[0].metrics[0];
+        if (!metric) return each;
+        const unknown = ['value', 'control_value', 'relative', 'relative_low', 'relative_high'];
+        for (const name of unknown) metric[name] = null;
+        Object.assign(metric, {units: 416, margin: 0.2, margin_relative: false, difference: 0.05});
+        Object.assign(metric, {low: -0.08, high: 0.18});
+        const clicked = {wins: 1176, losses: 1159, ties: 81};
+        metric.preference = {units: 416, impressions: 2000, differing: 1097, ...clicked};
+        each.report.arms[0].metrics = [metric];
+        return each;
+      };
+      window.answer = async (path, options) => {
+        const reply = await unwatched(path, options);
+        if (!path.startsWith('v1/experiments')) return reply;
+        const { experiments, ...one } = await reply.json();
+        return Response.json(experiments ? {experiments: experiments.map(interleaved)} : interleaved(one));
+      };""")
+    page.one("nav a[href^='#experiments']").click()
+    page.until(lambda: "Preference over control" in page.one(".experiment").text)
+    text = page.one(".experiment").text
+    for part in (
+        "416 of 10,600 planned units have clicked a title of one arm",
+        "2,000 units see lists drawn from control (full) and pruned (pruned20)",
+        "of the units see lists drawn from both arms",
+        "1,176",
+        "1,159",
+        "1,097 of 2,000 (54.9 %)",
+    ):
+        assert part in text
+    assert "Sample ratio" not in text
+    label = page.one("svg.interval").get_attribute("aria-label")
+    assert label == "From −0.08 to 0.18, the margin is −0.2"
 
 
 def pretend_running(page: Page) -> None:

@@ -1,0 +1,101 @@
+"""`headroom experiment export`: write an experiment's rows to a parquet file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headroom.service.errors import ServiceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headroom.service.experiments.export import Page, Source
+
+    GetPage = Callable[[Source, str], Page]
+    """Returns the rows of one kind after a key."""
+
+
+def export_rows(get_page: GetPage, out: Path) -> int:
+    """Write all rows to a parquet file, page by page, and return their number.
+
+    The file is not there before it is whole. Raises RuntimeError if it exists, or if there are no rows.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    if out.exists():
+        raise RuntimeError(f"{out} exists; give another --out, or delete it")
+    schema = pyarrow.schema(
+        {
+            "unit": pyarrow.string(),
+            "timestamp": pyarrow.timestamp("us", "UTC"),
+            "experiment_id": pyarrow.string(),
+            "variation_id": pyarrow.string(),
+            "kind": pyarrow.string(),
+            "id": pyarrow.string(),
+            "metric": pyarrow.string(),
+            "value": pyarrow.float64(),
+            "impression": pyarrow.string(),
+            "index": pyarrow.int32(),
+            "team": pyarrow.string(),
+            "teams": pyarrow.string(),
+            "config_version": pyarrow.string(),
+        }
+    )
+    number = 0
+    draft = out.with_name(f"{out.name}.{os.getpid()}.tmp")
+    try:
+        with parquet.ParquetWriter(draft, schema, compression="zstd") as writer:
+            for rows in _pages(get_page):
+                columns = [list(column) for column in zip(*rows, strict=True)]
+                at = schema.get_field_index("timestamp")
+                columns[at] = [round(seconds * 1e6) for seconds in columns[at]]
+                arrays = [
+                    pyarrow.array(values, field.type) for values, field in zip(columns, schema, strict=True)
+                ]
+                writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
+                number += len(rows)
+        draft.replace(out)
+    finally:
+        draft.unlink(missing_ok=True)
+    return number
+
+
+def database_pages(url: str, name: str) -> tuple[GetPage, Callable[[], None]]:
+    """Return the pages of an experiment in a database, and what closes it.
+
+    Raises RuntimeError if the database cannot be reached or has no such experiment; ValueError for a wrong
+    URL.
+    """
+    from headroom.service.experiments.export import page
+    from headroom.service.experiments.store import Store
+
+    store = Store(url)
+    if store.url.drivername.startswith("sqlite") and not Path(str(store.url.database)).exists():
+        raise RuntimeError(f"there is no database {store.url.database}")
+    try:
+        if not store.actions([name]):
+            raise RuntimeError(f"the database has no experiment {name!r}")
+    except ServiceError as error:
+        store.close()
+        raise RuntimeError(str(error)) from None
+    except BaseException:
+        store.close()
+        raise
+    return partial(page, store, name), store.close
+
+
+def _pages(get_page: GetPage) -> Iterator[Sequence[Any]]:
+    from headroom.service.experiments.export import SOURCES
+
+    for source in SOURCES:
+        after: str | None = ""
+        while after is not None:
+            page = get_page(source, after)
+            after = page.next
+            if page.rows:
+                yield page.rows

@@ -1,0 +1,103 @@
+"""Measures how much the lists of two variants differ, for `headroom experiment plan --interleave`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import typer
+
+from headroom.models.commands.options import Network
+from headroom.models.commands.terminal import counted
+
+if TYPE_CHECKING:
+    from headroom.service.experiments.interleaving_plan import Lists
+    from headroom.service.scoring.catalog import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How much lists differ, and in words how that is known."""
+
+    lists: Lists
+    source: str
+
+
+def measure(
+    network: Network, data: Path | None, shown: int | None, differing: float | None, shadow: Path | None
+) -> Measured:
+    """Return how much the lists differ by the one source that is given, or what is assumed without one.
+
+    network: names the treatment on `data`, of which a list shows `shown` titles.
+    Raises BadParameter for two sources or a wrong one, ModelError for data that cannot be read.
+    """
+    from headroom.service.experiments.interleaving_plan import ASSUMED
+
+    sources = {"--data": data, "--differing": differing, "--shadow": shadow}
+    given = [option for option, value in sources.items() if value is not None]
+    if len(given) > 1:
+        raise typer.BadParameter(f"leave out {given[0]} or this one", param_hint=given[1])
+    if data is not None:
+        return _on_data(network, data, shown)
+    if shadow is not None:
+        return _of_share(_in_shadow(shadow), f"the shadow scores of {shadow}; of their clicks, 40 % assumed")
+    if differing is not None:
+        if not 0 < differing <= 1:
+            raise typer.BadParameter("must be above 0 and at most 1", param_hint="--differing")
+        return _of_share(differing, "--differing; of their clicks, 40 % assumed")
+    return Measured(ASSUMED, "assumed, as of pruned20 on our sample; --data measures yours")
+
+
+def _of_share(differing: float, source: str) -> Measured:
+    from headroom.service.experiments.interleaving_plan import DECIDING_IN_DIFFERING, Lists
+
+    return Measured(Lists(differing, DECIDING_IN_DIFFERING * differing), source)
+
+
+def _in_shadow(path: Path) -> float:
+    """Return the share of a report's shadow requests whose order differs. Raises BadParameter."""
+    from headroom.models.files import read_text
+
+    try:
+        report = json.loads(read_text(path))["report"]
+        return float(report["arms"][0]["shadow"]["measures"]["order_changed"]["mean"])
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        raise typer.BadParameter(
+            f"{path} is no output of `headroom experiment report NAME --json` with shadow scores",
+            param_hint="--shadow",
+        ) from None
+
+
+def _on_data(network: Network, data: Path, shown: int | None) -> Measured:
+    from headroom.models.quality.labelled import read_pairs
+    from headroom.service.cli.choice import both
+    from headroom.service.experiments.interleaving_plan import measure_lists
+
+    if network.variant is None and network.mask is None:
+        raise typer.BadParameter("say what the treatment is: --variant or --mask", param_hint="--data")
+    pairs = read_pairs(data)
+    of_query: dict[str, list[int]] = {}
+    for index, (query, _) in enumerate(pairs):
+        of_query.setdefault(query, []).append(index)
+    pages = [page for page in of_query.values() if len(page) > 1]
+    if not pages:
+        raise typer.BadParameter(f"{data} has no query with two titles", param_hint="--data")
+    control, treatment = both(network)
+    with counted("pairs", 2 * len(pairs)) as advance:
+        scores = [_raw_scores(variant, pairs, advance) for variant in (control, treatment)]
+    lists = measure_lists([(scores[0][page], scores[1][page]) for page in pages], shown)
+    name = " ".join(filter(None, [network.variant, network.mask]))
+    return Measured(lists, f"{name} on {len(pages):,} queries of {data}")
+
+
+def _raw_scores(
+    variant: Variant, pairs: Sequence[tuple[str, str]], advance: Callable[[int], None]
+) -> np.ndarray:
+    """Return (pairs,) raw scores, which rank the titles of a query."""
+    from headroom.service.scoring.offline import score
+
+    return score(variant, pairs, advance=advance).scores.raw_score

@@ -1,0 +1,52 @@
+"""The arm of a unit as a flag of OpenFeature, so that other parts of a page follow the same arm."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headroom.service.descriptions import documented
+from headroom.service.errors import NotFound, shortened
+from headroom.service.experiments.assignment import Assigner
+from headroom.service.experiments.live import LiveExperiments
+
+NO_ARM = "default"
+"""The flag's variant for a unit that is in no arm."""
+
+
+@documented
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """What a flag evaluates to for a unit. Asking for it exposes nobody."""
+
+    key: str
+    """The experiment's name."""
+    value: str
+    """The variant that scores the unit's requests; of an interleaved experiment, control's."""
+    variant: str
+    """The unit's arm: `interleaved` if it sees both, `default` if it is in none."""
+    reason: Literal["SPLIT", "DEFAULT", "STATIC", "DISABLED"]
+    """`SPLIT`: the unit is in this arm. `DEFAULT`: it does not take part. `STATIC`: the experiment has
+    shipped this arm. `DISABLED`: the experiment does not run."""
+
+
+def evaluate(
+    experiments: LiveExperiments, assigner: Assigner, default_variant: str, name: str, unit: str
+) -> Flag:
+    """Return a unit's arm in an experiment of this assigner's config.
+
+    default_variant: of requests that are in no experiment. Raises NotFound if there is no such experiment.
+    """
+    names = [config.name for config in assigner.experiments]
+    if name not in names:
+        known = ", ".join(names) or "none"
+        raise NotFound(f"There is no experiment {shortened(name)!r} in the live config, which has {known}.")
+    route = experiments.route(assigner, unit)
+    assigned = route.assigned
+    if assigned is not None and assigned.experiment == name:
+        is_interleaved = assigned.interleaved is not None
+        value = assigned.fallback if is_interleaved and assigned.fallback is not None else assigned.variant
+        return Flag(name, value, assigned.arm, "SPLIT")
+    value = default_variant if route.variant is None or assigned is not None else route.variant
+    standing = experiments.ledger.standing(name)
+    if standing.shipped is not None:
+        return Flag(name, value, standing.shipped, "STATIC")
+    return Flag(name, value, NO_ARM, "DEFAULT" if standing.is_running else "DISABLED")

@@ -1,0 +1,53 @@
+"""Keeps the experiments' database in order: lets early clicks count, and deletes what is too old."""
+
+import asyncio
+from contextlib import suppress
+
+from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.ledger import Ledger
+
+SETTLE_SECONDS = 1.0
+"""Between two looks for clicks whose impression has come since, and for a portion to delete."""
+
+DELETE_EVERY = 600
+"""The number of looks per search for old rows, once none were left."""
+
+DAY_SECONDS = 86_400
+
+
+class Upkeep:
+    """A replica's part in the upkeep. Replicas may do the same work at once.
+
+    outcome_days: days that impressions, clicks and outcomes are kept.
+    """
+
+    def __init__(self, ledger: Ledger, outcome_days: float) -> None:
+        self._ledger = ledger
+        self._kept_seconds = outcome_days * DAY_SECONDS
+        self._looks_to_deletion = 0
+
+    async def run(self) -> None:
+        """Look after the database for as long as the service runs."""
+        while True:
+            await asyncio.sleep(SETTLE_SECONDS)
+            if self._ledger.configs:  # else the database may not be open
+                with suppress(DatabaseUnavailable):  # the ledger, which asks as often, says so
+                    await asyncio.to_thread(self.look)
+
+    def look(self) -> None:
+        """Settle the early clicks, and delete a portion of what is too old. Blocks.
+
+        Raises DatabaseUnavailable.
+        """
+        ledger = self._ledger
+        now = ledger.clock()
+        if any(config.kind == "interleave" for config in ledger.configs):
+            ledger.store.settle_early_clicks(now)
+        if self._looks_to_deletion == 0:
+            ended = ("stopped", "shipped", "rolled_back")
+            running = [
+                config.name for config in ledger.configs if ledger.standing(config.name).status not in ended
+            ]
+            is_more = ledger.store.delete_before(now - self._kept_seconds, running)
+            self._looks_to_deletion = 1 if is_more else DELETE_EVERY
+        self._looks_to_deletion -= 1

@@ -1,0 +1,53 @@
+"""Puts the titles of a request into one order, which is drawn from the rankings of two variants.
+
+The results are those of both variants' columns: each title has what the arm that picked it says of it, or
+what control says if both arms' next title was the same. Clients sort by score, so the scores are lowered as
+far as needed to fall along the order.
+"""
+
+import copy
+from collections.abc import Generator, Sequence
+
+import numpy as np
+
+from headroom.models.classifier import Classifier
+from headroom.service.experiments.interleaving import TREATMENT, Draw, coins, draw, falling, own_order
+from headroom.service.schemas.responses import ScoreResult
+from headroom.service.scoring.cascade import LOWEST, lowest_score
+
+Results = Sequence[ScoreResult]
+"""One result per title, in the request's order."""
+
+
+def draw_order(
+    control: Results, treatment: Results, salt: str, unit: str, query: str
+) -> Generator[None, None, Draw]:
+    """Draw the order from the arms' own orders, which are by raw score. The query may be long."""
+    yield
+    control_order = own_order([float(result.raw_score) for result in control])
+    treatment_order = own_order([float(result.raw_score) for result in treatment])
+    return draw(control_order, treatment_order, coins(salt, unit, query))
+
+
+def merge(control: Results, treatment: Results, drawn: Draw, classifier: Classifier) -> list[ScoreResult]:
+    """Return the results in the request's order, with their ranks.
+
+    classifier: of either arm; both give the same kind of score.
+    """
+    shown = [
+        copy.copy(treatment[index] if team == TREATMENT else control[index])
+        for index, team in zip(drawn.order, drawn.teams, strict=True)
+    ]
+    scores = falling(
+        [np.float32(result.score) for result in shown], lowest_score(classifier.config.score_activation)
+    )
+    raw_scores = falling([float(result.raw_score) for result in shown], LOWEST)
+    for rank, (result, score, raw_score) in enumerate(zip(shown, scores, raw_scores, strict=True), start=1):
+        result.rank = rank
+        result.score = np.float32(score)
+        result.raw_score = float(raw_score)
+    if classifier.config.is_graded:
+        grades = falling([np.float32(result.expected_grade or 0.0) for result in shown], 0.0)
+        for result, expected_grade in zip(shown, grades, strict=True):
+            result.expected_grade = np.float32(expected_grade)
+    return sorted(shown, key=lambda result: result.index)

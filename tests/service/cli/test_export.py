@@ -1,0 +1,167 @@
+"""`headroom experiment export`, and the queries of docs/warehouse.md on its file."""
+
+import json
+import re
+import sqlite3
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from pyarrow import parquet
+
+from headroom.service.experiments.events import Exposure, Impression, Outcome, SentClick
+from headroom.service.experiments.export import COLUMNS, page
+from headroom.service.experiments.interleaving import impression_id
+from headroom.service.experiments.store import Store
+from tests.prompt import Run
+from tests.service.experiments.making import experiment, exposure, start
+
+ROOT = Path(__file__).parents[3]
+SQL = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "warehouse.md").read_text("utf-8"), re.DOTALL)
+AB = experiment()
+ORDER = experiment(name="order", kind="interleave", salt="o", metrics=[{"name": "click"}])
+SHOWN = ("ct-s", "tcs-", "ssss")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """A database with an A/B test and an interleaving experiment."""
+    address = f"sqlite:///{tmp_path / 'x.db'}"
+    store = Store(address)
+    for config in (AB, ORDER):
+        store.record_action(start(config, 1.0))
+    store.add_exposures([exposure(f"u{n}", ("control", "pruned")[n % 2], time=100.25 + n) for n in range(5)])
+    outcomes = [Outcome("prune20", f"o{n}", f"u{n}", "click", 1.5, 200.0) for n in range(7)]
+    store.record_outcomes(outcomes, [AB])
+    units = [f"u{n % 20}" for n in range(60)]
+    store.add_exposures([Exposure("order", unit, "interleaved", 7, 10.0, "v") for unit in set(units)])
+    lists = [
+        Impression("order", impression_id("o", "order", unit), unit, 20.0, "v", SHOWN[n % 3], (1, 0))
+        for n, unit in enumerate(units)
+    ]
+    store.add_impressions(lists)
+    sent = [
+        SentClick("order", f"{n}", each.unit, "click", each.id, 1.0, 30.0, n % 7 // 5)
+        for n, each in enumerate(lists)
+        if n % 4
+    ]
+    assert store.record_outcomes(sent, [ORDER]).accepted == 45
+    yield address
+    store.close()
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    table = parquet.read_table(file)
+    assert tuple(table.column_names) == COLUMNS
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def test_an_ab_test_leaves_with_the_arm_of_each_row(run: Run, url: str, tmp_path: Path) -> None:
+    out = tmp_path / "prune20.parquet"
+    shown = run("experiment", "export", "prune20", "--out", str(out), "--database-url", url)
+    assert f"{out}: 12 rows" in shown.out
+    rows = rows_of(out)
+    assert [(row["kind"], row["unit"], row["variation_id"]) for row in rows[4:7]] == [
+        ("exposure", "u4", "control"),
+        ("outcome", "u0", "control"),
+        ("outcome", "u1", "pruned"),
+    ]
+    assert rows[11]["variation_id"] is None  # u6 was not exposed
+    assert rows[0]["timestamp"] == datetime.fromtimestamp(100.25, UTC)
+    assert {row["experiment_id"] for row in rows} == {"prune20"}
+    assert (rows[5]["metric"], rows[5]["value"], rows[5]["team"]) == ("click", 1.5, None)
+
+
+def test_the_queries_of_the_docs_give_the_preference_of_the_report(
+    run: Run, url: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "order.parquet"
+    run("experiment", "export", "order", "--out", str(out), "--database-url", url)
+    rows = rows_of(out)
+    warehouse = sqlite3.connect(":memory:")
+    warehouse.execute(f"CREATE TABLE headroom ({', '.join(map(json.dumps, COLUMNS))})")
+    values = [[str(row[name]) if name == "timestamp" else row[name] for name in COLUMNS] for row in rows]
+    warehouse.executemany(f"INSERT INTO headroom VALUES ({', '.join('?' * len(COLUMNS))})", values)
+    exposed, outcomes, posthog, preference = (warehouse.execute(query).fetchall() for query in SQL)
+    assert (len(exposed), len(outcomes), len(posthog)) == (20, 45, 20)
+    assert exposed[0][2:] == ("order", "interleaved")
+    assert posthog[0][0] == "$feature_flag_called"
+    store = Store(url)
+    tally = store.preferences(ORDER, ORDER.metrics[0], (), 40.0)
+    store.close()
+    assert preference == [(pytest.approx(tally.total / tally.units), tally.units)]
+    assert 0 < tally.units < 20
+    warehouse.close()
+
+
+def test_an_export_over_http_asks_for_pages_with_the_key(run: Run, url: str, tmp_path: Path) -> None:
+    asked: list[str | None] = []
+    store = Store(url)
+
+    class Service(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            address = urlsplit(self.path)
+            fields = {
+                name: value for name, (value,) in parse_qs(address.query, keep_blank_values=True).items()
+            }
+            asked.append(self.headers["authorization"])
+            status = 404 if "gone" in address.path else 200
+            rows = page(store, address.path.split("/")[-2], fields["source"], fields["after"], 20)  # type: ignore[arg-type]
+            answer = {"columns": COLUMNS, "rows": rows.rows, "next": rows.next}
+            content = json.dumps(answer if status == 200 else {"error": {"message": "no such experiment"}})
+            self.send_response(status)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    options = ["--url", f"http://127.0.0.1:{server.server_address[1]}", "--key", "boss"]
+    try:
+        for name in ("order", "prune20"):
+            by_http = tmp_path / f"{name}.http.parquet"
+            directly = tmp_path / f"{name}.parquet"
+            run("experiment", "export", name, "--out", str(by_http), *options)
+            run("experiment", "export", name, "--out", str(directly), "--database-url", url)
+            assert parquet.read_table(by_http).equals(parquet.read_table(directly))
+        assert set(asked) == {"Bearer boss"}
+        assert len(asked) > 8
+        missing = tmp_path / "gone.parquet"
+        assert (
+            "no such experiment"
+            in run("experiment", "export", "gone", "--out", str(missing), *options, status=1).err
+        )
+        assert not missing.exists()
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        store.close()
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_what_cannot_be_exported_is_one_sentence(run: Run, url: str, tmp_path: Path) -> None:
+    out = tmp_path / "F.parquet"
+
+    def refused(name: str, database: str, status: int = 1) -> str:
+        options = ["--out", str(out), "--database-url", database]
+        return run("experiment", "export", name, *options, status=status).err
+
+    assert "the database has no experiment 'gone'" in refused("gone", url)
+    assert "there is no database" in refused("order", f"sqlite:///{tmp_path / 'other.db'}")
+    assert not (tmp_path / "other.db").exists()
+    assert "mysql is not supported" in refused("order", "mysql://host/db", 2)
+    assert not out.exists()
+    out.write_text("mine")
+    assert f"{out} exists" in refused("order", url)
+    assert out.read_text() == "mine"

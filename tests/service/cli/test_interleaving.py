@@ -1,0 +1,138 @@
+"""Interleaving at a prompt: the plan, the report, and every command of its part of docs/experiments.md."""
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headroom.service.cli.experiment import describe
+from headroom.service.experiments import report_page
+from headroom.service.experiments.analysis import analyse
+from headroom.service.experiments.preference_report import deciding
+from headroom.service.experiments.store import Store
+from tests.prompt import Run, with_config
+from tests.service.experiments.making import start
+from tests.service.experiments.test_preference_report import BEGAN, config_of, fill, units
+
+PLAN = ("experiment", "plan", "--interleave", "--margin", "0.05", "--clicked", "0.3")
+PAGE = Path(__file__).parents[3] / "docs" / "experiments.md"
+
+
+def test_a_plan_has_the_ab_test_beside_it_and_says_what_interleaving_cannot_show(run: Run) -> None:
+    plan = json.loads(run(*PLAN, "--units-per-day", "40000", "--traffic", "0.5", "--json").out)
+    assert plan["question"] == "non-inferiority"
+    assert 5 * plan["interleave_units"] < plan["ab_units"]
+    assert plan["interleave_units"] == plan["any_time"]["units"]
+    assert plan["any_time"]["days"] == -(-plan["interleave_units"] // 20_000)
+    assert plan["planned_units"] < plan["interleave_units"]
+    shown = run(*PLAN).out
+    for part in (
+        f"{plan['interleave_units']:,}",
+        f"{plan['ab_units']:,}",
+        "--data measures yours",
+        "revenue, latency and clicks per page take A/B",
+        f"planned_units: {plan['planned_units']}",
+    ):
+        assert part in shown
+
+
+def test_fewer_lists_that_differ_take_more_units(run: Run) -> None:
+    half, tenth = (json.loads(run(*PLAN, "--differing", share, "--json").out) for share in ("0.5", "0.1"))
+    assert tenth["interleave_units"] == pytest.approx(5 * half["interleave_units"], rel=1e-3)
+    assert tenth["planned_units"] == half["planned_units"]
+    assert (half["differing"], half["deciding"]) == (0.5, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--interleave", "--margin", "0.05"], "give the share of the units that click some title"),
+        (["--interleave", "--margin", "0.05", "--clicked", "1"], "above 0 and below 1"),
+        (
+            ["--interleave", "--margin", "1.2", "--clicked", "0.3"],
+            "at most 1, because it is one of preference",
+        ),
+        (["--interleave", "--clicked", "0.3"], "give a margin, or the --effect"),
+        ([*PLAN[2:], "--effect", "-0.05"], "leave nothing to rule out"),
+        ([*PLAN[2:], "--baseline", "0.3"], "it belongs to an A/B test"),
+        ([*PLAN[2:], "--differing", "0"], "above 0 and at most 1"),
+        ([*PLAN[2:], "--differing", "0.5", "--shadow", "x.json"], "leave out --differing or this one"),
+        ([*PLAN[2:], "--mask", "0.*"], "it needs --data"),
+        ([*PLAN[2:], "--data", "data/sample/judgments.csv"], "say what the treatment is"),
+        ([*PLAN[2:], "--shadow", "no.json"], "no output of `headroom experiment report NAME --json`"),
+        (["--margin", "0.05", "--clicked", "0.3"], "it needs --interleave"),
+        (["--margin", "0.05"], "or --interleave with --clicked"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_wrong_usage(run: Run, options: list[str], reason: str) -> None:
+    shown = run("experiment", "plan", *options, status=2).err
+    assert reason in " ".join(shown.split())
+
+
+def test_lists_that_differ_are_measured_on_the_shops_own_queries(
+    run: Run, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    titles = ("angle", "wood deck screws", "steel bracket", "black angle", "deck")
+    data = tmp_path / "queries.csv"
+    rows = [f"{query},{title}" for query in ("angle bracket", "deck screws") for title in titles]
+    data.write_text("\n".join(["query,title", *rows, "alone,angle"]), "utf-8")
+    live = "variants: [{name: full}, {name: same}, {name: cut, head_mask: 0-1.*}]"
+    options = [*PLAN, "--data", str(data), "--model", str(tiny_checkpoint), "--json"]
+    options += with_config(tmp_path, live)
+    plan = json.loads(run(*options, "--variant", "cut").out)
+    assert 0 < plan["deciding"] <= plan["differing"] <= 1
+    assert plan["measured_on"] == f"cut on 2 queries of {data}"
+    masked = json.loads(run(*options, "--mask", "0-1.*").out)
+    assert masked["deciding"] == plan["deciding"]
+    assert "the arms rank alike" in run(*options, "--variant", "same", status=2).err
+
+
+@pytest.fixture
+def answer(tmp_path: Path) -> dict[str, Any]:
+    """What the service answers about an experiment of 420 units."""
+    config = config_of()
+    store = Store(f"sqlite:///{tmp_path / 'x.db'}")
+    try:
+        fill(store, config, units(200, 190, 20, 10))
+        store.record_action(start(config, BEGAN - 1))
+        report = analyse(store, config, store.actions([config.name]), 1e6, {})
+        history = [asdict(action) for action in store.actions([config.name])]
+    finally:
+        store.close()
+    found = deciding(report)
+    assert found is not None
+    return {
+        "name": "prune20",
+        "kind": "interleave",
+        "status": "running",
+        "traffic": 1.0,
+        "rolled_back": [],
+        "shipped": None,
+        "history": history,
+        "report": asdict(report),
+        "preference": asdict(found),
+    }
+
+
+def test_the_report_says_whose_titles_were_clicked_and_how_many_lists_differ(answer: dict[str, Any]) -> None:
+    shown = describe(answer, analysed=True)
+    assert "SHIP: pruned on click is good enough" in shown
+    assert "Exposed units: 420. Each unit sees both arms" in shown
+    (row,) = [" ".join(line.split()) for line in shown.splitlines() if line.startswith("click ")]
+    assert row.startswith("click pruned +0.0")
+    assert row.endswith("200 : 190 : 20 420 of 420 (100 %) good enough")
+    page = report_page.html(answer)
+    for part in ("410 of 300 planned units have clicked a title of one arm", "200 : 190 : 20", "420 of 420"):
+        assert part in page
+
+
+def test_the_plan_of_the_page_is_what_the_command_prints(run: Run) -> None:
+    blocks = re.findall(r"```console\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    plans = [block for block in blocks if "headroom experiment plan" in block]
+    assert len(plans) == 2
+    for block in plans:
+        command, _, output = block.partition("headroom experiment plan ")[2].partition("\n")
+        assert run("experiment", "plan", *command.split()).out.strip() == output.strip()

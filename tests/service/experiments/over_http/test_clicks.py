@@ -1,0 +1,216 @@
+"""Clicks on interleaved lists as shops send them, and the export, over HTTP."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from headroom.service.experiments.events import Exposure, Impression
+from headroom.service.experiments.interleaving import impression_id
+from headroom.service.experiments.tables import clicks, impressions
+from tests.checkpoints import WORDS
+from tests.service.experimenting import BOSS, KEYS, USER, config, eventually
+from tests.service.in_process import QUERY, Service, serve
+
+SALT = "2026-11"
+
+
+@pytest.fixture
+async def shop(tiny_checkpoint: Path, file_url: str) -> AsyncIterator[Service]:
+    """A service with an interleaving experiment."""
+    live = config(kind="interleave", metrics=[{"name": "click"}, {"name": "add_to_cart"}])
+    async with serve(tiny_checkpoint, live, database_url=file_url, api_keys=KEYS) as running:
+        running.http.headers.update(USER)
+        yield running
+
+
+def show(shop: Service, unit: str = "user-1", ids: tuple[str, ...] | None = None) -> str:
+    """Let a unit see the treatment's title 2, control's 0, and the shared 1; return the impression."""
+    name = impression_id(SALT, "prune20", unit)
+    writer = shop.replica.live.writer
+    assert writer.put(Exposure("prune20", unit, "interleaved", 7, time.time(), "v"))
+    assert writer.put(Impression("prune20", name, unit, time.time(), "v", "cst-", (2, 0, 1), ids))
+    return name
+
+
+async def flushed(shop: Service) -> None:
+    await asyncio.to_thread(shop.replica.live.writer.flush, 60)
+
+
+def outcome(impression: str, index: int = 2, **more: Any) -> dict[str, Any]:
+    fields = {"experiment": "prune20", "unit": "user-1", "metric": "click", "value": 1, "time": time.time()}
+    return fields | {"id": f"{impression} {index}", "impression": impression, "index": index} | more
+
+
+def ubi(impression: str, *, attributes: Any = None, **more: Any) -> dict[str, Any]:
+    """An event as UBI 1.3 writes it, with fields that nobody here reads."""
+    return {
+        "application": "shop",
+        "action_name": "click",
+        "query_id": impression,
+        "session_id": "s-1",
+        "client_id": "user-1",
+        "timestamp": "2026-11-20T14:00:00Z",
+        "message_type": "CLICK_THROUGH",
+        "message": "clicked",
+        "user_query": "angle bracket",
+        "event_attributes": attributes or {"position": {"ordinal": 1, "xy": {"x": 1, "y": 2}}},
+    } | more
+
+
+def counted(shop: Service) -> set[tuple[str, str, int]]:
+    """The clicks that count: unit, metric, index."""
+    with shop.replica.live.ledger.store.read() as db:
+        return {tuple(row) for row in db.execute(select(clicks.c.unit, clicks.c.metric, clicks.c.index))}
+
+
+async def test_a_click_counts_once_by_either_way(shop: Service) -> None:
+    impression = show(shop, ids=("a", "b", "c", "d"))
+    # Before the impression is written, or after: the answer is the same.
+    first = await shop.post("/v1/outcomes", outcomes=[outcome(impression), outcome(impression, id="again")])
+    assert (first["accepted"], first["duplicates"], first["unknown"]) == (1, 1, 0)
+    await flushed(shop)
+    await eventually(lambda: counted(shop) == {("user-1", "click", 2)})
+    thing = {"object_id": "a", "object_id_field": "sku", "name": "angle"}
+    events = [
+        ubi(impression),  # rank 1 is title 2
+        ubi(impression, attributes={"object": thing, "position": {"ordinal": 14}}),
+        ubi(impression, attributes={"object": thing}, timestamp="2026-11-20T14:00:07+01:00"),
+        ubi(impression, attributes={"position": {}}, object=thing, action_name="add_to_cart"),
+    ]
+    answer = await shop.http.post("/v1/ubi/events", json=events)
+    assert answer.status_code == 200, answer.text
+    receipt = answer.json()
+    # Without ids in an event, a request's ids do not keep its rank from counting.
+    assert (receipt["accepted"], receipt["duplicates"], receipt["unknown"]) == (2, 2, 0)
+    replayed = await shop.post("/v1/ubi/events", events=events)
+    assert (replayed["accepted"], replayed["duplicates"]) == (0, 4)
+    assert counted(shop) == {
+        ("user-1", "click", 2),
+        ("user-1", "click", 0),
+        ("user-1", "add_to_cart", 0),
+    }
+
+
+async def test_foreign_and_wrong_events_are_told_and_keep_no_other_out(shop: Service) -> None:
+    impression = show(shop)
+    await flushed(shop)
+    wrong = [
+        (ubi(impression, client_id="user-2"), "unit", "is not one of the unit 'user-2'"),
+        (ubi("00112233-4455-6677-8899-aabbccddeeff"), "impression", "there is no impression '00112233"),
+        (ubi(impression, attributes={"position": {"ordinal": 4}}), "index", "rank 4 was not shown"),
+        (ubi(impression, action_name="page_exit"), "metric", "has no metric 'page_exit'"),
+        (ubi(impression, attributes={"idleTimeoutMs": 5000}), "index", "neither position.ordinal nor"),
+        (ubi(impression, attributes={"object": {"object_id": 7}}), "index", "sent no ids"),
+        (ubi(impression, client_id=None), "unit", "client_id is missing"),
+    ]
+    receipt = await shop.post("/v1/ubi/events", events=[*(event for event, *_ in wrong), ubi(impression)])
+    assert (receipt["accepted"], receipt["unknown"]) == (1, len(wrong))
+    for told, (_, reason, message) in zip(receipt["unknown_outcomes"], wrong, strict=True):
+        assert (told["reason"], message in told["message"]) == (reason, True), told
+    receipt = await shop.post(
+        "/v1/outcomes",
+        outcomes=[
+            outcome(impression, 3),
+            outcome(impression, unit="user-2", id="2"),
+            {key: value for key, value in outcome(impression).items() if key not in ("impression", "index")},
+        ],
+    )
+    assert [row["reason"] for row in receipt["unknown_outcomes"]] == ["index", "unit", "impression"]
+    assert "index 3 was not shown" in receipt["unknown_outcomes"][0]["message"]
+    assert counted(shop) == {("user-1", "click", 2)}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "message"),
+    [
+        ("outcomes", {"outcomes": [outcome("x") | {"index": None}]}, "outcomes[0]", "index: missing"),
+        ("outcomes", {"outcomes": [outcome("x", -1)]}, "outcomes[0].index", "greater than or equal to 0"),
+        ("ubi/events", {"events": []}, "events", "at least 1"),
+        ("ubi/events", [ubi("x")] * 1001, "events", "at most 1000"),
+        ("ubi/events", [ubi("x", timestamp="now")], "events[0].timestamp", "seconds since 1970"),
+        ("ubi/events", [{"query_id": "x"}], "events[0].action_name", "is missing"),
+        ("ubi/events", "click", None, "JSON object"),
+    ],
+)
+async def test_a_wrong_body_is_one_sentence(
+    shop: Service, path: str, body: Any, param: str | None, message: str
+) -> None:
+    answer = await shop.http.post(f"/v1/{path}", json=body)
+    assert answer.status_code == 422, answer.text
+    error = answer.json()["error"]
+    assert (error["param"], message in error["message"]) == (param, True), error
+
+
+async def test_events_need_a_key_as_outcomes_do(shop: Service) -> None:
+    body = {"events": [ubi("x")]}
+    assert (
+        await shop.http.post("/v1/ubi/events", json=body, headers={"authorization": ""})
+    ).status_code == 401
+
+
+async def test_rows_leave_page_by_page_to_admins(shop: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    impression = show(shop)
+    show(shop, "user-2")
+    await flushed(shop)
+    await shop.post("/v1/outcomes", outcomes=[outcome(impression, index) for index in (0, 1, 2)])
+    monkeypatch.setattr("headroom.service.experiments.export.page.__defaults__", ("", 2))
+    path = "/v1/experiments/prune20/rows"
+    assert (await shop.http.get(path, params={"source": "clicks"})).status_code == 403
+    rows: list[dict[str, Any]] = []
+    for source in ("exposures", "impressions", "outcomes", "clicks"):
+        after: str | None = ""
+        while after is not None:
+            answer = await shop.http.get(path, params={"source": source, "after": after}, headers=BOSS)
+            assert answer.status_code == 200, answer.text
+            page = answer.json()
+            assert len(page["rows"]) <= 2
+            rows += [dict(zip(page["columns"], row, strict=True)) for row in page["rows"]]
+            after = page["next"]
+    assert [row["kind"] for row in rows] == ["exposure"] * 2 + ["impression"] * 2 + ["outcome"] * 3
+    assert {row["variation_id"] for row in rows} == {"interleaved"}
+    assert rows[2]["teams"] == "tcs"
+    assert [(row["index"], row["team"]) for row in rows[4:]] == [
+        (0, "control"),
+        (1, "shared"),
+        (2, "treatment"),
+    ]
+    gone = await shop.http.get("/v1/experiments/gone/rows", params={"source": "clicks"}, headers=BOSS)
+    assert gone.status_code == 404
+    wrong = await shop.http.get(path, params={"source": "salts"}, headers=BOSS)
+    assert wrong.status_code == 422
+
+
+async def test_clicks_on_real_lists_prefer_the_arm_whose_titles_they_are(shop: Service) -> None:
+    """Units of one half click the treatment's titles by rank, the others control's by object id."""
+    titles = [" ".join(WORDS[start : start + 4]) for start in range(20)]
+    ids = [f"sku-{index}" for index in range(20)]
+    events = []
+    answers = {}
+    for number in range(8):
+        unit = f"user-{number}"
+        answers[unit] = await shop.post("/v1/score", query=QUERY, titles=titles, ids=ids, unit=unit)
+    await flushed(shop)
+    store = shop.replica.live.ledger.store
+    with store.read() as db:
+        teams = {row.id: row.teams_by_index for row in db.execute(select(impressions))}
+    for number, (unit, answer) in enumerate(answers.items()):
+        impression = answer["assignment"]["impression"]
+        wanted = "ct"[number % 2]
+        assert wanted in teams[impression], "the variants agree too much for the test to mean something"
+        for result in answer["results"]:
+            if teams[impression][result["index"]] == wanted:
+                what = {"position": {"ordinal": result["rank"]}}
+                if wanted == "c":
+                    what = {"object": {"object_id": ids[result["index"]]}}
+                events.append(ubi(impression, client_id=unit, attributes=what))
+    receipt = await shop.post("/v1/ubi/events", events=events)
+    assert (receipt["accepted"], receipt["duplicates"]) == (len(events), 0)
+    config = shop.replica.live.ledger.config("prune20")
+    assert config is not None
+    tally = store.preferences(config, config.metrics[0], (), time.time())
+    assert (tally.impressions, tally.units, tally.wins, tally.losses, tally.ties) == (8, 8, 4, 4, 0)

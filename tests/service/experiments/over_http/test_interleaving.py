@@ -1,0 +1,492 @@
+"""What users of an interleaved experiment are shown, on every route that answers an order."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike
+from sqlalchemy import select
+
+from headroom import Classifier, HeadMask, Scores
+from headroom.service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.tables import impressions
+from tests.checkpoints import WORDS, write_checkpoint
+from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed, write_broken_checkpoint
+from tests.service.in_process import QUERY, Service, serve
+
+TITLES = [" ".join(WORDS[start : start + 4]) for start in range(20)]
+SALT = "2026-11"
+UNITS = [f"user-{number}" for number in range(6)]
+
+
+def interleaving(variants: list[dict[str, Any]] | None = None, **more: Any) -> dict[str, Any]:
+    """A live config with an interleaved experiment between the first and the last variant."""
+    return config(variants, kind="interleave", **more)
+
+
+@pytest.fixture
+async def service(tiny_checkpoint: Path, file_url: str) -> AsyncIterator[Service]:
+    async with serve(tiny_checkpoint, interleaving(), database_url=file_url, api_keys=KEYS) as running:
+        running.http.headers.update(USER)
+        yield running
+
+
+def own_scores(clf: Classifier, spec: str, query: str = QUERY, titles: Sequence[str] = TITLES) -> Scores:
+    mask = HeadMask.parse(spec, layers=clf.num_layers, heads=clf.num_heads)
+    return clf.score([(query, title) for title in titles], mask)
+
+
+def draw_by_the_contract(
+    unit: str, control: ArrayLike, treatment: ArrayLike, query: str = QUERY
+) -> tuple[list[int], str]:
+    """The order and the teams by section 6a of the contract, read slowly."""
+    control_order = [int(index) for index in np.argsort(-np.asarray(control), kind="stable")]
+    treatment_order = [int(index) for index in np.argsort(-np.asarray(treatment), kind="stable")]
+    order: list[int] = []
+    teams = ""
+    rounds = 0
+    while len(order) < len(control_order):
+        first = next(index for index in control_order if index not in order)
+        second = next(index for index in treatment_order if index not in order)
+        if first == second:
+            order.append(first)
+            teams += "s"
+            continue
+        coin = sha256(f"{SALT}:{unit}:{query}:{rounds}".encode()).digest()[0] % 2
+        rounds += 1
+        order += [second, first] if coin else [first, second]
+        teams += "tc" if coin else "ct"
+    return order, teams
+
+
+async def ask(service: Service, unit: str = "user-1", path: str = "/v1/score", **body: Any) -> httpx.Response:
+    texts = {} if "pairs" in body else {"query": QUERY, "titles": TITLES}
+    answer = await service.http.post(path, json={**texts, "unit": unit, **body})
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def order_of(answer: dict[str, Any]) -> list[int]:
+    """The indices of an answer of /v1/score, in the order to show."""
+    assert [result["index"] for result in answer["results"]] == list(range(len(answer["results"])))
+    return [result["index"] for result in sorted(answer["results"], key=lambda result: result["rank"])]
+
+
+async def test_the_order_is_drawn_from_what_both_variants_say_of_the_titles(
+    service: Service, clf: Classifier, file_url: str
+) -> None:
+    control, treatment = own_scores(clf, "none"), own_scores(clf, "0.*")
+    for unit in UNITS:
+        response = await ask(service, unit)
+        answer = response.json()
+        order, teams = draw_by_the_contract(unit, control.raw_score, treatment.raw_score)
+        assert set(teams) == {"c", "s", "t"}, "the variants agree too much for the test to mean something"
+        assert order_of(answer) == order
+        shown = [answer["results"][index] for index in order]
+        assert [result["rank"] for result in shown] == list(range(1, len(TITLES) + 1))
+        for result, team in zip(shown, teams, strict=True):
+            expected = treatment if team == "t" else control
+            assert result["grade"] == expected.grade[result["index"]]
+            assert result["probabilities"] == pytest.approx(expected.probabilities[result["index"]], abs=1e-5)
+            assert result["score"] <= expected.score[result["index"]] + 1e-5
+        assert answer["results"][order[0]]["score"] == pytest.approx(
+            float((treatment if teams[0] == "t" else control).score[order[0]]), abs=1e-5
+        )
+        for field in ("score", "raw_score", "expected_grade"):
+            values = np.array([result[field] for result in shown], np.float32)
+            assert (np.diff(values) < 0).all(), field
+        assignment = answer["assignment"]
+        assert (assignment["experiment"], assignment["arm"]) == ("prune20", "interleaved")
+        assert assignment["fallback"] is False
+        assert response.headers["x-impression"] == assignment["impression"]
+        assert (answer["variant"], answer["degraded"], answer["usage"]["pairs"]) == ("full", False, 40)
+    await eventually(lambda: exposed(file_url) == dict.fromkeys(UNITS, "interleaved"))
+    assert service.metric('headroom_interleaved_total{experiment="prune20",rankings="different"}') == len(
+        UNITS
+    )
+
+
+async def test_a_reload_shows_the_same_list_and_counts_as_another_impression(service: Service) -> None:
+    first, second = [(await ask(service)).json() for _ in range(2)]
+    assert first["assignment"].pop("impression") != second["assignment"].pop("impression")
+    for answer in (first, second):
+        del answer["timing_ms"]
+    assert first == second
+
+
+async def test_both_arms_are_computed_in_one_batch_and_each_counts(service: Service) -> None:
+    batches = service.metric("headroom_batch_pairs_count")
+    await ask(service)
+    assert service.metric("headroom_batch_pairs_count") == batches + 1
+    for arm, variant in (("control", "full"), ("pruned", "cut")):
+        assert service.metric(f'headroom_pairs_total{{arm="{arm}",variant="{variant}"}}') == len(TITLES)
+    shown = (await service.http.get("/v1/experiments")).json()["experiments"][0]["guardrails"]
+    assert [(each["arm"], each["requests"]) for each in shown] == [("control", 1), ("pruned", 1)]
+
+
+SHAPES: list[tuple[str, str, dict[str, Any], str, str]] = [
+    ("/v1/rerank", "documents", {}, "results", "relevance_score"),
+    ("/v1/rerank", "documents", {"top_n": 7}, "results", "relevance_score"),
+    ("/v1/rerank", "documents", {"raw_scores": True}, "results", "relevance_score"),
+    ("/v2/rerank", "documents", {"top_n": 7}, "results", "relevance_score"),
+    ("/rerank", "documents", {}, "results", "relevance_score"),
+    ("/v1/rerank", "documents", {"top_k": 7}, "data", "relevance_score"),
+    ("/rerank", "texts", {}, "", "score"),
+    ("/rerank", "texts", {"raw_scores": True, "return_text": True}, "", "score"),
+    ("/", "texts", {}, "", "score"),
+]
+
+
+@pytest.mark.parametrize(("path", "field", "more", "results", "score"), SHAPES)
+async def test_every_rerank_shape_answers_in_the_drawn_order_and_its_scores_fall(
+    service: Service, path: str, field: str, more: dict[str, Any], results: str, score: str
+) -> None:
+    order = order_of((await ask(service)).json())
+    body = {"query": QUERY, field: TITLES, "unit": "user-1", **more}
+    answer = await service.http.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    ranked = answer.json()[results] if results else answer.json()
+    assert [result["index"] for result in ranked] == order[: more.get("top_n", more.get("top_k"))]
+    values = np.array([result[score] for result in ranked], np.float32)
+    assert (np.diff(values) < 0).all()
+    impression = answer.headers["x-impression"]
+    if results:
+        assert answer.json()["assignment"]["impression"] == impression
+    if results == "results":
+        assert answer.json()["id"] == impression
+
+
+async def stored(service: Service, url: str) -> dict[str, tuple[str, list[int], list[str] | None]]:
+    """The team of each title, the indices in the order shown and the ids, of each stored impression."""
+    await asyncio.to_thread(service.replica.live.writer.flush, 60)
+    store = Store(url)
+    try:
+        with store.read() as db:
+            return {
+                row.id: (row.teams_by_index, json.loads(row.places), row.ids and json.loads(row.ids))
+                for row in db.execute(select(impressions))
+            }
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("top_n", [None, 7])
+async def test_an_impression_says_whose_each_title_that_was_shown_is(
+    service: Service, clf: Classifier, file_url: str, top_n: int | None
+) -> None:
+    ids = [f"product-{number}" for number in range(len(TITLES))]
+    raw_scores = [own_scores(clf, mask).raw_score.tolist() for mask in ("none", "0.*")]
+    order, teams = draw_by_the_contract("user-1", *raw_scores)
+    shown = dict(zip(order[:top_n], teams, strict=False))
+    body = {"query": QUERY, "documents": TITLES, "unit": "user-1", "ids": ids, "top_n": top_n}
+    answer = await service.http.post("/v2/rerank", json=body)
+    assert await stored(service, file_url) == {
+        answer.headers["x-impression"]: (
+            "".join(shown.get(index, "-") for index in range(len(TITLES))),
+            order[:top_n],
+            ids,
+        )
+    }
+
+
+async def test_a_click_counts_for_the_arm_whose_title_it_is(tiny_checkpoint: Path, file_url: str) -> None:
+    live = interleaving(metrics=[{"name": "click"}])
+    async with serve(tiny_checkpoint, live, database_url=file_url) as service:
+        answer = (await ask(service)).json()
+        impression = answer["assignment"]["impression"]
+        (teams, order, _) = (await stored(service, file_url))[impression]
+
+        async def click(index: int, impression: str, unit: str = "user-1") -> dict[str, Any]:
+            fields = {"experiment": "prune20", "unit": unit, "metric": "click", "value": 1, "index": index}
+            fields |= {
+                "impression": impression,
+                "time": time.time() + 1,
+                "id": f"{impression}-{index}-{unit}",
+            }
+            return await service.post("/v1/outcomes", outcomes=[fields])
+
+        assert (await click(teams.index("t"), impression))["accepted"] == 1
+        assert (await click(order[0], impression))["unknown"] == 0
+        for wrong in (click(99, impression), click(0, "0" * 32), click(0, impression, "user-2")):
+            receipt = await wrong
+            assert (receipt["accepted"], receipt["unknown"]) == (0, 1)
+            assert "\n" not in receipt["unknown_outcomes"][0]["message"]
+
+
+async def test_two_variants_that_are_the_same_give_no_team(tiny_checkpoint: Path, file_url: str) -> None:
+    live = interleaving([{"name": "full"}, {"name": "twin", "head_mask": "none"}])
+    async with serve(tiny_checkpoint, live, database_url=file_url) as service:
+        full = (await ask(service, variant="full")).json()["results"]
+        ranked = sorted(full, key=lambda result: -result["raw_score"])
+        for unit in UNITS:
+            answer = (await ask(service, unit)).json()
+            assert order_of(answer) == [result["index"] for result in ranked]
+        counted = 'headroom_interleaved_total{experiment="prune20",rankings='
+        assert service.metric(f'{counted}"equal"}}') == len(UNITS)
+        assert service.metric(f'{counted}"different"}}') == 0
+        assert {teams for teams, _, _ in (await stored(service, file_url)).values()} == {"s" * len(TITLES)}
+
+
+async def test_who_is_not_exposed_or_names_a_variant_gets_no_drawn_order(
+    tiny_checkpoint: Path, file_url: str
+) -> None:
+    async with serve(tiny_checkpoint, interleaving(traffic=0.3), database_url=file_url) as service:
+        kinds = set()
+        for unit in (f"user-{number}" for number in range(30)):
+            bucket = int.from_bytes(sha256(f"{SALT}:{unit}".encode()).digest()[:8], "big") % 10_000
+            response = await ask(service, unit)
+            assignment = response.json()["assignment"]
+            kinds.add(assignment is not None)
+            assert (assignment is not None) == (bucket < 3000)
+            if assignment is None:
+                assert "x-impression" not in response.headers
+                assert {result["rank"] for result in response.json()["results"]} == {None}
+            else:
+                assert assignment["bucket"] == bucket
+        assert kinds == {True, False}
+        assert (await ask(service, variant="cut")).json()["assignment"] is None
+
+
+async def test_cascades_are_ranked_as_their_stages_lead_to(tiny_checkpoint: Path, file_url: str) -> None:
+    variants: list[dict[str, Any]] = [
+        {"name": "full"},
+        {"name": "cut", "head_mask": "0.*"},
+        {"name": "cascade", "cascade": [{"variant": "cut", "keep": 5}, {"variant": "full"}]},
+    ]
+    async with serve(tiny_checkpoint, interleaving(variants), database_url=file_url) as service:
+        raw_scores = [
+            [result["raw_score"] for result in (await ask(service, variant=name)).json()["results"]]
+            for name in ("full", "cascade")
+        ]
+        for unit in UNITS:
+            answer = (await ask(service, unit)).json()
+            assert order_of(answer) == draw_by_the_contract(unit, *raw_scores)[0]
+            assert [(stage["variant"], stage["pairs"]) for stage in answer["stages"]] == [
+                ("cut", 20),
+                ("full", 5),
+            ]
+
+
+async def test_two_checkpoints_run_side_by_side(tiny_checkpoint: Path, file_url: str, tmp_path: Path) -> None:
+    other = write_checkpoint(tmp_path / "other", seed=5)
+    live = interleaving([{"name": "full"}, {"name": "other", "checkpoint": str(other)}])
+    async with serve(tiny_checkpoint, live, database_url=file_url) as service:
+        raw_scores = [
+            [result["raw_score"] for result in (await ask(service, variant=name)).json()["results"]]
+            for name in ("full", "other")
+        ]
+        for unit in UNITS:
+            assert order_of((await ask(service, unit)).json()) == draw_by_the_contract(unit, *raw_scores)[0]
+
+
+@pytest.mark.parametrize("labels", [1, 5])
+async def test_titles_at_the_lowest_score_still_fall_and_stay_in_its_range(
+    tmp_path: Path, file_url: str, labels: int
+) -> None:
+    titles = [*TITLES[:3], "", " ", *TITLES[3:6], "\u200b"]
+    checkpoint = write_checkpoint(tmp_path / "model", num_labels=labels)
+    async with serve(checkpoint, interleaving(), database_url=file_url) as service:
+        answer = (await ask(service, titles=titles)).json()
+        order = order_of(answer)
+        assert set(order[-3:]) == {3, 4, 8}
+        for field in ("score", "raw_score"):
+            values = np.array([answer["results"][index][field] for index in order], np.float32)
+            assert np.isfinite(values).all()
+            assert (np.diff(values) < 0).all()
+        assert all(0 <= result["score"] <= 1 for result in answer["results"])
+
+
+async def test_a_query_of_any_length_has_its_coins(service: Service) -> None:
+    query = "angle bracket " * 20_000
+    raw_scores = [
+        [result["raw_score"] for result in (await ask(service, query=query, variant=name)).json()["results"]]
+        for name in ("full", "cut")
+    ]
+    answer = (await ask(service, query=query)).json()
+    assert order_of(answer) == draw_by_the_contract("user-1", *raw_scores, query=query)[0]
+
+
+async def test_a_treatment_that_fails_is_answered_by_control_and_rolled_back(
+    tiny_checkpoint: Path, file_url: str, tmp_path: Path
+) -> None:
+    broken = {"name": "broken", "checkpoint": str(write_broken_checkpoint(tmp_path / "broken"))}
+    live = interleaving([{"name": "full"}, broken], guardrails={"min_requests": 20})
+    async with serve(tiny_checkpoint, live, database_url=file_url) as service:
+        expected = (await ask(service, variant="full")).json()["results"]
+        for unit in UNITS:
+            response = await ask(service, unit)
+            answer = response.json()
+            assert (answer["variant"], answer["results"]) == ("full", expected)
+            assert answer["assignment"]["fallback"] is True
+            assert answer["assignment"]["impression"] is None
+            assert "x-impression" not in response.headers
+        fallbacks = 'headroom_experiment_fallbacks_total{arm="pruned",experiment="prune20"}'
+        assert service.metric(fallbacks) == len(UNITS)
+        await eventually(lambda: exposed(file_url) == dict.fromkeys(UNITS, "interleaved"))
+        await asyncio.gather(*(ask(service, f"more-{number}") for number in range(40)))
+        rollbacks = 'headroom_experiment_rollbacks_total{experiment="prune20",guardrail="error_rate"}'
+        await eventually(lambda: service.metric(rollbacks) == 1)
+        assert (await ask(service)).json()["assignment"] is None
+
+
+async def test_a_control_that_fails_fails_the_request_and_keeps_the_unit(
+    tiny_checkpoint: Path, file_url: str, tmp_path: Path
+) -> None:
+    broken = {"name": "broken", "checkpoint": str(write_broken_checkpoint(tmp_path / "broken"))}
+    live = interleaving([broken, {"name": "full"}]) | {"default": "full"}
+    async with serve(tiny_checkpoint, live, database_url=file_url) as service:
+        answer = await service.http.post(
+            "/v1/score", json={"query": QUERY, "titles": TITLES, "unit": "user-1"}
+        )
+        assert answer.status_code == 500
+        await eventually(lambda: exposed(file_url) == {"user-1": "interleaved"})
+        control, treatment = (await service.http.get("/v1/experiments")).json()["experiments"][0][
+            "guardrails"
+        ]
+        assert (control["error_rate"], treatment["error_rate"]) == (1.0, 0.0)
+
+
+async def test_a_device_that_fails_is_no_arms_fault(service: Service, file_url: str) -> None:
+    service.replica.engine.failed_kind = "cuda"
+    body = {"query": QUERY, "titles": TITLES, "unit": "user-1"}
+    assert (await service.http.post("/v1/score", json=body)).status_code == 503
+    await asyncio.to_thread(service.replica.live.writer.flush, 60)
+    assert exposed(file_url) == {}
+    guardrails = (await service.http.get("/v1/experiments")).json()["experiments"][0]["guardrails"]
+    assert [arm["requests"] for arm in guardrails] == [0, 0]
+
+
+async def test_a_late_request_exposes_its_unit_and_shows_nothing(service: Service, file_url: str) -> None:
+    late = {"query": QUERY, "titles": TITLES, "unit": "late", "deadline_ms": 0.001}
+    assert (await service.http.post("/v1/score", json=late)).status_code == 504
+    await eventually(lambda: exposed(file_url) == {"late": "interleaved"})
+    assert service.metric("headroom_interleaved_total") == 0
+
+
+async def test_scores_never_come_from_the_cache(tiny_checkpoint: Path, file_url: str) -> None:
+    live = interleaving()
+    async with serve(tiny_checkpoint, live, database_url=file_url, score_cache_size=1000) as service:
+        await ask(service, variant="full")
+        looked_up = service.metric('headroom_cache_total{result="miss"}')
+        await ask(service)
+        assert service.metric('headroom_cache_total{result="miss"}') == looked_up
+        assert service.metric('headroom_cache_total{result="hit"}') == 0
+
+
+def sentence(answer: httpx.Response) -> str:
+    """The message of an error in any shape."""
+    body = answer.json()
+    message = body["error"]["message"] if isinstance(body["error"], dict) else body["error"]
+    assert isinstance(message, str)
+    assert "\n" not in message
+    return message
+
+
+TWO_QUERIES = [[QUERY, TITLES[0]], ["mouse", TITLES[1]]]
+WITHOUT_ORDER: list[tuple[str, dict[str, Any], int]] = [
+    ("/v1/score", {"pairs": TWO_QUERIES}, 422),
+    ("/score", {"queries": QUERY, "documents": TITLES}, 422),
+    ("/v1/score", {"text_1": QUERY, "text_2": TITLES}, 422),
+    ("/predict", {"inputs": TWO_QUERIES}, 422),
+    (
+        "/v2/models/NAME/infer",
+        {
+            "inputs": [
+                {"name": "query", "datatype": "BYTES", "shape": [1], "data": [QUERY]},
+                {"name": "title", "datatype": "BYTES", "shape": [2], "data": TITLES[:2]},
+            ]
+        },
+        400,
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status"), WITHOUT_ORDER)
+async def test_a_route_without_an_order_refuses_an_interleaved_unit_in_one_sentence(
+    service: Service, path: str, body: dict[str, Any], status: int
+) -> None:
+    name = (await service.http.get("/v1/models")).json()["models"][0]["name"]
+    path = path.replace("NAME", name)
+    answer = await service.http.post(path, json={**body, "unit": "user-1"})
+    assert answer.status_code == status
+    assert sentence(answer).startswith("unit: is in the interleaved experiment 'prune20'")
+    assert (await service.http.post(path, json=body)).status_code == 200
+    assert service.metric("headroom_exposures_total") == 0
+
+
+async def test_pairs_of_one_query_have_an_order(service: Service) -> None:
+    pairs = [[QUERY, title] for title in TITLES]
+    answers = [(await ask(service, pairs=pairs)).json(), (await ask(service)).json()]
+    assert order_of(answers[0]) == order_of(answers[1])
+
+
+@pytest.mark.parametrize("path", ["/v1/score", "/v1/rerank", "/v2/rerank", "/rerank"])
+async def test_wrong_ids_are_refused_in_one_sentence(service: Service, path: str) -> None:
+    field = "titles" if path == "/v1/score" else "documents"
+    status = 422 if path == "/v1/score" else 400
+    for ids, said in (
+        (["a"], f"ids: 1 ids for {len(TITLES)} titles"),
+        (["a" * 257] * len(TITLES), "ids[0]: should have at most 256 characters"),
+        (["a\0"] * len(TITLES), "ids[0]: must not hold a NUL character: PostgreSQL cannot keep it"),
+        ([7] * len(TITLES), "ids[0]: should be a string"),
+    ):
+        answer = await service.http.post(path, json={"query": QUERY, field: TITLES, "ids": ids})
+        assert answer.status_code == status
+        assert sentence(answer) == said
+    fine = {"query": QUERY, field: TITLES, "ids": list(map(str, range(len(TITLES))))}
+    assert (await service.http.post(path, json=fine)).status_code == 200
+
+
+async def test_arms_that_give_different_kinds_of_score_are_refused(
+    tiny_checkpoint: Path, file_url: str, tmp_path: Path
+) -> None:
+    other = write_checkpoint(tmp_path / "one", num_labels=1)
+    async with serve(tiny_checkpoint, interleaving(), database_url=file_url) as service:
+        live = interleaving([{"name": "full"}, {"name": "one", "checkpoint": str(other)}])
+        live["experiments"][0]["name"] = "other"
+        with pytest.raises(
+            InvalidConfig, match=r"experiments\[0\]\.arms: full gives the grades .* one gives"
+        ):
+            await asyncio.to_thread(service.replica.check, LiveConfig.model_validate(live))
+
+
+async def test_an_experiment_without_a_file_draws_lists_and_its_arms_must_give_the_same_score(
+    tiny_checkpoint: Path, file_url: str, tmp_path: Path
+) -> None:
+    other = write_checkpoint(tmp_path / "one", num_labels=1)
+    live = interleaving([{"name": "full"}, {"name": "cut", "head_mask": "0.*"}])
+    entry = live.pop("experiments")[0]
+    live["variants"].append({"name": "one", "checkpoint": str(other)})
+    async with serve(tiny_checkpoint, live, database_url=file_url, api_keys=KEYS) as service:
+        service.http.headers.update(USER)
+        mixed = entry | {"arms": [{"name": "a", "variant": "full"}, {"name": "b", "variant": "one"}]}
+        refused = await service.http.post("/v1/experiments", json=mixed, headers=BOSS)
+        assert refused.status_code == 422
+        assert sentence(refused).startswith("arms: full gives the grades")
+        begun = await service.http.post("/v1/experiments", json=entry, headers=BOSS)
+        assert begun.status_code == 201, begun.text
+        answer = (await ask(service)).json()
+        assert answer["assignment"]["arm"] == "interleaved"
+        assert order_of(answer) != sorted(range(len(TITLES)))
+        flag = await service.post("/ofrep/v1/evaluate/flags/prune20", context={"targetingKey": "user-1"})
+        assert (flag["variant"], flag["value"]) == ("interleaved", "full")
+
+
+async def test_the_kind_of_an_experiment_that_has_begun_stays(service: Service) -> None:
+    with pytest.raises(InvalidConfig, match="its kind, salt and arms must stay as they are"):
+        await asyncio.to_thread(service.replica.check, LiveConfig.model_validate(config()))
+
+
+async def test_the_whole_answer_is_plain_json(service: Service) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    json.loads((await ask(service, titles=[*TITLES, "", ""])).text, parse_constant=refuse)

@@ -1,0 +1,403 @@
+"""Experiments that are begun, shipped and taken back without a file, on two replicas of one database."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headroom.service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.experiments.started import MAX_OPEN
+from tests.service.experimenting import BOSS, KEYS, USER, config, score
+from tests.service.in_process import Service, serve
+
+VARIANTS = [{"name": "full"}, {"name": "cut", "head_mask": "0.*", "sliced": True}]
+LIVE: dict[str, Any] = {"variants": VARIANTS}
+ENTRY: dict[str, Any] = {
+    "name": "order",
+    "salt": "2026-12",
+    "arms": [{"name": "control", "variant": "full"}, {"name": "pruned", "variant": "cut"}],
+}
+UNITS = [f"user-{number}" for number in range(12)]
+
+
+@asynccontextmanager
+async def replica(model: Path, url: str, live: dict[str, Any] | None = None) -> AsyncIterator[Service]:
+    async with serve(model, live or LIVE, database_url=url, api_keys=KEYS) as service:
+        service.http.headers.update(USER)
+        yield service
+
+
+@pytest.fixture
+async def one(tiny_checkpoint: Path, file_url: str) -> AsyncIterator[Service]:
+    """A replica without an experiment."""
+    async with replica(tiny_checkpoint, file_url) as service:
+        yield service
+
+
+async def post(service: Service, path: str = "", status: int = 200, **body: Any) -> dict[str, Any]:
+    """POST below /v1/experiments as an admin, and return the answer or its error."""
+    answer = await service.http.post(f"/v1/experiments{path}", json=body, headers=BOSS)
+    assert answer.status_code == status, answer.text
+    document: dict[str, Any] = answer.json()
+    found: dict[str, Any] = document.get("error", document)
+    return found
+
+
+async def start(service: Service, status: int = 201, **changes: Any) -> dict[str, Any]:
+    return await post(service, "", status, **(ENTRY | changes))
+
+
+async def arms(service: Service) -> list[str | None]:
+    """The arm of each of the units."""
+    answers = [await score(service, unit) for unit in UNITS]
+    return [answer["assignment"] and answer["assignment"]["arm"] for answer in answers]
+
+
+async def shown(service: Service, name: str = "order") -> dict[str, Any]:
+    document: dict[str, Any] = (await service.http.get(f"/v1/experiments/{name}")).json()
+    return document
+
+
+async def until_listed(service: Service, name: str, status: str) -> None:
+    deadline = time.monotonic() + 60
+    while (await shown(service, name)).get("status") != status:
+        assert time.monotonic() < deadline, await shown(service, name)
+        await asyncio.sleep(0.02)
+
+
+async def test_what_one_replica_starts_another_routes_and_a_new_one_knows_at_once(
+    tiny_checkpoint: Path, url: str
+) -> None:
+    async with replica(tiny_checkpoint, url) as first, replica(tiny_checkpoint, url) as second:
+        assert set(await arms(first)) == {None}
+        began = time.monotonic()
+        started = await start(first)
+        assert (started["status"], started["in_config"], started["paused"]) == ("running", False, None)
+        assert [entry["kind"] for entry in started["history"]] == ["start"]
+        assert started["history"][0]["actor"].startswith("key ")
+        on_first = await arms(first)
+        assert set(on_first) == {"control", "pruned"}
+        await until_listed(second, "order", "running")
+        assert time.monotonic() - began < 30  # a second, on an idle machine
+        assert await arms(second) == on_first
+        outcome = {"experiment": "order", "unit": "user-0", "metric": "click", "value": 1}
+        receipt = await second.post("/v1/outcomes", outcomes=[outcome | {"time": time.time(), "id": "o"}])
+        assert receipt["accepted"] == 1
+    async with replica(tiny_checkpoint, url) as third:
+        assert await arms(third) == on_first
+        assert (await post(third, "/order/ramp", traffic=0))["traffic"] == 0
+        assert set(await arms(third)) == {None}
+
+
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"arms": [{"name": name, "variant": "nobody"} for name in "ab"]},
+        "arms[0].variant",
+        "no variant 'nobody'; there are full, cut",
+    ),
+    ({"arms": [{"name": "a", "variant": "full"}] * 2}, "arms", "two are called 'a'"),
+    ({"arms": ENTRY["arms"][:1]}, "arms", "at least 2 items"),
+    ({"metrics": [{"name": "click", "margin": -1}]}, "metrics[0].margin", "greater than 0"),
+    ({"metrics": [{"name": "click", "margin": 1.5}]}, "metrics[0].margin", "below 1"),
+    ({"slots": [5, 5]}, "slots", "[5, 5) is empty"),
+    ({"slots": [0, 10_001]}, "slots[1]", "less than or equal to 10000"),
+    ({"traffic": 0.0001}, "traffic", "0.0002 is the next"),
+    ({"traffic": "1"}, "traffic", "should be a number"),
+    ({"salt": "layer"}, "salt", "is the salt of the slots"),
+    ({"salt": None}, "salt", "should be a string"),
+    ({"name": "Order!"}, "name", "should match"),
+    ({"arm": []}, "arm", "there is no such field"),
+]
+
+
+@pytest.mark.parametrize(("changes", "param", "reason"), WRONG)
+async def test_a_wrong_entry_is_refused_in_one_sentence_that_names_the_field(
+    one: Service, changes: dict[str, Any], param: str, reason: str
+) -> None:
+    error = await start(one, 422, **changes)
+    assert error["param"] == param
+    assert error["message"].startswith(f"{param}: ")
+    assert reason in error["message"]
+    assert (await one.http.get("/v1/experiments")).json()["experiments"] == []
+
+
+async def test_only_an_admin_starts_one(tiny_checkpoint: Path, one: Service, file_url: str) -> None:
+    for body in (ENTRY, {}):
+        refused = await one.http.post("/v1/experiments", json=body)
+        assert refused.status_code == 403
+    assert (await one.http.post("/v1/experiments", json=[], headers=BOSS)).status_code == 422
+    async with serve(tiny_checkpoint, LIVE, database_url=file_url) as without_keys:
+        error = await without_keys.refused("/v1/experiments", 403, **ENTRY)
+        assert "HEADROOM_API_KEYS" in error["message"]
+    assert set(await arms(one)) == {None}
+
+
+async def test_without_an_experiment_no_database_is_made(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "never" / "x.db"
+    async with replica(tiny_checkpoint, f"sqlite:///{file}") as service:
+        await asyncio.to_thread(service.replica.live.ledger.refresh)
+        assert (await service.http.get("/v1/experiments")).json()["experiments"] == []
+    assert not file.parent.exists()
+
+
+async def test_names_slots_and_salts_that_are_taken_are_a_conflict(
+    tiny_checkpoint: Path, file_url: str
+) -> None:
+    async with replica(tiny_checkpoint, file_url, config(slots=[0, 5000])) as service:
+        assert (
+            "'prune20' is an experiment of the config"
+            in (await start(service, 409, name="prune20"))["message"]
+        )
+        overlap = await start(service, 409, slots=[4999, 10_000])
+        assert overlap["message"] == (
+            "slots: [4999, 10000) overlaps [0, 5000) of 'prune20', which is running; give this one other "
+            "slots, or stop 'prune20' first."
+        )
+        same = await start(service, 409, salt="2026-11", slots=[5000, 10_000])
+        assert "'2026-11' is the salt of 'prune20'" in same["message"]
+        await start(service, slots=[5000, 10_000])
+        assert (
+            "there was an experiment 'order' already" in (await start(service, 409, slots=[0, 1]))["message"]
+        )
+        assert (
+            "overlaps [5000, 10000) of 'order'"
+            in (await start(service, 409, name="b", salt="b", slots=[9999, 10_000]))["message"]
+        )
+
+        # Whoever is over has no slots any more, in the config or not; the name and its log stay.
+        await post(service, "/order/stop")
+        await start(service, name="b", salt="b", slots=[5000, 10_000])
+        assert "already" in (await start(service, 409))["message"]
+        await post(service, "/prune20/stop")
+        await start(service, name="c", salt="c", slots=[0, 5000])
+        experiments = {(await score(service, unit))["assignment"]["experiment"] for unit in UNITS}
+        assert experiments == {"b", "c"}
+        # Both go on under any edit that leaves them alone.
+        edited = LiveConfig.model_validate(config(slots=[0, 5000], shadow=0.5))
+        await asyncio.to_thread(service.replica.apply, edited)
+        assert (await shown(service, "c"))["status"] == "running"
+
+
+async def test_of_starts_at_once_on_two_replicas_exactly_one_wins(tiny_checkpoint: Path, url: str) -> None:
+    async with replica(tiny_checkpoint, url) as first, replica(tiny_checkpoint, url) as second:
+
+        async def race(entries: list[dict[str, Any]]) -> list[int]:
+            calls = [
+                service.http.post("/v1/experiments", json=ENTRY | entry, headers=BOSS)
+                for entry, service in zip(entries, [first, second] * 4, strict=True)
+            ]
+            return sorted(answer.status_code for answer in await asyncio.gather(*calls))
+
+        names = [{"slots": [number, number + 1], "salt": str(number)} for number in range(8)]
+        assert await race(names) == [201] + [409] * 7
+        await post(first, "/order/stop")
+        slots = [{"name": f"n{number}", "salt": str(number)} for number in range(8)]
+        assert await race(slots) == [201] + [409] * 7
+        for service in (first, second):
+            await asyncio.to_thread(service.replica.live.ledger.refresh)
+            listed = (await service.http.get("/v1/experiments")).json()["experiments"]
+            assert [found["status"] for found in listed] == ["stopped", "running"]
+
+
+async def test_a_ship_is_rolled_back_and_shipped_again(one: Service) -> None:
+    await start(one)
+    refused = await post(one, "/order/rollback", 409)
+    assert "'order' has shipped no arm, so there is nothing to roll back" in refused["message"]
+    await post(one, "/order/ship", arm="pruned")
+    assert [(await score(one, unit))["variant"] for unit in ("user-1", None)] == ["cut", "cut"]
+    back = await post(one, "/order/rollback", reason="complaints")
+    assert (back["status"], back["shipped"]) == ("stopped", None)
+    assert back["history"][-1]["reason"] == "complaints"
+    assert back["history"][-1]["detail"] == "pruned had been shipped"
+    assert [(await score(one, unit))["variant"] for unit in ("user-1", None)] == ["full", "full"]
+    assert "nothing to roll back" in (await post(one, "/order/rollback", 409))["message"]
+    assert "is stopped already" in (await post(one, "/order/ramp", 409, traffic=0.5))["message"]
+    again = await post(one, "/order/ship", arm="pruned")
+    assert [entry["kind"] for entry in again["history"]] == ["start", "ship", "rollback", "ship"]
+    assert (await score(one))["variant"] == "cut"
+    await asyncio.to_thread(one.replica.live.ledger.refresh)
+    assert (await score(one))["variant"] == "cut"
+
+    # A new one may begin in its slots; its users get its arms, and all others what was shipped.
+    await start(one, name="next", salt="next", traffic=0.5)
+    answers = [await score(one, unit) for unit in UNITS]
+    variants = {(answer["assignment"] or {"arm": None})["arm"]: answer["variant"] for answer in answers}
+    assert variants == {"control": "full", "pruned": "cut", None: "cut"}
+    refused = await post(one, "/next/ship", 409, arm="control")
+    assert "'order' has shipped arm 'pruned', and everybody can get only one" in refused["message"]
+
+    # A stop is for good.
+    await post(one, "/order/stop")
+    assert "is stopped already" in (await post(one, "/order/ship", 409, arm="pruned"))["message"]
+
+
+async def test_a_ship_of_the_configs_experiment_is_rolled_back(tiny_checkpoint: Path, file_url: str) -> None:
+    async with replica(tiny_checkpoint, file_url, config()) as service:
+        await post(service, "/prune20/rollback", 409)
+        await post(service, "/prune20/ship", arm="pruned")
+        assert (await score(service))["variant"] == "cut"
+        await post(service, "/prune20/rollback")
+        assert (await score(service))["variant"] == "full"
+        assert (await service.http.post("/v1/experiments/prune20/rollback", json={})).status_code == 403
+        assert (await post(service, "/nothing/rollback", 404))["type"] == "not_found"
+    async with replica(tiny_checkpoint, file_url, config()) as restarted:
+        assert (await score(restarted))["variant"] == "full"
+
+
+EDITS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"experiments": [ENTRY]},
+        "experiments[0].name: an experiment 'order' was started without a file; give this one another name",
+    ),
+    (
+        {"experiments": [ENTRY | {"name": "b", "salt": "b", "slots": [0, 1]}]},
+        "experiments[0].slots: [0, 1) overlaps [0, 5000) of 'order', which was started without a file; "
+        "change that, or stop 'order' first",
+    ),
+    (
+        {"experiments": [ENTRY | {"name": "b", "slots": [5000, 10_000]}]},
+        "experiments[0].salt: '2026-12' is the salt of 'order', which was started without a file; change "
+        "that, or stop 'order' first",
+    ),
+    (
+        {"variants": VARIANTS[:1]},
+        "variants: 'cut' is not there, and is a variant of 'order', which was started without a file; change "
+        "that, or stop 'order' first",
+    ),
+]
+
+
+@pytest.mark.parametrize(("edit", "refusal"), EDITS)
+async def test_an_edit_that_stands_in_its_way_is_refused_until_it_is_stopped(
+    one: Service, edit: dict[str, Any], refusal: str
+) -> None:
+    await start(one, slots=[0, 5000])
+    before = await arms(one)
+    edited = LiveConfig.model_validate(LIVE | edit)
+    for refuse in (one.replica.check, one.replica.apply):
+        with pytest.raises(InvalidConfig) as error:
+            await asyncio.to_thread(refuse, edited)
+        assert str(error.value) == refusal
+    assert await arms(one) == before
+    if "name" in refusal.partition(":")[0]:
+        return  # its log stays
+    await post(one, "/order/stop")
+    await asyncio.to_thread(one.replica.apply, edited)
+
+
+async def test_an_edit_that_another_replica_has_not_seen_a_start_for_is_refused_too(
+    tiny_checkpoint: Path, file_url: str
+) -> None:
+    """The start was recorded in the second before."""
+    async with replica(tiny_checkpoint, file_url) as first, replica(tiny_checkpoint, file_url) as second:
+        for task in second.replica._background:
+            task.cancel()  # it learns nothing by itself
+        await start(first)
+        edited = LiveConfig.model_validate(config())
+        await asyncio.to_thread(second.replica.check, edited)
+        with pytest.raises(InvalidConfig, match=r"^experiments\[0\].slots: .* of 'order'"):
+            await asyncio.to_thread(second.replica.apply, edited)
+        assert (await shown(second, "prune20")).get("error"), "it must not have begun"
+        assert [action.kind for action in first.replica.live.ledger.store.actions(["prune20"])] == []
+
+
+@pytest.mark.parametrize(
+    ("live", "field"),
+    [
+        (config(), "experiments[0].slots"),
+        (config(salt="2026-12", slots=[5000, 10_000]), "experiments[0].salt"),
+        ({"variants": VARIANTS[:1]}, "variants"),
+    ],
+)
+@pytest.mark.parametrize("is_shipped", [False, True])
+async def test_a_replica_starts_with_a_config_in_its_way_pauses_it_and_says_so(
+    tiny_checkpoint: Path, file_url: str, live: dict[str, Any], field: str, is_shipped: bool
+) -> None:
+    async with replica(tiny_checkpoint, file_url) as before:
+        await start(before, slots=[0, 5000])
+        running = await arms(before)
+        if is_shipped:
+            await post(before, "/order/ship", arm="pruned")
+    is_paused = not is_shipped or field == "variants"
+    async with replica(tiny_checkpoint, file_url, live) as service:
+        found = await shown(service)
+        assert found["status"] == ("paused" if is_paused else "shipped")
+        assert (found["paused"] or "").startswith(field if is_paused else "")
+        expected = {"prune20"} if "experiments" in live else {None}
+        answers = [await score(service, unit) for unit in UNITS]
+        assert {(answer["assignment"] or {"experiment": None})["experiment"] for answer in answers} - {
+            None
+        } == (expected - {None})
+        if not is_paused:
+            return
+        for verb, body in (("ramp", {"traffic": 1}), ("ship", {"arm": "pruned"})):
+            assert "is paused" in (await post(service, f"/order/{verb}", 409, **body))["message"]
+        # Other edits go on to apply, and one that makes way lets it go on.
+        await asyncio.to_thread(
+            service.replica.apply, LiveConfig.model_validate(live | {"masks": {"a": "0.0"}})
+        )
+        await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate(LIVE))
+        assert (await shown(service))["status"] == ("shipped" if is_shipped else "running")
+        if not is_shipped:
+            assert await arms(service) == running
+
+
+async def test_the_operator_is_told_of_a_pause_once(tiny_checkpoint: Path, file_url: str) -> None:
+    async with replica(tiny_checkpoint, file_url) as service:
+        await start(service)
+    told: list[str] = []
+    async with replica(tiny_checkpoint, file_url) as service:
+        service.metrics.notify_operator = told.append
+        ledger = service.replica.live.ledger
+        ledger.config_version = ""  # as at a start
+        await asyncio.to_thread(ledger.apply, LiveConfig.model_validate(config()).experiments, "v")
+        for _ in range(3):
+            await asyncio.to_thread(ledger.refresh)
+        assert told == [
+            "the experiment 'order' is paused, and its units get the default: experiments[0].slots: "
+            "[0, 10000) overlaps [0, 10000) of 'order', which was started without a file; change the config, "
+            "or stop 'order'"
+        ]
+
+
+async def test_a_config_that_takes_the_experiment_over_goes_on_with_it(
+    tiny_checkpoint: Path, file_url: str
+) -> None:
+    async with replica(tiny_checkpoint, file_url) as service:
+        await start(service)
+        running = await arms(service)
+    async with replica(tiny_checkpoint, file_url, LIVE | {"experiments": [ENTRY]}) as service:
+        assert [(await shown(service))[key] for key in ("status", "in_config")] == ["running", True]
+        assert await arms(service) == running
+        edited = LiveConfig.model_validate(LIVE | {"experiments": [ENTRY], "masks": {"a": "0.0"}})
+        await asyncio.to_thread(service.replica.apply, edited)
+    other = ENTRY | {"salt": "other"}
+    async with replica(tiny_checkpoint, file_url, LIVE | {"experiments": [other]}) as service:
+        assert (await shown(service))["status"] == "changed"
+
+
+async def test_the_number_of_open_ones_is_bounded(one: Service) -> None:
+    for number in range(MAX_OPEN):
+        await start(one, name=f"n{number}", salt=f"s{number}", slots=[number, number + 1])
+    more: dict[str, Any] = {"name": "more", "salt": "more", "slots": [9000, 10_000]}
+    assert f"{MAX_OPEN} experiments" in (await start(one, 409, **more))["message"]
+    await post(one, "/n0/stop")
+    await start(one, **more)
+
+
+async def test_one_that_this_release_cannot_read_does_not_keep_others_from_running(
+    one: Service, tiny_checkpoint: Path, file_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await start(one, slots=[0, 5000])
+    store = one.replica.live.ledger.store
+    with store._write() as db:
+        text = json.dumps(ENTRY | {"name": "newer", "kind_of_tomorrow": 1})
+        db.exec_driver_sql("INSERT INTO started_experiments (name, definition) VALUES ('newer', ?)", (text,))
+    async with replica(tiny_checkpoint, file_url) as service:
+        assert (await shown(service))["status"] == "running"
+        assert "newer" in caplog.text

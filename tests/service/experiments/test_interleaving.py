@@ -1,0 +1,206 @@
+"""The draw of one list from two rankings: to the byte as specified, fair, and safe for clients that sort."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headroom.service.experiments.interleaving import (
+    coin,
+    draw,
+    falling,
+    impression_id,
+    is_genuine,
+    own_order,
+)
+
+CASES = json.loads((Path(__file__).parents[2] / "cases" / "interleaving.json").read_text())
+
+SCORES = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-1e30, max_value=1e30)
+
+
+@st.composite
+def two_rankings(draw_from: st.DrawFn) -> tuple[list[int], list[int]]:
+    """Two rankings of up to 30 titles, often alike in places."""
+    titles = list(range(draw_from(st.integers(1, 30))))
+    control = draw_from(st.permutations(titles))
+    treatment = list(control)
+    if draw_from(st.booleans()):
+        treatment = draw_from(st.permutations(titles))
+    elif len(titles) > 1:
+        for index in draw_from(st.lists(st.integers(0, len(titles) - 2), max_size=4)):
+            treatment[index : index + 2] = reversed(treatment[index : index + 2])
+    return control, treatment
+
+
+def as_the_contract_says(control: list[int], treatment: list[int], coins: list[int]) -> tuple[list[int], str]:
+    """The contract's paragraph once more, word by word and slowly."""
+    order: list[int] = []
+    teams = ""
+    rounds = 0
+    while len(order) < len(control):
+        next_of_control = next(title for title in control if title not in order)
+        next_of_treatment = next(title for title in treatment if title not in order)
+        if next_of_control == next_of_treatment:
+            order += [next_of_control]
+            teams += "s"
+        elif coins[rounds] == 0:
+            order += [next_of_control, next_of_treatment]
+            teams += "ct"
+            rounds += 1
+        else:
+            order += [next_of_treatment, next_of_control]
+            teams += "tc"
+            rounds += 1
+    return order, teams
+
+
+@pytest.mark.parametrize("case", CASES["draws"], ids=lambda case: case["name"])
+def test_the_table_of_draws_comes_out_to_the_byte(case: dict[str, Any]) -> None:
+    """The table was made by another program than ours, its hashes by sha256sum."""
+    texts = [case["salt"], case["unit"], case["query"]]
+    for round_index, (first_byte, said) in enumerate(zip(case["first_bytes"], case["coins"], strict=True)):
+        digest = sha256(":".join([*texts, str(round_index)]).encode("utf-8")).hexdigest()
+        assert digest[:2] == first_byte
+        assert int(first_byte, 16) % 2 == said
+        assert coin(*texts, round_index) == said
+    flipped: list[int] = []
+
+    def flip(round_index: int) -> int:
+        flipped.append(round_index)
+        return coin(*texts, round_index)
+
+    drawn = draw(case["control"], case["treatment"], flip)
+    assert list(drawn.order) == case["order"]
+    assert drawn.teams == case["teams"]
+    assert flipped == list(range(len(case["coins"])))
+    assert as_the_contract_says(case["control"], case["treatment"], case["coins"]) == (
+        case["order"],
+        case["teams"],
+    )
+
+
+@pytest.mark.parametrize("case", CASES["own_orders"], ids=lambda case: str(case["raw_scores"]))
+def test_an_arms_own_order_is_by_raw_score_and_then_by_index(case: dict[str, Any]) -> None:
+    assert own_order(case["raw_scores"]) == case["order"]
+
+
+@given(two_rankings(), st.lists(st.integers(0, 1), min_size=15, max_size=15))
+def test_a_draw_is_what_the_contract_says(rankings: tuple[list[int], list[int]], coins: list[int]) -> None:
+    control, treatment = rankings
+    drawn = draw(control, treatment, coins.__getitem__)
+    assert (list(drawn.order), drawn.teams) == as_the_contract_says(control, treatment, coins)
+
+
+@given(two_rankings(), st.integers(0, 2**15 - 1))
+def test_every_title_is_shown_once_and_neither_arm_gets_more_titles(
+    rankings: tuple[list[int], list[int]], coins: int
+) -> None:
+    control, treatment = rankings
+    drawn = draw(control, treatment, lambda round_index: coins >> round_index & 1)
+    assert sorted(drawn.order) == sorted(control)
+    for shown in range(len(drawn.teams) + 1):
+        teams = drawn.teams[:shown]
+        assert abs(teams.count("c") - teams.count("t")) <= 1
+    assert drawn.teams.count("c") == drawn.teams.count("t")
+
+
+@given(two_rankings(), st.integers(0, 2**15 - 1))
+def test_the_coin_decides_only_the_order_within_a_round(
+    rankings: tuple[list[int], list[int]], coins: int
+) -> None:
+    """So each team has each position as often as the other: position bias favours no arm."""
+    control, treatment = rankings
+    drawn = draw(control, treatment, lambda round_index: coins >> round_index & 1)
+    other = draw(control, treatment, lambda round_index: ~coins >> round_index & 1)
+    assert other.teams == drawn.teams.translate(str.maketrans("ct", "tc"))
+    assert {title for title, team in zip(other.order, other.teams, strict=True) if team == "t"} == {
+        title for title, team in zip(drawn.order, drawn.teams, strict=True) if team == "t"
+    }
+
+
+@given(st.permutations(range(12)))
+def test_variants_that_rank_alike_give_no_title_to_a_team(ranking: list[int]) -> None:
+    def flip(round_index: int) -> int:
+        pytest.fail(f"there is nothing to decide in round {round_index}")
+
+    drawn = draw(ranking, ranking, flip)
+    assert list(drawn.order) == ranking
+    assert drawn.teams == "s" * 12
+
+
+def test_rankings_of_different_titles_are_a_mistake_of_the_caller() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        draw([0, 1, 2], [0, 1], [0].__getitem__)
+
+
+def test_the_coin_is_fair_and_independent_from_round_to_round() -> None:
+    coins = np.array(
+        [[coin("2026-12", f"user-{unit}", "desk lamp", r) for r in range(4)] for unit in range(5000)]
+    )
+    assert np.abs(coins.mean(0) - 0.5).max() < 4 * 0.5 / np.sqrt(5000)
+    correlations = np.corrcoef(coins.T)[np.triu_indices(4, 1)]
+    assert np.abs(correlations).max() < 4 / np.sqrt(5000)
+
+
+@given(st.lists(SCORES, min_size=1, max_size=40))
+def test_a_client_that_sorts_by_score_shows_the_order(scores: list[float]) -> None:
+    """Also a client that keeps scores as float32 or reads them from JSON."""
+    lowered = falling(scores)
+    assert (np.diff(np.array(lowered, np.float64)) < 0).all()
+    assert (np.diff(np.array(lowered, np.float32)) < 0).all()
+    assert (np.diff([float(str(score)) for score in lowered]) < 0).all()
+    assert all(np.float32(new) <= np.float32(old) for old, new in zip(scores, lowered, strict=True))
+
+
+@given(st.lists(SCORES, min_size=1, max_size=40, unique=True))
+def test_scores_that_fall_stay_as_they_are(scores: list[float]) -> None:
+    scores = sorted((score + 0.0 for score in set(scores)), reverse=True)
+    assert falling(scores) == scores
+
+
+@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=40))
+def test_scores_are_lowered_no_further_than_to_the_next_float32(scores: list[float]) -> None:
+    lowered = falling(scores)
+    for index in range(1, len(scores)):
+        below = np.nextafter(np.float32(lowered[index - 1]), np.float32(-np.inf))
+        assert np.float32(lowered[index]) == min(np.float32(scores[index]), below)
+
+
+@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=40))
+def test_scores_above_a_floor_fall_without_leaving_it(scores: list[float]) -> None:
+    lowered = np.array(falling(scores, floor=0.0))
+    assert (lowered >= 0).all()
+    assert (np.diff(lowered) < 0).all()
+
+
+def test_numbers_that_differ_only_in_float64_fall_as_float32_too() -> None:
+    first, second, third = falling([0.3000000001, 0.3, 0.1])
+    assert first == 0.3000000001
+    assert np.float32(second) < np.float32(first)
+    assert third == 0.1
+
+
+def test_an_impression_is_genuine_for_its_own_unit_and_experiment_only() -> None:
+    impression = impression_id("2026-12", "prune20-order", "user-1")
+    assert len(impression) == 32
+    assert is_genuine(impression, "2026-12", "prune20-order", "user-1")
+    assert not is_genuine(impression, "2026-12", "prune20-order", "user-2")
+    assert not is_genuine(impression, "2026-12", "prune20", "user-1")
+    assert not is_genuine(impression, "2026-11", "prune20-order", "user-1")
+    assert impression != impression_id("2026-12", "prune20-order", "user-1")
+
+
+@pytest.mark.parametrize("forged", ["", "0" * 32, "é" * 32, "0" * 16, "0" * 4096])
+def test_an_impression_that_was_made_up_is_not_genuine(forged: str) -> None:
+    assert not is_genuine(forged, "2026-12", "prune20-order", "user-1")
+
+
+def test_an_impressions_code_is_a_plain_hmac() -> None:
+    """`printf 'prune20-order\\nuser-1\\n0123456789abcdef' | openssl sha256 -hmac 2026-12` says so."""
+    assert is_genuine("0123456789abcdefb704bf3efe3353a6", "2026-12", "prune20-order", "user-1")
