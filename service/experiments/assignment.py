@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 
-from headroom.service.errors import InvalidRequest, shortened
+from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.buckets import Span, bucket, is_exposed
 from headroom.service.experiments.definition import INTERLEAVED, LAYER_SALT, ExperimentConfig
 from headroom.service.experiments.state import IDLE, Standings
+from headroom.service.sentences import shortened
 
 NO_BUCKET = -1
 """The bucket of exposures to an arm that the caller chose: no change of the traffic ends them."""

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headroom.service.descriptions import documented
-from headroom.service.errors import NotFound, shortened
+from headroom.service.errors import NotFound
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.live import LiveExperiments
+from headroom.service.sentences import shortened
 
 NO_ARM = "default"
 """The flag's variant for a unit that is in no arm."""

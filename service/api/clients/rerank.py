@@ -59,7 +59,7 @@ class Meta(TypedDict):
         doc("`search_units`: one for each 100 documents, the last ones rounded up."),
     ]
     tokens: Annotated[dict[str, int], doc("`input_tokens`: scored, the query counted with each document.")]
-    warnings: Annotated[list[str], doc("Which documents were truncated, or are empty.")]
+    warnings: Annotated[list[str], doc("Which documents were truncated, empty, not reranked or left out.")]
 
 
 class ReturnedDocument(TypedDict):
@@ -170,7 +170,7 @@ class RerankRequest(RankingRequest, PromptedRequest):
             "results": results,
             "meta": {
                 "api_version": {"version": self.version},
-                "billed_units": {"search_units": math.ceil(len(response.results) / UNIT_DOCUMENTS)},
+                "billed_units": {"search_units": math.ceil(len(self.documents) / UNIT_DOCUMENTS)},
                 "tokens": {"input_tokens": response.usage.tokens},
                 "warnings": warnings_of(response, "" if self.reading_limits() else advice),
             },
