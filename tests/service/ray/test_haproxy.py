@@ -278,13 +278,23 @@ async def test_a_replica_that_is_killed_loses_no_request_but_those_that_change_s
             assert 0 < lost < held
             running["a"][0].kill()
             running["a"][0].wait()
-            refused = 0
-            while not refused:  # HAProxy has noticed
-                refused = sum(task.done() for task in recorded)
+            await asyncio.wait(recorded, return_when=asyncio.FIRST_COMPLETED)  # HAProxy has noticed
             hold.unlink()
             assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * len(asked)
             statuses = [answer.status for answer in await asyncio.gather(*recorded)]
             assert set(statuses) == {200, 503}
+
+
+async def test_a_slow_body_gets_an_error_of_our_shape(write: Write, tmp_path: Path) -> None:
+    with replicas() as running:
+        written = write(**{name: address for name, (_, address) in running.items()})
+        written = written.replace("time 15000ms", "time 200ms")
+        (tmp_path / "run" / "haproxy.cfg").write_text(written)
+        async with proxy(written, tmp_path) as port:
+            await until_up(port, tmp_path, "http-headroom/a", "http-headroom/b")
+            begun = request("POST", "/v2/rerank", body=b"{").replace(b"length: 1", b"length: 9")
+            answer = await send_raw(port, begun)
+            assert (answer.status, answer.json["error"]["type"]) == (408, "request_timeout")
 
 
 async def test_a_request_that_kills_replicas_kills_no_more_than_its_retries_allow(
