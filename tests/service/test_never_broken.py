@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -35,8 +34,12 @@ def is_well_formed(content: Any) -> bool:
 
 
 async def load(server: Server, requests: int, deadline_ms: float, *, kill_at: int | None) -> dict[str, Any]:
-    """Send this many requests, CLIENTS at a time; kill one replica at the request of this number."""
-    seconds: list[float] = []
+    """Send this many requests, CLIENTS at a time; kill one replica at the request of this number.
+
+    Return how many answers are reranked, and by how much the service takes longer than the deadline. (This
+    process is busy itself, so what it measures of a request says little about the service.)
+    """
+    late_ms: list[float] = []
     kinds: Counter[str] = Counter()
     numbers = iter(range(requests))
 
@@ -47,24 +50,24 @@ async def load(server: Server, requests: int, deadline_ms: float, *, kill_at: in
             path, body = SHAPES[number % len(SHAPES)]
             # Each query is another one, so that nothing is known already.
             query = {"query": f"angle bracket {number}", "deadline_ms": deadline_ms}
-            began = time.monotonic()
             answer = await http.post(path, json=body | query)
-            seconds.append(time.monotonic() - began)
             assert answer.status_code == 200, (number, path, answer.status_code, answer.text)
             assert is_well_formed(answer.json()), (number, path, answer.text)
             kinds[answer.headers["x-reranked"]] += 1
+            total_ms = float(answer.headers["server-timing"].rpartition("total;dur=")[2])
+            late_ms.append(total_ms - deadline_ms)
 
     limits = httpx.Limits(max_connections=CLIENTS)
     session = httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits)
     async with session as http, asyncio.TaskGroup() as callers:
         for _ in range(CLIENTS):
             callers.create_task(caller(http))
-    seconds.sort()
-    return {"kinds": kinds, "p50": seconds[len(seconds) // 2], "p99": seconds[int(len(seconds) * 0.99)]}
+    late_ms.sort()
+    return {"kinds": kinds, "late_ms_p99": late_ms[int(len(late_ms) * 0.99)]}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("requests", [400])
+@pytest.mark.parametrize("requests", [400])  # 5,000 take minutes
 async def test_overload_and_a_killed_replica_break_no_page(
     requests: int, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -72,8 +75,9 @@ async def test_overload_and_a_killed_replica_break_no_page(
     live = LIVE | {"on_failure": "original_order"}
     with running(tmp_path, model, live=live, replicas=2, max_queue_s=0.2) as server:
         overloaded = await load(server, requests, 300, kill_at=requests // 2)
-        print(overloaded)
         assert overloaded["kinds"]["true"], "nothing was scored at all"
         hopeless = await load(server, 60, 0.01, kill_at=None)
-        print(hopeless)
         assert not hopeless["kinds"]["true"]
+        print(
+            f"after the deadline, p99: {overloaded['late_ms_p99']:.0f} and {hopeless['late_ms_p99']:.0f} ms"
+        )
