@@ -17,7 +17,7 @@ from tests.service.experimenting import config as experiment_config
 from tests.service.in_process import CONFIG, LIMITS, QUERY, TITLES, Service, long_queue, read_config, serve
 
 KEEP = {"on_failure": "original_order"}
-DROPS = {"drain_timeout_s": 0.1}
+DROPS: dict[str, Any] = {"drain_timeout_s": 0.1}
 """Settings of a service that at its end does not wait for a device that hangs."""
 KEY = {"authorization": "Bearer slow"}
 
