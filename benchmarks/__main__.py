@@ -29,6 +29,7 @@ SECTIONS = {
     "cascade": "the cascade and `fast` beside the full model, over HTTP",
     "bulk": "headroom score --input against the network alone on the same batches",
     "decoder": "a decoder whose titles share their beginning, alone against transformers",
+    "interleave": "simulated users: interleaving beside an A/B test on clicks, and other ways to interleave",
     "condense": "passes that condensing a query takes, by method",
 }
 

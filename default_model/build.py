@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
-from scipy.special import log_softmax, softmax
+from scipy.special import softmax
 from torch import Tensor
 
 from default_model.base import MAX_TOKENS, make_base
@@ -40,6 +39,7 @@ from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.shapes import POSITIONS
 from headroom.models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
 from headroom.models.learner import Learner
+from headroom.models.quality.calibration import fit_grades
 from headroom.models.quality.evaluation import Evaluation
 from headroom.models.training.job import GRADES
 from headroom.models.training.loop import Progress, Schedule, logits_of, ordinal_loss, train
@@ -232,18 +232,12 @@ def calibrate(model: Learner, tokenizer: PairTokenizer, judged: Sequence[Judged]
 def calibration(logits: Floats, grades: Sequence[int], families: Sequence[str]) -> tuple[float, Floats]:
     """Fit the map `logits / temperature + biases` by likelihood; each family of pairs has the same weight.
 
-    One temperature cannot move probability from one grade to another; the biases, (grades,), can.
+    biases: (grades,).
     """
     counts = Counter(families)
     weights = np.array([1 / counts[family] for family in families]) / len(counts)
-    rows = np.arange(len(grades))
-
-    def loss(parameters: Floats) -> float:
-        scaled = log_softmax(logits / np.exp(parameters[0]) + parameters[1:], axis=1)
-        return float(-scaled[rows, grades] @ weights + 1e-3 * parameters[1:] @ parameters[1:])
-
-    best = minimize(loss, np.zeros(1 + len(GRADES)), method="L-BFGS-B").x
-    return float(np.exp(best[0])), best[1:] - best[1:].mean()
+    fitted = fit_grades(logits, np.asarray(grades), weights)
+    return fitted.temperature, fitted.bias
 
 
 def write(model: Learner, base: Path, out: Path, metrics: dict[str, Any]) -> None:

@@ -50,12 +50,19 @@ class Scores:
 
     @classmethod
     @np.errstate(invalid="ignore")  # logits may be NaN or infinite
-    def from_logits(cls, logits: np.ndarray, temperature: float = 1.0, activation: str = "sigmoid") -> Self:
+    def from_logits(
+        cls,
+        logits: np.ndarray,
+        temperature: float = 1.0,
+        activation: str = "sigmoid",
+        bias: Sequence[float] = (0.0,),
+    ) -> Self:
         """Return the scores of logits, (n, grades) float32, least relevant grade first.
 
-        activation: of a one-label model's score, sigmoid or identity.
+        activation: of a one-label model's score, sigmoid or identity. temperature, bias: the calibrated
+        logits are logits / temperature + bias; in float64, so that no two logits become equal.
         """
-        scaled = logits.astype(np.float64) / temperature
+        scaled = logits.astype(np.float64) / temperature + np.array(bias)
         if logits.shape[1] == 1:
             relevance = sigmoid(scaled[:, 0]).astype(np.float32)
             score = scaled[:, 0].astype(np.float32) if activation == "identity" else relevance
@@ -266,7 +273,8 @@ class Classifier:
 
     def scores(self, logits: np.ndarray) -> Scores:
         """Return the calibrated scores of logits, (n, labels) float32, that `forward` returned."""
-        return Scores.from_logits(logits, self.config.temperature, self.config.score_activation)
+        config = self.config
+        return Scores.from_logits(logits, config.temperature, config.score_activation, config.bias)
 
     def relevance(self, scores: np.ndarray) -> np.ndarray:
         """Return scores of this model, (n,), on the scale from 0 to 1: raw ones become their sigmoid."""

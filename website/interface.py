@@ -88,7 +88,7 @@ def _body(content: Schema, schemas: Schema) -> Iterator[str]:
 
 
 def _answers(responses: Schema) -> Iterator[str]:
-    good = responses["200"]
+    good = next(response for status, response in responses.items() if status.startswith("2"))
     media = next(iter(good.get("content", {}).values()), {})
     shape = _value(media.get("schema", {})) if "schema" in media else "text"
     yield f"Answer: {shape}.\n" if media else "Answer: no body.\n"
@@ -99,7 +99,7 @@ def _answers(responses: Schema) -> Iterator[str]:
         yield _code("Example of an answer", example)
     yield "| status | when |\n|---|---|"
     for status, response in sorted(responses.items()):
-        if status != "200":
+        if not status.startswith("2"):
             yield f"| {status} | {_one_line(response['description'])} |"
     yield ""
 

@@ -28,6 +28,9 @@ EXACT = 4
 ATTRACTION = (0.02, 0.1, 0.2, 0.4, 0.8)
 """The chance that a user who sees a title clicks it, by its grade. The title at rank k is seen with 1/k."""
 
+RETRIED = (429, 503)
+"""Statuses of a busy service, and of one that is starting."""
+
 REPORT_USERS = 100
 """One line is printed for so many users."""
 
@@ -46,24 +49,27 @@ def pages() -> list[tuple[str, Page]]:
 
 
 def post(url: str, body: dict[str, Any]) -> Any:
-    """Send JSON and return the answer's; wait and retry if the service is busy."""
-    headers = {
-        "content-type": "application/json",
-        "authorization": f"Bearer {os.environ['HEADROOM_API_KEY']}",
-    }
+    """Send JSON and return the answer's; wait and retry if the service is busy. Raises OSError."""
+    headers = {"content-type": "application/json"}
+    key = os.environ.get("HEADROOM_API_KEY")
+    if key:
+        headers["authorization"] = f"Bearer {key}"
     while True:
         try:
             request = urllib.request.Request(url, json.dumps(body).encode(), headers)
             with urllib.request.urlopen(request) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            if error.code != 429:
-                raise
+            if error.code not in RETRIED:
+                raise OSError(f"{error.code}: {error.read().decode()}") from None
             time.sleep(int(error.headers["retry-after"]))
 
 
-def visit(url: str, number: int, asked: list[tuple[str, Page]]) -> None:
-    """Ask one query as one user, and send what the user does with the list; nothing without an experiment."""
+def visit(url: str, number: int, asked: list[tuple[str, Page]]) -> bool:
+    """Ask one query as one user, and send what the user does with the list.
+
+    Return whether the user is in an experiment; if not, nothing is sent.
+    """
     chance = random.Random(number)
     query, page = chance.choice(asked)
     unit = f"user-{number}"
@@ -71,7 +77,7 @@ def visit(url: str, number: int, asked: list[tuple[str, Page]]) -> None:
     answer = post(f"{url}/v1/score", body)
     assignment = answer.get("assignment")
     if assignment is None:
-        return
+        return False
     shown = sorted(answer["results"], key=lambda result: -result["score"])
     indices = [result["index"] for result in shown]
     event = {"experiment": assignment["experiment"], "unit": unit, "time": time.time()}
@@ -94,6 +100,7 @@ def visit(url: str, number: int, asked: list[tuple[str, Page]]) -> None:
         ]
     if events:
         post(f"{url}/v1/outcomes", {"outcomes": events})
+    return True
 
 
 def main() -> None:
@@ -102,13 +109,21 @@ def main() -> None:
     users = int(sys.argv[2])
     asked = pages()
     began = time.monotonic()
+    exposed = 0
     with ThreadPoolExecutor(2) as threads:
         visits = threads.map(lambda number: visit(url, number, asked), range(users))
-        for done, _ in enumerate(visits, start=1):
+        for done, is_exposed in enumerate(visits, start=1):
+            exposed += is_exposed
             if done % REPORT_USERS == 0 or done == users:
                 left = round((time.monotonic() - began) * (users - done) / done)
-                print(f"{done} of {users} users have asked a query; {left} s left", flush=True)
+                print(
+                    f"{done} of {users} users have asked a query, {exposed} in an experiment; {left} s left",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except OSError as error:
+        sys.exit(f"{sys.argv[1]}: {error}")

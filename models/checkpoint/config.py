@@ -13,6 +13,7 @@ from headroom.models.checkpoint.families import FAMILIES, family_of
 from headroom.models.checkpoint.fields import (
     Fields,
     check,
+    finite_floats,
     need,
     positive_float,
     positive_int,
@@ -96,6 +97,7 @@ def parse_config(raw: Fields, label_order: Sequence[str] | None = None) -> Model
         kept_heads=_kept_heads(raw, shape),
         widths=_widths(ours.get("intermediate_sizes"), shape),
         temperature=positive_float(ours.get("temperature", 1.0), "headroom.temperature"),
+        bias=_bias(ours.get("bias"), order),
         score_activation="softmax" if len(labels) > 1 else _score_activation(raw, shape),
         int8=_is_int8(ours.get("quantization"), raw.get("quantization_config")),
     )
@@ -136,6 +138,15 @@ def _widths(sizes: Any, shape: ModelConfig) -> tuple[int, ...]:
     wanted = f"it must hold a number from 1 to {maximum} for each layer"
     need(is_right, "headroom.intermediate_sizes", sizes, wanted)
     return widths
+
+
+def _bias(stored: Any, order: Sequence[int]) -> tuple[float, ...]:
+    """Return what is added to calibrated logits, least relevant first. stored: `headroom.bias`, one number
+    per label id; None: nothing is added. order: the id of each label."""
+    if stored is None:
+        return (0.0,)
+    by_id = finite_floats(stored, "headroom.bias", len(order))
+    return tuple(by_id[label] for label in order)
 
 
 def _is_int8(ours: Any, foreign: Any) -> bool:

@@ -56,6 +56,16 @@ def positive_float(value: Any, name: str) -> float:
     return float(value)
 
 
+def finite_floats(value: Any, name: str, count: int) -> tuple[float, ...]:
+    """Return the value of the field `name`, a list of `count` finite numbers."""
+    numbers = value if isinstance(value, list) else []
+    is_right = len(numbers) == count and all(
+        isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) for one in numbers
+    )
+    need(is_right, name, value, f"it must be a list of {count} finite numbers, one per label")
+    return tuple(float(one) for one in numbers)
+
+
 def choice(raw: Fields, name: str, known: Iterable[Any], default: Any = None) -> Any:
     """Return a field that has one of the known values. default: its value if it is missing."""
     value = raw.get(name, default)

@@ -70,6 +70,7 @@ class ModelConfig:
     kept_heads: NumbersByLayer = ()  # original numbers of the heads that each layer still has
     widths: tuple[int, ...] = ()  # the units of each layer
     temperature: float = 1.0  # logits are divided by it before the softmax (or the sigmoid)
+    bias: tuple[float, ...] = (0.0,)  # one per label, is added after that; a single one holds for all
     score_activation: ScoreActivation = "softmax"  # of one label: sigmoid, or identity for raw scores
     int8: bool = False  # the layers' products have 8-bit weights and inputs (`headroom quantize` wrote it)
     gated: bool = False  # inner activations are multiplied by the output of a further map, `gate`

@@ -12,7 +12,7 @@ import typer
 from headroom import ModelError
 from headroom.models.checkpoint.config import read_config, read_stored_masks
 from headroom.models.checkpoint.hub import locate
-from headroom.models.commands import options
+from headroom.models.commands import cut, options
 from headroom.models.commands.terminal import scored
 from headroom.models.files import Json
 from headroom.models.quality.labelled import Columns, read_labelled
@@ -31,12 +31,19 @@ Masks = Annotated[
     typer.Option(metavar="<str>", help=f"Mask to compare: {options.FORMS}; repeat it for several."),
 ]
 Out = Annotated[Path | None, typer.Option(help="Directory for report.html and report.json.")]
+Precision = Annotated[
+    float | None,
+    typer.Option(min=0.01, max=1.0, help="Find the lowest min_score whose results have this precision."),
+]
+Threshold = Annotated[float | None, typer.Option(help="Say which precision and recall this min_score has.")]
 Variant = Annotated[
     str | None,
     typer.Option(
         help="Variant of the config file, compared with `full`; a cascade with its last stage alone."
     ),
 ]
+
+_INDENT = orjson.OPT_INDENT_2
 
 
 def command(
@@ -49,7 +56,10 @@ def command(
     title_column: options.TitleColumn = "title",
     grade_column: options.GradeColumn = "grade",
     delimiter: options.Delimiter = ",",
-    resamples: Annotated[int, typer.Option(min=100, max=100_000, help="Bootstrap resamples.")] = 2000,
+    precision: Precision = None,
+    threshold: Threshold = None,
+    relevant: options.Relevant = None,
+    resamples: options.Resamples = 2000,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     out: Out = None,
@@ -62,14 +72,24 @@ def command(
     word overlap and BM25. Several models and masks are compared with each other, paired. With --out, also
     writes a report with each grade's calibration, confusion matrices and the worst queries.
 
+    With --precision or --threshold, says instead what a cut at a score keeps: the `min_score` of requests.
+
     Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned20 --out runs/evaluation
+
+    Example: headroom evaluate --data data/sample/test.jsonl.gz --precision 0.9
     """
     models = model or []
     _check_options(models, mask, variant, config)
-    from headroom.models.commands import evaluate_report
+    columns = Columns(query_column, title_column, grade_column, delimiter)
+    wanted = cut.Wanted(precision, threshold, relevant)
+    if wanted.is_cut:
+        _check_one_side(models, mask or [], variant, out)
+        network = options.Network((*models, None)[0], None, None, (*(mask or ()), None)[0], device, dtype)
+        document = cut.measure(wanted, network, data, columns, resamples)
+        print(orjson.dumps(document, option=_INDENT).decode() if as_json else cut.as_text(document))
+        return
     from headroom.models.quality.comparison import compare_sides
 
-    columns = Columns(query_column, title_column, grade_column, delimiter)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # before the work, because it may fail
     if variant is None:
@@ -84,10 +104,17 @@ def command(
         **compare_sides(judged.sides, judged.pairs, resamples=resamples),
         "stages": judged.stages or None,
     }
+    _show(document, judged.labels, out, as_json=as_json)
+
+
+def _show(document: Json, labels: Sequence[str], out: Path | None, *, as_json: bool) -> None:
+    """Print the results, and write the report if there is a directory for it."""
+    from headroom.models.commands import evaluate_report
+
     if out is not None:
-        evaluate_report.write(out, document, judged.labels)
+        evaluate_report.write(out, document, labels)
     if as_json:
-        print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps(document, option=_INDENT).decode())
         return
     print(evaluate_report.as_text(document))
     if out is not None:
@@ -106,6 +133,18 @@ def _check_options(
         raise typer.BadParameter("a variant is of one model", param_hint="--model")
     if len(set(models)) < len(models):
         raise typer.BadParameter("one model is given twice", param_hint="--model")
+
+
+def _check_one_side(
+    models: Sequence[str], masks: Sequence[str], variant: str | None, out: Path | None
+) -> None:
+    """Raise BadParameter if a cut is asked for with options that it does not take."""
+    given = {"--variant": variant, "--out": out, "--model": models[1:], "--mask": masks[1:]}
+    for name, value in given.items():
+        if value:
+            what = "more than one" if name in ("--model", "--mask") else "it"
+            hint = f"--precision and --threshold do not take {what}"
+            raise typer.BadParameter(hint, param_hint=name)
 
 
 def grade(
@@ -155,4 +194,7 @@ def _labels_and_masks(
 def check_graded(name: str, is_graded: bool) -> None:
     """Raise ModelError if a model gives one score and no grades."""
     if not is_graded:
-        raise ModelError(f"{name} gives one score and no grades; evaluate needs a graded classifier")
+        raise ModelError(
+            f"{name} gives one score and no grades; evaluate needs a graded classifier, or --precision or "
+            "--threshold"
+        )

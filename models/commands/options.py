@@ -21,8 +21,13 @@ from headroom.models.masks.grammar import HOLDS
 
 if TYPE_CHECKING:
     from headroom import Classifier, HeadMask
+    from headroom.models.checkpoint.config import ModelConfig
     from headroom.models.quality.comparison import Side
     from headroom.models.quality.labelled import Columns, LabelledPair
+
+
+HIGHEST_GRADE = 100
+"""Of files that judge a one-label model with `--relevant`."""
 
 
 def one_character(value: str) -> str:
@@ -41,6 +46,15 @@ GradeColumn = Annotated[
 Delimiter = Annotated[
     str, typer.Option(callback=one_character, help="The character between the cells of csv files.")
 ]
+Relevant = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=HIGHEST_GRADE,
+        help="The lowest grade that counts as relevant.  [default: the highest grade; 1 if the model has one "
+        "label]",
+    ),
+]
 NewDirectory = Annotated[Path, typer.Option(help="Directory to write; it must be empty or new.")]
 Model = Annotated[
     str | None,
@@ -56,6 +70,7 @@ Config = Annotated[
 Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option(help="Number format: auto, float32, bfloat16 or float16.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of every random draw.")]
+Resamples = Annotated[int, typer.Option(min=100, max=100_000, help="Bootstrap resamples.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 FORMS = "a spec such as 6-11.* or @pruned20, a JSON form, or a .json file such as a study's mask.json"
@@ -109,3 +124,24 @@ def read_form(value: str) -> str | Json:
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(reading_problem("--mask" if is_form else text, error)) from None
     return form
+
+
+def read_judged(
+    path: Path, config: ModelConfig, columns: Columns, relevant: int | None
+) -> tuple[list[LabelledPair], int]:
+    """Return the pairs of a file and the lowest grade that counts as relevant.
+
+    relevant: the value of `--relevant`. A one-label model's pairs have the grades 0 and 1, or with
+    `--relevant` any from 0 to HIGHEST_GRADE. Raises ModelError as `read_labelled` does; BadParameter if the
+    model has no such grade.
+    """
+    from headroom.models.quality.labelled import read_labelled
+
+    if not config.is_graded:
+        grades = 2 if relevant is None else HIGHEST_GRADE + 1
+        return read_labelled(path, grades=grades, columns=columns), relevant or 1
+    highest = len(config.labels) - 1
+    if relevant is not None and relevant > highest:
+        raise typer.BadParameter(f"the model's grades are 0 to {highest}", param_hint="--relevant")
+    pairs = read_labelled(path, grades=len(config.labels), labels=config.labels, columns=columns)
+    return pairs, relevant or highest

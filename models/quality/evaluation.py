@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from headroom.models.arrays import Floats, Ints
+from headroom.models.files import Json
 from headroom.models.quality import bootstrap, metrics
 from headroom.models.quality.bootstrap import (
     MIN_QUERIES,
@@ -31,7 +32,12 @@ from headroom.models.quality.metrics import CUTOFF, dcg, gain, ndcg10
 if TYPE_CHECKING:
     from headroom.models.classifier import Scores
 
-RANGES = {"qwk": (-1.0, 1.0), "spearman": (-1.0, 1.0), "query_spearman": (-1.0, 1.0)}
+RANGES = {
+    "qwk": (-1.0, 1.0),
+    "spearman": (-1.0, 1.0),
+    "query_spearman": (-1.0, 1.0),
+    "log_loss": (0.0, float("inf")),
+}
 """The range of a metric; 0 to 1 for any other."""
 
 CLUSTERS = 1000
@@ -43,6 +49,9 @@ _NO_SPREAD = 1e-9
 
 _BINS = 15
 """How many bins of equal width the calibration error sorts the likeliest grades' probabilities into."""
+
+_SMALLEST = 1e-9
+"""Probabilities below this count as this in the log loss."""
 
 _CHUNK = 256  # resamples at a time; Spearman needs (chunk, pairs) numbers
 
@@ -111,6 +120,45 @@ class Evaluation:
         pairs = counts @ np.bincount(self._cluster_of, minlength=self.clusters)
         metrics["ece"] = np.abs(counts @ gaps).sum(1) / _positive(pairs)
         return metrics
+
+    def reliability(self, counts: Floats) -> dict[str, Floats]:
+        """Return how far probabilities are from shares on resamples, as `resampled` does.
+
+        classwise_ece: the calibration error of each grade's probability, averaged over the grades (Kull et
+        al. 2019, https://arxiv.org/abs/1910.12656); of two grades, that of P(relevant). log_loss: the mean
+        negative log-likelihood, probabilities at least 10⁻⁹.
+        """
+        pairs = _positive(counts @ np.bincount(self._cluster_of, minlength=self.clusters))
+        errors = np.zeros(len(counts))
+        for grade in range(self.grades):
+            probabilities = self.probabilities[:, grade]
+            bins = np.minimum((probabilities * _BINS).astype(np.int64), _BINS - 1)
+            gaps = np.zeros((self.clusters, _BINS))
+            np.add.at(gaps, (self._cluster_of, bins), probabilities - (self.truth == grade))
+            errors += np.abs(counts @ gaps).sum(1) / pairs
+        of_truth = self.probabilities[np.arange(len(self.truth)), self.truth]
+        losses = -np.log(np.maximum(of_truth, _SMALLEST))
+        of_cluster = np.bincount(self._cluster_of, losses, self.clusters)
+        return {"classwise_ece": errors / self.grades, "log_loss": counts @ of_cluster / pairs}
+
+    def reliability_bins(self, grade: int, bins: int = 10) -> list[Json]:
+        """Return the reliability diagram of a grade's probability: each bin with pairs, its ends, the number
+        of pairs, their mean probability and the share that has the grade."""
+        probabilities = self.probabilities[:, grade]
+        bin_of = np.minimum((probabilities * bins).astype(np.int64), bins - 1)
+        table: list[Json] = []
+        for index in np.unique(bin_of).tolist():
+            rows = bin_of == index
+            table.append(
+                {
+                    "low": index / bins,
+                    "high": (index + 1) / bins,
+                    "pairs": int(rows.sum()),
+                    "probability": float(probabilities[rows].mean()),
+                    "share": float((self.truth[rows] == grade).mean()),
+                }
+            )
+        return table
 
     def of_grades(self, counts: Floats) -> dict[str, Floats]:
         """Return the metrics of `metrics.NAMES` alone, which take a fraction of the time."""

@@ -1,5 +1,6 @@
 """Reads labelled query–title pairs from csv, tsv, jsonl and parquet files."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,11 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 def query_key(query: str) -> str:
     """Return a text that is the same for queries that differ only in capitals and spaces."""
     return " ".join(query.casefold().split())
+
+
+def digest(query: str) -> bytes:
+    """Return what queries are sorted by before they are split: every run splits them alike."""
+    return hashlib.sha256(query.encode()).digest()
 
 
 def _grades_by_name(grades: int, labels: Sequence[str]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from headroom.models.checkpoint.hub import locate
 from headroom.models.checkpoint.tokenizer import load_tokenizer
 from headroom.models.cores import check_device_name
 from headroom.models.errors import ModelError
-from headroom.models.quality.labelled import DEFAULT, Columns, LabelledPair, query_key, read_labelled
+from headroom.models.quality.labelled import DEFAULT, Columns, LabelledPair, digest, query_key, read_labelled
 
 log = logging.getLogger(__name__)
 
@@ -111,11 +111,6 @@ def _fingerprint(options: Options, base: Path) -> dict[str, str]:
                 fingerprint[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
     fingerprint[f"content of {base}"] = digest_of(base)
     return fingerprint
-
-
-def digest(query: str) -> bytes:
-    """Return what queries are sorted by before they are split: every run splits them alike."""
-    return hashlib.sha256(query.encode()).digest()
 
 
 def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]]:

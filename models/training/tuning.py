@@ -33,8 +33,8 @@ from headroom.models.files import Json, write_whole
 from headroom.models.learner import Learner
 from headroom.models.quality.bootstrap import resample
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
-from headroom.models.quality.labelled import LabelledPair, query_key
-from headroom.models.training.job import FINGERPRINT, Options, TrainingRun, digest
+from headroom.models.quality.labelled import LabelledPair, digest, query_key
+from headroom.models.training.job import FINGERPRINT, Options, TrainingRun
 from headroom.models.training.loop import (
     Batch,
     Progress,
@@ -286,17 +286,21 @@ def keep_if_best(file: Path, model: Learner, key: tuple[float, float], epoch: in
 def start(base: Path, labels: Sequence[str], seed: int) -> Learner:
     """Return a checkpoint's model before training. What a plain encoder lacks of a classifier is random.
 
-    The checkpoint's order of labels and its temperature are folded into its last layer, so that training goes
-    on from the probabilities that the checkpoint serves.
+    The checkpoint's order of labels and its calibration are folded into its last layer, so that training goes
+    on from the probabilities that the checkpoint serves; a decoder's last layer has no bias to take one up.
     """
     torch.manual_seed(seed)
     config = read_config(base)
     raw = read_raw(base)
-    graded = replace(config, labels=tuple(labels), label_order=tuple(range(len(labels))), temperature=1.0)
+    graded = replace(
+        config, labels=tuple(labels), label_order=tuple(range(len(labels))), temperature=1.0, bias=(0.0,)
+    )
     tensors = read_tensors(base, graded, new_classifier=True)
     if len(config.labels) == len(labels):
         for name in {"classifier.weight", "classifier.bias"} & tensors.keys():
             tensors[name] = tensors[name].float()[list(config.label_order)] / config.temperature
+        if "classifier.bias" in tensors:
+            tensors["classifier.bias"] += torch.tensor(config.bias)
 
     def rate(*names: str) -> float:
         for name in names:
@@ -329,7 +333,7 @@ def finish(run: TrainingRun, model: Learner, metrics: Json) -> Json:
     draft = options.work / "checkpoint"
     shutil.rmtree(draft, ignore_errors=True)
     ours = read_raw(run.base).get("headroom") or {}
-    ours = {name: value for name, value in ours.items() if name != "label_order"}
+    ours = {name: value for name, value in ours.items() if name not in ("label_order", "bias")}
     write_learner(draft, model, run.base, headroom={**ours, "temperature": metrics["temperature"]})
     written = orjson.dumps(metrics, option=orjson.OPT_INDENT_2)  # an undefined figure becomes null
     (draft / "metrics.json").write_bytes(written + b"\n")

@@ -4,12 +4,14 @@ The outermost layer gives each request its id, and times and counts it. The inne
 leaves it but answers.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import time
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -45,6 +47,9 @@ from headroom.service.errors import (
 from headroom.service.observe.access_log import AccessLog, Record, current
 from headroom.service.observe.metrics import Metrics
 
+if TYPE_CHECKING:
+    from headroom.service.observe.traces import Traces
+
 API_VERSION = "1"
 
 logger = logging.getLogger("headroom.api")
@@ -71,8 +76,8 @@ class _App(FastAPI):
         return complete(super().openapi(), self.state.settings)
 
 
-def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
-    """The service's HTTP side, without a model.
+def create_app(settings: Settings, metrics: Metrics, traces: Traces | None = None) -> FastAPI:
+    """The service's HTTP side, without a model. traces: take a span of each request.
 
     Set `app.state.backend` to a `Replica` when it is up, and back to None when it no longer is; meanwhile
     requests get 503 with Retry-After. The app has no lifespan of its own.
@@ -106,7 +111,7 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
             allow_headers=["*"],
             expose_headers=_EXPOSED_HEADERS,
         )
-    app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics)
+    app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics, traces=traces)
     return app
 
 
@@ -139,14 +144,15 @@ async def _validation_error(_: Request, error: Exception) -> Response:
 
 
 class RequestMiddleware:
-    """The outermost layer: gives each request its id, and times, counts and logs its answer.
+    """The outermost layer: gives each request its id, and times, counts, logs and traces its answer.
 
     HEAD is answered as GET without the body.
     """
 
-    def __init__(self, app: ASGIApp, *, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, settings: Settings, metrics: Metrics, traces: Traces | None) -> None:
         self.app = app
         self.metrics = metrics
+        self.traces = traces
         self.access_log = AccessLog(settings.access_log)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -154,12 +160,12 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
             return
         arrived = time.monotonic()
-        given = (value for name, value in scope["headers"] if name == b"x-request-id")
-        request_id = next((str(value, "ascii") for value in given if SAFE_REQUEST_ID.fullmatch(value)), None)
-        record = self.access_log.start(scope, request_id or uuid.uuid4().hex)
+        record = self.access_log.start(scope, _request_id(scope))
+        end_span = None if self.traces is None else self.traces.start(scope, record)
         is_head = scope["method"] == "HEAD"
+        scope = {**scope, "path": _tidied(scope)}
         if is_head:
-            scope = {**scope, "method": "GET"}
+            scope["method"] = "GET"
         scope.setdefault("state", {})["arrived"] = arrived
 
         async def send_with_headers(message: Message) -> None:
@@ -185,8 +191,30 @@ class RequestMiddleware:
         finally:
             status = record.status or InternalError.status
             seconds = time.monotonic() - arrived
-            self.metrics.request(_route(scope), status, seconds)
+            route = _route(scope)
+            self.metrics.request(route, status, seconds)
             self.access_log.finish(record, status=status, seconds=seconds)
+            if end_span is not None:
+                end_span(None if route == UNMATCHED else route, status)
+
+
+def _request_id(scope: Scope) -> str:
+    """Return the caller's id of a request, if it is safe to repeat, else a new one."""
+    given = (value for name, value in scope["headers"] if name == b"x-request-id")
+    request_id = next((str(value, "ascii") for value in given if SAFE_REQUEST_ID.fullmatch(value)), None)
+    return request_id or uuid.uuid4().hex
+
+
+def _tidied(scope: Scope) -> str:
+    """Return the path as the routes have it: `/v1/rerank` for `//v1/rerank/`.
+
+    Base URLs that end in a slash give such paths. `/docs/` stays: the page's links are relative to `/docs`.
+    """
+    path = str(scope["path"])
+    if "//" not in path and not path.endswith("/"):
+        return path
+    tidied = "/" + "/".join(part for part in path.split("/") if part)
+    return f"{tidied}/" if tidied in (scope.get("root_path"), DOCS_PATH) else tidied
 
 
 class CORS(CORSMiddleware):
@@ -250,6 +278,7 @@ class Gate:
     ) -> None:
         """Count an error and answer it."""
         known = as_service_error(error)
+        record.error = known.type
         if known.shed is not None:
             _count_shed(known.shed, record, self.metrics)
         if known.status == InternalError.status:

@@ -73,7 +73,7 @@ class TeiError:
 @documented
 @dataclass(slots=True)
 class OipError:
-    """Every answer of the Open Inference Protocol that is not a success."""
+    """An error of the Open Inference Protocol, or as Weaviate's module reads it."""
 
     error: str
     """One sentence."""
@@ -120,7 +120,7 @@ def _tei(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
 
 
 def _oip(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
-    """Write an answer as the Open Inference Protocol says; wrong fields get 400."""
+    """Write an answer as the Open Inference Protocol and Weaviate have it; wrong fields get 400."""
     status = 400 if error.status == InvalidRequest.status else answer.status
     return ErrorResponse(status, {"error": error.message}, answer.headers)
 
@@ -146,11 +146,12 @@ OURS = ErrorShape(lambda _, answer: answer, Error, (*STATUSES, 422))
 RERANK = ErrorShape(_rerank, RerankError, STATUSES)
 TEI = ErrorShape(_tei, TeiError, (*STATUSES, 422, 424))
 OIP = ErrorShape(_oip, OipError, STATUSES)
+WEAVIATE = OIP
 OFREP = ErrorShape(_ofrep, OfrepError, (*STATUSES, 404))
-_FLAG_PATH = re.compile(r"/ofrep/v1/evaluate/flags/([^/]+)")
+_FLAG_PATH = re.compile(r"/ofrep/v1/evaluate/flags/(.+)", re.DOTALL)
 _BY_PATH: tuple[tuple[re.Pattern[str], ErrorShape], ...] = (
     # Also where a client's base URL is wrong: /v1/v2/rerank.
-    (re.compile(r"(?!/v2/models/).*/rerank/?"), RERANK),
+    (re.compile(r"(?!/v2/models/).*/rerank(ing)?/?"), RERANK),
     (re.compile(r"/|/(predict|info|health|ping)/?"), TEI),
     (re.compile(r"/v2(/.*)?"), OIP),
 )
@@ -172,9 +173,18 @@ def use_shape(scope: MutableMapping[str, Any], shape: ErrorShape) -> None:
 
 def to_shaped_response(error: BaseException, scope: Mapping[str, Any]) -> ErrorResponse:
     """Return the HTTP answer for any exception of a request, in the shape that its client reads."""
-    shape = scope.get("state", {}).get(_CHOSEN) or shape_of(scope["path"], scope.get("method", "GET"))
+    method = scope.get("method", "GET")
+    shape = scope.get("state", {}).get(_CHOSEN) or shape_of(scope["path"], method)
+    if shape is RERANK and _is_from_weaviate(scope):
+        shape = WEAVIATE
     answer: ErrorResponse = shape.write(as_service_error(error), to_response(error))
     return answer
+
+
+def _is_from_weaviate(scope: Mapping[str, Any]) -> bool:
+    """Return whether this is Weaviate's request: at its path, no other client sends no Content-Type."""
+    is_typed = any(name.lower() == b"content-type" for name, _ in scope["headers"])
+    return scope["path"].strip("/") == "rerank" and scope.get("method") == "POST" and not is_typed
 
 
 def json_response(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -20,6 +20,8 @@ from headroom.service.errors import Forbidden
 from headroom.service.observe.access_log import current
 
 OPEN_PATHS = pages.PATHS | {
+    "/.well-known/live",
+    "/.well-known/ready",
     "/health",
     "/health/live",
     "/health/ready",

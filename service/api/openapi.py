@@ -79,7 +79,7 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             for status, response in operation["responses"].items():
-                if status != "200":  # the errors of /metrics are JSON, too
+                if not status.startswith("2"):  # the errors of /metrics are JSON, too
                     (content,) = response["content"].values()
                     response["content"] = {"application/json": content}
             if method == "get" and path in OPEN_PATHS:

@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import RedirectResponse
 from starlette.datastructures import Headers
 
 from headroom.service.api import bundle
@@ -130,8 +131,14 @@ def add_pages(app: FastAPI) -> None:
     """Add both pages and the files that they load."""
     app.add_api_route("/playground/facts", _facts, include_in_schema=False)
     app.add_api_route("/playground/history", _history, include_in_schema=False)
+    app.add_api_route(f"{DOCS_PATH}/", _to_docs, include_in_schema=False)
     for path in ("/", "/playground/{file:path}", "/docs", "/docs/{file}"):
         app.add_api_route(path, _serve, include_in_schema=False)
+
+
+async def _to_docs() -> Response:
+    """Send a browser to the address that the page's links are relative to."""
+    return RedirectResponse("../docs")
 
 
 async def _facts(request: Request) -> Response:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from headroom.service.api.body import parse, read
@@ -108,13 +109,15 @@ class PostRoute(APIRoute):
     here. Errors leave as exceptions, for `RequestMiddleware`.
 
     shapes: the kinds of bodies by the field that tells them from the others; the first one that is there
-    counts. default: the kind without any of the fields.
+    counts. default: the kind without any of the fields. untyped: the kind, without any of the fields, of a
+    body without a Content-Type that no browser sent; None: refused.
     """
 
     def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         assert self.body_field is not None
         self.default = RequestShape(self.body_field.field_info.annotation, endpoint)  # type: ignore[arg-type]
+        self.untyped: RequestShape | None = None
         self.shapes: dict[str, RequestShape] = {}
 
     @property
@@ -144,7 +147,8 @@ class PostRoute(APIRoute):
         scope = request.scope
         settings = request.settings
         value = await self.read_body(request, receive, hold)
-        shape = self.default
+        is_typed = bool(request.headers.get("content-type"))
+        shape = self.default if is_typed or self.untyped is None else self.untyped
         if self.shapes and isinstance(value, dict):
             shape = next((self.shapes[field] for field in self.shapes if field in value), shape)
         if shape.errors is not None:
@@ -175,8 +179,18 @@ class PostRoute(APIRoute):
 
     async def read_body(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> Any:
         """Return the JSON value of the body. hold: as `read` takes it. Raises ServiceError."""
-        content = await read(receive, request.headers, request.settings, hold)
+        takes_untyped = self.untyped is not None and not _is_from_browser(request.headers)
+        types = ("",) if takes_untyped else ()
+        content = await read(receive, request.headers, request.settings, hold, other_types=types)
         return parse(content, max_parts=request.settings.max_json_parts)
+
+
+def _is_from_browser(headers: Headers) -> bool:
+    """Return whether a browser sent a POST: it names the page in Origin, or how the page relates to us.
+
+    https://fetch.spec.whatwg.org, "Origin header"; https://www.w3.org/TR/fetch-metadata.
+    """
+    return "origin" in headers or "sec-fetch-site" in headers
 
 
 async def answer(work: Coroutine[Any, Any, T], receive: Receive, *, timeout_s: float) -> T:

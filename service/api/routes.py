@@ -19,6 +19,7 @@ from headroom.service.experiments import admin, report_page
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import OutcomeReceipt
 from headroom.service.experiments.export import Page, Source
+from headroom.service.experiments.fields import STORABLE
 from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
 from headroom.service.observe.metrics import CONTENT_TYPE, Metrics
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse
@@ -70,12 +71,12 @@ async def condense(request: Post, body: Annotated[CondenseRequest, Body()]) -> C
 
 async def outcomes(request: Post, body: Annotated[OutcomesRequest, Body()]) -> OutcomeReceipt:
     """Report what exposed units did. Answered when stored; on 503 send it again, nothing counts twice."""
-    return await request.backend.experiments.record([item.event() for item in body.outcomes])
+    return await request.backend.experiments.record(lambda: [item.event() for item in body.outcomes])
 
 
 async def ubi_events(request: Post, body: Annotated[UbiRequest, Body()]) -> OutcomeReceipt:
     """Report clicks on interleaved lists as User Behavior Insights 1.3 writes them. An array will do, too."""
-    return await request.backend.experiments.record([item.event() for item in body.events])
+    return await request.backend.experiments.record(lambda: [item.event() for item in body.events])
 
 
 async def start(request: Post, body: Annotated[StartRequest, Body()]) -> ExperimentDetail:
@@ -158,7 +159,7 @@ async def rows(
     request: Request,
     name: _Name,
     source: Annotated[Source, Query(description="What the rows are.")] = "exposures",
-    after: Annotated[str, Query(max_length=256, description="`next` of the page before.")] = "",
+    after: Annotated[str, STORABLE, Query(max_length=256, description="`next` of the page before.")] = "",
 ) -> Response:
     """A page of one experiment's rows, for a warehouse. Admin, if the service has keys."""
     key = request.scope["state"].get("key")
@@ -195,6 +196,10 @@ def add_routes(app: FastAPI) -> None:
         _post("/v1/condense", condense, CondenseResponse),
         _post("/v1/outcomes", outcomes, OutcomeReceipt, tag="experiments"),
         _post("/v1/ubi/events", ubi_events, OutcomeReceipt, tag="experiments"),
+        _act_on_experiment("ramp", ramp),
+        _act_on_experiment("ship", ship),
+        _act_on_experiment("rollback", rollback),
+        _act_on_experiment("stop", stop),
         _post(
             "/v1/experiments",
             start,
@@ -203,10 +208,6 @@ def add_routes(app: FastAPI) -> None:
             statuses=POST_ERRORS | errors(403, 409),
         )
         | {"status_code": 201},
-        _act_on_experiment("ramp", ramp),
-        _act_on_experiment("rollback", rollback),
-        _act_on_experiment("ship", ship),
-        _act_on_experiment("stop", stop),
         _get("/v1/experiments", experiments, ExperimentsView, tag="experiments"),
         _get("/v1/experiments/{name}", experiment, ExperimentDetail, tag="experiments", statuses=by_name),
         _get("/v1/experiments/{name}/rows", rows, Page, tag="experiments", statuses=by_name),

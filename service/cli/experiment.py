@@ -81,6 +81,8 @@ def report(
 
         write_whole(out, report_page.html(experiment).encode())
     show(experiment, as_json, analysed=True)
+    if out is not None and not as_json:
+        print(f"\n{out}")
 
 
 @app.command()
@@ -211,6 +213,8 @@ def call(
             f"no answer from {url}: {reason}; does it run there? --url names another"
         ) from None
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
+        if key:
+            raise RuntimeError("the service does not know this API key (--key, or HEADROOM_API_KEY)")
         raise RuntimeError("the service wants an API key: give it by --key, or in HEADROOM_API_KEY")
     try:
         document = answer.json()
@@ -265,6 +269,8 @@ def _heading(experiment: dict[str, Any]) -> str:
         status.append(f"rolled back: {', '.join(experiment['rolled_back'])}")
     if experiment["shipped"]:
         status.append(f"everybody gets {experiment['shipped']}")
+    elif experiment["status"] in ("stopped", "rolled_back"):
+        status.append("everybody gets the default")
     return f"{experiment['name']}: {', '.join(status)}"
 
 

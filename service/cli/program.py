@@ -6,7 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from headroom.loadtest.cli import app as load
-from headroom.models.commands import condense, evaluate, options, prune, quantize, study, train
+from headroom.models.commands import calibrate, condense, evaluate, options, prune, quantize, study, train
 from headroom.service.cli import choice, experiment, score, serve
 
 
@@ -57,6 +57,7 @@ app.command("serve")(serve.command)
 app.command("score")(score.command)
 app.command("train")(train.command)
 app.command("condense")(condense.command)
+app.command("calibrate")(calibrate.command)
 app.command("evaluate")(evaluate.command)
 app.command("study")(study.command)
 app.command("prune")(prune.command)

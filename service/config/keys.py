@@ -6,6 +6,7 @@ Instead of a key, an entry may hold `sha256:` and the key's SHA-256 digest in he
 only, so no repr, log, pickle or error message can show one.
 """
 
+import base64
 import contextlib
 import hashlib
 import hmac
@@ -107,6 +108,15 @@ def _digest(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
 
 
+def _password(credentials: bytes) -> bytes:
+    """Return the password in the credentials of Basic authentication (RFC 7617). Raises Unauthorized."""
+    try:
+        _, _, password = base64.b64decode(credentials, validate=True).partition(b":")
+    except ValueError:
+        raise Unauthorized from None
+    return password
+
+
 class KeyRing:
     """The keys that a replica accepts, and what is left of their rates.
 
@@ -127,13 +137,18 @@ class KeyRing:
     def authenticate(self, authorization: bytes | None) -> ApiKey:
         """Return the key in an `Authorization` header, compared in constant time.
 
+        It is a bearer token, or the password of `http://NAME:KEY@host`, which HTTP libraries send as Basic.
+
         Raises:
             Unauthorized: no header, another scheme, or a key that is not on the ring.
         """
         scheme, _, token = (authorization or b"").strip().partition(b" ")
-        if scheme.lower() != b"bearer":
+        token = token.strip()
+        if scheme.lower() == b"basic":
+            token = _password(token)
+        elif scheme.lower() != b"bearer":
             raise Unauthorized
-        presented = _digest(token.strip())
+        presented = _digest(token)
         matches = [key for key in self._keys if hmac.compare_digest(key.digest, presented)]
         if not matches:
             raise Unauthorized

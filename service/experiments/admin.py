@@ -66,7 +66,7 @@ def ramp(config: ExperimentConfig, standings: Standings, *, traffic: float) -> d
 def stop(config: ExperimentConfig, standings: Standings) -> dict[str, Any]:
     """End the experiment. This also undoes a `ship`."""
     standing = standings[config.name]
-    if standing.status == "stopped":
+    if standing.status == "stopped" and not standing.may_ship_again:
         raise _over(config, standing)
     return {"kind": "stop"}
 
@@ -143,14 +143,19 @@ class ExperimentAdmin:
         self._analysts = ThreadPoolExecutor(ANALYSES, thread_name_prefix="experiment-analysis")
         self._analyses: defaultdict[str, _Analysis] = defaultdict(_Analysis)
         self._recording = 0
+        self._refreshing = asyncio.Lock()
+        self._refreshed = -math.inf  # when the last reading began, on the ledger's monotonic clock
 
     def close(self) -> None:
         """End the threads once they have finished their current calls."""
         self._threads.shutdown(wait=False)
         self._analysts.shutdown(wait=False)
 
-    async def record(self, outcomes: Sequence[Outcome | SentClick]) -> OutcomeReceipt:
-        """Store outcomes and clicks. One that is stored already is counted as a duplicate."""
+    async def record(self, outcomes: Callable[[], Sequence[Outcome | SentClick]]) -> OutcomeReceipt:
+        """Store outcomes and clicks. One that is stored already is counted as a duplicate.
+
+        outcomes: returns them; called in a thread, because there may be many.
+        """
         if self._recording >= MAX_RECORDING_CALLS:
             raise DatabaseUnavailable(
                 message=f"{MAX_RECORDING_CALLS} calls with outcomes wait for the database; "
@@ -159,16 +164,19 @@ class ExperimentAdmin:
         ledger = self._ledger
         self._recording += 1
         try:
+            sent, has_unknown = await _in_thread(self._threads, lambda: self._look_up(outcomes()))
+            if has_unknown:
+                await self._refresh()
             return await _in_thread(
                 self._threads,
-                lambda: ledger.store.record_outcomes(outcomes, ledger.configs, ledger.clock()),
+                lambda: ledger.store.record_outcomes(sent, ledger.configs, ledger.clock()),
             )
         finally:
             self._recording -= 1
 
     async def rows(self, name: str, source: Source, after: str) -> bytes:
         """Return a page of an experiment's rows as JSON: `columns`, `rows`, and the `next` to go on after."""
-        self._config(name)
+        await self._find(name)
         store = self._ledger.store
 
         def read() -> bytes:
@@ -187,7 +195,7 @@ class ExperimentAdmin:
 
     async def show(self, name: str) -> ExperimentDetail:
         """Return one experiment with its log and its analysis, which is None while the database is down."""
-        config = self._config(name)
+        config = await self._find(name)
         try:
             report = await self._report(config)
         except DatabaseUnavailable:
@@ -206,7 +214,7 @@ class ExperimentAdmin:
         Somebody's next action is not in it, even if it is recorded before the answer goes out.
         """
         ledger = self._ledger
-        config = self._config(name)
+        config = await self._find(name)
         configs = ledger.configs
 
         def action(log: Log, started: Sequence[ExperimentConfig]) -> Action:
@@ -252,12 +260,30 @@ class ExperimentAdmin:
         view = self._view(config, standing, self._ledger.exposures(config.name))
         return ExperimentDetail(**values_of(view), history=history, report=None, preference=None)
 
-    def _config(self, name: str) -> ExperimentConfig:
+    def _look_up(self, sent: Sequence[Outcome | SentClick]) -> tuple[Sequence[Outcome | SentClick], bool]:
+        """Return what was sent, and whether some of it names an experiment that is not known here yet."""
+        names = {each.experiment for each in sent if each.experiment is not None}
+        return sent, any(self._ledger.config(name) is None for name in names)
+
+    async def _find(self, name: str) -> ExperimentConfig:
+        """Return an experiment, also one that another replica has just started. Raises NotFound."""
         config = self._ledger.config(name)
         if config is None:
+            await self._refresh()
+            config = self._ledger.config(name)
+        if config is None:
             names = ", ".join(config.name for config in self._ledger.configs) or "none"
-            raise NotFound(f"There is no experiment {name!r}; there is {names}.")
+            raise NotFound(f"There is no experiment {name!r} (known: {names}).")
         return config
+
+    async def _refresh(self) -> None:
+        """Read the database's state as of now. Calls that come while it is read share the next reading."""
+        asked = self._ledger.monotonic()
+        async with self._refreshing:
+            if self._refreshed < asked:
+                begun = self._ledger.monotonic()
+                await _in_thread(self._threads, self._ledger.refresh)
+                self._refreshed = begun
 
     async def _report(self, config: ExperimentConfig) -> Report:
         ledger = self._ledger

@@ -4,13 +4,13 @@ A click's impression says whose titles were shown where. It may not be stored ye
 written in the background; then the click waits in `early_clicks` until it is, for an hour at most.
 """
 
-import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, Select, and_, bindparam, delete, select, tuple_
 
 from headroom.service.experiments import tables
@@ -20,10 +20,17 @@ from headroom.service.experiments.interleaving import is_genuine
 from headroom.service.experiments.tables import clicks, early_clicks, impressions
 
 CHUNK = 100
-"""Clicks per transaction. The impressions of so many are read at once, each of up to some 100 KB."""
+"""Clicks per transaction."""
+
+ROWS_AT_ONCE = 10
+"""Impressions in memory at once."""
 
 WAIT_SECONDS = 3600.0
 """How long a click waits for its impression."""
+
+MAX_WAITING = 200
+"""Clicks that wait for one impression, at most. They cannot be checked before it is there, so a caller could
+send any number."""
 
 NOT_SHOWN = "-"
 
@@ -35,25 +42,41 @@ _OF_EARLY = [early_clicks.c[name] for name in SentClick.__slots__]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What an impression showed. The fields are those of `Impression`."""
+    """What an impression showed. `time`, `teams_by_index` and `places` are those of `Impression`.
 
+    by_id: the indices of the shown titles with an id, for the ids of the clicks that are looked at; None if
+        the request sent no ids.
+    """
+
+    time: float
     teams_by_index: str
     places: Sequence[int]
-    ids: Sequence[str] | None
+    by_id: Mapping[str, Sequence[int]] | None
 
     def index_of(self, click: SentClick) -> int | None:
         """Return the index of the clicked title in the request; None if the list did not show it.
 
-        If the request sent ids, a click's object id decides. Else its rank does.
+        If the request sent ids, a click's object id decides; of several titles with this id, the rank does.
+        Else the rank decides alone.
         """
         index = click.index
-        if index is None and click.object_id is not None and self.ids is not None:
-            index = next((place for place in self.places if self.ids[place] == click.object_id), None)
-        elif index is None and click.rank is not None and 1 <= click.rank <= len(self.places):
-            index = self.places[click.rank - 1]
+        if index is None:
+            at_rank = None
+            if click.rank is not None and 1 <= click.rank <= len(self.places):
+                at_rank = self.places[click.rank - 1]
+            alike = self.with_id(click)
+            index = at_rank if alike is None or at_rank in alike else None
+            if alike is not None and len(alike) == 1:
+                index = alike[0]
         if index is None or not 0 <= index < len(self.teams_by_index):
             return None
         return None if self.teams_by_index[index] == NOT_SHOWN else index
+
+    def with_id(self, click: SentClick) -> Sequence[int] | None:
+        """Return the shown titles that a click's object id names; None if no ids are compared."""
+        if click.object_id is None or self.by_id is None:
+            return None
+        return self.by_id.get(click.object_id, ())
 
 
 @dataclass(slots=True)
@@ -88,20 +111,25 @@ def record(db: Connection, sent: Mapping[int, SentClick], now: float) -> Recorde
     sent: by number, at most CHUNK, each with its experiment. now: seconds since the epoch.
     """
     keys = {(str(click.experiment), click.impression) for click in sent.values()}
-    shown = _shown(db, keys)
     waiting = _early(db, keys)
-    _move(db, [click for click in waiting if _key(click) in shown], shown)
+    shown = _shown(db, [*sent.values(), *waiting])
+    _move(db, [click for click in waiting if _key(click) in shown], shown, now)
     ready: dict[int, Click] = {}
     early: dict[int, SentClick] = {}
+    numbers_waiting = Counter(map(_key, waiting))
     unknown: list[UnknownOutcome] = []
     for number, click in sent.items():
         title_list = shown.get(_key(click))
-        if title_list is None:
+        if title_list is None and numbers_waiting[_key(click)] >= MAX_WAITING:
+            message = f"impression {click.impression!r} is not stored, and {MAX_WAITING} clicks wait for it"
+            unknown.append(UnknownOutcome(number, click.id, "impression", message))
+        elif title_list is None:
+            numbers_waiting[_key(click)] += 1
             early[number] = click
         elif (index := title_list.index_of(click)) is None:
             unknown.append(UnknownOutcome(number, click.id, "index", _not_shown(click, title_list)))
         else:
-            ready[number] = _click(click, index)
+            ready[number] = _click(click, index, title_list, now)
     known = {_title(click) for click in waiting if _key(click) not in shown}
     return Recorded(_add(db, ready) | _add_early(db, early, known, now), unknown)
 
@@ -119,7 +147,7 @@ def settle(db: Connection, now: float) -> tuple[int, int]:
     title that was not shown.
     """
     ready = [SentClick(*row) for row in db.execute(_ready().limit(CHUNK))]
-    unseen = _move(db, ready, _shown(db, set(map(_key, ready))))
+    unseen = _move(db, ready, _shown(db, ready), now)
     expired = delete(early_clicks).where(early_clicks.c.received < now - WAIT_SECONDS)
     dropped = db.execute(expired).rowcount
     return len(ready) + dropped, unseen + dropped
@@ -142,7 +170,12 @@ def _title(click: SentClick) -> tuple[object, ...]:
     return click.experiment, click.impression, click.metric, click.index, click.rank, click.object_id
 
 
-def _click(click: SentClick, index: int) -> Click:
+def _click(click: SentClick, index: int, shown: Shown, now: float) -> Click:
+    """Return the click on a title.
+
+    No user clicks before the list is shown or after the click is sent. So a user's wrong clock makes no click
+    count at another time, and none is kept for ever, or deleted at once.
+    """
     return Click(
         experiment=str(click.experiment),
         id=click.id,
@@ -151,24 +184,39 @@ def _click(click: SentClick, index: int) -> Click:
         impression=click.impression,
         index=index,
         value=click.value,
-        time=click.time,
+        time=max(shown.time, min(click.time, now)),
     )
 
 
-def _shown(db: Connection, keys: Iterable[ImpressionKey]) -> dict[ImpressionKey, Shown]:
-    """Return the stored ones of some impressions."""
-    ids: defaultdict[str, list[str]] = defaultdict(list)
-    for experiment, impression in keys:
-        ids[experiment].append(impression)
+def _shown(db: Connection, sent: Iterable[SentClick]) -> dict[ImpressionKey, Shown]:
+    """Return the stored ones of the impressions of clicks."""
+    object_ids: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for click in sent:
+        of_impression = object_ids[str(click.experiment)][click.impression]
+        if click.object_id is not None:
+            of_impression.add(click.object_id)
     shown = {}
-    for experiment, of_experiment in ids.items():
+    for experiment, by_impression in object_ids.items():
         query = select(impressions).where(
-            impressions.c.experiment == experiment, impressions.c.id.in_(of_experiment)
+            impressions.c.experiment == experiment, impressions.c.id.in_(by_impression)
         )
-        for row in db.execute(query):
-            sent_ids = None if row.ids is None else json.loads(row.ids)
-            shown[experiment, row.id] = Shown(row.teams_by_index, json.loads(row.places), sent_ids)
+        # Row by row: the ids of one impression may take 1 MB.
+        for row in db.execute(query.execution_options(yield_per=ROWS_AT_ONCE)):
+            places = orjson.loads(row.places)
+            by_id = None if row.ids is None else _places_by_id(places, row.ids, by_impression[row.id])
+            shown[experiment, row.id] = Shown(row.time, row.teams_by_index, places, by_id)
     return shown
+
+
+def _places_by_id(places: Sequence[int], ids: str, wanted: set[str]) -> dict[str, list[int]]:
+    """Return the indices of the shown titles with each of the wanted ids. ids: JSON, of all titles."""
+    by_id: defaultdict[str, list[int]] = defaultdict(list)
+    if wanted:
+        of_titles = orjson.loads(ids)
+        for place in places:
+            if of_titles[place] in wanted:
+                by_id[of_titles[place]].append(place)
+    return dict(by_id)
 
 
 def _early(db: Connection, keys: Collection[ImpressionKey]) -> list[SentClick]:
@@ -178,15 +226,18 @@ def _early(db: Connection, keys: Collection[ImpressionKey]) -> list[SentClick]:
     return list(starmap(SentClick, db.execute(query)))
 
 
-def _move(db: Connection, early: Sequence[SentClick], shown: Mapping[ImpressionKey, Shown]) -> int:
+def _move(
+    db: Connection, early: Sequence[SentClick], shown: Mapping[ImpressionKey, Shown], now: float
+) -> int:
     """Move early clicks to `clicks`. Return how many are on titles that were not shown; they are dropped."""
     if not early:
         return 0
     seen = {}
     for number, click in enumerate(early):
-        index = shown[_key(click)].index_of(click)
+        title_list = shown[_key(click)]
+        index = title_list.index_of(click)
         if index is not None:
-            seen[number] = _click(click, index)
+            seen[number] = _click(click, index, title_list, now)
     _add(db, seen)
     of_click = [early_clicks.c[name] == bindparam(f"{name}_key") for name in ("experiment", "id")]
     keys = sorted((str(click.experiment), click.id) for click in early)
@@ -231,7 +282,12 @@ def _not_shown(click: SentClick, shown: Shown) -> str:
     """Say that a list did not show the clicked title."""
     if click.index is not None:
         what = f"index {click.index}"
-    elif click.object_id is not None and shown.ids is not None:
+    elif alike := shown.with_id(click):
+        return (
+            f"object_id {click.object_id!r} is the id of {len(alike)} titles of impression "
+            f"{click.impression!r}; position.ordinal says which of them, and must be the rank of one"
+        )
+    elif alike is not None:
         what = f"object_id {click.object_id!r}"
     elif click.rank is not None:
         what = f"rank {click.rank}"

@@ -21,7 +21,8 @@ class Flag:
     key: str
     """The experiment's name."""
     value: str
-    """The variant that scores the unit's requests; of an interleaved experiment, control's."""
+    """The arm's variant; of an interleaved experiment, control's. Without an arm, the one that scores the
+    requests of units that are in no experiment."""
     variant: str
     """The unit's arm: `interleaved` if it sees both, `default` if it is in none."""
     reason: Literal["SPLIT", "DEFAULT", "STATIC", "DISABLED"]
@@ -36,18 +37,18 @@ def evaluate(
 
     default_variant: of requests that are in no experiment. Raises NotFound if there is no such experiment.
     """
-    names = [config.name for config in assigner.experiments]
-    if name not in names:
-        known = ", ".join(names) or "none"
-        raise NotFound(f"There is no experiment {shortened(name)!r} in the live config, which has {known}.")
+    configs = {config.name: config for config in assigner.experiments}
+    if name not in configs:
+        known = ", ".join(configs) or "none"
+        raise NotFound(f"There is no experiment {shortened(name)!r} (known: {known}).")
     route = experiments.route(assigner, unit)
     assigned = route.assigned
     if assigned is not None and assigned.experiment == name:
         is_interleaved = assigned.interleaved is not None
         value = assigned.fallback if is_interleaved and assigned.fallback is not None else assigned.variant
         return Flag(name, value, assigned.arm, "SPLIT")
-    value = default_variant if route.variant is None or assigned is not None else route.variant
     standing = experiments.ledger.standing(name)
-    if standing.shipped is not None:
-        return Flag(name, value, standing.shipped, "STATIC")
+    if standing.status == "shipped" and standing.shipped is not None:
+        return Flag(name, configs[name].variant_of(standing.shipped), standing.shipped, "STATIC")
+    value = default_variant if route.variant is None or assigned is not None else route.variant
     return Flag(name, value, NO_ARM, "DEFAULT" if standing.is_running else "DISABLED")

@@ -85,7 +85,7 @@ class PreferenceQuestion:
 
     def ab_question(self) -> Question:
         """Return the question of the A/B test on the share of units that click."""
-        changed = self.clicked + self.effect * self.share
+        changed = min(self.clicked + self.effect * self.share, 1.0)  # no more than all units click
         return Question(
             baseline=self.clicked,
             sd=math.sqrt(self.clicked * (1 - self.clicked)),

@@ -8,6 +8,7 @@ its units in the analysis, and a refusal adds none. The caller tells them apart:
 
 import asyncio
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -100,6 +101,7 @@ class LiveExperiments:
         self.guard = GuardrailWatcher(self.ledger, self.windows)
         self._seen = RecentlySeen()
         self._writes = False
+        self._starting = threading.Lock()
         self._merged: tuple[Assigner, Configs, Assigner] = (Assigner(), (), Assigner())
 
     def check(self, assigner: Assigner, variants: ScoreKinds | None = None) -> None:
@@ -129,9 +131,10 @@ class LiveExperiments:
     ) -> None:
         """Put a config in force, as `Ledger.apply` says. Blocks."""
         self.ledger.apply(assigner.experiments, config_version, variants=variants, may_start=may_start)
-        if not self._writes:
-            self.writer.start()
-            self._writes = True
+        with self._starting:
+            if not self._writes:
+                self.writer.start()
+                self._writes = True
 
     def assigner(self, declared: Assigner) -> Assigner:
         """Return the assigner of a config's experiments and of those that were started without a file.

@@ -87,6 +87,8 @@ def _sections(experiment: Json, metrics: Sequence[Json]) -> tuple[Section, ...]:
         for metric in metrics
         if metric.get("preference")
     ]
+    title = "Preference over control" if votes else "Effects against control"
+    column = "preference" if votes else "change"
     shadows = [(arm["arm"], arm["shadow"]["text"]) for arm in report["arms"] if arm["shadow"]]
     log = [
         (
@@ -99,7 +101,7 @@ def _sections(experiment: Json, metrics: Sequence[Json]) -> tuple[Section, ...]:
     ]
     return (
         _section("Arms", ("arm", "units"), units),
-        _section("Effects against control", ("arm", "metric", "change", "result"), effects),
+        _section(title, ("arm", "metric", column, "result"), effects),
         *([_section("Clicks", VOTES, votes)] if votes else []),
         _section("Shadow", ("arm", "scored under both arms"), shadows),
         _section("Log", ("time, UTC", "action", "by", "reason"), log),

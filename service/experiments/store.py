@@ -5,7 +5,6 @@ reached. The first call that succeeds makes the tables, so that a store made whi
 as soon as it is back.
 """
 
-import json
 import logging
 import threading
 import time
@@ -15,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
+import orjson
 from pydantic import ValidationError
 from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, insert, select, update
 
@@ -142,8 +142,7 @@ class Store:
     def add_impressions(self, rows: Sequence[Impression]) -> int:
         """Store impressions. Return how many are new."""
         values = [
-            values_of(row)
-            | {"places": json.dumps(row.places), "ids": None if row.ids is None else json.dumps(row.ids)}
+            values_of(row) | {"places": _json(row.places), "ids": None if row.ids is None else _json(row.ids)}
             for row in sorted(rows, key=lambda row: (row.experiment, row.id))  # no two calls can deadlock
         ]
         added = 0
@@ -337,7 +336,7 @@ class Store:
     def definitions(self, names: Collection[str]) -> list[ExperimentConfig]:
         """Return these of the experiments that were started without a file.
 
-        One that another release wrote, and that this one cannot read, is missing.
+        One that this release cannot read, because another release or no release wrote it, is missing.
         """
         with self.read() as db:
             return _read_definitions(db, started_experiments.c.name.in_(list(names)))
@@ -384,6 +383,10 @@ def _chunks(rows: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
         yield rows[start : start + size]
 
 
+def _json(values: Sequence[int] | Sequence[str]) -> str:
+    return orjson.dumps(values).decode()
+
+
 def _read_log(db: Connection, experiments: Collection[str]) -> list[Action]:
     columns = [actions.c[name] for name in Action.__slots__]
     query = select(*columns).where(actions.c.experiment.in_(list(experiments))).order_by(actions.c.number)
@@ -396,9 +399,12 @@ def _read_definitions(db: Connection, where: ColumnElement[bool]) -> list[Experi
     query = select(started_experiments).where(where).order_by(started_experiments.c.number)
     for row in db.execute(query.limit(MAX_STARTED)):
         try:
-            definitions.append(ExperimentConfig.model_validate_json(row.definition))
+            config = ExperimentConfig.model_validate_json(row.definition)
         except ValidationError:
             logger.debug("this release cannot read the experiment %s", row.name)
+            continue
+        if config.name == row.name:
+            definitions.append(config)
     return definitions
 
 
@@ -459,6 +465,8 @@ def _problem_of_click(row: SentClick, by_name: Mapping[str, ExperimentConfig]) -
             return "experiment", f"there is no experiment {row.experiment!r}"
         if config.kind != "interleave":
             return "impression", f"{row.experiment!r} does not interleave: leave `impression` and `index` out"
+    if not row.impression:
+        return "impression", "query_id is missing; it is the `impression` of the list"
     if not row.unit:
         return "unit", "client_id is missing; it is the `unit` of the request"
     if row.index is None and row.rank is None and row.object_id is None:
@@ -466,6 +474,8 @@ def _problem_of_click(row: SentClick, by_name: Mapping[str, ExperimentConfig]) -
             "index",
             "the event has neither position.ordinal nor object.object_id, which say what was clicked",
         )
+    if row.index is None and row.object_id is None and row.rank is not None and row.rank < 1:
+        return "index", f"rank {row.rank} was not shown; ranks count from 1"
     if row.value <= 0:
         return "value", f"value {row.value:g} is no click; send clicks only, with a value above 0"
     return None

@@ -75,7 +75,8 @@ def preferred(metric: Metric, arm: str, preference: Preference, viewers: int) ->
     low, high = preference.interval
     if (low, high) == (-1.0, 1.0):
         text = (
-            f"{subject}: too few clicks for an interval, by {preference.units:,} units on a title of one arm."
+            f"{subject}: too few clicks for an interval: only {preference.units:,} units have clicked "
+            "a title of one arm."
         )
         return "undecided", text + differing
     within = (-math.inf, math.inf) if margin is None else (low + margin, high + margin)

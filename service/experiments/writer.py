@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from sys import getsizeof
 from typing import Literal
 
 from headroom.service.experiments.database import ROW_ERRORS, reason_of
@@ -21,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 BATCH = 500
 """Records per transaction. More would be cheaper, but SQLite has one writer at a time."""
+
+BATCH_BYTES = 4 << 20
+"""About how much memory the impressions of a transaction may take, which itself takes several times as much.
+One impression may take more."""
 
 MAX_IMPRESSION_BYTES = 64 << 20
 """About how much memory the buffer's impressions may take: each may have a thousand titles with ids."""
@@ -156,8 +161,15 @@ class Writer:
 
     def _next_batch(self) -> list[Record]:
         """Return the oldest records, which stay in the buffer; none once `close` has given up."""
+        batch: list[Record] = []
+        batch_bytes = 0
         with self._settled:  # `close` clears the buffer under this lock
-            return [self._records[index] for index in range(min(BATCH, len(self._records)))]
+            for index in range(min(BATCH, len(self._records))):
+                batch_bytes += _size(self._records[index])
+                if batch and batch_bytes > BATCH_BYTES:
+                    break
+                batch.append(self._records[index])
+        return batch
 
     def _settle(self, records: list[Record], result: Literal["written", "lost"]) -> None:
         with self._settled:
@@ -183,4 +195,7 @@ def _size(record: Record) -> int:
     if not isinstance(record, Impression):
         return 0
     ids = record.ids or ()
-    return 40 * len(record.places) + sum(map(len, ids)) + 60 * len(ids)
+    pointers = 8 * (len(record.places) + len(ids))
+    numbers = 32 * len(record.places)
+    texts = sum(map(getsizeof, ids)) + getsizeof(record.teams_by_index) + getsizeof(record.unit)
+    return pointers + numbers + texts

@@ -36,8 +36,9 @@ class Record:
     path: as the client sent it, in percent encoding, without its query string. arrived_at: when it arrived,
     in seconds since 1970. key: the name of its API key. trace_id: 32 hex digits, of the caller's
     `traceparent` header. pairs: 0 if it was refused before they were counted.
-    variant, mask: a name and an id, or up to four of each, joined by commas. queue_ms, inference_ms: as in
-    the answer. shed: why it got no result, in the words of the metric.
+    variant, mask, model: a name, an id and a name, or up to four of each, joined by commas. queue_ms,
+    inference_ms: as in the answer. shed: why it got no result, in the words of the metric.
+    experiment, arm, top_n, error (its type): these and the model are in the trace alone.
     """
 
     request_id: str
@@ -49,16 +50,26 @@ class Record:
     pairs: int = 0
     variant: str | None = None
     mask: str | None = None
+    model: str | None = None
+    experiment: str | None = None
+    arm: str | None = None
+    top_n: int | None = None
     queue_ms: float | None = None
     inference_ms: float | None = None
     shed: str | None = None
+    error: str | None = None
     status: int = 0
     seconds: float = 0.0
 
-    def set_columns(self, columns: Sequence[tuple[str, str]], pairs: int) -> None:
-        """Note what is to be scored: the variant's name and the mask's id of each column."""
-        self.variant, self.mask = (_joined(names) for names in zip(*columns, strict=True))
+    def set_columns(self, columns: Sequence[tuple[str, str, str]], pairs: int) -> None:
+        """Note what is to be scored: the names of each column's variant and model, and its mask's id."""
+        self.variant, self.mask, self.model = (_joined(names) for names in zip(*columns, strict=True))
         self.pairs = pairs
+
+    def set_arm(self, experiment: str, arm: str) -> None:
+        """Note which arm of which experiment the request's unit is in."""
+        self.experiment = experiment
+        self.arm = arm
 
     def set_latencies(self, queue_ms: float, inference_ms: float) -> None:
         """Note that the result is there."""

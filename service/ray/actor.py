@@ -21,11 +21,13 @@ from headroom.service.config.file import DEPLOYMENT, first_problem
 from headroom.service.config.settings import EXPERIMENTS_WAIT, InvalidConfig, LiveConfig, Settings
 from headroom.service.ray import patches
 from headroom.service.ray.autoscaling import METRIC
-from headroom.service.ray.notices import notify_operator, show_to_operator
+from headroom.service.ray.notices import NOTICES, notify_operator, show_to_operator
+from headroom.service.ray.processes import run_in_thread
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from headroom.service.observe.traces import Traces
     from headroom.service.replica import Replica
 
 logger = logging.getLogger("headroom.deployment")
@@ -36,6 +38,9 @@ than freed. A request's few hundred objects hold no cycles and are freed by refe
 default of 700, useless searches took a tenth of the event loop's time."""
 
 MAX_REASON_CHARS = 300
+
+FLUSH_S = 3.0
+"""Seconds that a drained replica waits until its last spans are sent."""
 
 EditState = Literal["applied", "refused", "pending"]
 
@@ -70,6 +75,7 @@ class Relevance:
         patches.listen_on_loopback_only()
         self._settings = Settings.model_validate(dict(settings))
         self._metrics = Metrics()
+        self._traces: Traces | None = None
         self._replica: Replica | None = None
         self._refused: tuple[str, str] | None = None  # the last config's version ("": it has none), and why
         self._may_start = False  # whether the experiments of the config in force may
@@ -78,8 +84,12 @@ class Relevance:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         from headroom.service.api import create_app
+        from headroom.service.observe import open_traces
 
-        self._app = create_app(self._settings, self._metrics)
+        # Serve's id of the replica is in the names of its log files.
+        instance = serve.get_replica_context().replica_id.unique_id
+        self._traces = open_traces(instance, _notify_operator)
+        self._app = create_app(self._settings, self._metrics, self._traces)
         return self._app
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
@@ -166,6 +176,9 @@ class Relevance:
     async def _drain(self) -> None:
         if self._replica is not None:
             await self._replica.drain()
+        if self._traces is not None:
+            sent = run_in_thread(self._traces.flush, FLUSH_S / 2)
+            await asyncio.wait([asyncio.wrap_future(sent)], timeout=FLUSH_S)
 
     async def _start(self, config: LiveConfig, may_start: bool) -> None:
         start = await asyncio.to_thread(self._import)
@@ -210,6 +223,14 @@ def _reason(error: Exception) -> str:
         return str(error)
     logger.warning("a config cannot be applied", exc_info=error)
     return f"{type(error).__name__}: {one_line(error)}"[:MAX_REASON_CHARS]
+
+
+def _notify_operator(line: str) -> None:
+    """Show a line to the operator of `headroom serve` once; on a cluster, write it into the replica's log."""
+    if NOTICES in os.environ:
+        notify_operator(line, once=True)
+    else:
+        logger.warning("%s", line)
 
 
 def _threads() -> int:

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Self
 
 import orjson
 from pydantic import (
+    BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetPydanticSchema,
@@ -158,10 +160,23 @@ class OutcomesRequest(Request):
     ]
 
 
-class _UbiPart(Request):
+def _text_of_number(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+_ObjectId = Annotated[
+    str,
+    Field(max_length=MAX_TEXT),
+    STORABLE,
+    BeforeValidator(_text_of_number),
+    WithJsonSchema({"anyOf": [{"type": "string", "maxLength": MAX_TEXT}, {"type": "integer"}]}),
+]
+
+
+class _UbiPart(BaseModel):
     """A part of a User Behavior Insights event; fields that are not read may hold anything."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
 class UbiPosition(_UbiPart):
@@ -173,9 +188,7 @@ class UbiPosition(_UbiPart):
 class UbiObject(_UbiPart):
     """What the user acted on."""
 
-    object_id: Annotated[str, Field(max_length=MAX_TEXT), STORABLE] | int | None = Field(
-        None, description="One of the `ids` of the scoring request."
-    )
+    object_id: _ObjectId | None = Field(None, description="One of the `ids` of the scoring request.")
 
 
 class UbiAttributes(_UbiPart):
@@ -191,7 +204,9 @@ class UbiEvent(_UbiPart):
     action_name: Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE] = Field(
         description="What the user did: a metric of the experiment, such as `click`."
     )
-    query_id: Id = Field(description="The `impression` of the answer (`x-impression`).")
+    query_id: Annotated[str, Field(max_length=MAX_TEXT), STORABLE] | None = Field(
+        None, description="The `impression` of the answer (`x-impression`)."
+    )
     client_id: Annotated[str, Field(max_length=MAX_UNIT_CHARS), STORABLE] | None = Field(
         None, description="Who: the `unit` of the scoring request."
     )
@@ -203,15 +218,15 @@ class UbiEvent(_UbiPart):
         """Return the click as it is recorded. The same event again has the same id."""
         attributes = self.event_attributes or UbiAttributes()
         rank = None if attributes.position is None else attributes.position.ordinal
-        acted_on = attributes.object or self.object
-        object_id = None if acted_on is None or acted_on.object_id is None else str(acted_on.object_id)
+        ids = [part.object_id for part in (attributes.object, self.object) if part is not None]
+        object_id = next((each for each in ids if each is not None), None)
         parts = orjson.dumps([self.query_id, self.client_id, self.action_name, rank, object_id])
         return SentClick(
             experiment=None,
             id=f"ubi-{hashlib.sha256(parts).hexdigest()[:32]}",
             unit=self.client_id or "",
             metric=self.action_name,
-            impression=self.query_id,
+            impression=self.query_id or "",
             value=1.0,
             time=self.timestamp,
             rank=rank,
@@ -258,7 +273,7 @@ class StartRequest(RootModel[_Entry]):
     """
 
     model_config = example(
-        name="prune20",
+        name="prune20-again",
         salt="2026-12",
         arms=[{"name": "control", "variant": "full"}, {"name": "pruned", "variant": "pruned20"}],
         traffic=0.5,

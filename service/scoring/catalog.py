@@ -58,6 +58,11 @@ class Variant:
         return self.name if self.configured is None else CUSTOM
 
     @cached_property
+    def names(self) -> tuple[str, str, str]:
+        """The variant's name, the mask's id and the model's name, for the record of a request."""
+        return self.name, self.mask.id, self.classifier.name
+
+    @cached_property
     def lane(self) -> Lane:
         """The lane of its rows. Rows of one lane share batches.
 

@@ -61,7 +61,7 @@ async def attention(
 ) -> AttentionResponse:
     """Return the attention of the wanted heads over one pair."""
     variant = await scorer.choose(catalog, request.variant, request.head_mask)
-    current().set_columns([(variant.name, variant.mask.id)], 1)
+    current().set_columns([variant.names], 1)
     classifier = variant.classifier
     computed = Computed()
     pairs = await scorer.encode(classifier, [(request.query, request.title)], request, computed)

@@ -39,7 +39,7 @@ class Condenser:
     ) -> CondenseResponse:
         """Choose the words under one variant and mask."""
         variant = await self.scorer.choose(catalog, request.variant, request.head_mask)
-        current().set_columns([(variant.name, variant.mask.id)], len(request.titles))
+        current().set_columns([variant.names], len(request.titles))
         return await _Run(self, request, variant, deadline).answer()
 
     def close(self) -> None:

@@ -256,7 +256,9 @@ class Scorer:
     ) -> list[AnyColumn]:
         """Read the pairs' tokens, and return one column per variant. Raises InvalidRequest."""
         texts = request.texts()
-        current().set_columns([(variant.name, variant.mask.id) for variant in variants], len(texts))
+        record = current()
+        record.set_columns([variant.names for variant in variants], len(texts))
+        record.top_n = request.titles_shown if isinstance(request, ScoreRequest) else None
         stages = [stage for variant in variants for stage in variant.stages or (variant,)]
         encoded = {
             classifier: await self.encode(classifier, texts, request, computed, request.long_titles)
@@ -265,6 +267,9 @@ class Scorer:
         queries = [query for query, _ in texts]
         columns: list[AnyColumn] = []
         rows = 0
+        max_rows = max(self.settings.max_compare_rows, len(variants) * len(texts))
+        if isinstance(request, ScoreRequest):  # an experiment added the other variants, not the caller
+            max_rows *= len(variants)
         for variant in variants:
             column: AnyColumn
             if variant.stages:
@@ -273,7 +278,7 @@ class Scorer:
                 column = Column(variant, encoded[variant.classifier], shared=shared)
             columns.append(column)
             rows += len(column.rows)
-            if rows > max(self.settings.max_compare_rows, len(variants) * len(texts)):
+            if rows > max_rows:
                 raise self._too_many_rows(rows, request.texts_field)
         return columns
 

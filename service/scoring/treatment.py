@@ -28,6 +28,7 @@ from headroom.service.errors import (
 from headroom.service.experiments.assignment import Assigned
 from headroom.service.experiments.interleaving import Draw
 from headroom.service.experiments.live import UNROUTED, LiveExperiments, Route
+from headroom.service.observe.access_log import current
 from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult
 from headroom.service.scoring.catalog import Catalog, Variant
@@ -78,6 +79,8 @@ class Treatment:
             route = self._experiments.choose(assigner, request.unit, request.arm, request.experiment)
         elif assigner.experiments:
             route = self._experiments.route(assigner, request.unit)
+        if route.assigned is not None:
+            current().set_arm(route.assigned.experiment, route.assigned.arm)
         if route.assigned is not None and route.assigned.interleaved is not None:
             answer = await self._interleave(request, catalog, route, deadline, progress)
         elif route.assigned is None:
@@ -166,9 +169,9 @@ class Treatment:
         assigned = route.assigned
         assert assigned is not None
         query = _query_of(request, assigned.experiment)
-        variants = [catalog.choose(assigned.fallback, None), catalog.choose(assigned.variant, None)]
-        check_cutoff(request, variants[0])  # both give the same kind of score
         try:
+            variants = [catalog.choose(name, None) for name in (assigned.fallback, assigned.variant)]
+            check_cutoff(request, variants[0])  # both give the same kind of score
             columns, computed = await self._scorer.columns(
                 request, variants, deadline, shared=True, may_fail=True
             )
@@ -179,7 +182,7 @@ class Treatment:
         except (DeadlineExceeded, asyncio.CancelledError):
             self._experiments.abandoned(route, deadline.elapsed(), late=deadline.is_close())
             raise
-        except Exception as error:  # a variant cannot read the texts
+        except Exception as error:  # a variant cannot read the texts, or has just left the config
             answer = await self._fall_back(request, catalog, route, deadline, error, progress)
             self._experiments.fell_back(route, deadline.elapsed(), error)
             return answer
@@ -233,8 +236,8 @@ def _query_of(request: ScoreRequest, experiment: str) -> str:
     query = request.ranked_query()
     if query is None:
         raise InvalidRequest(
-            f"is in the interleaved experiment {experiment!r}, and this request's answer is no order of one "
-            "query's titles; leave out unit, or use /v1/score or a rerank route",
+            f"is in the interleaved experiment {experiment!r}, which orders the titles of one query; leave "
+            "out unit, or send one query and its titles to /v1/score or a rerank route",
             param="unit",
         )
     return query

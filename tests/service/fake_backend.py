@@ -15,6 +15,7 @@ from headroom.service.engine.request import Deadline
 from headroom.service.errors import InvalidRequest, NotFound
 from headroom.service.experiments.admin import Decide
 from headroom.service.experiments.events import Outcome, OutcomeReceipt
+from headroom.service.experiments.flags import Flag
 from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
 from headroom.service.observe.metrics import Metrics
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
@@ -155,6 +156,9 @@ class FakeBackend:
             usage=Usage(len(request.titles), 17 * len(request.titles)),
             timing_ms=TIMING,
         )
+
+    def flag(self, experiment: str, _unit: str) -> Flag:
+        raise NotFound(f"There is no experiment {experiment!r}.")
 
     def models(self) -> ModelsResponse:
         shape = {"layers": LAYERS, "heads": HEADS, "hidden_size": 768, "intermediate_size": 3072}

@@ -1,10 +1,12 @@
 """A replica with a real, small network and its HTTP side, all in the process of the test."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
@@ -19,6 +21,9 @@ from headroom.service.config.settings import LiveConfig, Settings
 from headroom.service.observe.metrics import Metrics
 from headroom.service.replica import Replica
 from tests.service.asgi import client
+
+if TYPE_CHECKING:
+    from headroom.service.observe.traces import Traces
 
 QUERY = "angle bracket"
 in_session = pytest.mark.asyncio(loop_scope="session")
@@ -65,7 +70,12 @@ class Service:
 
 @asynccontextmanager
 async def serve(
-    model: Path, config: dict[str, Any] | None = None, *, threads: int = 1, **settings: Any
+    model: Path,
+    config: dict[str, Any] | None = None,
+    *,
+    threads: int = 1,
+    traces: Traces | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Service]:
     # A wait that no machine reaches: only tests of the limits are to meet them.
     settings = {"dtype": "float32", "max_queue_s": 60.0} | settings
@@ -73,7 +83,7 @@ async def serve(
     metrics = Metrics()
     live = LiveConfig.model_validate(config or CONFIG)
     replica = await Replica.start(options, live, metrics, threads=threads)
-    app = create_app(options, metrics)
+    app = create_app(options, metrics, traces)
     app.state.backend = replica
     try:
         async with client(app) as http:

@@ -110,7 +110,8 @@ class Networks:
 
     def _log_probabilities(self, classifier: Classifier, name: str) -> Floats:
         logits = self._logits(classifier, self._sample, name, "candidates").astype(np.float64)
-        return np.asarray(log_softmax(logits / classifier.config.temperature, axis=1))
+        config = classifier.config
+        return np.asarray(log_softmax(logits / config.temperature + np.array(config.bias), axis=1))
 
     def _logits(self, classifier: Classifier, data: Judged, name: str, what: str) -> Floats32:
         """Return a classifier's logits, (n, grades). name: distinguishes it in the cache."""

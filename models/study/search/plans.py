@@ -87,11 +87,12 @@ def gradients(
     shapes = [(config.num_layers, config.num_heads), (config.num_layers, max(config.widths))]
     slopes = [np.zeros((len(pairs), *shape), np.float32) for shape in shapes]
     truth = torch.from_numpy(grades).to(device)
+    bias = torch.tensor(config.bias, device=device)
     for rows in batches_by_length([len(pair) for pair in pairs], BATCH_TOKENS):
         batch = pack([pairs[i] for i in rows], device=device, fill=False)
         order = np.asarray(rows)[batch.order]
         gates = [torch.ones(batch.rows, *shape, device=device, requires_grad=True) for shape in shapes]
-        logits = gated_logits(network, batch, *gates) / config.temperature
+        logits = gated_logits(network, batch, *gates) / config.temperature + bias
         loss = F.cross_entropy(logits, truth[torch.from_numpy(order)], reduction="sum")
         of_batch = torch.autograd.grad(loss, gates, materialize_grads=True)
         for into, part in zip(slopes, of_batch, strict=True):

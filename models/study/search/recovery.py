@@ -94,7 +94,7 @@ def distilled(
         for group in optimizer.param_groups:
             group["lr"] = RATE * min(share / WARM_UP, (1 - share) / (1 - WARM_UP))
         batch = pack(teacher.tokenizer.encode(next(batches)), device=device, fill=False)
-        loss = _loss(teacher.network, model.network(), batch, config.temperature)
+        loss = _loss(teacher.network, model.network(), batch, config)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -105,8 +105,14 @@ def distilled(
     return Student({name: tensor.detach() for name, tensor in model.tensors().items()}, config, losses)
 
 
-def _loss(teacher: Network, student: Network, batch: PackedBatch, temperature: float) -> torch.Tensor:
-    """Return the distance of the student's last state and probabilities from the teacher's."""
+def _loss(teacher: Network, student: Network, batch: PackedBatch, config: ModelConfig) -> torch.Tensor:
+    """Return the distance of the student's last state and probabilities from the teacher's. config: has the
+    calibration of both."""
+
+    def log_probabilities(logits: torch.Tensor) -> torch.Tensor:
+        in_order = logits[:, list(config.label_order)]
+        return F.log_softmax(in_order / config.temperature + in_order.new_tensor(config.bias), -1)
+
     with torch.no_grad():
         wanted_state = _state(teacher, batch)
         wanted = teacher.classify(wanted_state)
@@ -114,9 +120,10 @@ def _loss(teacher: Network, student: Network, batch: PackedBatch, temperature: f
         state = _state(student, batch)
     logits = student.classify(state)  # as it is served, in float32
     return F.mse_loss(state, wanted_state) + F.kl_div(
-        F.log_softmax(logits / temperature, -1),
-        F.softmax(wanted / temperature, -1),
+        log_probabilities(logits),
+        log_probabilities(wanted),
         reduction="batchmean",
+        log_target=True,
     )
 
 

@@ -6,12 +6,19 @@ from typing import Annotated, Any, Union
 
 from fastapi import Body, FastAPI
 
-from headroom.service.api.clients import ofrep, oip, tei
+from headroom.service.api.clients import ofrep, oip, tei, weaviate
 from headroom.service.api.clients.base import CompatRequest, score_and_answer
-from headroom.service.api.clients.rerank import CohereV2Request, InfinityRequest, RerankRequest
+from headroom.service.api.clients.rerank import (
+    CohereV2Request,
+    InfinityRequest,
+    LlamaCppRequest,
+    RerankRequest,
+)
+from headroom.service.api.clients.sglang import SglangRequest
 from headroom.service.api.clients.tei import TeiPredictRequest, TeiRerankRequest
 from headroom.service.api.clients.vllm import VllmQueriesRequest, VllmTextsRequest
 from headroom.service.api.clients.voyage import VoyageRequest
+from headroom.service.api.clients.weaviate import WeaviateRequest
 from headroom.service.api.openapi import errors
 from headroom.service.api.post import Post, PostRoute, RequestShape, Timed, post_routes
 from headroom.service.errors import InvalidRequest
@@ -19,9 +26,12 @@ from headroom.service.errors import InvalidRequest
 # The shapes of a path are told apart by their fields (`distinct_field`); the last one has none, or is taken
 # if the request has none of the fields.
 _ROUTES: tuple[tuple[str, str, tuple[type[CompatRequest], ...]], ...] = (
-    ("/v1/rerank", "rerank_v1", (VoyageRequest, RerankRequest)),
+    ("/v1/rerank", "rerank_v1", (VoyageRequest, SglangRequest, RerankRequest)),
     ("/v2/rerank", "rerank_v2", (CohereV2Request,)),
-    ("/rerank", "rerank", (TeiRerankRequest, InfinityRequest)),
+    ("/rerank", "rerank", (TeiRerankRequest, WeaviateRequest, InfinityRequest)),
+    ("/reranking", "reranking", (TeiRerankRequest, LlamaCppRequest)),
+    ("/v1/reranking", "reranking_v1", (TeiRerankRequest, LlamaCppRequest)),
+    ("/sglang/v1/rerank", "sglang_rerank", (SglangRequest,)),
     ("/predict", "tei_predict", (TeiPredictRequest,)),
     ("/", "tei_root", (TeiRerankRequest, TeiPredictRequest)),
     ("/score", "vllm_score", (VllmTextsRequest, VllmQueriesRequest)),  # /v1/score takes these, too
@@ -34,6 +44,7 @@ def add_compat_routes(app: FastAPI) -> None:
         _add_route(app, path, name, shapes)
     tei.add_routes(app)
     oip.add_routes(app)
+    weaviate.add_routes(app)
     ofrep.add_routes(app)
     ours = post_routes(app)["/v1/score"]
     ours.shapes = {"query": ours.default, "pairs": ours.default, **post_routes(app)["/score"].shapes}
@@ -58,9 +69,12 @@ def _add_route(app: FastAPI, path: str, name: str, shapes: Sequence[type[CompatR
         route_class_override=PostRoute,
     )
     route = post_routes(app)[path]
-    by_shape = [(shape.distinct_field, RequestShape(shape, endpoint, shape.errors)) for shape in shapes]
-    route.default = by_shape[-1][1]
-    route.shapes = {field: shape for field, shape in by_shape if field is not None}
+    of_class = {shape: RequestShape(shape, endpoint, shape.errors) for shape in shapes}
+    route.default = of_class[shapes[-1]]
+    route.untyped = next((of_class[shape] for shape in shapes if shape.takes_untyped), None)
+    route.shapes = {
+        shape.distinct_field: of_class[shape] for shape in shapes if shape.distinct_field is not None
+    }
 
 
 def _errors(shapes: Sequence[type[CompatRequest]]) -> dict[int | str, dict[str, Any]]:

@@ -38,6 +38,8 @@ class CompatRequest(OurFields, ABC):
 
     distinct_field: ClassVar[str | None] = None
     """The field whose presence tells this shape from the others at its path."""
+    takes_untyped: ClassVar[bool] = False
+    """Whether its clients send no Content-Type."""
     servers: ClassVar[tuple[str, ...]]
     """Whose shape it is."""
     answers: ClassVar[tuple[Any, ...]]

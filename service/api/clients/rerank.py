@@ -58,7 +58,10 @@ class Meta(TypedDict):
         dict[str, int],
         doc("`search_units`: one for each 100 documents, the last ones rounded up."),
     ]
-    tokens: Annotated[dict[str, int], doc("`input_tokens`: scored, the query counted with each document.")]
+    tokens: Annotated[
+        dict[str, int],
+        doc("`input_tokens`: scored, the query counted with each document; `output_tokens`: 0."),
+    ]
     warnings: Annotated[list[str], doc("Which documents were truncated, empty, not reranked or left out.")]
 
 
@@ -106,7 +109,7 @@ class RerankRequest(RankingRequest, PromptedRequest):
         rank_fields=["title", "text"],
         return_documents=True,
     )
-    servers: ClassVar[tuple[str, ...]] = ("Cohere", "Jina", "vLLM")
+    servers: ClassVar[tuple[str, ...]] = ("Cohere", "Jina", "vLLM", "Xinference")
     answers: ClassVar[tuple[Any, ...]] = (RerankAnswer,)
     version: ClassVar[str] = "1"
     """Cohere's version, as the answer says it; version 2 returns no documents."""
@@ -171,7 +174,7 @@ class RerankRequest(RankingRequest, PromptedRequest):
             "meta": {
                 "api_version": {"version": self.version},
                 "billed_units": {"search_units": math.ceil(len(self.documents) / UNIT_DOCUMENTS)},
-                "tokens": {"input_tokens": response.usage.tokens},
+                "tokens": {"input_tokens": response.usage.tokens, "output_tokens": 0},
                 "warnings": warnings_of(response, "" if self.reading_limits() else advice),
             },
             "usage": usage_of(response),
@@ -188,11 +191,17 @@ class CohereV2Request(RerankRequest):
     version = "2"
 
 
+class LlamaCppRequest(RerankRequest):
+    """A rerank request at llama.cpp's other names of /v1/rerank."""
+
+    servers = ("llama.cpp",)
+
+
 class InfinityRequest(RerankRequest):
     """A rerank request as Infinity takes it at its own path."""
 
     model_config = example(query="angle bracket", documents=["Wood deck screws", "12-Gauge Angle"])
-    servers = ("Infinity", "vLLM")
+    servers: ClassVar[tuple[str, ...]] = ("Infinity", "vLLM")
 
     def returned(self, index: int) -> Any:
         """Return how a result shows its document: as text, to vLLM's clients as an object."""

@@ -68,9 +68,9 @@ export function Actions({ one, history, path, done }) {
               wrong=${problem?.param === "traffic" ? problem.message : ""} />
             <${Ship} one=${one} ask=${ask} />`
         : null}
-      ${mayShipAgain ? html`<${Ship} one=${one} ask=${ask} />` : html`
-        ${one.shipped ? html`<${RollBack} one=${one} ask=${ask} />` : null}
-        <${Stop} one=${one} ask=${ask} />`}
+      ${mayShipAgain ? html`<${Ship} one=${one} ask=${ask} />` : null}
+      ${one.shipped ? html`<${RollBack} one=${one} ask=${ask} />` : null}
+      <${Stop} one=${one} ask=${ask} />
       ${asked
         ? html`<div class="confirm" role="alertdialog" aria-label="Confirm" aria-describedby="question"><span id="question">${asked.act.question}</span>
             <button class="strong" onClick=${() => run(asked.act)}>${asked.act.name}</button>

@@ -19,6 +19,7 @@ import { askForAdmin } from "./admin.js";
  * @property {string} traffic
  * @property {string} metric
  * @property {string} margin
+ * @property {string} planned
  */
 
 const SLOTS = 10_000;
@@ -31,8 +32,12 @@ const MARGINS = /** @type {Record<string, string>} */ ({
   interleave: "Margin: the preference for control that is acceptable, %",
 });
 const HINTS = /** @type {Record<string, string>} */ ({
-  ab: "Shows any metric. It needs many users.",
-  interleave: "Shows whose titles are clicked more. It needs 10 to 100 times fewer users.",
+  ab: "Shows any metric. It needs many users: headroom experiment plan says how many.",
+  interleave: "Shows whose titles are clicked more. It needs far fewer users: headroom experiment plan --interleave says how many.",
+});
+const PLANNED = /** @type {Record<string, string>} */ ({
+  ab: "Planned units",
+  interleave: "Planned units that click a title of one arm",
 });
 
 /**
@@ -78,7 +83,10 @@ export function Start({ variants, listed, started, cancel }) {
       <div class="two">
         ${field("traffic", "Traffic, % of the users", { type: "number", min: "0", max: "100", step: "0.01" })}
         ${field("metric", "Metric: the outcome that counts", { maxlength: 64, autocomplete: "off" })}
+      </div>
+      <div class="two">
         ${field("margin", MARGINS[plan.kind], { type: "number", min: "0.01", max: "99.99", step: "0.01" })}
+        ${field("planned", PLANNED[plan.kind], { type: "number", min: "1", step: "1" })}
       </div>
       ${slots ? html`<p class="soft">${reach(slots)}</p>` : html`<p class="wrong" role="alert">Other experiments have all users. Stop one first.</p>`}
       <p class="wrong" role="alert">${problem?.message ?? ""}</p>
@@ -91,7 +99,8 @@ export function Start({ variants, listed, started, cancel }) {
 function proposal(variants) {
   const control = variants.find((one) => one.default)?.name ?? "";
   const treatment = variants.find((one) => !one.default)?.name ?? control;
-  return { name: `${treatment}-1`.slice(0, 64), control, treatment, kind: "ab", traffic: "10", metric: "click", margin: "2" };
+  const name = `${treatment}-1`.slice(0, 64);
+  return { name, control, treatment, kind: "ab", traffic: "10", metric: "click", margin: "2", planned: "10000" };
 }
 
 /** @param {Plan} plan @param {[number, number]} slots @returns {object} the experiment, as the config would declare it */
@@ -108,6 +117,7 @@ function entry(plan, slots) {
     ],
     traffic: Number(plan.traffic) / 100,
     slots,
+    planned_units: Number(plan.planned),
     metrics: [{ name: plan.metric, margin, ...(isList ? {} : { kind: "proportion" }) }],
   };
 }

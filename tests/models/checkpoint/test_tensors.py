@@ -78,6 +78,8 @@ def test_a_sharded_checkpoint_scores_the_same(checkpoint: Path) -> None:
         ({"pruned_heads": {"0": [1]}}, "layer.0.attention.self.query.weight has shape"),
         ({"id2label": {"0": "a", "2": "b"}}, "classifier.weight has shape"),
         ({"headroom": {"temperature": 0}}, "headroom.temperature is 0"),
+        ({"headroom": {"bias": [1.0]}}, "headroom.bias is .* list of 5 finite numbers, one per label"),
+        ({"headroom": {"bias": [0, 0, 0, 0, "1"]}}, "headroom.bias is .* list of 5 finite numbers"),
         ({"headroom": {"label_order": ["exact"]}}, "label order"),
     ],
 )
@@ -218,14 +220,15 @@ def test_labels_can_be_put_in_order(checkpoint: Path) -> None:
     np.testing.assert_array_equal(turned.score(PAIRS).logits, plain.score(PAIRS).logits[:, ::-1])
 
 
-def test_the_temperature_calibrates_probabilities_and_leaves_logits(checkpoint: Path) -> None:
+def test_temperature_and_bias_calibrate_probabilities_and_leave_logits(checkpoint: Path) -> None:
     plain = load(checkpoint).score(PAIRS)
-    edit_config(checkpoint, headroom={"temperature": 2.0})
+    edit_config(checkpoint, headroom={"temperature": 2.0, "bias": [0, 1, 2, -1, 0.5]})
 
     calibrated = load(checkpoint).score(PAIRS)
 
     np.testing.assert_array_equal(calibrated.logits, plain.logits)
-    expected = np.exp(plain.logits / 2) / np.exp(plain.logits / 2).sum(1, keepdims=True)
+    weights = np.exp(plain.logits / 2 + [0, 1, 2, -1, 0.5])
+    expected = weights / weights.sum(1, keepdims=True)
     np.testing.assert_allclose(calibrated.probabilities, expected, rtol=1e-5)
 
 

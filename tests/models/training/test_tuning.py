@@ -93,8 +93,9 @@ def test_it_learns_writes_a_checkpoint_that_serves_and_says_how_good_it_is(optio
 
 
 def test_grades_are_learned_from_a_cross_encoder_of_one_label(options: Options, tmp_path: Path) -> None:
-    """A config that still said "regression" would be refused with several grades."""
-    base = write_checkpoint(tmp_path / "one", num_labels=1, problem_type="regression")
+    """A config that still said "regression", or had one bias, would be refused with several grades."""
+    calibration = {"temperature": 2.0, "bias": [1.0]}
+    base = write_checkpoint(tmp_path / "one", num_labels=1, problem_type="regression", headroom=calibration)
     tune(replace(options, base=str(base), epochs=1))
     assert Classifier.load(options.out, "cpu", "float32").grades == ("no", "maybe", "yes")
 
@@ -179,12 +180,12 @@ def test_a_run_that_was_killed_while_it_kept_its_best_epoch_goes_on(
 def test_training_starts_from_the_probabilities_that_the_checkpoint_serves(
     options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint's labels are in another order than their grades, and it has a temperature."""
+    """The checkpoint's labels are in another order than their grades, and it has a calibration."""
     base = write_checkpoint(tmp_path / "base", num_labels=3)
     config = json.loads((base / "config.json").read_text())
     names = {"maybe": 0, "yes": 1, "no": 2}
     config |= {"label2id": names, "id2label": {number: name for name, number in names.items()}}
-    config["headroom"] = {"label_order": ["no", "maybe", "yes"], "temperature": 2.0}
+    config["headroom"] = {"label_order": ["no", "maybe", "yes"], "temperature": 2.0, "bias": [0, 1, -2]}
     (base / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr(device, "cpu_flags", frozenset)  # no bfloat16
 

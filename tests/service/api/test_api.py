@@ -59,7 +59,7 @@ async def test_a_score_has_the_contracts_fields_in_its_order() -> None:
     assert list(body["head_mask"]) == "id spec heads_on heads units_on units layers_on layers".split()
     assert (body["head_mask"]["spec"], body["head_mask"]["heads_on"]) == ("2.3,7.*", 131)
     fields = "index grade label expected_grade score probabilities tokens unknown_tokens truncated"
-    assert list(body["results"][1]) == [*fields.split(), "raw_score", "empty", "chunk", "stage"]
+    assert list(body["results"][1]) == [*fields.split(), "raw_score", "empty", "chunk", "stage", "rank"]
     assert list(body["results"][0]) == list(body["results"][1])
     assert body["usage"] == {"pairs": 2, "tokens": 34}
     assert list(body["timing_ms"]) == ["tokenize", "queue", "inference", "total"]
@@ -71,7 +71,7 @@ async def test_a_score_has_the_contracts_fields_in_its_order() -> None:
 
 async def test_unknown_paths_and_methods_have_the_error_shape() -> None:
     async with client(app_with()) as session:
-        for path in ("/nope", "/v1", "/v1/score/", "/v1/Score", "/healthy", "/docs/..%2f", "/%00"):
+        for path in ("/nope", "/v1", "/v1/Score", "/v1/scores/", "/healthy", "/docs/..%2f", "/%00"):
             assert_error(await session.get(path), 404, "not_found")
         for method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"):
             response = await session.request(method, "/v1/score")

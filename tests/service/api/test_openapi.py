@@ -38,7 +38,10 @@ def exactly(schema: dict[str, Any]) -> jsonschema_rs.Draft202012Validator:
 THEIRS = {
     "/v1/rerank": ["RerankError"],
     "/v2/rerank": ["RerankError"],
-    "/rerank": ["RerankError", "TeiError"],
+    "/rerank": ["RerankError", "OipError", "TeiError"],
+    "/reranking": ["RerankError", "TeiError"],
+    "/v1/reranking": ["RerankError", "TeiError"],
+    "/sglang/v1/rerank": ["RerankError"],
     "/ofrep/v1/evaluate/flags/{experiment}": ["OfrepError"],
     **{path: ["TeiError"] for path in ("/", "/predict", "/info", "/health", "/ping")},
 }
@@ -55,7 +58,7 @@ def test_every_error_of_every_route_has_the_one_shape() -> None:
     for name, operation in operations():
         shapes = [f"#/components/schemas/{shape}" for shape in shapes_of_errors(name.partition(" ")[2])]
         for status, response in operation["responses"].items():
-            if status == "200":
+            if status.startswith("2"):
                 continue
             (media,) = response["content"].items()
             assert media[0] == "application/json", (name, status)
@@ -96,6 +99,7 @@ OPERATION_IDS = {
     "/v1/experiments/{name}/stop": "stop",
     "/v1/experiments/{name}/ship": "ship",
     "/ofrep/v1/evaluate/flags/{experiment}": "ofrep_flag",
+    "/v1/experiments/{name}/rollback": "rollback",
     "/health/live": "live",
     "/health/ready": "ready",
     "/metrics": "metrics",
@@ -140,12 +144,13 @@ async def test_every_example_is_answered_as_documented(tmp_path: Path) -> None:
                     answer = await service.http.request(
                         method, address(path, operation), json=body, headers=BOSS
                     )
-                    assert answer.status_code == 200, (path, body, answer.text)
+                    (success,) = {"200", "201", "204"} & operation["responses"].keys()
+                    assert answer.status_code == int(success), (path, body, answer.text)
                     sent += 1
-                    if "content" not in operation["responses"]["200"]:
+                    if "content" not in operation["responses"][success]:
                         assert answer.content == b"", path
                         continue
-                    ((kind, shown),) = operation["responses"]["200"]["content"].items()
+                    ((kind, shown),) = operation["responses"][success]["content"].items()
                     assert answer.headers["content-type"].startswith(kind), path
                     if kind == "application/json":
                         exactly(shown["schema"]).validate(answer.json())
@@ -154,13 +159,14 @@ async def test_every_example_is_answered_as_documented(tmp_path: Path) -> None:
 
 def test_the_names_of_the_operations_stay() -> None:
     """Generated clients name their calls after them."""
-    names = {
-        path: operation["operationId"]
+    names = [
+        (path, operation["operationId"])
         for path, methods in DOCUMENT["paths"].items()
         for operation in methods.values()
-    }
-    assert OPERATION_IDS.items() <= names.items()
-    assert len(set(names.values())) == len(names)
+    ]
+    assert OPERATION_IDS.items() <= set(names)
+    assert ("/v1/experiments", "start") in names
+    assert len({name for _, name in names}) == len(names)
 
 
 def test_a_generated_client_scores_a_pair_and_reads_an_error(

@@ -124,10 +124,14 @@ def test_a_report_for_people_and_for_programs(
     shown = run("experiment", "report", "prune20", "--url", url, "--out", str(shared))
     assert "Stop: Every arm was rolled back to control." in shared.read_text(encoding="utf-8")
     assert "STOP: Every arm was rolled back to control." in shown.out
+    assert shown.out.endswith(f"\n{shared}\n")
     running, handler.detail = handler.detail, handler.detail | {"status": "shipped", "shipped": "pruned"}
     over = run("experiment", "report", "prune20", "--url", url).out
     assert "shipped, traffic 0.2, rolled back: pruned, everybody gets pruned" in over
     assert "AT THE END: Every arm was rolled back to control." in over
+    handler.detail = running | {"status": "stopped"}
+    over = run("experiment", "report", "prune20", "--url", url).out
+    assert "stopped, traffic 0.2, rolled back: pruned, everybody gets the default" in over
     handler.detail = running
     for part in (
         "prune20: running, traffic 0.2, rolled back: pruned",
@@ -227,6 +231,8 @@ def test_what_the_service_refuses_is_one_line(run: Run, service: tuple[str, type
     assert unknown.err == "headroom: no such experiment\n"
     locked = run("experiment", "stop", "locked", "--url", url, status=1)
     assert "give it by --key, or in HEADROOM_API_KEY" in locked.err
+    wrong = run("experiment", "stop", "locked", "--url", url, "--key", "another", status=1)
+    assert wrong.err == "headroom: the service does not know this API key (--key, or HEADROOM_API_KEY)\n"
     nobody = run("experiment", "stop", "prune20", "--url", "http://127.0.0.1:1", status=1)
     refused = "no answer from http://127.0.0.1:1: Connection refused; does it run there? --url names another"
     assert nobody.err == f"headroom: {refused}\n"

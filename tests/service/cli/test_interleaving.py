@@ -1,4 +1,4 @@
-"""Interleaving at a prompt: the plan, the report, and every command of its part of docs/experiments.md."""
+"""Interleaving at a prompt: the plan and the report, also as the docs show them."""
 
 import json
 import re
@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from headroom.service.cli.experiment import describe
 from headroom.service.experiments import report_page
 from headroom.service.experiments.analysis import analyse
+from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.preference_report import deciding
 from headroom.service.experiments.store import Store
 from tests.prompt import Run, with_config
@@ -18,7 +20,7 @@ from tests.service.experiments.making import start
 from tests.service.experiments.test_preference_report import BEGAN, config_of, fill, units
 
 PLAN = ("experiment", "plan", "--interleave", "--margin", "0.05", "--clicked", "0.3")
-PAGE = Path(__file__).parents[3] / "docs" / "experiments.md"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_a_plan_has_the_ab_test_beside_it_and_says_what_interleaving_cannot_show(run: Run) -> None:
@@ -44,6 +46,17 @@ def test_fewer_lists_that_differ_take_more_units(run: Run) -> None:
     assert tenth["interleave_units"] == pytest.approx(5 * half["interleave_units"], rel=1e-3)
     assert tenth["planned_units"] == half["planned_units"]
     assert (half["differing"], half["deciding"]) == (0.5, 0.2)
+
+
+def test_the_share_of_lists_that_differ_is_read_from_a_report_with_shadow_scores(
+    run: Run, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    measures = {"order_changed": {"requests": 40, "units": 40, "mean": 0.25, "low": None, "high": None}}
+    report.write_text(json.dumps({"report": {"arms": [{"arm": "cut", "shadow": {"measures": measures}}]}}))
+    plan = json.loads(run(*PLAN, "--shadow", str(report), "--json").out)
+    assert plan["differing"] == 0.25
+    assert plan["measured_on"].startswith(f"the shadow scores of {report}")
 
 
 @pytest.mark.parametrize(
@@ -129,10 +142,22 @@ def test_the_report_says_whose_titles_were_clicked_and_how_many_lists_differ(ans
         assert part in page
 
 
-def test_the_plan_of_the_page_is_what_the_command_prints(run: Run) -> None:
-    blocks = re.findall(r"```console\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    plans = [block for block in blocks if "headroom experiment plan" in block]
-    assert len(plans) == 2
-    for block in plans:
+@pytest.mark.parametrize(("page", "plans"), [("experiments.md", 2), ("tutorial.md", 1)])
+def test_the_plans_of_the_pages_are_what_the_command_prints(run: Run, page: str, plans: int) -> None:
+    blocks = re.findall(r"```console\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
+    shown = [block for block in blocks if "headroom experiment plan" in block]
+    assert len(shown) == plans
+    for block in shown:
         command, _, output = block.partition("headroom experiment plan ")[2].partition("\n")
         assert run("experiment", "plan", *command.split()).out.strip() == output.strip()
+
+
+def test_the_tutorials_experiment_is_the_one_that_it_planned() -> None:
+    text = (DOCS / "tutorial.md").read_text("utf-8")
+    (entry,) = re.findall(r"```yaml\n( +experiments:.*?)```", text, re.DOTALL)
+    (experiment,) = yaml.safe_load(entry)["experiments"]
+    config = ExperimentConfig.model_validate(experiment)
+    assert config.is_interleaved
+    assert f"For the config: planned_units: {config.planned_units} " in text
+    assert config.metrics[0].margin == 0.2
+    assert "plan --interleave --margin 0.2 " in text

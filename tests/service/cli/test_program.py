@@ -44,6 +44,8 @@ def test_wrong_arguments_are_told_before_torch_is_imported(tiny_checkpoint: Path
         (["score", "a", "b", "--model", "/no/such"], "/no/such does not exist"),
         (["condense", "a b", "--titles", "gone.txt", *model], "gone.txt does not exist"),
         (["condense", "a b", "--titles", str(good), *model, "--mask", "9.9"], "no row of the query"),
+        (["calibrate", "--data", "gone.csv", *new, *model], "gone.csv does not exist"),
+        (["calibrate", *data, *new, *model], "too few queries"),
         (["evaluate", "--data", "gone.csv", *model], "gone.csv does not exist"),
         (
             ["evaluate", "--data", str(wrong), *model],

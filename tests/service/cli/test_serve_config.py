@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from headroom.service.cli.serve import DEFAULT_CONFIG
 from headroom.service.config import file as config_file
 from headroom.service.ray import preflight
 from tests.service.client import Answer, request, score, send_raw
@@ -70,6 +71,11 @@ def scored(titles: int, key: str) -> bytes:
 async def call(server: Server, path: str, key: str | None) -> Answer:
     headers = "" if key is None else f"authorization: Bearer {key}\r\n"
     return await send_raw(server.port, request("GET", path, headers=headers))
+
+
+def test_the_file_that_the_docs_have_users_edit_is_the_one_that_is_watched() -> None:
+    """A copy of it beside the command would look the same, and no edit of deploy/serve.yaml would apply."""
+    assert DEPLOY.resolve() == DEFAULT_CONFIG
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from headroom.service.experiments.clicks import WAIT_SECONDS
+from headroom.service.experiments.clicks import MAX_WAITING, WAIT_SECONDS
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.events import (
     Action,
@@ -103,7 +103,7 @@ def test_a_title_counts_once_for_its_arm_whatever_is_sent_again(store: Store) ->
     replayed = record(store, click(a, 1), click(b, 1, name=f"{b.id} 0"), click(b, 0, time=900.0, name="x"))
     assert numbers(replayed) == (0, 3, 0)
     assert preferred(store) == Tally(
-        units=2, total=0.0, squares=2.0, wins=1, losses=1, ties=0, impressions=2, differing=2
+        units=2, total=0.0, squares=2.0, wins=1, losses=1, ties=0, impressions=2, differing=2, viewers=2
     )
     # Another metric counts on its own.
     assert numbers(record(store, click(b, 1, metric="buy", name="buy"))) == (1, 0, 0)
@@ -120,7 +120,7 @@ def test_a_unit_is_one_sample_however_often_it_clicks(store: Store) -> None:
     sent += [click(lists[5], 3)]  # a shared title alone gives no credit
     assert numbers(record(store, *sent)) == (8, 0, 0)
     assert preferred(store) == Tally(
-        units=2, total=0.5, squares=0.25, wins=1, losses=0, ties=1, impressions=7, differing=6
+        units=2, total=0.5, squares=0.25, wins=1, losses=0, ties=1, impressions=7, differing=6, viewers=4
     )
 
 
@@ -167,6 +167,59 @@ def test_ranks_and_ids_name_the_same_titles_as_indices(store: Store) -> None:
     assert preferred(store).wins == 1
 
 
+def test_an_id_of_two_titles_never_credits_the_wrong_arm(store: Store) -> None:
+    """Treatment's title 1 stands first, control's 0 second, and both have the id "x"."""
+    a = shown("a", ids=("x", "x", "y", "z"))
+    store.add_exposures(exposed("a"))
+    early = [
+        click(a, None, experiment=None, rank=2, object_id="x", name="second"),
+        click(a, None, experiment=None, rank=3, object_id="x", name="neither"),
+    ]
+    assert numbers(record(store, *early)) == (2, 0, 0)
+    store.add_impressions([a])
+    ambiguous = click(a, None, experiment=None, object_id="x", name="which")
+    elsewhere = click(a, None, experiment=None, rank=4, object_id="x", name="elsewhere")
+    receipt = record(store, ambiguous, elsewhere)
+    assert numbers(receipt) == (0, 0, 2)
+    for row in receipt.unknown_outcomes:
+        assert (row.reason, "is the id of 2 titles" in row.message) == ("index", True), row
+    found = preferred(store)
+    assert (found.wins, found.losses, rows_of(store, clicks)) == (0, 1, 1)
+    assert numbers(record(store, replace(ambiguous, rank=1, id="first"))) == (1, 0, 0)
+    found = preferred(store)
+    assert (found.wins, found.losses, found.ties, rows_of(store, clicks)) == (0, 0, 1, 2)
+
+
+def test_a_wrong_clock_neither_keeps_a_click_for_ever_nor_deletes_it_at_once(store: Store) -> None:
+    a = shown("a", time=NOW - 1000)
+    b = shown("b", time=NOW - 1000)
+    store.add_impressions([a])
+    sent = [
+        click(on, index, time=time, name=f"{on.unit}{index}")
+        for on in (a, b)  # b is not written yet
+        for index, time in ((0, 0.0), (1, 9e9), (3, NOW - 10))
+    ]
+    assert numbers(record(store, *sent)) == (6, 0, 0)
+    store.add_impressions([b])
+    store.settle_early_clicks(NOW)
+    with store.read() as db:
+        times = dict(map(tuple, db.execute(select(clicks.c.id, clicks.c.time))))
+    for unit in "ab":
+        assert [times[f"{unit}{index}"] for index in (0, 1, 3)] == [NOW - 1000, NOW, NOW - 10]
+    assert not store.delete_before(NOW - 1000, [])
+    assert rows_of(store, clicks) == 6
+    assert not store.delete_before(NOW + 1, [])
+    assert rows_of(store, clicks) == 0
+
+
+def test_a_rank_below_the_first_is_told_before_the_impression_is_written(store: Store) -> None:
+    a = shown("a")
+    receipt = record(store, click(a, None, rank=0), click(a, None, rank=-3, name="b"))
+    assert [row.reason for row in receipt.unknown_outcomes] == ["index", "index"]
+    assert "ranks count from 1" in receipt.unknown_outcomes[0].message
+    assert rows_of(store, early_clicks) == 0
+
+
 def test_a_click_before_its_impression_is_written_counts_once_it_is(store: Store) -> None:
     a = shown("a", ids=("w", "x", "y", "z"))
     b = shown("b")
@@ -187,7 +240,7 @@ def test_a_click_before_its_impression_is_written_counts_once_it_is(store: Store
     assert numbers(record(store, click(a, 1, name="third"), click(a, 0))) == (1, 1, 0)
     store.add_impressions([b])
     assert preferred(store) == Tally(
-        units=2, total=1.0, squares=1.0, wins=1, losses=0, ties=1, impressions=2, differing=2
+        units=2, total=1.0, squares=1.0, wins=1, losses=0, ties=1, impressions=2, differing=2, viewers=2
     )
     assert rows_of(store, early_clicks) == 0
     assert lost == [1]
@@ -203,6 +256,16 @@ def test_a_click_whose_impression_never_comes_is_dropped_and_counted(store: Stor
     assert (rows_of(store, early_clicks), sum(lost)) == (0, 250)
 
 
+def test_only_so_many_clicks_wait_for_one_impression(store: Store) -> None:
+    """They cannot be checked yet: anybody who was ever shown a list could fill the database."""
+    a = shown("a")
+    receipt = record(store, *(click(a, index) for index in range(MAX_WAITING + 50)))
+    assert numbers(receipt) == (MAX_WAITING, 0, 50)
+    more = record(store, click(a, 10_000), click(a, 0))
+    assert "is not stored, and 200 clicks wait" in more.unknown_outcomes[0].message
+    assert rows_of(store, early_clicks) == MAX_WAITING
+
+
 def test_late_clicks_and_lists_after_the_end_do_not_count(store: Store) -> None:
     config = ExperimentConfig.model_validate(
         ORDER.model_dump() | {"metrics": [{"name": "click", "window_hours": 1}]}
@@ -213,7 +276,7 @@ def test_late_clicks_and_lists_after_the_end_do_not_count(store: Store) -> None:
     c = shown("c", time=450.0)
     store.add_exposures([*exposed("a", "b"), *exposed("c", bucket=9_000)])
     store.add_impressions([a, b, c])
-    record(store, click(a, 1, time=100.0 + 3599), click(a, 0, time=100.0 + 3600))
+    record(store, click(a, 1, time=100.0 + 3599), click(a, 0, time=100.0 + 3600), now=5000.0)
     record(store, click(b, 1), click(c, 1))
     assert preferred(store, hour).wins == 3
     assert preferred(store).total == 2.0  # without a window, the late click makes a's a tie

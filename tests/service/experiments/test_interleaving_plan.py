@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from statsmodels.stats.power import NormalIndPower
 
+from headroom.service.experiments.estimates import MIN_UNITS
 from headroom.service.experiments.interleaving_plan import (
     Lists,
     PreferenceQuestion,
@@ -78,6 +79,11 @@ def test_the_ab_test_beside_it_is_of_the_units_that_would_lose_their_click() -> 
     assert plan.ab == alone
     ratio = plan.ab.any_time.units / plan.any_time.units
     assert ratio == pytest.approx(4 * 0.7 / 0.4, rel=0.1)  # 4 (1 − clicked) / deciding
+
+
+def test_a_preference_may_be_larger_than_what_clicks_can_show() -> None:
+    question = PreferenceQuestion(0.9999, Lists(1.0, 1.0), effect=0.9999)
+    assert make_interleaving_plan(question, alpha=0.05, power=0.8).any_time.units >= MIN_UNITS
 
 
 def test_days_are_those_of_the_exposed_units() -> None:

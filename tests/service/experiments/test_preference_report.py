@@ -73,7 +73,7 @@ def units(treatment: int, control: int, both: int = 0, neither: int = 0, shared:
             units(5, 4, 0, 80, 40),
             "wait",
             "undecided",
-            "too few clicks for an interval, by 9 units on a title",
+            "too few clicks for an interval: only 9 units have clicked a title of one arm.",
         ),
     ],
 )

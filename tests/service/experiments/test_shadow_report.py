@@ -55,6 +55,22 @@ def test_shadow_results_that_are_all_alike_have_no_interval(store: Store) -> Non
     assert (loss.mean, loss.low, loss.high) == (0, None, None)
 
 
+def test_the_share_of_lists_in_another_order_tells_a_plan_how_many_differ(store: Store) -> None:
+    """A correlation of 1 is a hair below it, by rounding; one title has no order that could change."""
+    falling = np.arange(20.0)[::-1]
+    swapped = falling.copy()
+    swapped[[18, 19]] = swapped[[19, 18]]
+    rows = [(falling * 0.7 + 0.1) ** 3] * 30 + [swapped] * 10
+    store.add_shadow(
+        [shadowed(0.1, rank_correlation=differences(falling, row)["rank_correlation"]) for row in rows]
+        + [shadowed(0.1, rank_correlation=None)] * 5
+    )
+    report = shadow_reports(store, "prune20", ["pruned"], 0.05)["pruned"]
+    changed = report.measures["order_changed"]
+    assert (changed.mean, changed.requests) == (0.25, 40)
+    assert "25 % of the lists in another order" in report.text
+
+
 def test_the_requests_of_one_unit_are_one_observation_in_the_shadow(tmp_path: Path) -> None:
     """Sessions of 4 to 10 like requests: intervals missed the truth in 13 to 42 % of experiments."""
     store, rng = Store(f"sqlite:///{tmp_path / 'experiments.db'}"), np.random.default_rng(4)

@@ -134,6 +134,21 @@ def test_a_database_of_another_release_is_left_alone(store: Store, url: str, cha
         other.add_exposures([exposure("b")])
 
 
+def test_the_database_of_the_last_release_gets_the_tables_that_it_lacks(store: Store, url: str) -> None:
+    store.add_exposures([exposure("a")])
+    new = {"impressions", "clicks", "early_clicks"}
+    with store._write() as db:
+        for table in new:
+            db.execute(text(f"DROP TABLE {table}"))
+        db.execute(text("UPDATE schema_version SET version = 4"))
+    with closing(Store(url)) as extended:
+        extended.prepare()
+        with extended.read() as db:
+            assert set(inspect(db).get_table_names()) == metadata.tables.keys()
+            assert db.scalar(text("SELECT version FROM schema_version")) == 5
+        assert extended.unit_counts(["prune20"]) == {"prune20": {"control": 1}}
+
+
 def test_unknown_outcomes_are_named_with_their_reason(store: Store) -> None:
     store.add_exposures([exposure("a")])
     batch = [

@@ -1,11 +1,14 @@
 """Rows on their way to the database: nobody waits for them, and what is lost is counted."""
 
 import errno
+import json
 import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,10 @@ import pytest
 from sqlalchemy import func, select
 
 from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.events import Impression
 from headroom.service.experiments.store import Store
-from headroom.service.experiments.tables import exposures, shadow_results
-from headroom.service.experiments.writer import Writer
+from headroom.service.experiments.tables import exposures, impressions, shadow_results
+from headroom.service.experiments.writer import BATCH_BYTES, MAX_IMPRESSION_BYTES, Writer
 from headroom.service.observe.metrics import Metrics
 from tests.service.experiments.making import exposure, shadowed
 
@@ -60,6 +64,42 @@ def test_everything_that_was_put_is_stored_by_the_time_it_closes(store: Store, c
         assert db.scalar(select(func.count()).select_from(shadow_results)) == 130
     assert not writer.put(exposure("late"))  # after the end: refused, and counted
     assert counts.totals == (1300, 1, 0)
+
+
+def test_lists_with_long_ids_take_no_more_memory_than_they_may(
+    tmp_path: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A character outside the basic plane takes 4 bytes, and each list here has 1,000 ids of 256."""
+    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    sizes: list[int] = []
+    add = store.add_impressions
+
+    def add_impressions(rows: Sequence[Impression]) -> int:
+        sizes.append(len(rows))
+        return add(rows)
+
+    monkeypatch.setattr(store, "add_impressions", add_impressions)
+    writer = counts.writer(store)
+    letters = "".join(chr(0x1F600 + number % 64) for number in range(255))
+
+    def shown(number: int) -> Impression:
+        ids = tuple(f"{letters}{chr(0x1F600 + index % 64)}" for index in range(1000))
+        return Impression("order", str(number), "u", 1.0, "v", "s" * 1000, tuple(range(1000)), ids)
+
+    tracemalloc.start()
+    held = sum(writer.put(shown(number)) for number in range(80))
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 40 <= held < 80
+    assert used < 1.2 * MAX_IMPRESSION_BYTES
+    writer.start()
+    assert writer.close(60) == 0
+    assert sum(sizes) == held
+    assert max(sizes) * 1000 * 256 * 4 <= BATCH_BYTES
+    with store.read() as db:
+        ids = json.loads(db.scalar(select(impressions.c.ids).limit(1)) or "")
+    assert tuple(ids) == shown(0).ids
+    store.close()
 
 
 def test_rows_that_a_database_cannot_hold_are_counted_and_keep_nothing_out(

@@ -99,13 +99,13 @@ async def test_lines_tell_callers_apart_by_a_name_of_their_key(
 def test_no_request_can_forge_a_line_or_move_the_cursor() -> None:
     for text in HOSTILE:
         request = Record("id", "GET" + text, b"/" + text.encode() + b"\xff\xfe")
-        request.set_columns([("full", "20e5ffaa4b14")], 1)
+        request.set_columns([("full", "20e5ffaa4b14", "tiny")], 1)
         written = line(request)
         assert written.endswith("\n")
         assert re.fullmatch(r"[ -~]*", written[:-1]), text
         assert len(written) < select.PIPE_BUF
     long = Record("i" * 128, "M" * 10_000, b"/" + b"\n" * 1_000_000)
-    long.set_columns([("v" * 64, "0" * 12)] * 64, 1)
+    long.set_columns([("v" * 64, "0" * 12, "m")] * 64, 1)
     assert len(line(long)) < select.PIPE_BUF
 
 

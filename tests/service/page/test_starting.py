@@ -1,6 +1,7 @@
 """The page begins an experiment, ships an arm and takes it back, without the config."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ SHOWN = os.environ.get("LOOK_AT")
 """A directory in which to write what was seen."""
 
 
+def fits(page: Page, width: int) -> bool:
+    return reaching_out(page) == ([], width)
+
+
 def look(page: Page, name: str) -> None:
     """Check that nothing reaches beyond a telephone's edge."""
     for width in (1440, 390):
         page.size(width, 844)
         page.next_frame()
-        page.until(lambda width=width: reaching_out(page) == ([], width), f"{name} at {width}")
+        page.until(partial(fits, page, width), f"{name} at {width}")
         if AXE.exists():
             page.run(AXE.read_text(encoding="utf-8"))
             found = page.browser.execute_async_script("axe.run(document).then(arguments[0])")["violations"]
@@ -84,7 +89,7 @@ def test_an_admin_starts_ships_and_rolls_back_and_others_are_asked_for_a_key(
         assert "Everybody gets the default again" in page.one(".confirm span").text
         page.button("Roll back fewer", ".confirm").click()
         page.until(lambda: page.one(".experiment .status").text == "stopped")
-        page.until(lambda: choices(page, ".actions") == ["Ship"])
+        page.until(lambda: choices(page, ".actions") == ["Ship", "Stop"])
         assert not page.all(".trip")  # no guardrail did it
         look(page, "over")
 
@@ -92,5 +97,19 @@ def test_an_admin_starts_ships_and_rolls_back_and_others_are_asked_for_a_key(
         page.write(".start [name=name]", "fewer-heads")
         page.button("Start fewer-heads").click()
         page.until(lambda: "there was an experiment 'fewer-heads' already" in page.one(".start .wrong").text)
-        page.check_and_leave()
         assert len(listed()) == 1
+        page.write(".start [name=name]", "lists")
+        page.one(".start select[name=kind]").send_keys("Inter")
+        page.until(lambda: "the preference for control that is acceptable" in page.one(".start").text)
+        page.write(".start [name=planned]", "342")
+        page.button("Start lists").click()
+        page.until(lambda: page.one(".experiment .status").text == "running")
+        assert [(one["name"], one["status"]) for one in listed()] == [
+            ("fewer-heads", "stopped"),
+            ("lists", "running"),
+        ]
+        page.until(
+            lambda: "0 of 342 planned units have clicked a title of one arm" in page.one(".experiment").text
+        )
+        look(page, "lists")
+        page.check_and_leave()

@@ -25,11 +25,15 @@ STEPS = 40
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    """A study of a model with a temperature and with its grades in another order than its outputs."""
+    """A study of a model with a calibration and with its grades in another order than its outputs."""
     random_model(5, num_hidden_layers=2, hidden_size=16).save_pretrained(tmp_path)
     write_vocabulary(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    config["headroom"] = {"temperature": 0.4, "label_order": [GRADES[i] for i in (3, 0, 4, 1, 2)]}
+    config["headroom"] = {
+        "temperature": 0.4,
+        "bias": [0, 1, 0, -1, 2],
+        "label_order": [GRADES[i] for i in (3, 0, 4, 1, 2)],
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
     classifier = Classifier.load(tmp_path, "cpu", "float32")
     data = judged(queries=21)

@@ -52,6 +52,14 @@ async def test_what_has_ended_says_so(service: Service) -> None:
     await act("ship", arm="pruned")
     shipped = {"key": "prune20", "value": "cut", "variant": "pruned", "reason": "STATIC"}
     assert await evaluate(service, "user-1") == shipped
+    arms = [{"name": "control", "variant": "full"}, {"name": "same", "variant": "full"}]
+    started = await service.http.post(
+        "/v1/experiments", json={"name": "next", "salt": "next", "arms": arms}, headers=BOSS
+    )
+    assert started.status_code == 201, started.text
+    assert (await score(service, "user-1"))["assignment"]["experiment"] == "next"
+    assert await evaluate(service, "user-1") == shipped  # the arm and its variant, not another's
+    await service.http.post("/v1/experiments/next/stop", json={}, headers=BOSS)
     await act("stop")
     stopped = {"key": "prune20", "value": "full", "variant": "default", "reason": "DISABLED"}
     assert await evaluate(service, "user-1") == stopped
@@ -79,7 +87,7 @@ async def test_every_failure_is_the_protocols(service: Service) -> None:
     assert failure(unknown, "none") == (
         404,
         "FLAG_NOT_FOUND",
-        "There is no experiment 'none' in the live config, which has prune20.",
+        "There is no experiment 'none' (known: prune20).",
     )
     missing = "context.targetingKey: is missing; it says whose arm is asked for"
     for body in ({}, {"context": {}}, {"context": {"country": "de"}}, {"context": {"targetingKey": None}}):

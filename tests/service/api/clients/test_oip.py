@@ -327,7 +327,7 @@ async def test_its_own_timeout_a_full_queue_and_a_missing_key_are_told_in_the_pr
         for method, path in (("POST", INFER), ("GET", "/v2"), ("GET", "/v2/models/full/ready")):
             answer = await http.request(method, path)
             assert (answer.status_code, answer.json().keys()) == (401, {"error"})
-        for path in ("/v2/repository/index", "/v2/", "/v2/models", "/v2/models/rerank"):
+        for path in ("/v2/repository/index", "/v2/models", "/v2/models/rerank"):
             unknown = await http.get(path, headers=KEY)
             assert (unknown.status_code, type(unknown.json()["error"])) == (404, str)
         for path in ("/v2/health/live", "/v2/health/ready"):

@@ -80,7 +80,7 @@ async def test_a_click_counts_once_by_either_way(shop: Service) -> None:
         ubi(impression),  # rank 1 is title 2
         ubi(impression, attributes={"object": thing, "position": {"ordinal": 14}}),
         ubi(impression, attributes={"object": thing}, timestamp="2026-11-20T14:00:07+01:00"),
-        ubi(impression, attributes={"position": {}}, object=thing, action_name="add_to_cart"),
+        ubi(impression, attributes={"object": {}}, object=thing, action_name="add_to_cart"),
     ]
     answer = await shop.http.post("/v1/ubi/events", json=events)
     assert answer.status_code == 200, answer.text
@@ -107,6 +107,11 @@ async def test_foreign_and_wrong_events_are_told_and_keep_no_other_out(shop: Ser
         (ubi(impression, attributes={"idleTimeoutMs": 5000}), "index", "neither position.ordinal nor"),
         (ubi(impression, attributes={"object": {"object_id": 7}}), "index", "sent no ids"),
         (ubi(impression, client_id=None), "unit", "client_id is missing"),
+        (
+            {"action_name": "page_exit", "timestamp": "2026-11-20T14:00:00Z"},
+            "impression",
+            "query_id is missing",
+        ),
     ]
     receipt = await shop.post("/v1/ubi/events", events=[*(event for event, *_ in wrong), ubi(impression)])
     assert (receipt["accepted"], receipt["unknown"]) == (1, len(wrong))
@@ -128,13 +133,25 @@ async def test_foreign_and_wrong_events_are_told_and_keep_no_other_out(shop: Ser
 @pytest.mark.parametrize(
     ("path", "body", "param", "message"),
     [
-        ("outcomes", {"outcomes": [outcome("x") | {"index": None}]}, "outcomes[0]", "index: missing"),
+        ("outcomes", {"outcomes": [outcome("x") | {"index": None}]}, "outcomes[0].index", "index: missing"),
         ("outcomes", {"outcomes": [outcome("x", -1)]}, "outcomes[0].index", "greater than or equal to 0"),
         ("ubi/events", {"events": []}, "events", "at least 1"),
         ("ubi/events", [ubi("x")] * 1001, "events", "at most 1000"),
         ("ubi/events", [ubi("x", timestamp="now")], "events[0].timestamp", "seconds since 1970"),
         ("ubi/events", [{"query_id": "x"}], "events[0].action_name", "is missing"),
         ("ubi/events", "click", None, "JSON object"),
+        (
+            "ubi/events",
+            [ubi("x", attributes={"object": {"object_id": 1.5}})],
+            "events[0].event_attributes.object.object_id",
+            "object_id: should be a string",
+        ),
+        (
+            "ubi/events",
+            [ubi("x", attributes={"object": {"object_id": "a\0"}})],
+            "events[0].event_attributes.object.object_id",
+            "must not hold a NUL",
+        ),
     ],
 )
 async def test_a_wrong_body_is_one_sentence(
@@ -144,6 +161,13 @@ async def test_a_wrong_body_is_one_sentence(
     assert answer.status_code == 422, answer.text
     error = answer.json()["error"]
     assert (error["param"], message in error["message"]) == (param, True), error
+
+
+async def test_a_page_after_what_no_database_holds_is_refused(shop: Service) -> None:
+    for source in ("exposures", "clicks"):
+        answer = await shop.http.get(f"/v1/experiments/order/rows?source={source}&after=%00", headers=BOSS)
+        assert answer.status_code == 422, answer.text
+        assert "after: must not hold a NUL" in answer.json()["error"]["message"]
 
 
 async def test_events_need_a_key_as_outcomes_do(shop: Service) -> None:
@@ -210,7 +234,13 @@ async def test_clicks_on_real_lists_prefer_the_arm_whose_titles_they_are(shop: S
                 events.append(ubi(impression, client_id=unit, attributes=what))
     receipt = await shop.post("/v1/ubi/events", events=events)
     assert (receipt["accepted"], receipt["duplicates"]) == (len(events), 0)
-    config = shop.replica.live.ledger.config("prune20")
-    assert config is not None
-    tally = store.preferences(config, config.metrics[0], (), time.time())
-    assert (tally.impressions, tally.units, tally.wins, tally.losses, tally.ties) == (8, 8, 4, 4, 0)
+    detail = (await shop.http.get("/v1/experiments/prune20")).json()
+    preference = detail["preference"]
+    assert [preference[name] for name in ("impressions", "units", "wins", "losses", "ties")] == [
+        8,
+        8,
+        4,
+        4,
+        0,
+    ]
+    assert (preference["metric"], preference["estimate"]) == ("click", 0)

@@ -459,6 +459,20 @@ async def test_a_route_without_an_order_refuses_an_interleaved_unit_in_one_sente
     assert service.metric("headroom_exposures_total") == 0
 
 
+async def test_long_titles_that_fit_a_request_fit_an_interleaved_one(
+    tiny_checkpoint: Path, file_url: str
+) -> None:
+    """Both arms' chunks are more than the limit, which is no fault of the treatment."""
+    live = interleaving()
+    async with serve(tiny_checkpoint, live, database_url=file_url, max_compare_rows=12) as service:
+        texts = {"query": QUERY, "titles": [" ".join(WORDS * 9), "angle"], "overflow": "chunks"}
+        alone = await service.post("/v1/score", **texts)
+        assert 6 < alone["results"][0]["chunk"]["chunks"] < 12
+        answer = await service.post("/v1/score", **texts, unit="user-1")
+        assert answer["assignment"]["impression"] is not None
+        assert answer["assignment"]["fallback"] is False
+
+
 async def test_pairs_of_one_query_have_an_order(service: Service) -> None:
     pairs = [[QUERY, title] for title in TITLES]
     answers = [(await ask(service, pairs=pairs)).json(), (await ask(service)).json()]

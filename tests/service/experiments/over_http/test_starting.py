@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
 from headroom.service.config.settings import InvalidConfig, LiveConfig
 from headroom.service.experiments.started import MAX_OPEN
+from headroom.service.experiments.tables import started_experiments
 from tests.service.experimenting import BOSS, KEYS, USER, config, score
 from tests.service.in_process import Service, serve
 
@@ -80,6 +82,7 @@ async def test_what_one_replica_starts_another_routes_and_a_new_one_knows_at_onc
         assert (started["status"], started["in_config"], started["paused"]) == ("running", False, None)
         assert [entry["kind"] for entry in started["history"]] == ["start"]
         assert started["history"][0]["actor"].startswith("key ")
+        assert (await shown(second))["status"] == "running"  # also within the second
         on_first = await arms(first)
         assert set(on_first) == {"control", "pruned"}
         await until_listed(second, "order", "running")
@@ -92,6 +95,53 @@ async def test_what_one_replica_starts_another_routes_and_a_new_one_knows_at_onc
         assert await arms(third) == on_first
         assert (await post(third, "/order/ramp", traffic=0))["traffic"] == 0
         assert set(await arms(third)) == {None}
+
+
+async def test_what_one_replica_starts_another_shows_and_stops_at_once(
+    tiny_checkpoint: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load balancer may send the next call anywhere."""
+    monkeypatch.setattr("headroom.service.experiments.ledger.REFRESH_SECONDS", 3600.0)
+    async with replica(tiny_checkpoint, file_url) as first, replica(tiny_checkpoint, file_url) as second:
+        await start(first)
+        assert (await shown(second))["status"] == "running"
+        await post(first, "/order/stop")
+        await start(first, name="next", salt="next")
+        assert (await post(second, "/next/stop"))["status"] == "stopped"
+        assert (await second.http.get("/v1/experiments/nobody")).status_code == 404
+
+
+async def test_names_that_nobody_started_cost_the_database_little(
+    one: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = one.replica.live.ledger
+    refreshes: list[float] = []
+    refresh = ledger.refresh
+
+    def counted() -> None:
+        refreshes.append(time.monotonic())
+        refresh()
+
+    monkeypatch.setattr("headroom.service.experiments.ledger.REFRESH_SECONDS", 3600.0)
+    monkeypatch.setattr(ledger, "refresh", counted)
+    await start(one)
+    refreshes.clear()
+    answers = await asyncio.gather(*(one.http.get(f"/v1/experiments/nobody{index}") for index in range(40)))
+    assert {answer.status_code for answer in answers} == {404}
+    assert 1 <= len(refreshes) < 10
+
+
+async def test_rows_that_no_release_wrote_stand_in_nobodys_way(one: Service) -> None:
+    rows = [("broken", "{"), ("partial", '{"name": "partial"}'), ("renamed", json.dumps(ENTRY))]
+    store = one.replica.live.ledger.store
+    store.prepare()
+    with store._write() as db:
+        for name, definition in rows:
+            db.execute(insert(started_experiments).values(name=name, definition=definition))
+    assert (await start(one))["status"] == "running"
+    listed = (await one.http.get("/v1/experiments")).json()["experiments"]
+    assert [each["name"] for each in listed] == ["order"]
+    assert set(await arms(one)) == {"control", "pruned"}
 
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
@@ -124,6 +174,25 @@ async def test_a_wrong_entry_is_refused_in_one_sentence_that_names_the_field(
     assert error["message"].startswith(f"{param}: ")
     assert reason in error["message"]
     assert (await one.http.get("/v1/experiments")).json()["experiments"] == []
+
+
+async def test_an_interleaved_one_is_started_too(one: Service) -> None:
+    kind: dict[str, Any] = {"kind": "interleave", "metrics": [{"name": "click", "margin": 0.05}]}
+    third = [*ENTRY["arms"], {"name": "third", "variant": "cut"}]
+    for changes, param in (
+        ({"arms": third}, "arms"),
+        ({"metrics": [{"name": "click", "margin": 1.5}]}, "metrics[0].margin"),
+        ({"metrics": [{"name": "click", "margin": -1.5}]}, "metrics[0].margin"),
+    ):
+        error = await start(one, 422, **(kind | changes))
+        assert error["param"].startswith(param), error
+        assert error["message"].startswith(f"{param}"), error
+    await start(one, **kind)
+    assert set(await arms(one)) == {"interleaved"}
+    await post(one, "/order/ship", arm="pruned")
+    assert (await score(one, "user-1"))["variant"] == "cut"
+    await post(one, "/order/rollback")
+    assert (await score(one, "user-1"))["variant"] == "full"
 
 
 async def test_only_an_admin_starts_one(tiny_checkpoint: Path, one: Service, file_url: str) -> None:
@@ -243,6 +312,8 @@ async def test_a_ship_of_the_configs_experiment_is_rolled_back(tiny_checkpoint: 
         assert (await score(service))["variant"] == "cut"
         await post(service, "/prune20/rollback")
         assert (await score(service))["variant"] == "full"
+        await post(service, "/prune20/stop")  # so that nobody ships it again
+        assert "is stopped already" in (await post(service, "/prune20/ship", 409, arm="pruned"))["message"]
         assert (await service.http.post("/v1/experiments/prune20/rollback", json={})).status_code == 403
         assert (await post(service, "/nothing/rollback", 404))["type"] == "not_found"
     async with replica(tiny_checkpoint, file_url, config()) as restarted:

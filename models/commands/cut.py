@@ -1,0 +1,130 @@
+"""The part of `headroom evaluate` about cuts: what one at a score keeps, and the score for a precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from headroom import ModelError
+from headroom.models.checkpoint.config import ModelConfig, read_config, read_stored_masks
+from headroom.models.checkpoint.hub import locate
+from headroom.models.commands import options
+from headroom.models.commands.terminal import scored, table
+from headroom.models.files import Json
+from headroom.models.numbers import percent
+from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL
+from headroom.models.quality.labelled import Columns, LabelledPair, query_key
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The options of a cut: one of a precision and a threshold; and the lowest relevant grade."""
+
+    precision: float | None
+    threshold: float | None
+    relevant: int | None
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether a cut is asked for. Raises BadParameter for options that do not go together."""
+        if self.precision is not None and self.threshold is not None:
+            raise typer.BadParameter("give one of --precision and --threshold", param_hint="--threshold")
+        is_cut = self.precision is not None or self.threshold is not None
+        if self.relevant is not None and not is_cut:
+            raise typer.BadParameter("it needs --precision or --threshold", param_hint="--relevant")
+        return is_cut
+
+
+def measure(
+    wanted: Wanted,
+    network: options.Network,
+    data: Path,
+    columns: Columns,
+    resamples: int,
+) -> Json:
+    """Return what a cut keeps of the pairs of a file, as `--json` prints it.
+
+    Raises ModelError if the file or the model does not allow it.
+    """
+    directory = locate(network.model)
+    config = read_config(directory)
+    if wanted.threshold is not None:
+        check_threshold(wanted.threshold, config)
+    mask = config.parse_mask(options.read_form(network.mask or "none"), read_stored_masks(directory, config))
+    pairs, lowest = options.read_judged(data, config, columns, wanted.relevant)
+    queries = len({query_key(pair.query) for pair in pairs})
+    check_judged(pairs, lowest, queries, str(data))
+
+    import numpy as np
+
+    from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
+    from headroom.models.quality.cutoff import cut_at, cut_for
+
+    clf = Classifier.load(network.model, network.device, network.dtype)
+    texts = [(pair.query, pair.title) for pair in pairs]
+    scores = scored(clf, texts, None if mask.is_none else mask).score
+    relevant = np.array([pair.grade >= lowest for pair in pairs])
+    if wanted.precision is None:
+        assert wanted.threshold is not None
+        cut = cut_at(wanted.threshold, scores, relevant, pairs, resamples)
+    else:
+        cut = cut_for(wanted.precision, scores, relevant, pairs, resamples)
+    return {
+        "schema": 1,
+        "model": clf.name,
+        "head_mask": mask.spec,
+        "data": str(data),
+        "pairs": len(pairs),
+        "queries": queries,
+        "relevant_from_grade": lowest,
+        "relevant": float(relevant.mean()),
+        "wanted_precision": wanted.precision,
+        **{name: getattr(cut, name) for name in ("threshold", "precision", "recall", "kept")},
+    }
+
+
+def check_threshold(threshold: float, config: ModelConfig) -> None:
+    """Raise BadParameter for a threshold that no score of a model can have."""
+    is_raw = config.score_activation == "identity"
+    if not math.isfinite(threshold) or not (is_raw or 0 <= threshold <= 1):
+        scale = "a finite number: the model's scores are logits" if is_raw else "from 0 to 1, as scores are"
+        raise typer.BadParameter(f"{threshold:g}: it must be {scale}", param_hint="--threshold")
+
+
+def check_judged(pairs: Sequence[LabelledPair], lowest: int, queries: int, name: str) -> None:
+    """Raise ModelError if pairs are too few, or if all or none are relevant. lowest: the lowest relevant
+    grade; queries: how many the pairs have; name: of their file."""
+    count = sum(pair.grade >= lowest for pair in pairs)
+    if count in (0, len(pairs)):
+        which = "every" if count else "no"
+        raise ModelError(f"{name}: {which} pair has grade {lowest} or more; pairs of both kinds are needed")
+    if queries < MIN_QUERIES:
+        raise ModelError(f"{name}: too few queries, {queries}; at least {MIN_QUERIES} are needed")
+
+
+def as_text(document: Json) -> str:
+    """Return the cut as text for people."""
+    wanted = document["wanted_precision"]
+    share = percent(document["relevant"])
+    lines = [
+        "{model} on {data}: {pairs} pairs, {queries} queries".format(**document)
+        + f"; {share} are relevant (grade {document['relevant_from_grade']} or more)",
+        f"min_score {document['threshold']:.4f}"
+        + ("" if wanted is None else f", the lowest with a precision of {wanted:g} on all pairs"),
+    ]
+    rows = [[f"  {name}", document[name].text().removesuffix(NO_INTERVAL)] for name in _MEANINGS]
+    lines.append(table([[*row, _MEANINGS[name]] for row, name in zip(rows, _MEANINGS, strict=True)]))
+    if wanted is not None:
+        lines.append("each fifth of the queries was cut at the threshold that the others choose")
+    return "\n".join(lines)
+
+
+_MEANINGS = {
+    "precision": "of what is kept is relevant",
+    "recall": "of what is relevant is kept",
+    "kept": "of all pairs are kept",
+}

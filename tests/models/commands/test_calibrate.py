@@ -1,0 +1,297 @@
+"""`headroom calibrate` and the cuts of `headroom evaluate`, as typed at a prompt."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+from scipy.special import expit, softmax
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import precision_score, recall_score
+from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+
+from headroom import Classifier
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.labelled import LabelledPair
+from tests import families
+from tests.calibrating import calibration_error, edit_config, judged, pairs_of, spoil, write_fair
+from tests.checkpoints import load, write_int8
+from tests.decoders import write_decoder
+from tests.prompt import Run, write_labelled
+
+DEVICE = ("--device", "cpu", "--dtype", "float32")
+IDENTITY = {"activation_fn": "torch.nn.modules.linear.Identity"}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_fair(tmp_path_factory.mktemp("graded") / "fair", 5)
+
+
+@pytest.fixture(scope="module")
+def one_label(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_fair(tmp_path_factory.mktemp("one") / "fair", 1)
+
+
+def copied(source: Path, target: Path) -> Path:
+    shutil.copytree(source, target)
+    return target
+
+
+@pytest.mark.parametrize(("scale", "raised"), [(3.0, None), (1.0, 1), (3.0, 4)])
+def test_grades_become_probabilities_on_queries_that_were_not_fitted(
+    run: Run, graded: Path, tmp_path: Path, scale: float, raised: int | None
+) -> None:
+    fair = load(graded)
+    spoiled = copied(graded, tmp_path / "spoiled")
+    spoil(spoiled, scale=scale, raised=raised)
+    data = write_labelled(tmp_path / "judged.csv", judged(fair, 250, 1))
+    out = tmp_path / "out"
+    output = run("calibrate", "--model", str(spoiled), "--data", str(data), "--out", str(out), *DEVICE)
+    assert "classwise_ece" in output.out
+
+    others = judged(fair, 250, 2)
+    texts = [(query, title) for query, title, _ in others]
+    truth = [grade for *_, grade in others]
+    before = load(spoiled).score(texts)
+    after = load(out).score(texts)
+    errors = [calibration_error(scores.probabilities, truth) for scores in (before, after)]
+    assert errors[1] < errors[0] / 2
+    np.testing.assert_allclose(after.probabilities, fair.score(texts).probabilities, atol=0.08)
+    pairs = [LabelledPair(*row) for row in others]
+    ndcg = [Evaluation.of(pairs, scores).metrics()["ndcg10"] for scores in (before, after)]
+    assert ndcg[1] > ndcg[0] - 0.02
+
+    # Another program that loads the checkpoint has the same probabilities.
+    theirs = AutoModelForSequenceClassification.from_pretrained(out).eval()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(out / "tokenizer.json"), pad_token="[PAD]")
+    encoded = tokenizer(
+        *zip(*texts[:8], strict=True), padding=True, return_tensors="pt", return_token_type_ids=True
+    )
+    logits = theirs(**encoded)
+    found = softmax(logits.logits.detach().numpy(), axis=1)
+    np.testing.assert_allclose(found, after.probabilities[:8], atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [3.0, 8.0, 0.2])
+def test_a_score_becomes_the_probability_and_keeps_the_order_of_all_titles(
+    run: Run, one_label: Path, tmp_path: Path, scale: float
+) -> None:
+    fair = load(one_label)
+    spoiled = copied(one_label, tmp_path / "spoiled")
+    spoil(spoiled, scale=scale, raised=0)
+    edit_config(spoiled, sentence_transformers=IDENTITY)  # as many rerankers of the hub: the score is a logit
+    rows = judged(fair, 250, 1)
+    data = write_labelled(tmp_path / "judged.csv", rows)
+    out = tmp_path / "out"
+    output = run(
+        "calibrate", "--model", str(spoiled), "--data", str(data), "--out", str(out), *DEVICE, "--json"
+    )
+    report = json.loads(output.out)
+
+    others = judged(fair, 250, 2)
+    texts = [(query, title) for query, title, _ in others]
+    truth = [grade for *_, grade in others]
+    before = load(spoiled).score(texts)
+    after = load(out).score(texts)
+    assert np.array_equal(before.logits, after.logits)
+    logits = before.logits[:, 0]
+    assert len(np.unique(after.raw_score)) == len(np.unique(logits)), "two titles became equal"
+    order = np.argsort(logits, kind="stable")
+    assert np.array_equal(order, np.argsort(after.raw_score, kind="stable"))
+    assert (np.diff(after.score[order]) >= 0).all()
+    errors = [calibration_error(one, truth) for one in (expit(logits), after.score)]
+    assert errors[1] < errors[0] / 2
+
+    x = load(spoiled).score([(query, title) for query, title, _ in rows]).logits
+    platt = LogisticRegression(C=1e6, tol=1e-8).fit(x, [grade for *_, grade in rows])
+    expected = platt.predict_proba(before.logits)[:, 1]
+    np.testing.assert_allclose(after.score, expected, atol=0.005)  # Platt's targets are not 0 and 1
+    change = report["metrics"]["classwise_ece"]
+    assert change["after"]["value"] < change["before"]["value"] / 2
+    assert change["change"]["high"] < 0
+    assert [entry["grade"] for entry in report["reliability"]] == [1]
+    assert sum(row["pairs"] for row in report["reliability"][0]["after"]) == len(rows)
+
+
+def test_pruned_and_quantized_checkpoints_stay_calibrated(
+    run: Run, graded: Path, one_label: Path, tmp_path: Path
+) -> None:
+    for name, source in (("graded", graded), ("one", one_label)):
+        fair = load(source)
+        spoiled = copied(source, tmp_path / f"{name}-spoiled")
+        spoil(spoiled, scale=3, raised=0)
+        data = write_labelled(tmp_path / f"{name}.csv", judged(fair, 60, 1))
+        out = tmp_path / name
+        run("calibrate", "--model", str(spoiled), "--data", str(data), "--out", str(out), *DEVICE)
+        texts = pairs_of(20, 9)
+        after = load(out).score(texts)
+
+        pruned = tmp_path / f"{name}-pruned"
+        run("prune", "--model", str(out), "--mask", "1.0", "--out", str(pruned))
+        masked = load(out).score(texts, load(out).config.parse_mask("1.0", {}))
+        np.testing.assert_allclose(load(pruned).score(texts).probabilities, masked.probabilities, atol=1e-5)
+        int8 = load(write_int8(out, tmp_path / f"{name}-int8")).score(texts)
+        np.testing.assert_allclose(int8.probabilities, after.probabilities, atol=0.1)
+
+        again = tmp_path / f"{name}-again"  # replaces the calibration, and is not laid on it
+        run("calibrate", "--model", str(out), "--data", str(data), "--out", str(again), *DEVICE)
+        np.testing.assert_allclose(load(again).score(texts).score, after.score, atol=0.01)
+
+
+def test_labels_in_another_order_and_stored_masks_stay(run: Run, graded: Path, tmp_path: Path) -> None:
+    source = copied(graded, tmp_path / "source")
+    names = list(load(graded).config.labels)
+    order = [names[i] for i in (3, 0, 4, 1, 2)]
+    edit_config(source, headroom={"label_order": order, "temperature": 0.5})
+    (source / "masks").mkdir()
+    (source / "masks" / "some.json").write_text('{"mask": "1.0"}')
+    fair = Classifier.load(graded, "cpu", "float32", label_order=order)
+    data = write_labelled(tmp_path / "judged.csv", judged(fair, 250, 1))
+    out = tmp_path / "out"
+    run("calibrate", "--model", str(source), "--data", str(data), "--out", str(out), *DEVICE)
+    after = load(out)
+    assert after.config.labels == tuple(order)
+    assert after.stored_masks["some"].spec == "1.0"
+    texts = pairs_of(20, 9)
+    np.testing.assert_allclose(after.score(texts).probabilities, fair.score(texts).probabilities, atol=0.08)
+
+
+@pytest.mark.parametrize("family", ["roberta", "deberta-v2", "modernbert", "qwen3-answers", "qwen3-grades"])
+def test_every_family_takes_a_calibration_up(run: Run, tmp_path: Path, family: str) -> None:
+    source = tmp_path / "source"
+    labels = 5 if family == "qwen3-grades" else 1
+    if family.startswith("qwen3"):
+        of_grades: dict[str, Any] = {"causal": False, "num_labels": 5} if labels == 5 else {}
+        write_decoder(source, "qwen3", **of_grades)
+    else:
+        families.write_family(source, family, num_labels=labels)
+    clf = load(source)
+    pairs = pairs_of(40, 1)
+    logits = clf.score(pairs).logits
+    middle = np.quantile(logits[:, -1], np.linspace(0, 1, max(labels, 2) + 1)[1:-1])
+    grades = np.searchsorted(middle, logits[:, -1])
+    data = write_labelled(
+        tmp_path / "judged.csv",
+        [(query, title, int(grade)) for (query, title), grade in zip(pairs, grades, strict=True)],
+    )
+    out = tmp_path / "out"
+    output = run(
+        "calibrate", "--model", str(source), "--data", str(data), "--out", str(out), *DEVICE, "--json"
+    )
+    report = json.loads(output.out)
+    calibrated = logits / report["temperature"] + report["bias"]
+    expected = expit(calibrated) if labels == 1 else softmax(calibrated, axis=1)
+    np.testing.assert_allclose(load(out).score(pairs).probabilities, expected, atol=1e-5)
+
+
+def test_wrong_pairs_are_refused_in_one_sentence(
+    run: Run, graded: Path, one_label: Path, tmp_path: Path
+) -> None:
+    many = [(f"lamp {n}", "red lamp", n % 2) for n in range(40)]
+    texts = pairs_of(20, 4)
+    logits = load(one_label).score(texts).logits[:, 0]
+    middle = np.median(logits)
+    cases: dict[str, tuple[Path, list[tuple[str, str, int]], str]] = {
+        "few": (one_label, many[:8], "too few queries, 8; at least 10 are needed"),
+        "single": (one_label, [(q, t, 1) for q, t, _ in many], "every pair has grade 1"),
+        "range": (one_label, [*many, ("a", "b", 3)], "line 42: grade '3' is not a whole number from 0 to 1"),
+        "graded": (graded, [*many, ("a", "b", 5)], "grade '5' is not a whole number from 0 to 4"),
+        "lone": (
+            one_label,
+            [(q, t, 0) for q, t, _ in many] + [("usb", "cable", 1)],
+            "nearly every query has pairs of grade 0 alone; judge more queries",
+        ),
+        "flat": (
+            one_label,
+            [(q, t, int(logit < middle)) for (q, t), logit in zip(texts, logits, strict=True)],
+            "the relevant pairs do not have higher scores than the others",
+        ),
+    }
+    for name, (model, rows, reason) in cases.items():
+        data = write_labelled(tmp_path / f"{name}.csv", rows)
+        out = tmp_path / "out"
+        given = ("--model", str(model), "--data", str(data), "--out", str(out), *DEVICE)
+        error = run("calibrate", *given, status=1).err
+        assert reason in error, name
+        assert len(error.splitlines()) == 1, name
+        assert not out.exists(), name
+    data = write_labelled(tmp_path / "good.csv", many)
+    options = ("--model", str(one_label), "--data", str(data), *DEVICE)
+    missing = run("calibrate", *options, "--out", str(out), "--grade-column", "judgment", status=1).err
+    assert "there is no column judgment" in missing
+    (tmp_path / "nan.csv").write_text("query,title,grade\na,b,nan\n")
+    nan = ("--model", str(one_label), "--data", str(tmp_path / "nan.csv"), "--out", str(out))
+    assert "grade 'nan' is not a whole number" in run("calibrate", *nan, status=1).err
+    assert "not empty" in run("calibrate", *options, "--out", str(tmp_path), status=1).err
+    of_grades = ("--model", str(graded), "--data", str(data), "--out", str(out), "--relevant", "2")
+    assert "the model has grades" in run("calibrate", *of_grades, status=2).err
+
+
+def test_a_cut_has_the_precision_and_recall_that_scikit_learn_counts(
+    run: Run, one_label: Path, graded: Path, tmp_path: Path
+) -> None:
+    for model, lowest in ((one_label, 1), (graded, 3)):
+        rows = judged(load(model), 100, 1)
+        data = write_labelled(tmp_path / f"{lowest}.csv", rows)
+        options = ("--model", str(model), "--data", str(data), "--relevant", str(lowest), *DEVICE)
+        scores = load(model).score([(query, title) for query, title, _ in rows]).score
+        truth = np.array([grade >= lowest for *_, grade in rows])
+        given = json.loads(run("evaluate", *options, "--threshold", "0.4", "--json").out)
+        kept = scores >= np.float32(0.4)
+        assert given["precision"]["value"] == pytest.approx(precision_score(truth, kept))
+        assert given["recall"]["value"] == pytest.approx(recall_score(truth, kept))
+        assert given["precision"]["low"] < given["precision"]["value"] < given["precision"]["high"]
+
+        wanted = float(truth.mean() + 0.05)
+        found = json.loads(run("evaluate", *options, "--precision", str(wanted), "--json").out)
+        kept = scores >= np.float32(found["threshold"])
+        assert precision_score(truth, kept) >= wanted
+        lower = scores >= scores[scores < np.float32(found["threshold"])].max()
+        assert precision_score(truth, lower) < wanted, "a lower threshold has it too"
+        shown = run("evaluate", *options, "--precision", str(wanted)).out
+        assert f"min_score {found['threshold']:.4f}" in shown
+
+
+def test_wrong_cuts_are_refused_in_one_sentence(
+    run: Run, one_label: Path, graded: Path, tmp_path: Path
+) -> None:
+    rows = judged(load(graded), 20, 1)
+    data = ("--data", str(write_labelled(tmp_path / "graded.csv", rows)), *DEVICE)
+    model = ("--model", str(graded), *data)
+    wrong = {
+        ("--precision", "1.5"): "less than or equal to 1",
+        ("--threshold", "2"): "it must be from 0 to 1",
+        ("--threshold", "nan"): "it must be from 0 to 1",
+        ("--threshold", "0.5", "--precision", "0.5"): "give one of --precision and --threshold",
+        ("--threshold", "0.5", "--relevant", "9"): "the model's grades are 0 to 4",
+        ("--relevant", "3"): "it needs --precision or --threshold",
+        ("--precision", "0.5", "--out", str(tmp_path / "out")): "do not take it",
+        ("--precision", "0.5", "--mask", "0.1", "--mask", "0.2"): "do not take more than one",
+    }
+    for options, reason in wrong.items():
+        assert reason in run("evaluate", *model, *options, status=2).err, options
+    assert "the highest is" in run("evaluate", *model, "--precision", "1", status=1).err
+    other = run("evaluate", "--model", str(one_label), *data, "--precision", "0.5", status=1)
+    assert "is not a whole number from 0 to 1" in other.err
+    assert (
+        "min_score"
+        in run("evaluate", "--model", str(one_label), *data, "--threshold", "0.5", "--relevant", "3").out
+    )
+
+
+def test_the_weights_of_a_one_label_model_stay_the_same_bits(
+    run: Run, one_label: Path, tmp_path: Path
+) -> None:
+    data = write_labelled(tmp_path / "judged.csv", judged(load(one_label), 30, 1))
+    run("calibrate", "--model", str(one_label), "--data", str(data), "--out", str(tmp_path / "out"), *DEVICE)
+    before, after = (load_file(path / "model.safetensors") for path in (one_label, tmp_path / "out"))
+    assert before.keys() == after.keys()
+    assert all(before[name].equal(after[name]) for name in before)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["headroom"].keys() == {
+        "temperature",
+        "bias",
+    }

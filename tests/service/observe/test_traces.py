@@ -1,0 +1,287 @@
+"""The spans that an OTLP collector gets: decoded by OpenTelemetry's own protocol files."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from headroom.loadtest.server import free_port
+from headroom.service.observe import open_traces
+from headroom.service.observe.traces import UNSENT, Traces
+from tests.service.experimenting import config, write_broken_checkpoint
+from tests.service.in_process import QUERY, TITLES, serve
+from tests.service.running import running
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = "00f067aa0ba902b7"
+TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
+NOT_SAMPLED = f"00-{TRACE}-{PARENT}-00"
+
+
+def values(attributes: Any) -> dict[str, Any]:
+    """Return attributes as Python values, by their name."""
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
+
+
+class Collector:
+    """An OTLP collector over HTTP that keeps what it gets."""
+
+    def __init__(self) -> None:
+        received: list[ExportTraceServiceRequest] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                assert self.path == "/v1/traces"
+                received.append(ExportTraceServiceRequest.FromString(body))
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.received = received
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def spans(self) -> dict[str, Span]:
+        """Return the spans by the id of their request."""
+        spans = [
+            span
+            for request in self.received
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+        by_request = {values(span.attributes)["headroom.request_id"]: span for span in spans}
+        assert len(by_request) == len(spans), "a request has two spans"
+        return by_request
+
+    def resources(self) -> list[dict[str, Any]]:
+        return [
+            values(resource.resource.attributes)
+            for request in self.received
+            for resource in request.resource_spans
+        ]
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """A collector that the environment names."""
+    collector = Collector()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    yield collector
+    collector.close()
+
+
+def no_notice(line: str) -> None:
+    raise AssertionError(line)
+
+
+async def test_a_span_says_what_was_scored_for_whom_and_how_long_it_took(
+    tiny_checkpoint: Path, tmp_path: Path, collector: Collector
+) -> None:
+    traces = Traces("replica-1", no_notice)
+    database = f"sqlite:///{tmp_path}/experiments.db"
+    async with serve(tiny_checkpoint, config(), traces=traces, database_url=database) as service:
+
+        async def send(name: str, path: str = "/v1/score?key=secret", trace: str = "", **body: Any) -> Any:
+            headers = {"x-request-id": name} | ({"traceparent": trace} if trace else {})
+            return await service.http.post(path, json={"query": QUERY} | body, headers=headers)
+
+        scored = await send("scored", trace=TRACEPARENT, titles=TITLES, unit="secret-unit")
+        await send("reranked", "/v1/rerank", documents=TITLES, top_n=2)
+        await send("refused", titles=["secret"], head_mask="secret")
+        await send("late", titles=[f"secret {number}" for number in range(1000)], deadline_ms=1)
+        await send("nowhere", "/secret-path")
+        await send("unsampled", trace=NOT_SAMPLED, titles=TITLES)
+        await service.http.head("/health/live", headers={"x-request-id": "head"})
+        await asyncio.to_thread(traces.flush, 10)
+    spans = collector.spans()
+    attributes = {name: values(span.attributes) for name, span in spans.items()}
+    assert spans.keys() == {"scored", "reranked", "refused", "late", "nowhere", "head"}
+    assert {span.kind for span in spans.values()} == {Span.SPAN_KIND_SERVER}
+
+    answer = scored.json()
+    assert (spans["scored"].trace_id.hex(), spans["scored"].parent_span_id.hex()) == (TRACE, PARENT)
+    assert spans["scored"].name == "POST /v1/score"
+    assert attributes["scored"] == {
+        "http.request.method": "POST",
+        "http.route": "/v1/score",
+        "http.response.status_code": 200,
+        "url.path": "/v1/score",
+        "url.scheme": "http",
+        "network.protocol.version": "1.1",
+        "server.address": "localhost",
+        "feature_flag.key": "prune20",
+        "feature_flag.result.variant": answer["assignment"]["arm"],
+        "feature_flag.provider.name": "headroom",
+        "headroom.request_id": "scored",
+        "headroom.model": answer["model"],
+        "headroom.variant": answer["variant"],
+        "headroom.mask": answer["head_mask"]["id"],
+        "headroom.candidates": len(TITLES),
+        "headroom.queue_seconds": pytest.approx(answer["timing_ms"]["queue"] / 1000, abs=1e-6),
+        "headroom.inference_seconds": pytest.approx(answer["timing_ms"]["inference"] / 1000, abs=1e-6),
+    }
+    seconds = (spans["scored"].end_time_unix_nano - spans["scored"].start_time_unix_nano) / 1e9
+    assert seconds >= answer["timing_ms"]["total"] / 1000 - 0.001
+
+    assert spans["reranked"].name == "POST /v1/rerank"
+    assert not spans["reranked"].parent_span_id
+    assert attributes["reranked"]["headroom.top_n"] == 2
+    assert "feature_flag.key" not in attributes["reranked"]
+    assert attributes["refused"]["http.response.status_code"] == 422
+    assert attributes["refused"]["error.type"] == "invalid_request"
+    assert (
+        spans["refused"].status.code == Status.STATUS_CODE_UNSET
+    )  # the caller's fault is none of the server's
+    # The queue may know at once that it cannot be done in time.
+    assert (attributes["late"]["error.type"], attributes["late"]["headroom.shed"]) in (
+        ("deadline_exceeded", "deadline"),
+        ("queue_full", "queue_full"),
+    )
+    assert attributes["late"]["headroom.candidates"] == 1000
+    assert spans["nowhere"].name == "POST"
+    assert "http.route" not in attributes["nowhere"]
+    assert spans["head"].name == "HEAD /health/live"
+    del attributes["nowhere"]["url.path"]
+    assert "secret" not in str(attributes)
+
+
+async def test_a_failure_of_the_server_is_an_error_of_its_span(
+    tiny_checkpoint: Path, tmp_path: Path, collector: Collector
+) -> None:
+    broken = {"name": "broken", "checkpoint": str(write_broken_checkpoint(tmp_path))}
+    traces = Traces("replica-1", no_notice)
+    async with serve(tiny_checkpoint, {"variants": [{"name": "full"}, broken]}, traces=traces) as service:
+        await service.refused("/v1/score", 500, query=QUERY, titles=TITLES, variant="broken")
+        await asyncio.to_thread(traces.flush, 10)
+    (span,) = collector.spans().values()
+    assert span.status.code == Status.STATUS_CODE_ERROR
+    attributes = values(span.attributes)
+    assert attributes["error.type"] == "internal_error"
+    assert attributes["headroom.variant"] == "broken"
+    assert attributes["http.response.status_code"] == 500
+
+
+async def test_the_access_log_has_the_id_of_a_trace_that_begins_here(
+    tiny_checkpoint: Path, collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traces = Traces("replica-1", no_notice)
+    log = tmp_path / "log"
+    log.touch()
+    monkeypatch.setenv("HEADROOM_ACCESS_LOG_PIPE", str(log))
+    async with serve(tiny_checkpoint, traces=traces, access_log="json") as service:
+        await service.post("/v1/score", query=QUERY, titles=TITLES)
+        await asyncio.to_thread(traces.flush, 10)
+    (span,) = collector.spans().values()
+    assert f'"trace_id": "{span.trace_id.hex()}"' in log.read_text()
+
+
+async def test_a_collector_that_is_gone_fails_no_request_and_is_told_to_the_operator(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
+    notices: list[str] = []
+    traces = Traces("replica-1", notices.append)
+    async with serve(tiny_checkpoint, traces=traces) as service:
+        await service.post("/v1/score", query=QUERY, titles=TITLES)
+        await asyncio.to_thread(traces.flush, 10)
+        await service.post("/v1/score", query=QUERY, titles=TITLES)
+    assert notices == [UNSENT]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "sentence"),
+    [
+        (
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
+            "grpc",
+            "OTEL_EXPORTER_OTLP_PROTOCOL: should be http/protobuf, the only protocol of this service",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            "collector:4318",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: should be an http:// or https:// address",
+        ),
+    ],
+)
+def test_a_wrong_variable_gets_one_sentence_and_the_replica_serves(
+    variable: str,
+    value: str,
+    sentence: str,
+    collector: Collector,  # noqa: ARG001 - sets the endpoint
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(variable, value)
+    notices: list[str] = []
+    assert open_traces("replica-1", notices.append) is None
+    assert notices == [f"there are no traces: {sentence}"]
+
+
+def test_without_the_extra_the_replica_serves_and_says_how_to_install_it(
+    collector: Collector,  # noqa: ARG001 - sets the endpoint
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "headroom.service.observe.traces")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    notices: list[str] = []
+    assert open_traces("replica-1", notices.append) is None
+    (notice,) = notices
+    assert notice.startswith("OTEL_EXPORTER_OTLP_ENDPOINT is set, but traces need more packages: ")
+    assert "[otel]" in notice
+
+
+def test_without_a_collector_nothing_of_it_is_imported() -> None:
+    code = (
+        "import sys; from headroom.service.ray import actor; from headroom.service.api import create_app; "
+        "from headroom.service.observe import open_traces; assert open_traces('1', print) is None; "
+        "print(*(name for name in sys.modules if name.startswith('opentelemetry.exporter.otlp') "
+        "or name == 'headroom.service.observe.traces'))"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.strip() == ""
+
+
+@pytest.mark.slow
+def test_replicas_send_their_last_spans_before_they_stop_and_are_told_apart(
+    tmp_path: Path, tiny_checkpoint: Path, collector: Collector
+) -> None:
+    environment = {
+        "OTEL_BSP_SCHEDULE_DELAY": "3600000",  # nothing is sent until the stop
+        "OTEL_SERVICE_NAME": "shop-reranker",
+    }
+    with running(tmp_path, tiny_checkpoint, replicas=2, environment=environment) as server:
+        for number in range(40):
+            headers = {"x-request-id": f"request-{number}"}
+            body = {"query": QUERY, "titles": TITLES}
+            answer = httpx.post(f"{server.url}/v1/score", json=body, headers=headers, timeout=60)
+            assert answer.status_code == 200
+        assert not collector.received
+    spans = collector.spans()
+    assert spans.keys() >= {f"request-{number}" for number in range(40)}
+    assert {resource["service.name"] for resource in collector.resources()} == {"shop-reranker"}
+    assert len({resource["service.instance.id"] for resource in collector.resources()}) == 2
