@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
 from headroom.service.descriptions import doc, documented
@@ -32,6 +32,10 @@ else:
 AnsweringModel = Annotated[str, doc("The checkpoint that scores.")]
 AnsweringVariant = Annotated[str, doc("The variant that scores.")]
 
+
+# Generated clients cannot tell `true` from a constant, so the documentation says no more than the types.
+_RERANKED = {"anyOf": [{"type": "boolean"}, {"type": "string"}], "examples": [True, False, "partial"]}
+Reranked = Annotated[bool | Literal["partial"], WithJsonSchema(_RERANKED)]
 
 VALUES_AT_ONCE = 20_000
 """Numbers of a matrix that are written at once; they take about a millisecond."""
@@ -235,7 +239,7 @@ class ScoreResponse:
     usage: Usage
     timing_ms: Timing
     stages: Stages = None
-    reranked: bool | Literal["partial"] = True
+    reranked: Reranked = True
     """Whether the results' scores put the titles into an order; with `on_failure: original_order`, also
     `partial` (some are scored) or false (none is). Also sent as the `X-Reranked` header."""
     reason: str | None = None
