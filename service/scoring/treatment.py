@@ -188,6 +188,22 @@ class Treatment:
             return answer
         if drawn is None:
             return self._without_treatment(columns, computed, route, deadline)
+        return self._show(request, route, columns, rankings, drawn, computed, deadline)
+
+    def _show(
+        self,
+        request: ScoreRequest,
+        route: Route,
+        columns: Sequence[AnyColumn],
+        rankings: Sequence[list[ScoreResult]],
+        drawn: Draw,
+        computed: Computed,
+        deadline: Deadline,
+    ) -> ScoreResponse:
+        """Answer in the drawn order, and tell the experiments who was shown what."""
+        assigned = route.assigned
+        assert assigned is not None
+        variants = [column.variant for column in columns]
         for arm, column, results in zip(assigned.arms, columns, rankings, strict=True):
             self._scorer.count(column, results, computed, arm)
         relevance = [_relevance(*ranked) for ranked in zip(variants, rankings, strict=True)]
