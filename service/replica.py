@@ -18,7 +18,7 @@ from importlib.metadata import version
 import torch
 
 from headroom.models.device import describe
-from headroom.service.config.settings import InvalidConfig, LiveConfig, Settings
+from headroom.service.config.settings import InvalidConfig, LiveConfig, OnFailure, Settings
 from headroom.service.engine.free_memory import release_memory_periodically
 from headroom.service.engine.request import Deadline
 from headroom.service.engine.scheduler import DRAINING_RETRY_S, Scheduler
@@ -42,14 +42,16 @@ from headroom.service.schemas.listings import (
 from headroom.service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from headroom.service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 from headroom.service.scoring import listings
-from headroom.service.scoring.catalog import BASE, Catalog, build_catalog, make_room
+from headroom.service.scoring.catalog import BASE, CACHED_SPEC_CHARS, Catalog, build_catalog, make_room
 from headroom.service.scoring.compare import attention, compare
 from headroom.service.scoring.condense import Condenser
+from headroom.service.scoring.cutoff import check_cutoff
 from headroom.service.scoring.loading import load, load_classifier, warm_up
 from headroom.service.scoring.score import Scorer
 from headroom.service.scoring.shadow import Shadow
 from headroom.service.scoring.tokens import Encoder
 from headroom.service.scoring.treatment import Treatment
+from headroom.service.scoring.unscored import Progress, unscored
 
 logger = logging.getLogger("headroom.replica")
 
@@ -199,6 +201,11 @@ class Replica:
         """The live config's version, sent with every answer."""
         return self._catalog.config.version
 
+    @property
+    def on_failure(self) -> OnFailure:
+        """What requests get that cannot be scored, unless they say it themselves."""
+        return self._catalog.config.on_failure
+
     def ready(self) -> str | None:
         """Return None if requests are welcome, else the reason why not."""
         return "draining" if self._draining else self.failure
@@ -215,9 +222,28 @@ class Replica:
         is_over = any(task.done() for task in (self._serving, *self._background))
         return "the scheduler or a background task stopped" if is_over else None
 
-    async def score(self, request: ScoreRequest, deadline: Deadline) -> ScoreResponse:
+    async def score(
+        self, request: ScoreRequest, deadline: Deadline, progress: Progress | None = None
+    ) -> ScoreResponse:
+        """Score a request. progress: is told what is scored, for `answer_so_far`."""
         with self._taken_in_hand():
-            return await self._treatment.score(request, self._catalog, deadline)
+            return await self._treatment.score(request, self._catalog, deadline, progress)
+
+    def answer_so_far(self, request: ScoreRequest, progress: Progress, deadline: Deadline) -> ScoreResponse:
+        """Answer a request whose scoring has failed, with what is scored and the rest in the caller's order.
+
+        Raises InvalidRequest or InvalidMask if it would have been refused, were it not for the failure.
+        """
+        answer = self._scorer.answer_so_far(request, progress, deadline)
+        if answer is not None:
+            return answer
+        mask = request.head_mask
+        if not isinstance(mask, str) or len(mask) > CACHED_SPEC_CHARS:
+            mask = None  # it takes long to read
+        variant = self._catalog.choose(request.variant, mask)
+        check_cutoff(request, variant)
+        model = variant.classifier.name
+        return unscored(request, deadline, model=model, variant=variant.name, mask=variant.info)
 
     async def compare(self, request: CompareRequest, deadline: Deadline) -> CompareResponse:
         with self._taken_in_hand():

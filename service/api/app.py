@@ -28,7 +28,7 @@ from headroom.service.api.errors import error_response, json_response, to_invali
 from headroom.service.api.keys import check_caller
 from headroom.service.api.openapi import complete
 from headroom.service.api.pages import DOCS_PATH, add_pages, docs_asking_for_key
-from headroom.service.api.post import PostRoute, post_routes
+from headroom.service.api.post import REFUSAL, PostRoute, post_routes
 from headroom.service.api.routes import add_routes
 from headroom.service.config.keys import KeyRing
 from headroom.service.config.settings import Settings
@@ -38,6 +38,7 @@ from headroom.service.errors import (
     InternalError,
     MethodNotAllowed,
     NotFound,
+    RateLimited,
     ShedReason,
     Unauthorized,
     as_service_error,
@@ -61,8 +62,11 @@ _EXPOSED_HEADERS = (
     "Server-Timing",
     "X-Config-Version",
     "X-Degraded",
+    "X-Dropped",
     "X-Impression",
     "X-Request-ID",
+    "X-Reranked",
+    "X-Reranked-Reason",
 )
 """Headers of answers that the pages of allowed origins may read."""
 
@@ -114,6 +118,8 @@ def create_app(settings: Settings, metrics: Metrics, traces: Traces | None = Non
 async def _http_error(request: Request, error: Exception) -> Response:
     """The routing's own errors: no such path, or not with this method."""
     assert isinstance(error, HTTPException)
+    if (refusal := request.scope["state"].get(REFUSAL)) is not None:
+        raise refusal
     if error.status_code == NotFound.status:
         raise NotFound
     if error.status_code != MethodNotAllowed.status:
@@ -253,7 +259,12 @@ class Gate:
             scope.update(route=post, endpoint=post.endpoint, path_params={})
         record = current()
         try:
-            check_caller(scope, self.keys, self.origins)
+            try:
+                check_caller(scope, self.keys, self.origins)
+            except RateLimited as error:
+                if scope["method"] != "POST":
+                    raise
+                scope["state"][REFUSAL] = error  # only its body says whether the titles go out all the same
             await (self.app if post is None else post.handle)(scope, receive, send)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
             raise

@@ -46,9 +46,9 @@ def check_caller(scope: Scope, keys: KeyRing | None, origins: Sequence[str]) -> 
         given = headers.get("authorization")
         key = keys.authenticate(None if given is None else given.encode("latin-1"))
         current().key = key.name
+        scope["state"]["key"] = key
         keys.spend(key)
         allowance.set(Allowance(keys, key))
-        scope["state"]["key"] = key
         return
     hosts = headers.getlist("host")
     if not all(map(_is_loopback, hosts)):

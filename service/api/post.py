@@ -29,6 +29,7 @@ from headroom.service.errors import (
     Forbidden,
     InvalidRequest,
     NotReady,
+    ServiceError,
     Starting,
 )
 from headroom.service.observe.access_log import current
@@ -36,6 +37,12 @@ from headroom.service.schemas.responses import Timing, to_json
 
 if TYPE_CHECKING:
     from headroom.service.replica import Replica
+
+REFUSAL = "refusal"
+"""Key of a request's state, by which the gate leaves it to the route to refuse it."""
+
+LAST_S = 5.0
+"""Seconds after the deadline in which a request that keeps the order is given up: it answers by itself."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Endpoint = Callable[..., Coroutine[Any, Any, Any]]
@@ -45,13 +52,22 @@ T = TypeVar("T")
 class Post(Request):
     """A POST whose body was read and checked, as its endpoint sees it.
 
-    backend: the replica. key: the caller's; None if the service has no keys.
+    replica: None while there is none. key: the caller's; None if the service has no keys.
+    keeps_order: whether a failure is answered with the titles in the caller's order (`ranking`).
+    refusal: why the request is not to be scored, although it keeps the order; None if it is.
     """
 
     settings: Settings
-    backend: Replica
     deadline: Deadline
+    replica: Replica | None = None
     key: ApiKey | None = None
+    keeps_order: bool = False
+    refusal: ServiceError | None = None
+
+    @property
+    def backend(self) -> Replica:
+        """Return the replica. Raises Starting while there is none."""
+        return _started(self.replica)
 
     def admin(self) -> str:
         """Return the name of the admin whose API key this is. Raises Forbidden.
@@ -104,6 +120,12 @@ class PostRoute(APIRoute):
         self.untyped: RequestShape | None = None
         self.shapes: dict[str, RequestShape] = {}
 
+    @property
+    def may_keep_order(self) -> bool:
+        """Whether a failure of some of these requests is answered in the caller's order."""
+        models = [shape.model for shape in (self.default, *self.shapes.values())]
+        return any(hasattr(model, "keeps_order") for model in models)
+
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. Raises ServiceError; HTTPException for another method."""
         if self.methods and scope["method"] not in self.methods:
@@ -112,6 +134,9 @@ class PostRoute(APIRoute):
         request = Post(scope, receive)
         request.settings = request.app.state.settings
         request.key = scope["state"].get("key")
+        request.refusal = scope["state"].get(REFUSAL)
+        if request.refusal is not None and not self.may_keep_order:
+            raise request.refusal
         with request.app.state.held.of_request() as hold:
             content, config_version = await self._answer(request, receive, hold)
         response = _response(content, request, config_version, self.status_code or 200)
@@ -137,10 +162,20 @@ class PostRoute(APIRoute):
             timeout_s = deadline_ms / 1000
         request.deadline = Deadline(time.monotonic(), scope["state"]["arrived"] + timeout_s)
         # Read now: nothing waits between this and the call in which the replica takes its config.
-        request.backend = backend_of(request)
-        config_version = request.backend.config_version
+        replica = request.replica = request.app.state.backend
+        keeps_order = getattr(body, "keeps_order", None)
+        if keeps_order is not None:
+            request.keeps_order = keeps_order("error" if replica is None else replica.on_failure)
+        patience_s = request.deadline.remaining()
+        if request.keeps_order:
+            patience_s += LAST_S
+        elif request.refusal is not None:
+            raise request.refusal
+        else:
+            _started(replica)
+        config_version = "" if replica is None else replica.config_version
         work = shape.endpoint(request, body=body, **request.path_params)
-        return await answer(work, receive, timeout_s=request.deadline.remaining()), config_version
+        return await answer(work, receive, timeout_s=patience_s), config_version
 
     async def read_body(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> Any:
         """Return the JSON value of the body. hold: as `read` takes it. Raises ServiceError."""
@@ -225,10 +260,13 @@ def validated(model: type[Model], value: Any) -> Model:
 
 def backend_of(request: Request) -> Replica:
     """Return the replica. Raises Starting while there is none."""
-    backend: Replica | None = request.app.state.backend
-    if backend is None:
+    return _started(request.app.state.backend)
+
+
+def _started(replica: Replica | None) -> Replica:
+    if replica is None:
         raise Starting(retry_after=2.0)
-    return backend
+    return replica
 
 
 def check_ready(request: Request) -> None:

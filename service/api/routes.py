@@ -8,11 +8,12 @@ from typing import Annotated, Any
 from fastapi import Body, FastAPI, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
-from headroom.service.api.clients.base import impression_header
 from headroom.service.api.clients.vllm import VllmScores
 from headroom.service.api.errors import json_response
 from headroom.service.api.openapi import GET_ERRORS, POST_ERRORS, errors
 from headroom.service.api.post import Endpoint, Post, PostRoute, Timed, backend_of, check_ready, validated
+from headroom.service.api.ranking import headers_of
+from headroom.service.api.ranking import score as score_titles
 from headroom.service.errors import Forbidden, Unavailable
 from headroom.service.experiments import admin, report_page
 from headroom.service.experiments.definition import ExperimentConfig
@@ -46,9 +47,8 @@ _Name = Annotated[str, Path(max_length=64, examples=["prune20"], description="Th
 
 async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> Timed:
     """Grade the titles of a query, under a variant and any head mask."""
-    body.check(request.settings)
-    response = await request.backend.score(body, request.deadline)
-    return Timed(response, response.timing_ms, impression_header(response))
+    response = await score_titles(request, body)
+    return Timed(response, response.timing_ms, headers_of(response))
 
 
 async def compare(request: Post, body: Annotated[CompareRequest, Body()]) -> CompareResponse:

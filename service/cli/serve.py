@@ -116,7 +116,10 @@ def _serve(
 ) -> None:
     run = directory.path
     drain_timeout_s = config.settings.drain_timeout_s
-    environment.prepare(run, request_timeout_s=config.settings.request_timeout_s)
+    settings = config.settings
+    environment.prepare(
+        run, request_timeout_s=settings.request_timeout_s, body_timeout_s=settings.body_timeout_s
+    )
     access_log = AccessLogCopier(run) if config.settings.access_log != "off" else None
     notices = Notices(run)
     _say("starting Ray")

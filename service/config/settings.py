@@ -199,6 +199,10 @@ EXPERIMENTS_WAIT = "experiments_wait"
 """Key of a `user_config` whose new experiments do not start yet, because not every replica has it."""
 
 
+OnFailure = Literal["error", "original_order"]
+"""What a request gets that cannot be scored: an error, or its titles in the order in which they came."""
+
+
 class LiveConfig(Declared):
     """Settings that may change while the service runs; Ray Serve's `user_config`."""
 
@@ -217,6 +221,11 @@ class LiveConfig(Declared):
     )
     degrade: DegradeConfig | None = Field(
         None, description="The variant that answers in place of the default while the queue is long."
+    )
+    on_failure: OnFailure = Field(
+        "error",
+        description="What requests get that cannot be scored, unless they say it themselves: an `error`, or "
+        "the titles in the order in which they came (`original_order`).",
     )
     experiments: tuple[ExperimentConfig, ...] = Field(
         (), max_length=64, strict=False, description="A/B tests of variants."

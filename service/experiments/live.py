@@ -199,20 +199,19 @@ class LiveExperiments:
         self.metrics.count("experiment_fallbacks_total", assigned.experiment, arm)
         logger.warning("experiment %s: arm %s failed: %r", assigned.experiment, arm, error)
 
-    def show(self, route: Route, drawn: Draw, titles_shown: int | None, ids: Sequence[str] | None) -> str:
+    def show(self, route: Route, drawn: Draw, places: Sequence[int], ids: Sequence[str] | None) -> str:
         """Hand an interleaved answer to the writer, and return its impression's id.
 
-        titles_shown: how many titles of the order the answer shows, from its top; None: all.
+        places: the titles that the answer shows, in the drawn order.
         ids: of the request's titles.
         """
         assigned = route.assigned
         assert assigned is not None
         assert assigned.interleaved is not None
-        places = drawn.order[:titles_shown]
-        teams_shown = drawn.teams[:titles_shown]
+        team_by_index = dict(zip(drawn.order, drawn.teams, strict=True))
         teams = [NOT_SHOWN] * len(drawn.order)
-        for index, team in zip(places, teams_shown, strict=True):
-            teams[index] = team
+        for index in places:
+            teams[index] = team_by_index[index]
         impression = impression_id(assigned.interleaved.salt, assigned.experiment, route.unit)
         self.writer.put(
             Impression(
@@ -222,11 +221,11 @@ class LiveExperiments:
                 time=route.time,
                 config_version=self.ledger.config_version,
                 teams_by_index="".join(teams),
-                places=places,
+                places=tuple(places),
                 ids=None if ids is None else tuple(ids),
             )
         )
-        rankings = "equal" if set(teams_shown) <= {SHARED} else "different"
+        rankings = "equal" if set(teams) <= {SHARED, NOT_SHOWN} else "different"
         self.metrics.count("interleaved_total", assigned.experiment, rankings)
         return impression
 

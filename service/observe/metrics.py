@@ -54,6 +54,11 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
     "requests_total": ("Requests answered.", ["route", "status"]),
     "pairs_total": ("Pairs scored.", ["variant", "arm"]),
     "shed_total": ("Requests not answered with a result, by reason.", ["reason"]),
+    "unreranked_total": ("Requests answered in the caller's order (`on_failure`), by reason.", ["reason"]),
+    "partly_reranked_total": (
+        "Requests answered with those titles first that were scored (`on_failure`), by reason.",
+        ["reason"],
+    ),
     "cascade_pairs_total": ("Pairs scored by a stage of a cascade.", ["variant", "stage"]),
     "degraded_total": (
         "Requests answered by the variant of `degrade`, or with a cascade without its later stages.",
@@ -127,8 +132,16 @@ _GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's
         "livesum",
     ),
 }
+FAILURES = (
+    *("deadline_exceeded", "queue_full", "rate_limited", "starting", "draining", "device_failed"),
+    *("out_of_memory", "internal_error"),
+)
+"""The reasons why titles are not scored: types of errors."""
+
 _FROM_THE_START: Mapping[str, Sequence[str]] = {
     "shed_total": ("queue_full", "deadline", "disconnect", "draining", "rate"),
+    "unreranked_total": FAILURES,
+    "partly_reranked_total": FAILURES,
     "cache_total": ("hit", "miss"),
     "stage_seconds": ("tokenize", "queue", "inference", "respond"),
     "device_failures_total": ("cuda",),

@@ -69,6 +69,13 @@ UNLESS_SET = {
     # Ray's default, 15, gives way to everything: 255 pairs/s instead of 312 beside two busy processes.
     "RAY_worker_niceness": "0",
 }
+BODY_TIMEOUT = "HEADROOM_HAPROXY_BODY_TIMEOUT_S"
+"""Variable that tells HAProxy the setting `body_timeout_s`."""
+RETRY_ON = "conn-failure empty-response"
+"""When HAProxy sends a request to another replica: its own refuses connections, or dies before it answers. So
+a request that kills replicas kills at most one more than there are retries."""
+RETRIED_BYTES = 128 * 1024
+"""HAProxy's buffer: larger requests get 503 when their replica dies. (HAProxy's default is 16 KiB.)"""
 SERVE = {
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "headroom.service.api.edge:middlewares",
     "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "headroom.service.ray.haproxy:install",
@@ -85,12 +92,12 @@ SERVE = {
 }
 
 
-def prepare(run: Path, *, request_timeout_s: float) -> None:
+def prepare(run: Path, *, request_timeout_s: float, body_timeout_s: float = 15.0) -> None:
     """Set this process's environment for Ray and Serve. Call it before ray is imported.
 
     Args:
         run: an empty directory for this run; its path must be short, because Unix sockets go into it.
-        request_timeout_s: the time limit of a request.
+        request_timeout_s: the time limit of a request. body_timeout_s: that of its body.
 
     Raises:
         OSError: there are no ports left for this run's replicas (`first_port`).
@@ -110,6 +117,7 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
     os.environ |= SERVE | {
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first_port()),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first_port() + PORTS),
+        BODY_TIMEOUT: str(body_timeout_s),
         NOTICES: str(notices_pipe(run)),
         LOCATED: str(run / "located.json"),
     }
@@ -198,6 +206,8 @@ def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[st
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": patience,
         "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
         "RAY_SERVE_HAPROXY_RETRIES": "2",
+        "RAY_SERVE_HAPROXY_RETRY_ON": RETRY_ON,
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(RETRIED_BYTES),
         # A replica that Serve stops stays reachable for so long, until HAProxy knows about it: about a second
         # later, more on a busy machine. It must be less than `cluster.KILL_AFTER_DRAIN_S`.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from headroom.service.ray import patches
+from headroom.service.ray.environment import BODY_TIMEOUT
 from headroom.service.ray.notices import notify_operator
 
 TEMPLATE = Path(__file__).with_name("haproxy.cfg.jinja")
@@ -67,6 +68,8 @@ class TemplateValues:
     def __init__(self, pages: Path) -> None:
         self.pages = sorted(pages.glob("*.http"))
         (self.waiting_page,) = pages.glob("*.html")
+        self.slow_body_page = pages / "slow-body"
+        self.body_timeout_ms = round(float(os.environ.get(BODY_TIMEOUT, "15")) * 1000)
         self._lists: dict[str, ServerLists] = {}  # by backend
 
     def servers(self, backend: Any) -> tuple[list[Any], list[Any]]:

@@ -23,6 +23,7 @@ from headroom.service.errors import (
     MethodNotAllowed,
     NotImplementedHTTP,
     ReplicaLost,
+    RequestTimeout,
     ServiceError,
     Unavailable,
     to_response,
@@ -65,6 +66,7 @@ def write(directory: Path) -> Path:
     for name, content in error_pages():
         (errors / name).write_bytes(content)
     (errors / "waiting.html").write_bytes(_WAITING)
+    (errors / "slow-body").write_bytes(_page(RequestTimeout()))
     launcher = directory / "launch-haproxy"
     command = shlex.join([sys.executable, "-I", launch.__file__, get_haproxy_binary()])
     launcher.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
@@ -78,20 +80,26 @@ def error_pages() -> Iterator[tuple[str, bytes]]:
     A page is the same for all paths, so it also holds what the clients of the rerank routes read.
     """
     for status, error in _PAGES.items():
-        sent, content, headers = RERANK.write(error, to_response(error))
-        body = orjson.dumps(content)
-        if error.status == MethodNotAllowed.status:
-            headers = {"allow": "GET, HEAD, POST", **headers}
-        lines = [
-            f"HTTP/1.1 {sent} {http.HTTPStatus(sent).phrase}",
-            "content-type: application/json",
-            f"content-length: {len(body)}",
-            "cache-control: no-store",
-            *(f"{name}: {value}" for name, value in headers.items()),
-            "connection: close",
-        ]
-        yield f"{status}.http", "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+        yield f"{status}.http", _page(error)
     yield f"{_SILENT}.http", b""
+
+
+def _page(error: ServiceError) -> bytes:
+    """Return an error as a whole HTTP answer."""
+    status, content, headers = RERANK.write(error, to_response(error))
+    body = orjson.dumps(content)
+    if error.status == MethodNotAllowed.status:
+        headers = {"allow": "GET, HEAD, POST", **headers}
+    headers.pop("connection", None)
+    lines = [
+        f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        "cache-control: no-store",
+        *(f"{name}: {value}" for name, value in headers.items()),
+        "connection: close",
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 if __name__ == "__main__":

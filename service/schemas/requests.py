@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from headroom.models.checkpoint.chunks import LongTitles, Overflow
-from headroom.service.config.settings import Settings
+from headroom.service.config.settings import OnFailure, Settings
 from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.events import MAX_TEXT
@@ -118,6 +118,18 @@ Ids = Annotated[
     ),
 ]
 
+MinScore = Annotated[
+    Annotated[float, Field(allow_inf_nan=False), Strict(), NUMBER] | None,
+    doc(
+        "Titles with a `score` below this are left out, before the best ones are chosen. From 0 to 1, or any "
+        "number if the model's `score_activation` is identity."
+    ),
+]
+MinGrade = Annotated[
+    Annotated[int, Field(ge=0, le=MAX_GRADE), Strict(), WHOLE_NUMBER] | None,
+    doc("Titles with a `grade` below this are left out, before the best ones are chosen."),
+]
+
 Grades = Annotated[list[Annotated[int, Field(ge=0, le=MAX_GRADE)]], Field(fail_fast=True)] | None
 
 
@@ -162,6 +174,21 @@ class ScoringFields(ChosenNetwork):
     experiment: VariantName | None = Field(
         None, description="The experiment of `arm`; needed if several have an arm of this name."
     )
+    on_failure: OnFailure | None = Field(
+        None,
+        description="What to answer if the titles cannot be scored, all or in time: an `error`, or them in "
+        "the order in which they came, those that are scored first (`original_order`). Default: "
+        "`on_failure` in the config. A wrong request is an error in any case.",
+    )
+    min_score: MinScore = None
+    min_grade: MinGrade = None
+
+    def keeps_order(self, default: OnFailure) -> bool:
+        """Return whether a failure is answered with the titles in the order in which they came.
+
+        default: the config's `on_failure`.
+        """
+        return (self.on_failure or default) == "original_order"
 
 
 _EITHER_FORM: dict[str, Any] = {

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
 from headroom.service.descriptions import doc, documented
@@ -32,6 +32,10 @@ else:
 AnsweringModel = Annotated[str, doc("The checkpoint that scores.")]
 AnsweringVariant = Annotated[str, doc("The variant that scores.")]
 
+
+# Generated clients cannot tell `true` from a constant, so the documentation says no more than the types.
+_RERANKED = {"anyOf": [{"type": "boolean"}, {"type": "string"}], "examples": [True, False, "partial"]}
+Reranked = Annotated[bool | Literal["partial"], WithJsonSchema(_RERANKED)]
 
 VALUES_AT_ONCE = 20_000
 """Numbers of a matrix that are written at once; they take about a millisecond."""
@@ -163,6 +167,9 @@ class ScoreResult:
     stage: str | None = None
     """Of a cascade, the variant whose stage scored the title last; grades and probabilities are that
     variant's. Else null."""
+    scored: bool = True
+    """Whether the model scored the pair. If not, it has no grade, and a score that is equal to that of the
+    others like it and not above that of those scored."""
     rank: int | None = None
     """Of an interleaved answer, the title's position in the order to show, from 1. Scores fall along it: a
     title whose score does not is lowered as far as needed. Grades and probabilities are those of the arm that
@@ -228,10 +235,17 @@ class ScoreResponse:
     (`degrade` in the config), or a cascade left out its later stages, as they would have missed the
     deadline."""
     results: list[ScoreResult]
-    """In the request's order."""
+    """In the request's order, without those that `min_score` or `min_grade` leaves out."""
     usage: Usage
     timing_ms: Timing
     stages: Stages = None
+    reranked: Reranked = True
+    """Whether the results' scores put the titles into an order; with `on_failure: original_order`, also
+    `partial` (some are scored) or false (none is). Also sent as the `X-Reranked` header."""
+    reason: str | None = None
+    """If `reranked` is not true, why: the type of an error, such as `deadline_exceeded`."""
+    dropped: int = 0
+    """Titles that `min_score` or `min_grade` left out."""
     _labels: SkipJsonSchema[Sequence[str]] = ()
 
     @property

@@ -31,9 +31,12 @@ from headroom.service.schemas.requests import (
 )
 from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Timing, Usage
 from headroom.service.scoring.cache import ScoreCache
+from headroom.service.scoring.cascade import lowest_score
 from headroom.service.scoring.catalog import CACHED_SPEC_CHARS, Catalog, Variant
 from headroom.service.scoring.column import AnyColumn, CascadeColumn, Column
+from headroom.service.scoring.cutoff import check_cutoff
 from headroom.service.scoring.tokens import Encoder, Pair, TooManyRows
+from headroom.service.scoring.unscored import Progress, add_unscored
 
 T = TypeVar("T")
 AnyRequest = ScoreRequest | CompareRequest | AttentionRequest
@@ -111,6 +114,7 @@ class Scorer:
         assigned: Assigned | None = None,
         *,
         degraded: bool = False,
+        progress: Progress | None = None,
     ) -> ScoreResponse:
         """Score the pairs under one variant and mask.
 
@@ -119,10 +123,9 @@ class Scorer:
             scores never come from the cache. It holds the default variant's scores more often than another's,
             so the arm with the default variant would look faster than it is.
         degraded: the variant stands in for the default because of the load, which the answer says.
+        progress: is told what is scored, for `answer_so_far`.
         """
-        (column,), computed = await self.columns(request, [variant], deadline, use_cache=assigned is None)
-        results = column.results()
-        self.count(column, results, computed, "" if assigned is None else assigned.arms[0])
+        check_cutoff(request, variant)
         assignment = None
         if assigned is not None:
             assignment = Assignment(
@@ -131,7 +134,36 @@ class Scorer:
                 bucket=assigned.bucket,
                 fallback=variant.name != assigned.variant,
             )
-        return self.answer(results, [column], computed, deadline, assignment, degraded=degraded)
+        computed = Computed()
+        columns = await self._unscored_columns(request, [variant], computed, shared=False)
+        (column,) = columns
+        if progress is not None:
+            progress.column = column
+            progress.assignment = assignment
+            progress.degraded = degraded
+        await self._compute_columns(columns, deadline, computed, use_cache=assigned is None)
+        results = column.results()
+        self.count(column, results, computed, "" if assigned is None else assigned.arms[0])
+        return self.answer(results, columns, computed, deadline, assignment, degraded=degraded)
+
+    def answer_so_far(
+        self, request: ScoreRequest, progress: Progress, deadline: Deadline
+    ) -> ScoreResponse | None:
+        """Return an answer of the titles that are scored, and after them the others; None if none is."""
+        column = progress.column
+        if column is None:
+            return None
+        results, usage = column.stop()
+        if not results:
+            return None
+        arm = "" if progress.assignment is None else progress.assignment.arm
+        self.count(column, results, Computed(misses=0), arm)  # as if cached: their latency is not known
+        response = self.answer(
+            results, [column], Computed(), deadline, progress.assignment, degraded=progress.degraded
+        )
+        response.usage = usage
+        add_unscored(response, request, floor=lowest_score(column.variant.classifier.config.score_activation))
+        return response
 
     def answer(
         self,
@@ -187,19 +219,32 @@ class Scorer:
         """
         computed = Computed()
         columns = await self._unscored_columns(request, variants, computed, shared=shared)
+        await self._compute_columns(
+            columns, deadline, computed, use_cache=use_cache, background=background, may_fail=may_fail
+        )
+        return columns, computed
+
+    async def _compute_columns(
+        self,
+        columns: Sequence[AnyColumn],
+        deadline: Deadline,
+        computed: Computed,
+        *,
+        use_cache: bool,
+        **options: bool,
+    ) -> None:
+        """Have the rows of the columns computed, stage by stage. options: as `columns` has them."""
         # Another checkpoint's tokenizer may cut a title into another number of chunks.
         rows_by_pair = zip_longest(*(column.rows for column in columns))
         rows = [row for rows_of_pair in rows_by_pair for row in rows_of_pair if row is not None]
         cascades = [column for column in columns if isinstance(column, CascadeColumn)]
         cache = self._cache if use_cache else None
-        options = {"background": background, "may_fail": may_fail}
         await self._compute(rows, deadline, computed, cache, **options)
         while rows := [row for cascade in cascades if cascade.error is None for row in cascade.advance()]:
             tokens = sum(added_tokens(rows))
             if computed.is_admitted and not self._scheduler.is_in_time(tokens, deadline.expires):
                 break
             await self._compute(rows, deadline, computed, cache, **options)
-        return columns, computed
 
     async def _unscored_columns(
         self,

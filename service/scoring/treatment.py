@@ -33,10 +33,12 @@ from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult
 from headroom.service.scoring.catalog import Catalog, Variant
 from headroom.service.scoring.column import AnyColumn
+from headroom.service.scoring.cutoff import check_cutoff, is_kept
 from headroom.service.scoring.interleave import draw_order, merge
 from headroom.service.scoring.score import Computed, Scorer
 from headroom.service.scoring.shadow import Shadow
 from headroom.service.scoring.tokens import INLINE_CHARS, read_to_the_end
+from headroom.service.scoring.unscored import Progress
 
 # Errors that no arm causes and that a retry would make worse; a request that ends with one exposes nobody.
 _CAUSED_BY_NO_ARM = (QueueFull, RateLimited, Draining, DeviceFailed)
@@ -56,11 +58,20 @@ class Treatment:
         self._shadow = shadow
         self._queued_tokens = queued_tokens
 
-    async def score(self, request: ScoreRequest, catalog: Catalog, deadline: Deadline) -> ScoreResponse:
-        """Score under the variant or mask that the request names, else under the experiments' choice."""
+    async def score(
+        self,
+        request: ScoreRequest,
+        catalog: Catalog,
+        deadline: Deadline,
+        progress: Progress | None = None,
+    ) -> ScoreResponse:
+        """Score under the variant or mask that the request names, else under the experiments' choice.
+
+        progress: as `Scorer.score` takes it.
+        """
         if request.variant is not None or request.head_mask is not None:
             variant = await self._scorer.choose(catalog, request.variant, request.head_mask)
-            return await self._scorer.score(request, variant, deadline)
+            return await self._scorer.score(request, variant, deadline, progress=progress)
         assigner = self._experiments.assigner(catalog.config.assigner)
         route = UNROUTED
         if request.arm is not None:
@@ -71,14 +82,16 @@ class Treatment:
         if route.assigned is not None:
             current().set_arm(route.assigned.experiment, route.assigned.arm)
         if route.assigned is not None and route.assigned.interleaved is not None:
-            answer = await self._interleave(request, catalog, route, deadline)
+            answer = await self._interleave(request, catalog, route, deadline, progress)
         elif route.assigned is None:
             wanted = catalog.choose(route.variant, None)
             variant = self._stand_in(catalog) or wanted
             is_degraded = variant.name != wanted.name
-            answer = await self._scorer.score(request, variant, deadline, degraded=is_degraded)
+            answer = await self._scorer.score(
+                request, variant, deadline, degraded=is_degraded, progress=progress
+            )
         else:
-            answer = await self._score_in_arm(request, catalog, route, deadline)
+            answer = await self._score_in_arm(request, catalog, route, deadline, progress)
         if assigner.experiments:
             self._shadow.offer(catalog, request)
         return answer
@@ -91,28 +104,39 @@ class Treatment:
         return catalog.variants[degrade.variant]
 
     async def _score_in_arm(
-        self, request: ScoreRequest, catalog: Catalog, route: Route, deadline: Deadline
+        self,
+        request: ScoreRequest,
+        catalog: Catalog,
+        route: Route,
+        deadline: Deadline,
+        progress: Progress | None,
     ) -> ScoreResponse:
         """Score under the arm's variant; if it fails, under the control's."""
         assigned = route.assigned
         assert assigned is not None
         try:
             variant = catalog.choose(assigned.variant, None)
-            answer = await self._scorer.score(request, variant, deadline, assigned)
+            answer = await self._scorer.score(request, variant, deadline, assigned, progress=progress)
         except _CAUSED_BY_NO_ARM:
             raise
         except (DeadlineExceeded, asyncio.CancelledError):
             self._experiments.abandoned(route, deadline.elapsed(), late=deadline.is_close())
             raise
         except Exception as error:
-            answer = await self._fall_back(request, catalog, route, deadline, error)
+            answer = await self._fall_back(request, catalog, route, deadline, error, progress)
             self._experiments.fell_back(route, deadline.elapsed(), error)
             return answer
         self._experiments.succeeded(route, deadline.elapsed(), _relevance(variant, answer.results))
         return answer
 
     async def _fall_back(
-        self, request: ScoreRequest, catalog: Catalog, route: Route, deadline: Deadline, error: Exception
+        self,
+        request: ScoreRequest,
+        catalog: Catalog,
+        route: Route,
+        deadline: Deadline,
+        error: Exception,
+        progress: Progress | None,
     ) -> ScoreResponse:
         """Score under the control's variant after the arm's raised `error`.
 
@@ -123,14 +147,19 @@ class Treatment:
             if assigned is None or assigned.fallback is None:
                 raise error
             variant = catalog.choose(assigned.fallback, None)
-            return await self._scorer.score(request, variant, deadline, assigned)
+            return await self._scorer.score(request, variant, deadline, assigned, progress=progress)
         except BaseException:
             if as_service_error(error).status >= 500:  # else the control refuses the request as well
                 self._experiments.failed(route, deadline.elapsed())
             raise
 
     async def _interleave(
-        self, request: ScoreRequest, catalog: Catalog, route: Route, deadline: Deadline
+        self,
+        request: ScoreRequest,
+        catalog: Catalog,
+        route: Route,
+        deadline: Deadline,
+        progress: Progress | None,
     ) -> ScoreResponse:
         """Score under both arms' variants, and answer in an order that is drawn from both rankings.
 
@@ -142,6 +171,7 @@ class Treatment:
         query = _query_of(request, assigned.experiment)
         try:
             variants = [catalog.choose(name, None) for name in (assigned.fallback, assigned.variant)]
+            check_cutoff(request, variants[0])  # both give the same kind of score
             columns, computed = await self._scorer.columns(
                 request, variants, deadline, shared=True, may_fail=True
             )
@@ -153,18 +183,35 @@ class Treatment:
             self._experiments.abandoned(route, deadline.elapsed(), late=deadline.is_close())
             raise
         except Exception as error:  # a variant cannot read the texts, or has just left the config
-            answer = await self._fall_back(request, catalog, route, deadline, error)
+            answer = await self._fall_back(request, catalog, route, deadline, error, progress)
             self._experiments.fell_back(route, deadline.elapsed(), error)
             return answer
         if drawn is None:
             return self._without_treatment(columns, computed, route, deadline)
+        return self._show(request, route, columns, rankings, drawn, computed, deadline)
+
+    def _show(
+        self,
+        request: ScoreRequest,
+        route: Route,
+        columns: Sequence[AnyColumn],
+        rankings: Sequence[list[ScoreResult]],
+        drawn: Draw,
+        computed: Computed,
+        deadline: Deadline,
+    ) -> ScoreResponse:
+        """Answer in the drawn order, and tell the experiments who was shown what."""
+        assigned = route.assigned
+        assert assigned is not None
+        variants = [column.variant for column in columns]
         for arm, column, results in zip(assigned.arms, columns, rankings, strict=True):
             self._scorer.count(column, results, computed, arm)
         relevance = [_relevance(*ranked) for ranked in zip(variants, rankings, strict=True)]
         self._experiments.succeeded(route, deadline.elapsed(), *relevance)
-        impression = self._experiments.show(route, drawn, request.titles_shown, request.ids)
         control, treatment = rankings
         results = merge(control, treatment, drawn, variants[0].classifier)
+        places = [index for index in drawn.order if is_kept(results[index], request)]
+        impression = self._experiments.show(route, drawn, places[: request.titles_shown], request.ids)
         assignment = _interleaved(assigned, impression=impression)
         return self._scorer.answer(results, columns, computed, deadline, assignment)
 

@@ -86,6 +86,7 @@ class FakeBackend:
         self.fails = fails
         self.hangs = hangs
         self.reason: str | None = None
+        self.on_failure = "error"
         self.started = asyncio.Event()
         self.cancelled = 0
         self.requests: list[object] = []
@@ -98,7 +99,7 @@ class FakeBackend:
     def ready(self) -> str | None:
         return self.reason
 
-    async def score(self, request: ScoreRequest, _deadline: Deadline) -> ScoreResponse:
+    async def score(self, request: ScoreRequest, _deadline: Deadline, _progress: Any = None) -> ScoreResponse:
         await self._work(request)
         variant = self._variant(request.variant)
         pairs = len(request.texts())

@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 
 from headroom.service.api.errors import RERANK, ErrorShape
 from headroom.service.api.post import Post, Timed, validated
+from headroom.service.api.ranking import headers_of, score
 from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
 from headroom.service.schemas.requests import DocumentsRequest, Ids, ScoreRequest, ScoringFields
@@ -123,30 +124,25 @@ class RankingRequest(CompatRequest):
         return {"ids": self.ids} if shown is None else {"ids": self.ids, "top_n": shown}
 
 
+def refuse_order_fields(fields: OurFields, *names: str) -> None:
+    """Raise InvalidRequest if a request whose answer is no order has one of these fields; default: each.
+
+    on_failure is refused only if it asks for an order.
+    """
+    for name in names or ("on_failure", "min_score", "min_grade"):
+        if getattr(fields, name) not in (None, "error"):
+            raise InvalidRequest("the answers of this route are no order of titles; leave it out", param=name)
+
+
 async def score_and_answer(request: Post, body: CompatRequest) -> Timed:
     """Score a request in another shape and answer in that shape."""
     try:
         score_request = body.score_request()
-        score_request.check(request.settings)
-        response = await request.backend.score(score_request, request.deadline)
+        response = await score(request, score_request)
     except InvalidRequest as error:
         raise renamed(error, body.their_name) from None
-    headers = {
-        **body.headers(score_request, response),
-        **degraded_header(response),
-        **impression_header(response),
-    }
+    headers = {**body.headers(score_request, response), **headers_of(response)}
     return Timed(body.answer(response), response.timing_ms, headers)
-
-
-def degraded_header(response: ScoreResponse) -> dict[str, str]:
-    """Return the header that marks a degraded answer in shapes that have no field for it."""
-    return {"x-degraded": "true"} if response.degraded else {}
-
-
-def impression_header(response: ScoreResponse) -> dict[str, str]:
-    """Return the header that names the impression of an interleaved answer."""
-    return {} if response.impression is None else {"x-impression": response.impression}
 
 
 def renamed(error: InvalidRequest, their_name: Callable[[str], str]) -> InvalidRequest:

@@ -146,9 +146,10 @@ def reading_fields(
 
 
 def warnings_of(response: ScoreResponse, advice: str = "") -> list[str]:
-    """Return a sentence about the documents whose end was not scored, and one about those that are empty.
+    """Return a sentence about each kind of documents with which something is amiss.
 
-    advice: what a caller can do about truncated documents.
+    Those that were truncated, are empty, were not reranked, or were left out. advice: what a caller can do
+    about truncated documents.
     """
     truncated = [result.index for result in response.results if result.truncated]
     empty = [result.index for result in response.results if result.empty]
@@ -162,4 +163,10 @@ def warnings_of(response: ScoreResponse, advice: str = "") -> list[str]:
             more = ", …" if len(indices) > WARNED_DOCUMENTS else ""
             listed = ", ".join(map(str, indices[:WARNED_DOCUMENTS])) + more
             warnings.append(f"{documents} {what} (index {listed}).{end}")
+    unscored = sum(not result.scored for result in response.results)
+    if unscored:
+        order = "and stand last, in the request's order" if response.reranked else "and keep their order"
+        warnings.append(f"{unscored} of the documents were not reranked ({response.reason}) {order}.")
+    if response.dropped:
+        warnings.append(f"{response.dropped} of the documents are below min_score or min_grade: left out.")
     return warnings

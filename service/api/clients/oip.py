@@ -21,11 +21,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from starlette.types import Receive
 
 from headroom.service.api.body import parse, read
-from headroom.service.api.clients.base import OurFields, degraded_header, renamed
+from headroom.service.api.clients.base import OurFields, refuse_order_fields, renamed
 from headroom.service.api.clients.documents import query_and_titles
 from headroom.service.api.errors import OIP, json_response
 from headroom.service.api.openapi import errors
 from headroom.service.api.post import Post, PostRoute, Timed, backend_of, check_ready, validated
+from headroom.service.api.ranking import headers_of, score
+from headroom.service.config.settings import OnFailure
 from headroom.service.errors import InvalidRequest, NotFound
 from headroom.service.schemas.listings import VariantInfo
 from headroom.service.schemas.requests import WHOLE_NUMBER, DocumentsRequest, example, too_many
@@ -139,6 +141,10 @@ class InferRequest(Fields):
         timeout = self.parameters.timeout
         return self.parameters.deadline_ms if timeout is None else timeout / 1000
 
+    def keeps_order(self, default: OnFailure) -> bool:
+        """Return what the parameters say."""
+        return self.parameters.keeps_order(default)
+
 
 class InferRoute(PostRoute):
     """A POST route whose body may hold tensors after its JSON."""
@@ -172,26 +178,27 @@ async def infer(request: Post, model: ModelName, body: Annotated[InferRequest, B
     fields = parameters.model_dump(include=set(OurFields.model_fields))
     fields |= {"variant": variant, "deadline_ms": body.deadline_ms}
     try:
+        refuse_order_fields(parameters, "min_score", "min_grade")  # a tensor has an element per title
         for tensor in body.inputs:
             if tensor.shape and tensor.shape[0] > request.settings.max_pairs:
                 raise too_many(tensor.shape[0], tensor.name, request.settings)
         texts = read_texts(body.inputs, request.state.tensors)
         score_request = validated(DocumentsRequest, texts | fields | {"is_ranked": False})
-        score_request.check(request.settings)
-        response = await request.backend.score(score_request, request.deadline)
+        response = await score(request, score_request)
     except InvalidRequest as error:
         raise renamed(error, _their_name) from None
     truncated = sum(result.truncated for result in response.results)
     head = {
         "model_name": name,
         "model_version": VERSION,
-        "parameters": {"variant": response.variant, "truncated": truncated},
+        "parameters": {"variant": response.variant, "truncated": truncated, "reranked": response.reranked},
         **({} if body.id is None else {"id": body.id}),
     }
+    add_empty_grades(response.results, request.backend.model_of(served.name).grades or ())
     content, headers = write_outputs(
         head, body.outputs, response.results, binary=parameters.binary_data_output
     )
-    return Timed(content, response.timing_ms, headers | degraded_header(response))
+    return Timed(content, response.timing_ms, headers | headers_of(response))
 
 
 async def metadata(request: Request, model: ModelName) -> Response:
@@ -334,6 +341,14 @@ def _strings(content: bytes, where: str) -> Iterator[str]:
             yield content[start:end].decode()
         except UnicodeDecodeError:
             raise InvalidRequest("should hold text in UTF-8", param=where) from None
+
+
+def add_empty_grades(results: Sequence[ScoreResult], grades: Sequence[str]) -> None:
+    """Give the results of a graded model that were not scored the grade -1, and probabilities of 0."""
+    for result in results:
+        if not result.scored and grades:
+            result.grade = -1
+            result.probabilities = [0.0] * len(grades)
 
 
 def write_outputs(

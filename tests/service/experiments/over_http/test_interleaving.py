@@ -16,6 +16,7 @@ from sqlalchemy import select
 
 from headroom import Classifier, HeadMask, Scores
 from headroom.service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.errors import DeviceFailed
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import impressions
 from tests.checkpoints import WORDS, write_checkpoint
@@ -176,6 +177,42 @@ async def stored(service: Service, url: str) -> dict[str, tuple[str, list[int], 
             }
     finally:
         store.close()
+
+
+async def test_what_is_cut_off_is_not_shown_and_no_impression_has_it(service: Service, file_url: str) -> None:
+    """A click on a title that nobody saw would count for a team."""
+    whole = (await ask(service)).json()
+    by_rank = sorted(whole["results"], key=lambda result: result["rank"])
+    best = max(result["grade"] for result in by_rank)
+    for limit in ({"min_score": by_rank[4]["score"]}, {"min_grade": best}):
+        kept = [
+            result["index"]
+            for result in by_rank
+            if result["score"] >= limit.get("min_score", 0) and result["grade"] >= limit.get("min_grade", 0)
+        ]
+        cut = (await ask(service, **limit)).json()
+        assert {row["rank"]: row["index"] for row in cut["results"]} == dict(enumerate(kept, start=1))
+        assert cut["dropped"] == len(TITLES) - len(kept)
+        impression = cut["assignment"]["impression"]
+        teams, places, _ = (await stored(service, file_url))[impression]
+        assert places == kept
+        assert {index for index, team in enumerate(teams) if team != "-"} == set(kept)
+
+
+async def test_a_failed_interleaved_answer_keeps_the_callers_order_and_leaves_no_impression(
+    service: Service, file_url: str
+) -> None:
+    async def fails(*_: Any) -> Any:
+        raise DeviceFailed("cuda")
+
+    service.replica.scheduler._runner.forward = fails
+    answer = await ask(service, on_failure="original_order")
+    assert answer.headers["x-reranked"] == "false"
+    assert "x-impression" not in answer.headers
+    content = answer.json()
+    assert (content["assignment"], content["reason"]) == (None, "device_failed")
+    assert [result["index"] for result in content["results"]] == list(range(len(TITLES)))
+    assert not await stored(service, file_url)
 
 
 @pytest.mark.parametrize("top_n", [None, 7])

@@ -1,0 +1,356 @@
+"""`on_failure: original_order`: whatever fails, the caller gets its titles, as its client reads them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from headroom.service.config.file import ConfigFileError
+from headroom.service.engine.runner import Batch
+from headroom.service.errors import DeviceFailed, InferenceFailed, OutOfMemory
+from tests.service.experimenting import config as experiment_config
+from tests.service.in_process import CONFIG, LIMITS, QUERY, TITLES, Service, long_queue, read_config, serve
+
+KEEP = {"on_failure": "original_order"}
+DROPS: dict[str, Any] = {"drain_timeout_s": 0.1}
+"""Settings of a service that at its end does not wait for a device that hangs."""
+KEY = {"authorization": "Bearer slow"}
+
+
+class Device:
+    """Stands between the queue and the network: passes batches on, or fails.
+
+    passes: how many batches it computes first. fails: what the others raise, or return for a row; None: they
+    never end.
+    """
+
+    def __init__(self, service: Service, fails: Exception | None = None, *, passes: int = 0) -> None:
+        self.passes = passes
+        self.fails = fails
+        self.computed: list[int] = []
+        self.hang = asyncio.Event()
+        runner = service.replica.scheduler._runner
+        self._forward: Callable[[Batch], Awaitable[Sequence[Any]]] = runner.forward
+        runner.forward = self._run
+
+    async def _run(self, batch: Batch) -> Sequence[Any]:
+        if len(self.computed) < self.passes:
+            self.computed.append(len(batch.rows))
+            return await self._forward(batch)
+        if self.fails is None:
+            await self.hang.wait()
+            return [InferenceFailed() for _ in batch.rows]
+        if isinstance(self.fails, InferenceFailed):
+            return [self.fails for _ in batch.rows]
+        assert self.fails is not None
+        raise self.fails
+
+
+@asynccontextmanager
+async def failing(reason: str, model: Path, config: dict[str, Any] | None = None) -> AsyncIterator[Service]:
+    """A service in which everything that is to be scored fails for this reason."""
+    settings = LIMITS | DROPS
+    if reason == "rate_limited":
+        settings["api_keys"] = "slow;rate=0.001"
+    async with serve(model, config, **settings) as service:
+        match reason:
+            case "queue_full":
+                async with long_queue(service):
+                    service.replica.scheduler._admission.max_queue_tokens = 1
+                    yield service
+                return
+            case "rate_limited":
+                service.http.headers.update(KEY)
+                await service.post("/v1/score", query=QUERY, titles=TITLES)
+            case "starting":
+                service.app.state.backend = None
+            case "draining":
+                await service.replica.drain()
+            case "device_failed":
+                Device(service, DeviceFailed("cuda"))
+            case "out_of_memory":
+                Device(service, OutOfMemory())
+            case "internal_error":
+                Device(service, ZeroDivisionError("secret"))
+            case "deadline_exceeded":
+                Device(service)
+        yield service
+
+
+REASONS = {
+    "queue_full": 429,
+    "rate_limited": 429,
+    "starting": 503,
+    "draining": 503,
+    "device_failed": 503,
+    "out_of_memory": 503,
+    "internal_error": 500,
+    "deadline_exceeded": 504,
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+async def test_whatever_fails_the_titles_come_back_as_they_were_sent(
+    reason: str, tiny_checkpoint: Path
+) -> None:
+    async with failing(reason, tiny_checkpoint) as service:
+        body: dict[str, Any] = {"query": QUERY, "titles": TITLES}
+        if reason == "deadline_exceeded":
+            body["deadline_ms"] = 100
+        error = await service.refused("/v1/score", REASONS[reason], **body)
+        assert error["type"] == reason
+        answer = await service.http.post("/v1/score", json=body | KEEP)
+        assert (answer.status_code, answer.headers["x-reranked"]) == (200, "false")
+        assert answer.headers["x-reranked-reason"] == reason
+        content = answer.json()
+        assert (content["reranked"], content["reason"], content["dropped"]) == (False, reason, 0)
+        assert [result["index"] for result in content["results"]] == [0, 1, 2, 3]
+        assert {(result["score"], result["raw_score"]) for result in content["results"]} == {(0, 0)}
+        assert not any(result["scored"] for result in content["results"])
+        assert "secret" not in answer.text
+        assert service.metric(f'headroom_unreranked_total{{reason="{reason}"}}') == 1
+        is_shed = {"queue_full": "queue_full", "rate_limited": "rate", "deadline_exceeded": "deadline"}
+        if reason in is_shed:  # the error and the answer in its place
+            assert service.metric(f'headroom_shed_total{{reason="{is_shed[reason]}"}}') == 2
+
+
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "cohere 2": ("/v2/rerank", {"query": QUERY, "documents": TITLES}),
+    "cohere 1": ("/v1/rerank", {"query": QUERY, "documents": TITLES, "return_documents": True}),
+    "infinity": ("/rerank", {"query": QUERY, "documents": TITLES}),
+    "voyage": ("/v1/rerank", {"query": QUERY, "documents": TITLES, "top_k": 9}),
+    "tei": ("/rerank", {"query": QUERY, "texts": TITLES}),
+    "vllm": ("/score", {"queries": QUERY, "documents": TITLES}),
+    "ours": ("/v1/score", {"query": QUERY, "titles": TITLES}),
+    "tensors": (
+        "/v2/models/full/infer",
+        {
+            "inputs": [
+                {"name": "query", "datatype": "BYTES", "shape": [1], "data": [QUERY]},
+                {"name": "title", "datatype": "BYTES", "shape": [len(TITLES)], "data": TITLES},
+            ]
+        },
+    ),
+}
+
+
+def scores_of(answer: httpx.Response) -> dict[int, float]:
+    """Return the scores by index, in the order of the answer, as each shape's client reads them."""
+    content = answer.json()
+    if isinstance(content, list):
+        return {row["index"]: row["score"] for row in content}
+    if "outputs" in content:
+        return dict(enumerate(content["outputs"][0]["data"]))
+    rows = content.get("data") or content.get("results") or []
+    return {row["index"]: row.get("relevance_score", row.get("score")) for row in rows}
+
+
+@pytest.mark.parametrize("by", ["request", "config"])
+async def test_every_shape_keeps_the_callers_order_and_says_so(by: str, tiny_checkpoint: Path) -> None:
+    extra = KEEP if by == "request" else {}
+    async with failing("device_failed", tiny_checkpoint, CONFIG | ({} if extra else KEEP)) as service:
+        for shape, (path, body) in SHAPES.items():
+            answer = await service.http.post(path, json=body | extra)
+            assert (answer.status_code, answer.headers["x-reranked"]) == (200, "false"), answer.text
+            scores = scores_of(answer)
+            assert list(scores) == [0, 1, 2, 3], shape
+            assert len(set(scores.values())) == 1, shape
+            content = answer.json()
+            if shape in ("cohere 1", "cohere 2", "infinity", "voyage"):
+                warnings = content["meta"]["warnings"] if "meta" in content else content["warnings"]
+                assert warnings == [
+                    "4 of the documents were not reranked (device_failed) and keep their order."
+                ]
+            if shape == "tensors":
+                assert [(row["name"], row["data"]) for row in content["outputs"][1:]] == [
+                    ("probabilities", [0] * 20),
+                    ("grade", [-1] * 4),
+                ]
+            overridden = await service.http.post(path, json=body | {"on_failure": "error"})
+            assert overridden.status_code == 503, shape
+
+
+async def test_what_is_scored_by_the_deadline_stands_first_with_its_own_score(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, max_batch_tokens=16, **DROPS) as service:
+        path, body = SHAPES["ours"]
+        whole = await service.http.post(path, json=body | KEEP)
+        assert whole.headers["x-reranked"] == "true"
+        expected = scores_of(whole)
+        device = Device(service, DeviceFailed("cuda"))
+        for number, (shape, (path, body)) in enumerate(SHAPES.items(), start=1):
+            device.fails = None  # it hangs after two batches
+            device.passes = 2
+            device.computed.clear()
+            answer = await service.http.post(path, json=body | KEEP | {"deadline_ms": 300})
+            device.hang.set()
+            device.hang = asyncio.Event()
+            assert (answer.status_code, answer.headers["x-reranked"]) == (200, "partial"), answer.text
+            assert answer.headers["x-reranked-reason"] == "deadline_exceeded"
+            scored = sum(device.computed)
+            assert 0 < scored < len(TITLES)
+            ordered = sorted(scores_of(answer).items(), key=lambda item: -item[1])  # as a client sorts
+            if shape not in ("ours", "vllm", "tensors"):  # these keep the request's order
+                assert ordered == list(scores_of(answer).items())
+            first = ordered[:scored]
+            assert all(score == pytest.approx(expected[index], abs=1e-6) for index, score in first)
+            rest = ordered[scored:]
+            assert [index for index, _ in rest] == sorted(set(range(4)) - {index for index, _ in first})
+            assert {score for _, score in rest} == {0}
+            assert service.metric('headroom_partly_reranked_total{reason="deadline_exceeded"}') == number
+            assert not service.replica.scheduler.queued_tokens, "its other rows wait for nobody"
+        assert service.metric('headroom_shed_total{reason="deadline"}') == 0
+
+
+async def test_one_title_that_cannot_be_scored_costs_the_others_nothing(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, max_batch_tokens=16, **DROPS) as service:
+        whole = await service.post("/v1/score", query=QUERY, titles=TITLES)
+        Device(service, InferenceFailed(), passes=2)
+        answer = await service.post("/v1/score", query=QUERY, titles=TITLES, **KEEP)
+        assert (answer["reranked"], answer["reason"]) == ("partial", "internal_error")
+        for before, after in zip(whole["results"], answer["results"], strict=True):
+            assert after == before or not after["scored"]
+        assert answer["usage"]["pairs"] == sum(result["scored"] for result in answer["results"])
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("on_failure", "ignore"),
+    ("on_failure", True),
+    ("min_score", "0.5"),
+    ("min_score", 1.5),
+    ("min_score", -0.1),
+    ("min_score", True),
+    ("min_grade", 2.5),
+    ("min_grade", 5),
+    ("min_grade", -1),
+    ("min_grade", "2"),
+    ("variant", "none of these"),
+    ("head_mask", "9.9"),
+]
+
+
+async def test_what_the_caller_did_wrong_stays_an_error(tiny_checkpoint: Path) -> None:
+    async with failing("device_failed", tiny_checkpoint, CONFIG | KEEP) as service:
+        for shape, (path, body) in SHAPES.items():
+            for field, value in WRONG:
+                answer = await service.http.post(path, json=body | {field: value})
+                assert answer.status_code in (400, 404, 422), (shape, field, value, answer.text)
+                assert field in answer.text or (shape, field) == ("tensors", "variant"), answer.text
+
+
+async def test_labels_have_no_order_to_keep(shared: Service) -> None:
+    for field in (KEEP, {"min_score": 0.5}, {"min_grade": 1}):
+        answer = await shared.http.post("/predict", json={"inputs": [QUERY, TITLES[0]]} | field)
+        assert answer.status_code == 422
+        assert answer.json()["error"].startswith(f"{next(iter(field))}: ")
+
+
+async def test_a_cut_off_leaves_out_what_is_below_it_before_the_best_are_chosen(
+    tiny_checkpoint: Path,
+) -> None:
+    async with serve(tiny_checkpoint) as service:
+        whole = await service.post("/v1/score", query=QUERY, titles=TITLES)
+        scores = sorted((result["score"] for result in whole["results"]), reverse=True)
+        limit = scores[1]
+        cut = await service.post("/v1/score", query=QUERY, titles=TITLES, min_score=limit)
+        assert cut["dropped"] == 2
+        assert cut["results"] == [result for result in whole["results"] if result["score"] >= limit]
+        grades = [result["grade"] for result in whole["results"]]
+        graded = await service.post("/v1/score", query=QUERY, titles=TITLES, min_grade=max(grades))
+        assert graded["results"] == [row for row in whole["results"] if row["grade"] == max(grades)]
+        assert graded["dropped"] == len(grades) - len(graded["results"])
+        for shape, (path, body) in SHAPES.items():
+            if shape == "tensors":
+                continue
+            answer = await service.http.post(path, json=body | {"min_score": limit})
+            assert answer.headers["x-dropped"] == "2", shape
+            assert all(score >= limit for score in scores_of(answer).values())
+            assert len(scores_of(answer)) == 2
+            best = await service.http.post(path, json=body | {"min_score": limit, "top_n": 1, "top_k": 1})
+            if shape not in ("vllm", "ours"):
+                assert list(scores_of(best).values()) == pytest.approx(scores[:1])
+            none = await service.http.post(path, json=body | {"min_score": 1.0})
+            assert none.status_code == 200
+            assert scores_of(none) == {}
+        await service.refused("/v1/score", 422, query=QUERY, titles=TITLES, min_score=2)
+
+
+async def test_a_title_that_is_not_scored_is_never_cut_off(tiny_checkpoint: Path) -> None:
+    """A page without titles would be as broken as an error."""
+    async with failing("device_failed", tiny_checkpoint) as service:
+        answer = await service.post("/v1/score", query=QUERY, titles=TITLES, min_score=0.9, **KEEP)
+        assert [result["index"] for result in answer["results"]] == [0, 1, 2, 3]
+        ranked = await service.post(
+            "/v2/rerank", query=QUERY, documents=TITLES, min_score=0.9, top_n=2, **KEEP
+        )
+        assert [result["index"] for result in ranked["results"]] == [0, 1]
+
+
+async def test_a_cascade_that_cannot_finish_answers_with_its_first_stage(tiny_checkpoint: Path) -> None:
+    cascade = {"name": "two", "cascade": [{"variant": "masked", "keep": 2}, {"variant": "full"}]}
+    config = CONFIG | {"variants": [*CONFIG["variants"], cascade]}
+    async with serve(tiny_checkpoint, config) as service:
+        first = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="masked")
+        Device(service, DeviceFailed("cuda"), passes=1)
+        answer = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="two", **KEEP)
+        assert (answer["reranked"], answer["degraded"], answer["reason"]) == (True, True, None)
+        assert [row["score"] for row in answer["results"]] == [row["score"] for row in first["results"]]
+
+
+@pytest.mark.parametrize("passes", [0, 1])
+async def test_a_cascade_whose_first_stage_fails_says_what_that_stage_scored(
+    passes: int, tiny_checkpoint: Path
+) -> None:
+    cascade = {"name": "two", "cascade": [{"variant": "masked", "keep": 2}, {"variant": "full"}]}
+    config = CONFIG | {"variants": [*CONFIG["variants"], cascade]}
+    async with serve(tiny_checkpoint, config, max_batch_tokens=16) as service:
+        device = Device(service, DeviceFailed("cuda"), passes=passes)
+        answer = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="two", **KEEP)
+        assert answer["reranked"] == ("partial" if passes else False)
+        scored = [result for result in answer["results"] if result["scored"]]
+        assert len(scored) == sum(device.computed)
+        assert {result["stage"] for result in scored} <= {"masked"}
+
+
+async def test_a_title_in_chunks_counts_as_scored_only_if_all_of_them_are(tiny_checkpoint: Path) -> None:
+    titles = ["angle", "steel bracket, black " * 60, "wood deck screws"]
+    async with serve(tiny_checkpoint, max_batch_tokens=16, **DROPS) as service:
+        body = {"query": QUERY, "titles": titles, "overflow": "chunks"}
+        whole = await service.post("/v1/score", **body)
+        assert whole["results"][1]["chunk"]["chunks"] > 2
+        Device(service, DeviceFailed("cuda"), passes=3)
+        answer = await service.post("/v1/score", **body, **KEEP)
+        assert [result["scored"] for result in answer["results"]] == [True, False, True]
+        assert answer["results"][0] == whole["results"][0]
+
+
+@pytest.mark.parametrize("wrong", ["keep", 1, ["error"]])
+def test_a_wrong_default_is_refused_with_the_choices(wrong: Any) -> None:
+    with pytest.raises(ConfigFileError, match=r"user_config\.on_failure: .*'error' or 'original_order'"):
+        read_config({"on_failure": wrong})
+
+
+async def test_a_late_arm_counts_as_late_and_its_unit_as_exposed(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, experiment_config(), **DROPS) as service:
+        Device(service)
+        answer = await service.post("/v1/score", query=QUERY, titles=TITLES, unit="u", deadline_ms=50, **KEEP)
+        assert (answer["reranked"], answer["assignment"]) == (False, None)
+        assert service.metric("headroom_exposures_total") == 1
+
+
+async def test_a_failed_request_without_an_order_is_an_error_all_the_same(tiny_checkpoint: Path) -> None:
+    async with failing("device_failed", tiny_checkpoint, CONFIG | KEEP) as service:
+        await service.refused("/v1/compare", 503, query=QUERY, titles=TITLES, masks=["none"])
+        answer = await service.http.post("/predict", json={"inputs": [QUERY, TITLES[0]]})
+        assert answer.status_code == 503
+    async with failing("rate_limited", tiny_checkpoint, CONFIG | KEEP) as service:
+        await service.refused("/v1/compare", 429, query=QUERY, titles=TITLES, masks=["none"])
+        await service.refused("/no/such/path", 429)
+        assert (await service.http.get("/v1/models")).status_code == 429
+        assert json.loads((await service.http.post("/v1/score", content="{")).text)["error"]["type"] == (
+            "invalid_json"
+        )
