@@ -72,6 +72,7 @@ def _so_far(request: Post, body: ScoreRequest, progress: Progress, error: Servic
     if response.reranked is True:  # a cascade without its later stages
         return response
     response.reason = error.type
+    current().error = error.type
     metrics = request.app.state.metrics
     if response.reranked == "partial":
         metrics.count("partly_reranked_total", error.type)
