@@ -197,14 +197,16 @@ def _shown(db: Connection, sent: Iterable[SentClick]) -> dict[ImpressionKey, Sho
             of_impression.add(click.object_id)
     shown = {}
     for experiment, by_impression in object_ids.items():
-        query = select(impressions).where(
-            impressions.c.experiment == experiment, impressions.c.id.in_(by_impression)
-        )
-        # Row by row: the ids of one impression may take 1 MB.
-        for row in db.execute(query.execution_options(yield_per=ROWS_AT_ONCE)):
-            places = orjson.loads(row.places)
-            by_id = None if row.ids is None else _places_by_id(places, row.ids, by_impression[row.id])
-            shown[experiment, row.id] = Shown(row.time, row.teams_by_index, places, by_id)
+        names = sorted(by_impression)
+        for start in range(0, len(names), ROWS_AT_ONCE):  # the ids of one impression may take 1 MB
+            query = select(impressions).where(
+                impressions.c.experiment == experiment,
+                impressions.c.id.in_(names[start : start + ROWS_AT_ONCE]),
+            )
+            for row in db.execute(query):
+                places = orjson.loads(row.places)
+                by_id = None if row.ids is None else _places_by_id(places, row.ids, by_impression[row.id])
+                shown[experiment, row.id] = Shown(row.time, row.teams_by_index, places, by_id)
     return shown
 
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from headroom.service.errors import InvalidRequest
 from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import ScoreResponse, ScoreResult
+from headroom.service.scoring.cascade import LOWEST
 
 if TYPE_CHECKING:
     from headroom.service.scoring.catalog import Variant
@@ -36,10 +39,15 @@ def is_kept(result: ScoreResult, request: ScoreRequest) -> bool:
     """Return whether the answer to the request has this result."""
     if not result.scored:
         return True
-    if request.min_score is not None and result.score < request.min_score:
+    if request.min_score is not None and result.score < _as_score(request.min_score):
         return False
     # Without a grade: a stage of a cascade that gives none has left the title behind.
     return request.min_grade is None or (result.grade is not None and result.grade >= request.min_grade)
+
+
+def _as_score(limit: float) -> np.float32:
+    """Return a limit as scores are stored, so that a score which is printed as the limit reaches it."""
+    return np.float32(min(max(limit, LOWEST), -LOWEST))
 
 
 def cut_off(response: ScoreResponse, request: ScoreRequest) -> None:

@@ -22,8 +22,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(checkpoints, "MODELS", tmp_path)
     monkeypatch.setattr(checkpoints, "exported", checkpoints.checkpoint)  # no other formats: no other engines
     monkeypatch.setattr(checkpoints, "quantized", lambda _: None)
-    whole = checkpoints.workload
-    monkeypatch.setattr(checkpoints, "workload", lambda kind, shape: whole(kind, shape, rows=8))
+    monkeypatch.setattr(checkpoints, "BATCH", 2)
     return "tiny"
 
 

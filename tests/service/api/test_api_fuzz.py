@@ -97,7 +97,7 @@ def test_requests_that_break_the_document_are_refused_by_the_real_service(server
 OTHERS = "/v1/rerank /v2/rerank /rerank /predict / /score".split()
 NOT_IN_THE_DOCUMENT = (
     *("head_mask", "variant", "masks", "variants", "heads", "query", "pairs", "grades"),
-    *("model", "unit", "arm", "ids", "documents", "rank_fields"),
+    *("model", "unit", "arm", "ids", "documents", "rank_fields", "on_failure", "min_score", "min_grade"),
     *("texts", "inputs", "text_1", "text_2", "queries", "truncate_prompt_tokens"),
 )
 """Fields whose rules a schema cannot say in full, such as the masks and variants that this model has."""

@@ -105,7 +105,7 @@ async def test_wanted_outputs_come_in_their_order_and_form_with_the_id(shared: S
     assert (head["id"], head["model_name"], head["model_version"]) == ("é-1", "full", "1")
     assert [output["name"] for output in head["outputs"]] == ["grade", "score"]
     assert ["data" in output for output in head["outputs"]] == [False, True]
-    assert head["parameters"] == {"variant": "full", "truncated": 1}
+    assert head["parameters"] == {"variant": "full", "truncated": 1, "reranked": True}
     assert outputs_of(answer)["grade"].shape == (4,)
 
 
