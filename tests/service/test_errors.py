@@ -28,6 +28,7 @@ TABLE = [
     (errors.InternalError(), 500, "internal_error"),
     (errors.InferenceFailed(), 500, "internal_error"),
     (errors.EmptyRequest(), 400, "empty_request"),
+    (errors.TargetingKeyMissing(), 400, "targeting_key_missing"),
     (errors.Starting(), 503, "starting"),
     (errors.NotReady("draining"), 503, "not_ready"),
     (errors.Draining(3), 503, "draining"),
