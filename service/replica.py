@@ -203,7 +203,7 @@ class Replica:
 
     @property
     def on_failure(self) -> OnFailure:
-        """What requests get that cannot be scored, unless they say it themselves."""
+        """Return what requests get that cannot be scored, unless they say it themselves."""
         return self._catalog.config.on_failure
 
     def ready(self) -> str | None:

@@ -69,6 +69,7 @@ def fit_one_label(logits: Floats, relevant: Ints) -> Calibration:
     targets = np.where(relevant == 1, (positives + 1) / (positives + 2), 1 / (negatives + 2))
 
     def loss(parameters: Floats) -> tuple[float, Floats]:
+        """Return the loss and its gradient. parameters: the temperature's logarithm, and the biases."""
         slope = np.exp(parameters[0])
         z = slope * x + parameters[1]
         slopes = expit(z) - targets
@@ -97,6 +98,7 @@ def fit_grades(
     x = logits.astype(np.float64) / spread
 
     def loss(parameters: Floats) -> tuple[float, Floats]:
+        """Return the loss and its gradient. parameters: the temperature's logarithm, and the biases."""
         scaled = x * np.exp(parameters[0])
         bias = parameters[1:]
         logs = log_softmax(scaled + bias, axis=1)

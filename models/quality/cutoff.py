@@ -23,7 +23,7 @@ DECIMALS = 4
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a cut at a threshold keeps: the pairs whose score is at least the threshold.
+    """The result of a cut at a threshold, which keeps the pairs whose score is at least the threshold.
 
     precision: the share of kept pairs that are relevant; recall: the share of relevant pairs that are kept;
     kept: the share of all pairs that is kept.

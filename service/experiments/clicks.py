@@ -42,7 +42,7 @@ _OF_EARLY = [early_clicks.c[name] for name in SentClick.__slots__]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What an impression showed. `time`, `teams_by_index` and `places` are those of `Impression`.
+    """The titles that an impression showed. `time`, `teams_by_index` and `places` are those of `Impression`.
 
     by_id: the indices of the shown titles with an id, for the ids of the clicks that are looked at; None if
         the request sent no ids.
@@ -81,7 +81,7 @@ class Shown:
 
 @dataclass(slots=True)
 class Recorded:
-    """What became of clicks: those that are new by their number, and those that are not stored."""
+    """The fate of clicks: those that are new by their number, and those that are not stored."""
 
     new: set[int]
     unknown: list[UnknownOutcome]
@@ -197,11 +197,9 @@ def _shown(db: Connection, sent: Iterable[SentClick]) -> dict[ImpressionKey, Sho
             of_impression.add(click.object_id)
     shown = {}
     for experiment, by_impression in object_ids.items():
-        names = sorted(by_impression)
-        for start in range(0, len(names), ROWS_AT_ONCE):  # the ids of one impression may take 1 MB
+        for names in tables.chunks(sorted(by_impression), ROWS_AT_ONCE):  # the ids of one may take 1 MB
             query = select(impressions).where(
-                impressions.c.experiment == experiment,
-                impressions.c.id.in_(names[start : start + ROWS_AT_ONCE]),
+                impressions.c.experiment == experiment, impressions.c.id.in_(names)
             )
             for row in db.execute(query):
                 places = orjson.loads(row.places)

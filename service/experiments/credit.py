@@ -1,4 +1,4 @@
-"""What the users of interleaved lists preferred: sums over units, computed in the database.
+"""Measures what the users of interleaved lists preferred: sums over units, computed in the database.
 
 A unit's credit is (clicks on the treatment's titles − clicks on control's) / (both), over all its lists. A
 click on a title that both arms share says nothing, and a unit without any other click has no credit.

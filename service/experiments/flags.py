@@ -16,7 +16,7 @@ NO_ARM = "default"
 @documented
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """What a flag evaluates to for a unit. Asking for it exposes nobody."""
+    """The value of a flag for a unit. Asking for it exposes nobody."""
 
     key: str
     """The experiment's name."""

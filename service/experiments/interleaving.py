@@ -16,12 +16,12 @@ from hashlib import sha256
 
 import numpy as np
 
+from headroom.models.arrays import LOWEST
+
 CONTROL = "c"
 TREATMENT = "t"
 SHARED = "s"
 """The teams of titles: who picked it, or `s` if both arms' next title was the same."""
-
-LOWEST = float(np.finfo(np.float32).min)
 
 _RANDOM_DIGITS = 16
 _CODE_DIGITS = 16

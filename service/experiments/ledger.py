@@ -91,7 +91,7 @@ class Ledger:
 
     @property
     def standings(self) -> Standings:
-        """Where each experiment stands."""
+        """Return where each experiment stands."""
         return self.state.standings
 
     def apply(

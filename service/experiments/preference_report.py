@@ -1,7 +1,7 @@
 """Reports whose titles the units of an interleaving experiment clicked, and how many lists differed."""
 
 from headroom.service.experiments.definition import ExperimentConfig, Metric
-from headroom.service.experiments.events import Log
+from headroom.service.experiments.events import Log, values_of
 from headroom.service.experiments.preference import Preference, preference
 from headroom.service.experiments.report import MetricPreference, MetricReport, Report
 from headroom.service.experiments.state import withdrawals
@@ -18,9 +18,10 @@ def preference_reports(
     Raises DatabaseUnavailable.
     """
     (arm,) = config.treatments
+    lost = withdrawals(config, actions)
     reports = []
     for metric in config.metrics:
-        tally = store.preferences(config, metric, withdrawals(config, actions), now, until)
+        tally = store.preferences(config, metric, lost, now, until)
         found = preference(tally, planned_units=config.planned_units, alpha=ALPHA)
         reports.append(preference_report(metric, arm, found, tally.viewers))
     return reports
@@ -62,15 +63,4 @@ def deciding(report: Report | None) -> MetricPreference | None:
     found = metrics[0].preference if metrics else None
     if found is None:
         return None
-    return MetricPreference(
-        estimate=found.estimate,
-        interval=found.interval,
-        p=found.p,
-        units=found.units,
-        impressions=found.impressions,
-        differing=found.differing,
-        wins=found.wins,
-        losses=found.losses,
-        ties=found.ties,
-        metric=metrics[0].metric,
-    )
+    return MetricPreference(**values_of(found), metric=metrics[0].metric)

@@ -21,7 +21,7 @@ MAX_OPEN = 64
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """What in a config stands in the way of an experiment that was started without a file.
+    """A part of a config that stands in the way of an experiment that was started without a file.
 
     name: the experiment's. field: of the config. why: a clause.
     """

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import ValidationError
@@ -67,8 +67,6 @@ Decision = Callable[[Log, Sequence[ExperimentConfig]], Action | None]
 """Returns the action to record, or None, from a log and the experiments that were started without a file and
 are not stopped."""
 
-T = TypeVar("T")
-
 
 class Store:
     """One database. Nothing is opened before the first call.
@@ -117,7 +115,7 @@ class Store:
         known: list[dict[str, Any]] = []
         with self._write() as db:
             add = tables.insert_new(db, exposures).returning(*exposures.c)
-            for chunk in _chunks(values):
+            for chunk in tables.chunks(values, CHUNK):
                 added = set()
                 for row in db.execute(add, chunk):
                     added.add((row.experiment, row.unit))
@@ -129,7 +127,7 @@ class Store:
                 set_={"time": earlier.excluded.time},
                 where=earlier.excluded.time < exposures.c.time,
             )
-            for chunk in _chunks(known):  # after all inserts, for the same reason
+            for chunk in tables.chunks(known, CHUNK):  # after all inserts, for the same reason
                 db.execute(earlier, chunk)
             if new:
                 counts = [
@@ -148,14 +146,14 @@ class Store:
         added = 0
         with self._write() as db:
             add = tables.insert_new(db, impressions).returning(impressions.c.id)
-            for chunk in _chunks(values):
+            for chunk in tables.chunks(values, CHUNK):
                 added += len(db.execute(add, chunk).all())
         return added
 
     def add_shadow(self, rows: Sequence[ShadowResult]) -> None:
         """Store shadow results."""
         with self._write() as db:
-            for chunk in _chunks([values_of(row) for row in rows]):
+            for chunk in tables.chunks([values_of(row) for row in rows], CHUNK):
                 db.execute(insert(shadow_results), chunk)
 
     def record_outcomes(
@@ -176,7 +174,7 @@ class Store:
         sorted_rows = _sort_out(rows, configs)
         unknown = sorted_rows.unknown + self._sort_out_strangers(sorted_rows)
         duplicates = self._record_outcomes(sorted_rows.outcomes)
-        for chunk in _chunks(list(sorted_rows.clicks.items()), clicks.CHUNK):
+        for chunk in tables.chunks(list(sorted_rows.clicks.items()), clicks.CHUNK):
             sent = dict(chunk)
             with self._write() as db:
                 recorded = clicks.record(db, sent, now)
@@ -210,7 +208,7 @@ class Store:
     def _record_outcomes(self, outcomes: Mapping[int, Outcome]) -> list[int]:
         """Store outcomes by their number. Return the numbers of the duplicates."""
         duplicates: list[int] = []
-        for chunk in _chunks(list(outcomes.items()), CHUNK):
+        for chunk in tables.chunks(list(outcomes.items()), CHUNK):
             # The first counts.
             values = {(row.experiment, row.id): values_of(row) for _, row in reversed(chunk)}
             with self._write() as db:
@@ -227,7 +225,7 @@ class Store:
     def _sort_out_strangers(self, sorted_rows: "_Sorted") -> list[UnknownOutcome]:
         """Say of clicks on impressions that their unit did not see whether these are another unit's."""
         unknown = []
-        for chunk in _chunks(list(sorted_rows.strangers.items()), CHUNK):
+        for chunk in tables.chunks(list(sorted_rows.strangers.items()), CHUNK):
             with self.read() as db:
                 ids = {click.impression for _, click in chunk}
                 seen_by_others = clicks.owners(db, sorted_rows.interleaving, ids)
@@ -375,12 +373,6 @@ class Store:
             except Exception:  # callers must see that the database failed, not this
                 logger.exception("a failure of the experiments' database could not be reported")
             raise
-
-
-def _chunks(rows: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
-    """Yield the rows in lists that fit into one statement."""
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]
 
 
 def _json(values: Sequence[int] | Sequence[str]) -> str:

@@ -6,7 +6,8 @@ Times are seconds since the epoch in double precision, so that the arithmetic of
 in SQLite and PostgreSQL.
 """
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -21,6 +22,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+
+T = TypeVar("T")
 
 VERSION = 5
 EXTENDED_VERSION = 4
@@ -143,6 +146,12 @@ started_experiments = Table(
     *_columns(Double, "ended", nullable=True),
     comment="Experiments that were started without a file. ended: when one was stopped, as `actions` has it.",
 )
+
+
+def chunks(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield the rows in lists of at most `size`, such as fit into one statement."""
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
 
 
 def insert(db: Connection, table: Table) -> Any:

@@ -180,13 +180,13 @@ class _UbiPart(BaseModel):
 
 
 class UbiPosition(_UbiPart):
-    """Where the object stood."""
+    """The place where the object stood."""
 
     ordinal: int | None = Field(None, ge=-MAX_INDEX, le=MAX_INDEX, description="Rank, from 1.")
 
 
 class UbiObject(_UbiPart):
-    """What the user acted on."""
+    """The object that the user acted on."""
 
     object_id: _ObjectId | None = Field(None, description="One of the `ids` of the scoring request.")
 

@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headroom.models.arrays import LOWEST
+
 Keep = int | float
 RawScores = NDArray[np.float64]
 Floats = NDArray[np.floating[Any]]
-
-LOWEST = float(np.finfo(np.float32).min)
-"""Lowest score that an answer holds."""
 
 
 class Due(NamedTuple):

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from headroom.models.arrays import LOWEST
 from headroom.models.checkpoint.chunks import ChunkedPair, best_chunks
 from headroom.models.classifier import Classifier
 from headroom.service.engine.threads import PairRow, RowScore, mark_prefixes
 from headroom.service.schemas.responses import Chunk, ScoreResult, StageInfo, Usage
-from headroom.service.scoring.cascade import LOWEST, CascadeProgress, Due, lowest_score
+from headroom.service.scoring.cascade import CascadeProgress, Due, lowest_score
 from headroom.service.scoring.catalog import Variant
 from headroom.service.scoring.tokens import Pair
 

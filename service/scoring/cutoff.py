@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headroom.models.arrays import LOWEST
 from headroom.service.errors import InvalidRequest
 from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import ScoreResponse, ScoreResult
-from headroom.service.scoring.cascade import LOWEST
 
 if TYPE_CHECKING:
     from headroom.service.scoring.catalog import Variant

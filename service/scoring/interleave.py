@@ -13,7 +13,7 @@ import numpy as np
 from headroom.models.classifier import Classifier
 from headroom.service.experiments.interleaving import TREATMENT, Draw, coins, draw, falling, own_order
 from headroom.service.schemas.responses import ScoreResult
-from headroom.service.scoring.cascade import LOWEST, lowest_score
+from headroom.service.scoring.cascade import lowest_score
 
 Results = Sequence[ScoreResult]
 """One result per title, in the request's order."""
@@ -41,7 +41,7 @@ def merge(control: Results, treatment: Results, drawn: Draw, classifier: Classif
     scores = falling(
         [np.float32(result.score) for result in shown], lowest_score(classifier.config.score_activation)
     )
-    raw_scores = falling([float(result.raw_score) for result in shown], LOWEST)
+    raw_scores = falling([float(result.raw_score) for result in shown])
     for rank, (result, score, raw_score) in enumerate(zip(shown, scores, raw_scores, strict=True), start=1):
         result.rank = rank
         result.score = np.float32(score)

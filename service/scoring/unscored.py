@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headroom.models.arrays import LOWEST
 from headroom.service.engine.request import Deadline
 from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import (
@@ -19,7 +20,6 @@ from headroom.service.schemas.responses import (
     Timing,
     Usage,
 )
-from headroom.service.scoring.cascade import LOWEST
 
 if TYPE_CHECKING:
     from headroom.service.scoring.column import AnyColumn

@@ -1,4 +1,4 @@
-"""What Weaviate's module `reranker-transformers` asks and reads.
+"""Answers Weaviate's module `reranker-transformers` as it asks and reads.
 
 https://github.com/weaviate/weaviate/blob/v1.39.4/modules/reranker-transformers/clients/ranker.go
 
@@ -32,7 +32,7 @@ class DocumentScore(TypedDict):
 
 
 class WeaviateAnswer(RerankAnswer):
-    """What Weaviate reads, beside the answer for the other clients of this path."""
+    """Fields that Weaviate reads, beside the answer for the other clients of this path."""
 
     scores: Annotated[list[DocumentScore], doc("Every document, in the order of the request.")]
 

@@ -540,4 +540,5 @@ async def test_the_whole_answer_is_plain_json(service: Service) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
 
-    json.loads((await ask(service, titles=[*TITLES, "", ""])).text, parse_constant=refuse)
+    answer = json.loads((await ask(service, titles=[*TITLES, "", ""])).text, parse_constant=refuse)
+    assert len(answer["results"]) == len(TITLES) + 2
