@@ -42,10 +42,12 @@ from headroom.service.schemas.listings import (
 from headroom.service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from headroom.service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 from headroom.service.scoring import listings
+from headroom.service.scoring.cache import ScoreCache
 from headroom.service.scoring.catalog import BASE, CACHED_SPEC_CHARS, Catalog, build_catalog, make_room
 from headroom.service.scoring.compare import attention, compare
 from headroom.service.scoring.condense import Condenser
 from headroom.service.scoring.cutoff import check_cutoff
+from headroom.service.scoring.kept import DiskScores, KeptScores, open_store
 from headroom.service.scoring.loading import load, load_classifier, warm_up
 from headroom.service.scoring.score import Scorer
 from headroom.service.scoring.shadow import Shadow
@@ -66,7 +68,13 @@ class Replica:
     """A replica that takes requests, checked against everything but the model. Make one with `start`."""
 
     def __init__(
-        self, settings: Settings, metrics: Metrics, engine: Engine, catalog: Catalog, live: LiveExperiments
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        engine: Engine,
+        catalog: Catalog,
+        live: LiveExperiments,
+        disk: DiskScores | None = None,
     ) -> None:
         """Begin to take requests, on the running event loop, with what `start` has loaded."""
         self._settings = settings
@@ -81,7 +89,12 @@ class Replica:
         self._experiments = ExperimentAdmin(live)
         self.scheduler = _scheduler(settings, metrics, engine)
         self._encoder = Encoder(settings.max_queue_s)
-        self._scorer = Scorer(self.scheduler, settings, metrics, self._encoder)
+        self._disk = disk
+        kept = None
+        if settings.score_cache_size or disk is not None:
+            cache = ScoreCache(settings.score_cache_size) if settings.score_cache_size else None
+            kept = KeptScores(cache, disk, metrics)
+        self._scorer = Scorer(self.scheduler, settings, metrics, self._encoder, kept)
         self._condenser = Condenser(self._scorer, self._encoder)
         shadow = Shadow(live, self._scorer)
         self._treatment = Treatment(self._scorer, live, shadow, lambda: self.scheduler.queued_tokens)
@@ -94,6 +107,7 @@ class Replica:
             live.guard.run,
             Upkeep(live.ledger, settings.outcome_days).run,
             release_memory_periodically,
+            *(() if disk is None else (disk.run,)),
         )
         self._background = [asyncio.create_task(_restart_forever(work)) for work in background]
         network = catalog.base.network
@@ -128,7 +142,10 @@ class Replica:
         store = await asyncio.to_thread(Store, settings.database_url)
         live = LiveExperiments(store, metrics)
         await asyncio.to_thread(_apply_experiments, live, catalog, may_start)
-        return cls(settings, metrics, engine, catalog, live)
+        disk = await asyncio.to_thread(open_store, settings, metrics)
+        if disk is not None:
+            await asyncio.to_thread(disk.register, engine.classifiers.values())
+        return cls(settings, metrics, engine, catalog, live, disk)
 
     def check(self, config: LiveConfig) -> None:
         """Raise InvalidConfig if `apply` would refuse this config; change nothing."""
@@ -158,6 +175,8 @@ class Replica:
             # The old config's checkpoints stay until the next change, so that it is quickly in force again.
             self.engine.classifiers = {BASE: catalog.base} | self._catalog.classifiers | catalog.classifiers
             warm_up(self.engine, self._settings, catalog, warm=self._catalog)
+            if self._disk is not None:
+                self._disk.register(catalog.classifiers.values())
             _apply_experiments(self.live, catalog, may_start)
         except BaseException:
             self.engine.classifiers = previous_classifiers
@@ -185,6 +204,8 @@ class Replica:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._experiments.close()
         await self.live.close(EXPOSURES_SECONDS)
+        if self._disk is not None:
+            await self._disk.close()
         self._encoder.close()
         self._condenser.close()
         await asyncio.to_thread(self.engine.close)

@@ -89,6 +89,8 @@ def headers_of(response: ScoreResponse) -> dict[str, str]:
     headers = {"x-reranked": str(response.reranked).lower()}
     if response.reason is not None:
         headers["x-reranked-reason"] = response.reason
+    if response.cache is not None:
+        headers["x-cache"] = response.cache
     if response.dropped:
         headers["x-dropped"] = str(response.dropped)
     if response.degraded:

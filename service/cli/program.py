@@ -7,7 +7,7 @@ from typer.core import TyperGroup
 
 from headroom.loadtest.cli import app as load
 from headroom.models.commands import calibrate, condense, evaluate, options, prune, quantize, study, train
-from headroom.service.cli import choice, experiment, score, serve
+from headroom.service.cli import choice, experiment, score, serve, store
 
 
 class Program(TyperGroup):
@@ -63,4 +63,5 @@ app.command("study")(study.command)
 app.command("prune")(prune.command)
 app.command("quantize")(quantize.command)
 app.add_typer(experiment.app, name="experiment")
+app.add_typer(store.app, name="store")
 app.add_typer(load, name="load")

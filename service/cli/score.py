@@ -79,6 +79,7 @@ def command(
     ] = False,
     source: score_files.Input = None,
     output: score_files.Output = None,
+    store: score_files.Store = None,
     query_column: QueryColumn = "query",
     title_column: TitleColumn = "title",
     delimiter: Delimiter = ",",
@@ -88,16 +89,18 @@ def command(
     """Score how relevant each title is to the query. Prints one line per title, in the order given.
 
     With --input and --output, scores the rows of a file of any size (docs/bulk.md). If it is stopped, the
-    same command goes on from what is done.
+    same command goes on from what is done. With --store, servers with that `score_store` need not score them.
 
     Example: headroom score "angle bracket" "Simpson 12-Gauge Angle" "Wood deck screws" --mask @pruned20
 
     Example: headroom score --input pairs.csv --output scored.csv --variant full --mask none --mask @pruned20
+
+    Example: headroom score --input head-queries.csv --store /var/lib/headroom/scores.db
     """
-    if source is not None or output is not None:
-        if query is not None or source is None or output is None:
+    if source is not None or output is not None or store is not None:
+        if query is not None or source is None or (output is None) == (store is None):
             raise typer.BadParameter(
-                "--input and --output go together, without a query", param_hint="--input"
+                "--input goes with one of --output and --store, and without a query", param_hint="--input"
             )
         if instruction is not None:
             raise typer.BadParameter("does not go with --input", param_hint="--instruction")
@@ -111,7 +114,10 @@ def command(
             overflow=overflow,
             prefix=prefix,
         )
-        score_files.run(source, output, options, overwrite=overwrite, as_json=as_json)
+        if store is not None:
+            score_files.run_into_store(source, store, options, as_json=as_json)
+        elif output is not None:
+            score_files.run(source, output, options, overwrite=overwrite, as_json=as_json)
         return
     if query is None:
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,6 +35,10 @@ Output = Annotated[
         "--output",
         help="File to write, whose name appears when it is complete. Format by name.",
     ),
+]
+Store = Annotated[
+    Path | None,
+    typer.Option("--store", help="Keep the scores in a score store, which servers read; no --output."),
 ]
 Prefix = Annotated[str, typer.Option(help="With --input: begins the names of the new columns.")]
 Overwrite = Annotated[
@@ -73,6 +78,31 @@ def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_
     print(f"{job.output}: {summary.rows:,} pairs scored in {seconds:,.0f} s")
     if summary.rejects:
         warn(f"{summary.rejects:,} rows were set aside: {summary.rejects_file}")
+
+
+@ends_at_once("headroom: stopped; what is scored is kept, and the same command goes on from there")
+def run_into_store(source: str, path: Path, options: ScoreOptions, *, as_json: bool) -> None:
+    """Keep the scores of the input's pairs in a score store, and print how many there were."""
+    import orjson
+
+    from headroom.service.files.filling import fill
+    from headroom.service.files.scoring import WindowScorer
+    from headroom.service.scoring.store import ScoreStore
+
+    began = time.monotonic()
+    store = ScoreStore(path)
+    with closing(store), closing(WindowScorer(options)) as scorer, closing(Rows()) as progress:
+        filled = fill(source, options, scorer, store, progress)
+    seconds = time.monotonic() - began
+    if as_json:
+        print(orjson.dumps({"store": str(path), **asdict(filled), "seconds": round(seconds, 3)}).decode())
+        return
+    print(
+        f"{path}: {filled.pairs:,} pairs are kept; {filled.computed:,} rows were computed in {seconds:,.0f} s, "
+        f"and {filled.known:,} were known"
+    )
+    if filled.set_aside:
+        warn(f"{filled.set_aside:,} rows cannot be scored; the first: {filled.problem}")
 
 
 def prepared(

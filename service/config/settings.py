@@ -2,6 +2,7 @@
 
 import hashlib
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import orjson
@@ -85,6 +86,17 @@ class Settings(BaseSettings):
         description="Number of pairs, each under one mask, whose scores a replica keeps; 0: none. "
         "1,000,000 take about 310 MB.",
     )
+    score_store: Path | None = Field(
+        None,
+        description="File in which scores are kept on disk: an absolute path, on a disk of the node. Its "
+        "replicas share it, and it outlives them. Unset: none.",
+    )
+    score_store_mb: int = Field(
+        1000,
+        ge=10,
+        description="Megabytes that the score store may take; 1,000,000 pairs under one mask take about 60. "
+        "Then it forgets scores that were not asked for lately.",
+    )
 
     max_pairs: int = Field(1000, ge=1, description="Maximum titles or pairs of one request.")
     max_compare_rows: int = Field(
@@ -156,6 +168,13 @@ class Settings(BaseSettings):
         "off",
         description="Write one line of JSON per request to standard output, without texts and keys.",
     )
+
+    @field_validator("score_store")
+    @classmethod
+    def _absolute(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_absolute():
+            raise ValueError(f"{value} is not an absolute path: replicas have another working directory")
+        return value
 
     @field_validator("access_log", mode="before")
     @classmethod

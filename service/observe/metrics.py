@@ -65,6 +65,9 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
         [],
     ),
     "cache_total": ("Rows looked up in the score cache, by result.", ["result"]),
+    "store_total": ("Rows looked up in the score store on disk, by result.", ["result"]),
+    "store_written_total": ("Scores that the score store was given.", []),
+    "store_lost_total": ("Scores that the score store could not be given.", []),
     "truncated_total": ("Pairs cut to the model's window.", []),
     "grade_total": ("Pairs by the grade they got.", ["variant", "grade"]),
     "device_failures_total": ("Failures of the device.", ["kind"]),
@@ -105,7 +108,7 @@ _HISTOGRAMS: Mapping[str, tuple[str, Sequence[str], Sequence[float]]] = {  # als
     "batch_tokens": ("Tokens of a batch.", [], _TOKENS),
     "batch_fill_ratio": ("A batch's tokens over the token budget.", [], _RATIOS),
 }
-_Mode = Literal["livesum", "livemax", "liveall", "livemostrecent"]
+_Mode = Literal["livesum", "livemax", "livemin", "liveall", "livemostrecent"]
 _GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's values become one
     "queue_tokens": ("Tokens waiting.", [], "livesum"),
     "queue_oldest_seconds": ("Age of the oldest waiting pair.", [], "livemax"),
@@ -126,6 +129,12 @@ _GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's
         ["experiment"],
         "livemostrecent",
     ),
+    "store_bytes": ("Bytes of the score store that hold scores.", [], "livemostrecent"),
+    "store_usable": (
+        "1 if the score store is in use, 0 if its file is damaged or another program's; absent without one.",
+        [],
+        "livemin",
+    ),
     "exposure_buffer_rows": (
         "Rows waiting for the database: what a kill of the replicas would lose now.",
         [],
@@ -143,6 +152,7 @@ _FROM_THE_START: Mapping[str, Sequence[str]] = {
     "unreranked_total": FAILURES,
     "partly_reranked_total": FAILURES,
     "cache_total": ("hit", "miss"),
+    "store_total": ("hit", "miss"),
     "stage_seconds": ("tokenize", "queue", "inference", "respond"),
     "device_failures_total": ("cuda",),
 }

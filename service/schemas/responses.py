@@ -247,11 +247,17 @@ class ScoreResponse:
     dropped: int = 0
     """Titles that `min_score` or `min_grade` left out."""
     _labels: SkipJsonSchema[Sequence[str]] = ()
+    _cache: SkipJsonSchema[str | None] = None
 
     @property
     def labels(self) -> Sequence[str]:
         """The names of the logits, for the routes of other people's clients; a one-label model has one."""
         return self._labels
+
+    @property
+    def cache(self) -> str | None:
+        """How many scores were kept from before: `hit`, `partial` or `miss`; None if none is kept."""
+        return self._cache
 
     @property
     def impression(self) -> str | None:

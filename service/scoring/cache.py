@@ -15,10 +15,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from headroom.models.classifier import Classifier
-from headroom.models.masks.head_mask import HeadMask
 from headroom.service.engine.threads import PairRow, RowScore, row_scores
-
-KEY_BYTES = 16
+from headroom.service.scoring.row_keys import mask_hash, row_key
 
 
 class ScoreCache:
@@ -65,23 +63,15 @@ class ScoreCache:
 
     def _keys(self, rows: Sequence[PairRow]) -> Iterator[bytes]:
         """Yield the key of each row."""
-        networks: dict[tuple[Classifier, int], blake2b] = {}
+        hashes: dict[tuple[Classifier, int], blake2b] = {}
         for row in rows:
-            classifier_and_mask = row.lane.classifier, id(row.mask)
-            if classifier_and_mask not in networks:
-                networks[classifier_and_mask] = self._network(row.lane.classifier, row.mask)
-            hashed = networks[classifier_and_mask].copy()
-            hashed.update(row.pair.query_tokens.to_bytes(4))
-            hashed.update(row.pair.ids.tobytes())
-            yield hashed.digest()
+            network = row.lane.classifier, id(row.mask)
+            if network not in hashes:
+                hashes[network] = mask_hash(row.mask, self._secret, self._number(row.lane.classifier))
+            yield row_key(hashes[network], row.pair)
 
-    def _network(self, classifier: Classifier, mask: HeadMask) -> blake2b:
-        """Return the hash of what scores a row, to which its tokens are to be added."""
+    def _number(self, classifier: Classifier) -> bytes:
+        """Return what stands for the weights that score a row."""
         if classifier not in self._numbers:
             self._numbers[classifier] = next(self._count)
-        # Not the mask's id: of its 48 bits, another mask with the same can be found.
-        parts = self._numbers[classifier].to_bytes(8), mask.matrix.tobytes(), mask.structure
-        digest = blake2b(key=self._secret, digest_size=KEY_BYTES)
-        for part in parts:
-            digest.update(len(part).to_bytes(4) + part)
-        return digest
+        return self._numbers[classifier].to_bytes(8)

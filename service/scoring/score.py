@@ -30,11 +30,11 @@ from headroom.service.schemas.requests import (
     ScoreRequest,
 )
 from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Timing, Usage
-from headroom.service.scoring.cache import ScoreCache
 from headroom.service.scoring.cascade import lowest_score
 from headroom.service.scoring.catalog import CACHED_SPEC_CHARS, Catalog, Variant
 from headroom.service.scoring.column import AnyColumn, CascadeColumn, Column
 from headroom.service.scoring.cutoff import check_cutoff
+from headroom.service.scoring.kept import KeptScores
 from headroom.service.scoring.tokens import Encoder, Pair, TooManyRows
 from headroom.service.scoring.unscored import Progress, add_unscored
 
@@ -73,14 +73,26 @@ class Computed:
     """The costs of the rows of one request so far.
 
     is_admitted: whether some of them were let into the queue.
-    misses: how many rows the score cache lacked; None if it was not asked.
+    are_kept: whether scores are kept at all. asked: for how many rows a kept score was asked for; misses: how
+    many of these had to be computed, None if none was asked for.
     """
 
     tokenize_s: float = 0.0
     queue_s: float = 0.0
     inference_s: float = 0.0
     is_admitted: bool = False
+    are_kept: bool = False
+    asked: int = 0
     misses: int | None = None
+
+    @property
+    def cache(self) -> str | None:
+        """Return what answers say about kept scores: hit, partial or miss; None if there are none."""
+        if not self.are_kept:
+            return None
+        if not self.misses and self.asked:
+            return "hit"
+        return "partial" if self.asked > (self.misses or 0) else "miss"
 
     def timing(self, deadline: Deadline) -> Timing:
         """Return the times as answers hold them."""
@@ -99,12 +111,20 @@ class Scorer:
     work that has not begun leaves the queue.
     """
 
-    def __init__(self, scheduler: Scheduler, settings: Settings, metrics: Metrics, encoder: Encoder) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        settings: Settings,
+        metrics: Metrics,
+        encoder: Encoder,
+        kept: KeptScores | None = None,
+    ) -> None:
+        """Begin. kept: the scores that were computed before, if they are kept."""
         self.settings = settings
         self.metrics = metrics
         self._scheduler = scheduler
         self._encoder = encoder
-        self._cache = ScoreCache(settings.score_cache_size) if settings.score_cache_size else None
+        self._kept = kept
 
     async def score(
         self,
@@ -141,7 +161,7 @@ class Scorer:
             progress.column = column
             progress.assignment = assignment
             progress.degraded = degraded
-        await self._compute_columns(columns, deadline, computed, use_cache=assigned is None)
+        await self._compute_columns(columns, deadline, computed, use_kept=assigned is None)
         results = column.results()
         self.count(column, results, computed, "" if assigned is None else assigned.arms[0])
         return self.answer(results, columns, computed, deadline, assignment, degraded=degraded)
@@ -194,6 +214,7 @@ class Scorer:
             timing_ms=computed.timing(deadline),
             stages=stages or None,
             _labels=variant.classifier.config.labels,
+            _cache=computed.cache,
         )
 
     async def columns(
@@ -203,7 +224,7 @@ class Scorer:
         deadline: Deadline,
         *,
         shared: bool = False,
-        use_cache: bool = False,
+        use_kept: bool = False,
         background: bool = False,
         may_fail: bool = False,
     ) -> tuple[list[AnyColumn], Computed]:
@@ -213,14 +234,14 @@ class Scorer:
         once.
 
         shared: as `Column` takes it. background: as `Scheduler.submit` takes it.
-        use_cache: whether results may come from the score cache.
+        use_kept: whether results may be scores that were kept.
         may_fail: whether results may be errors other than DeviceFailed; each column then has its `error`.
         Raises the first error among the results, or InvalidRequest if the request has too many rows.
         """
         computed = Computed()
         columns = await self._unscored_columns(request, variants, computed, shared=shared)
         await self._compute_columns(
-            columns, deadline, computed, use_cache=use_cache, background=background, may_fail=may_fail
+            columns, deadline, computed, use_kept=use_kept, background=background, may_fail=may_fail
         )
         return columns, computed
 
@@ -230,7 +251,7 @@ class Scorer:
         deadline: Deadline,
         computed: Computed,
         *,
-        use_cache: bool,
+        use_kept: bool,
         **options: bool,
     ) -> None:
         """Have the rows of the columns computed, stage by stage. options: as `columns` has them."""
@@ -238,13 +259,14 @@ class Scorer:
         rows_by_pair = zip_longest(*(column.rows for column in columns))
         rows = [row for rows_of_pair in rows_by_pair for row in rows_of_pair if row is not None]
         cascades = [column for column in columns if isinstance(column, CascadeColumn)]
-        cache = self._cache if use_cache else None
-        await self._compute(rows, deadline, computed, cache, **options)
+        kept = self._kept if use_kept else None
+        computed.are_kept = self._kept is not None
+        await self._compute(rows, deadline, computed, kept, **options)
         while rows := [row for cascade in cascades if cascade.error is None for row in cascade.advance()]:
             tokens = sum(added_tokens(rows))
             if computed.is_admitted and not self._scheduler.is_in_time(tokens, deadline.expires):
                 break
-            await self._compute(rows, deadline, computed, cache, **options)
+            await self._compute(rows, deadline, computed, kept, **options)
 
     async def _unscored_columns(
         self,
@@ -344,19 +366,18 @@ class Scorer:
         rows: Sequence[PairRow],
         deadline: Deadline,
         computed: Computed,
-        cache: ScoreCache | None,
+        kept: KeptScores | None,
         **options: bool,
     ) -> None:
-        """Do `run` with these options for the rows that the cache lacks, and keep their results in it."""
-        if cache is None:
+        """Do `run` with these options for the rows whose scores are not kept, and keep their results."""
+        if kept is None:
             await self.run(rows, deadline, computed, **options)
             return
-        missing = cache.recall(rows)
-        await self.run([row for _, row in missing], deadline, computed, **options)
-        cache.keep(missing)
-        computed.misses = (computed.misses or 0) + len(missing)
-        self.metrics.count("cache_total", "hit", by=len(rows) - len(missing))
-        self.metrics.count("cache_total", "miss", by=len(missing))
+        missing = await kept.recall(rows)
+        await self.run(missing.rows, deadline, computed, **options)
+        kept.keep(missing)
+        computed.asked += len(rows)
+        computed.misses = (computed.misses or 0) + len(missing.rows)
 
     async def run(
         self,

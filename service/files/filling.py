@@ -1,0 +1,134 @@
+"""Fills a score store with the scores of a file's pairs: `headroom score --input F --store PATH`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from headroom.models.batch import batches_by_length, in_halves
+from headroom.models.checkpoint.chunks import LongTitles, encode_chunks
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.errors import ModelError
+from headroom.models.rows import known_format
+from headroom.service.files.options import ScoreOptions
+from headroom.service.files.reading import WINDOW_ROWS, Window, windows
+from headroom.service.files.scoring import WindowScorer, forward
+from headroom.service.files.storage import Storage
+from headroom.service.scoring.catalog import Variant
+from headroom.service.scoring.store import Registered, ScoreStore
+
+Progress = Callable[[float, int, int], None]
+"""Takes (share done, rows done, 0)."""
+
+NO_COLUMNS = "\0"
+"""A prefix of names that no file has: nothing is written beside the file's own columns."""
+
+
+@dataclass(slots=True)
+class Filled:
+    """What became of a file. pairs: rows of the file that the store now knows under every mask asked for.
+
+    computed: rows of the network, chunks of long titles included; known: those whose scores the store had.
+    set_aside: rows of the file that cannot be scored; problem: the first one's, "" if there is none.
+    """
+
+    pairs: int = 0
+    computed: int = 0
+    known: int = 0
+    set_aside: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Rows under way. keys: of each row in the store."""
+
+    model: Registered
+    keys: list[bytes]
+    logits: Future[np.ndarray]
+
+
+def fill(
+    name: str, options: ScoreOptions, scorer: WindowScorer, store: ScoreStore, report: Progress
+) -> Filled:
+    """Score the pairs of a file whose scores the store does not know, and keep them.
+
+    If it is stopped, what is kept stays, and the next call computes the rest.
+    Raises ModelError if the file cannot be read, or sqlite3.Error if the store cannot be written.
+    """
+    filled = Filled()
+    under_way: deque[tuple[Window, list[_Batch]]] = deque()
+    variants = [scorer.catalog.choose(one.variant, one.mask, with_units=True) for one in options.columns]
+    models = {one.classifier: store.register(one.classifier) for one in variants}
+
+    def finish() -> None:
+        window, batches = under_way.popleft()
+        for batch in batches:
+            logits = batch.logits.result()
+            finite = np.isfinite(logits).all(axis=1)
+            rows = zip(batch.keys, logits, finite, strict=True)
+            store.keep(batch.model, {key: row.tobytes() for key, row, is_finite in rows if is_finite})
+            filled.computed += len(batch.keys)
+        filled.pairs += len(window.rows)
+        report(window.share, filled.pairs + filled.set_aside, 0)
+
+    for window in _windows(name, options):
+        filled.set_aside += len(window.rejects)
+        if window.rejects and not filled.problem:
+            filled.problem = f"line {window.rejects[0].line}: {window.rejects[0].reason}"
+        pairs = [(row[options.fields.query], row[options.fields.title]) for row in window.rows]
+        batches: list[_Batch] = []
+        for variant in variants:
+            rows = _encoded(variant, pairs, options.overflow)
+            model = models[variant.classifier]
+            found = store.look_up(model, [(row, variant.mask) for row in rows])
+            missing = {key: row for key, row in zip(found.keys, rows, strict=True) if key not in found.logits}
+            filled.known += len(found.keys) - len(missing)
+            batches += _submitted(scorer, variant, model, missing)
+        under_way.append((window, batches))
+        if len(under_way) > 1:
+            finish()
+    while under_way:
+        finish()
+    if not filled.pairs:
+        raise ModelError(f"{name}: no row can be scored" + (f"; {filled.problem}" if filled.problem else ""))
+    return filled
+
+
+def _windows(name: str, options: ScoreOptions) -> Iterator[Window]:
+    source = known_format(name, options.fields.delimiter)
+    storage = Storage(name)
+    if storage.stat(name) is None:
+        raise ModelError(f"{name} does not exist, or is no file")
+    first = Window(name, 0, known_format("rows.jsonl"))
+    return windows(storage, first, source, replace(options, prefix=NO_COLUMNS), WINDOW_ROWS)
+
+
+def _encoded(variant: Variant, pairs: Sequence[tuple[str, str]], overflow: str) -> list[EncodedPair]:
+    """Return what the network reads of pairs, several rows of a long title that is cut into chunks."""
+    tokenizer = variant.classifier.tokenizer
+    if overflow == "chunks":
+        return [row for pair in encode_chunks(tokenizer, pairs, LongTitles("chunks")) for row in pair.rows]
+    return list(tokenizer.encode(pairs))
+
+
+def _submitted(
+    scorer: WindowScorer, variant: Variant, model: Registered, missing: dict[bytes, EncodedPair]
+) -> Iterator[_Batch]:
+    """Hand rows to the forward threads. missing: the rows by their keys."""
+    keys = list(missing)
+    encoded = list(missing.values())
+    if not encoded:
+        return
+    beginnings = variant.classifier.beginnings(encoded, [None] * len(encoded))
+    for rows in batches_by_length([len(row) for row in encoded], scorer.batch_tokens, beginnings):
+
+        def run(some: Sequence[int]) -> np.ndarray:
+            return forward(variant, [encoded[row] for row in some])
+
+        logits = scorer.pool.submit(in_halves, run, rows, scorer.device)
+        yield _Batch(model, [keys[row] for row in rows], logits)
