@@ -27,6 +27,7 @@ SECTIONS = {
     "front": "our server with a network that answers at once: what one core of front can feed",
     "pruned": "the shipped masks in every number format: speed and loss beside the intact model",
     "cascade": "the cascade and `fast` beside the full model, over HTTP",
+    "store": "kept scores over HTTP beside a server that keeps none",
     "bulk": "headroom score --input against the network alone on the same batches",
     "decoder": "a decoder whose titles share their beginning, alone against transformers",
     "interleave": "simulated users: interleaving beside an A/B test on clicks, and other ways to interleave",

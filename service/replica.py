@@ -54,6 +54,7 @@ from headroom.service.scoring.shadow import Shadow
 from headroom.service.scoring.tokens import Encoder
 from headroom.service.scoring.treatment import Treatment
 from headroom.service.scoring.unscored import Progress, unscored
+from headroom.service.scoring.warming import Warming
 
 logger = logging.getLogger("headroom.replica")
 
@@ -91,7 +92,7 @@ class Replica:
         self._encoder = Encoder(settings.max_queue_s)
         self._disk = disk
         kept = None
-        if settings.score_cache_size or disk is not None:
+        if settings.score_cache_size or settings.score_store is not None:
             cache = ScoreCache(settings.score_cache_size) if settings.score_cache_size else None
             kept = KeptScores(cache, disk, metrics)
         self._scorer = Scorer(self.scheduler, settings, metrics, self._encoder, kept)
@@ -100,15 +101,19 @@ class Replica:
         self._treatment = Treatment(self._scorer, live, shadow, lambda: self.scheduler.queued_tokens)
         self._serving = asyncio.create_task(self.scheduler.run())
         # Tasks of their own: a database that hangs must not keep the guardrails from being watched.
-        background = (
+        background: tuple[Callable[[], Coroutine[object, object, None]], ...] = (
             self._report,
             shadow.run,
             live.ledger.follow,
             live.guard.run,
             Upkeep(live.ledger, settings.outcome_days).run,
             release_memory_periodically,
-            *(() if disk is None else (disk.run,)),
         )
+        if disk is not None:
+            background += (disk.run,)
+        if disk is not None and settings.score_store_warm is not None:
+            warming = Warming(settings.score_store_warm, self._scorer, lambda: self._catalog, metrics)
+            background += (warming.run,)
         self._background = [asyncio.create_task(_restart_forever(work)) for work in background]
         network = catalog.base.network
         metrics.set_gauge(

@@ -98,8 +98,8 @@ def run_into_store(source: str, path: Path, options: ScoreOptions, *, as_json: b
         print(orjson.dumps({"store": str(path), **asdict(filled), "seconds": round(seconds, 3)}).decode())
         return
     print(
-        f"{path}: {filled.pairs:,} pairs are kept; {filled.computed:,} rows were computed in {seconds:,.0f} s, "
-        f"and {filled.known:,} were known"
+        f"{path}: {filled.pairs:,} pairs are kept; {filled.computed:,} rows were computed in {seconds:,.0f} "
+        f"s, and {filled.known:,} were known"
     )
     if filled.set_aside:
         warn(f"{filled.set_aside:,} rows cannot be scored; the first: {filled.problem}")

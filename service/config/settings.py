@@ -91,6 +91,11 @@ class Settings(BaseSettings):
         description="File in which scores are kept on disk: an absolute path, on a disk of the node. Its "
         "replicas share it, and it outlives them. Unset: none.",
     )
+    score_store_warm: Path | None = Field(
+        None,
+        description="File of query–title pairs (csv, tsv, jsonl, parquet; an absolute path) that replicas "
+        "score after their start, when they have nothing else to do, unless the store knows them.",
+    )
     score_store_mb: int = Field(
         1000,
         ge=10,
@@ -169,7 +174,7 @@ class Settings(BaseSettings):
         description="Write one line of JSON per request to standard output, without texts and keys.",
     )
 
-    @field_validator("score_store")
+    @field_validator("score_store", "score_store_warm")
     @classmethod
     def _absolute(cls, value: Path | None) -> Path | None:
         if value is not None and not value.is_absolute():
@@ -180,6 +185,12 @@ class Settings(BaseSettings):
     @classmethod
     def _off(cls, value: object) -> object:
         return "off" if value is False else value  # how YAML reads an off without quotes
+
+    @model_validator(mode="after")
+    def _check_store(self) -> Self:
+        if self.score_store_warm is not None and self.score_store is None:
+            raise ValueError("score_store_warm: it needs score_store, which says where scores are kept")
+        return self
 
     @model_validator(mode="after")
     def _check_number_format(self) -> Self:

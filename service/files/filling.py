@@ -104,7 +104,7 @@ def _windows(name: str, options: ScoreOptions) -> Iterator[Window]:
     storage = Storage(name)
     if storage.stat(name) is None:
         raise ModelError(f"{name} does not exist, or is no file")
-    first = Window(name, 0, known_format("rows.jsonl"))
+    first = Window(name, 0, known_format("rows.jsonl", ","))
     return windows(storage, first, source, replace(options, prefix=NO_COLUMNS), WINDOW_ROWS)
 
 

@@ -180,8 +180,11 @@ class DiskScores:
         """Write what waits, and close the file."""
         if self._waiting_rows and self.is_usable:
             await asyncio.wait([asyncio.ensure_future(self._write())], timeout=CLOSE_S)
-        self._reads.shutdown(wait=False, cancel_futures=True)
-        self._writes.shutdown(wait=False, cancel_futures=True)
+        self.is_usable = False
+        self._reads.submit(self._reader.close)
+        self._writes.submit(self._writer.close)
+        await asyncio.to_thread(self._reads.shutdown)
+        await asyncio.to_thread(self._writes.shutdown)
 
     def _look_up(
         self, rows: Sequence[PairRow]
@@ -233,7 +236,9 @@ class DiskScores:
 
     def _failed(self, error: BaseException) -> None:
         """Leave a damaged file alone for good; try again later after an error that may pass."""
-        may_pass = isinstance(error, sqlite3.OperationalError | OSError)
+        may_pass = isinstance(error, OSError)
+        if isinstance(error, sqlite3.OperationalError):  # a full disk, or a lock; not a table that is gone
+            may_pass = error.sqlite_errorcode != sqlite3.SQLITE_ERROR
         self._paused_until = time.monotonic() + PAUSE_S
         if may_pass:
             logger.warning(

@@ -1,0 +1,122 @@
+"""Measures what kept scores save: over HTTP, our server with a score store beside one without, in turns.
+
+Both serve the shipped model. A client with a few connections sends requests of 20 titles, each when the last
+one is answered.
+"""
+
+import itertools
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from benchmarks.load import Client, Texts, bodies, texts
+from benchmarks.measure import Ratio, turns
+from benchmarks.report import Report, at_least, times_as_fast
+from benchmarks.serving import CONFIG, TITLES, Server, Start, headroom
+from headroom.models.checkpoint.hub import DEFAULT
+
+ROUNDS = 5
+SECONDS = 5.0
+SETTLE_S = 1.0
+"""Seconds before a measurement, and longer than a score takes to reach the disk."""
+
+CONNECTIONS = 8
+
+REQUESTS = 100
+"""Distinct requests whose scores are kept."""
+
+TRACE = 100_000
+"""Queries of the trace, which has as many requests: the k-th one is asked for in proportion to 1 / k."""
+
+HEAD = 1_000
+"""The most frequent queries, whose titles are scored in advance."""
+
+
+def measure(rounds: int, model: Path = DEFAULT, start: Start = headroom) -> Report:
+    """Compare both servers. start: starts each."""
+    report = Report(f"{rounds} rounds; {CONNECTIONS} connections, {TITLES} titles a request.")
+    known = texts(TITLES, REQUESTS)
+    with tempfile.TemporaryDirectory() as scratch:
+        store = Path(scratch, "scores.db")
+        with start(_with_store(scratch, store), model) as keeping, start(CONFIG, model) as plain:
+            _send_all(keeping, known)
+            servers = {"keeping": keeping, "plain": plain}
+            for name, share, minimum in (("all", 1.0, 20.0), ("half", 0.5, 1.8), ("none", 0.0, 0.98)):
+                ratio = _times_as_fast(servers, known, share, rounds, by_title=True)
+                report.rows.append(times_as_fast(f"{name} of the titles kept: speed", ratio, minimum))
+            hits = hit_rate(seed=0)
+            ratio = _times_as_fast(servers, known, hits, rounds, by_title=False)
+            name = f"Zipf trace, its {HEAD:,} head queries kept: {hits:.1%} of {TRACE:,} requests hit; speed"
+            report.rows.append(at_least(name, ratio.median, 1 / (1 - hits) * 0.8, more=ratio.range()))
+    return report
+
+
+def hit_rate(seed: int) -> float:
+    """Return the share of a trace's requests whose query is one of the HEAD most frequent ones."""
+    frequencies = 1 / np.arange(1, TRACE + 1)
+    drawn = np.random.default_rng(seed).choice(TRACE, TRACE, p=frequencies / frequencies.sum())
+    return float((drawn < HEAD).mean())
+
+
+def _with_store(scratch: str, store: Path) -> Path:
+    """Write the shipped config with a score store."""
+    document = yaml.safe_load(CONFIG.read_text("utf-8"))
+    document["applications"][0].setdefault("args", {})["score_store"] = str(store)
+    config = Path(scratch, "serve.yaml")
+    config.write_text(yaml.safe_dump(document), "utf-8")
+    return config
+
+
+def _send_all(server: Server, requests: Sequence[Texts]) -> None:
+    """Have requests scored once, and wait until their scores are on the disk."""
+    with closing(Client(server.url, bodies(requests)).start()) as client:
+        while client.answered < len(requests):
+            time.sleep(0.05)
+    time.sleep(SETTLE_S)
+
+
+def _times_as_fast(
+    servers: dict[str, Server], known: Sequence[Texts], share: float, rounds: int, *, by_title: bool
+) -> Ratio:
+    """Return how many times as fast the first server answers.
+
+    share: of what is asked, that which the first server has kept: of a request's titles, or of the requests.
+    """
+    seeds = itertools.count(1)
+
+    def rate(server: Server) -> float:
+        mixed = mixed_requests(known, share, seed=next(seeds), by_title=by_title)
+        with closing(Client(server.url, map(_body, mixed), CONNECTIONS).start()) as client:
+            time.sleep(SETTLE_S)
+            before = client.answered
+            began = time.monotonic()
+            time.sleep(SECONDS)
+            answered = client.answered - before
+            seconds = time.monotonic() - began
+        return answered / seconds
+
+    rates = turns({name: lambda _, server=server: rate(server) for name, server in servers.items()}, rounds)
+    return Ratio.of(rates["keeping"], rates["plain"])
+
+
+def mixed_requests(known: Sequence[Texts], share: float, *, seed: int, by_title: bool) -> Iterator[Texts]:
+    """Yield requests without end, of known titles and of new ones."""
+    rng = np.random.default_rng(seed)
+    new = (one for part in itertools.count() for one in texts(TITLES, 100, new=True, seed=seed * 1000 + part))
+    while True:
+        query, titles = known[rng.integers(len(known))]
+        if by_title:
+            count = round(share * TITLES)
+            titles = titles[:count] if count == TITLES else [*titles[:count], *next(new)[1][count:]]
+            yield query, titles
+        else:
+            yield (query, titles) if rng.random() < share else next(new)
+
+
+def _body(request: Texts) -> bytes:
+    return bodies([request])[0]

@@ -1,0 +1,95 @@
+"""`headroom score --input F --store PATH` and `headroom store`, as typed at a prompt."""
+
+import csv
+import time
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from headroom import Classifier, HeadMask
+from tests.prompt import Run
+from tests.service.in_process import check_scores, serve
+
+PAIRS = [("angle bracket", f"steel angle {number}") for number in range(40)]
+
+
+def head_queries(path: Path) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("query", "title"), *PAIRS, ("", "a title without a query")])
+    return path
+
+
+async def test_a_server_need_not_score_what_the_command_has_scored(
+    run: Run, options: list[str], tiny_checkpoint: Path, clf: Classifier, tmp_path: Path
+) -> None:
+    store = tmp_path / "scores.db"
+    source = head_queries(tmp_path / "head.csv")
+    fill = [
+        "score",
+        "--input",
+        str(source),
+        "--store",
+        str(store),
+        *options,
+        "--mask",
+        "none",
+        "--mask",
+        "1.0-2",
+    ]
+    first = run(*fill)
+    assert "40 pairs are kept; 80 rows were computed" in first.out
+    assert "1 rows cannot be scored; the first: line 42: " in first.err
+    again = orjson.loads(run(*fill, "--json").out)
+    assert (again["pairs"], again["computed"], again["known"]) == (40, 0, 80)
+    titles = [title for _, title in PAIRS]
+    mask = HeadMask.parse("1.0-2", layers=3, heads=4)
+    async with serve(tiny_checkpoint, score_store=store) as service:
+        for spec, right in (("none", clf.score(PAIRS)), ("1.0-2", clf.score(PAIRS, mask))):
+            body = {"query": "angle bracket", "titles": titles, "head_mask": spec}
+            answer = await service.http.post("/v1/score", json=body)
+            assert answer.headers["x-cache"] == "hit"
+            check_scores(answer.json()["results"], right.score)
+
+
+def test_stats_and_prune(run: Run, options: list[str], tmp_path: Path) -> None:
+    store = tmp_path / "scores.db"
+    source = head_queries(tmp_path / "head.csv")
+    run("score", "--input", str(source), "--store", str(store), *options)
+    (model,) = orjson.loads(run("store", "stats", str(store), "--json").out)["models"]
+    assert (model["scores"], model["number_format"]) == (40, "float32 on cpu")
+    assert abs(model["used"] - time.time()) < 100
+    assert f"{store}: 40 scores of 1 models" in run("store", "stats", str(store)).out
+    assert "40 scores are left" in run("store", "prune", str(store)).out
+    assert "0 scores are left" in run("store", "prune", str(store), "--unused-days", "0").out
+    assert orjson.loads(run("store", "stats", str(store), "--json").out)["models"] == []
+
+
+def test_what_is_no_store_or_goes_together_with_nothing_is_named(
+    run: Run, options: list[str], tmp_path: Path
+) -> None:
+    source = head_queries(tmp_path / "head.csv")
+    missing = tmp_path / "missing.db"
+    assert f"score store {missing}: " in run("store", "stats", str(missing), status=1).err
+    assert not missing.exists()
+    assert f"score store {source}: " in run("store", "prune", str(source), status=1).err
+    assert source.read_text().startswith("query,title")
+    both = ["--store", str(tmp_path / "s.db"), "--output", str(tmp_path / "out.csv")]
+    refused = run("score", "--input", str(source), *both, *options, status=2)
+    assert "--input goes with one of --output and --store" in refused.err
+    empty = tmp_path / "empty.csv"
+    empty.write_text("query,title\n,nothing\n")
+    line = run("score", "--input", str(empty), "--store", str(tmp_path / "s.db"), *options, status=1).err
+    assert "no row can be scored; line 2" in line
+
+
+def test_a_million_pairs_take_less_than_150_megabytes(tmp_path: Path, clf: Classifier) -> None:
+    """Measured on 50,000: the share of what a file has beside its rows falls with their number."""
+    from headroom.service.scoring.store import ScoreStore
+
+    store = ScoreStore(tmp_path / "scores.db")
+    model = store.register(clf)
+    random = np.random.default_rng(0)
+    for _ in range(25):
+        store.keep(model, {random.bytes(16): random.bytes(20) for _ in range(2000)})
+    assert store.bytes_used / 50_000 < 150
