@@ -109,7 +109,7 @@ def mixed_requests(known: Sequence[Texts], share: float, *, seed: int, by_title:
     rng = np.random.default_rng(seed)
     new = (one for part in itertools.count() for one in texts(TITLES, 100, new=True, seed=seed * 1000 + part))
     while True:
-        query, titles = known[rng.integers(len(known))]
+        query, titles = known[int(rng.integers(len(known)))]
         if by_title:
             count = round(share * TITLES)
             titles = titles[:count] if count == TITLES else [*titles[:count], *next(new)[1][count:]]
