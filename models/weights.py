@@ -169,6 +169,12 @@ def parameters_of(config: ModelConfig) -> int:
     return sum(math.prod(shape) for _, shape in stored_shapes(replace(config, int8=False)))
 
 
+def parameters_of_layers(config: ModelConfig) -> int:
+    """Return the number of weights of its layers, to which the time of a token is about in proportion."""
+    layers = layer_prefix(0)[:-2]
+    return sum(math.prod(shape) for name, shape in stored_shapes(config) if name.startswith(layers))
+
+
 def _rotation(rope: Rope, config: ModelConfig, device: torch.device) -> Tensor:
     """Return cosines and sines of the angles, (positions, d) float32, as `rotations` does."""
     size = config.head_size

@@ -2,7 +2,8 @@
 
 Each query's titles go their own way. A stage scores all titles that reach it and hands the best `keep` of
 them on, by their raw scores (`headroom.models.classifier.Scores`), which do not saturate; of equal ones, the
-first in the request. A stage that would keep all of its titles is not run.
+first in the request. A stage that would keep all of its titles, or so many that it saves next to nothing, is
+not run.
 
 A title is left with the score of the last stage that it reached. To make those scores comparable, each is
 lowered as far as needed, and no further, to stay below the scores of the titles before it: first those that
@@ -24,6 +25,12 @@ RawScores = NDArray[np.float64]
 Floats = NDArray[np.floating[Any]]
 
 
+WORTH = 0.9
+"""A cheaper stage is run if it and the next one take at most this share of the next one's time alone. With 12
+titles, the shipped cascade took 1.02 of the time and lost 0.008 of NDCG@10 (237 queries); with 15, 0.85 and
+0.028."""
+
+
 class Due(NamedTuple):
     """Pairs that a stage is to score next, in the order of the request."""
 
@@ -37,19 +44,21 @@ class CascadeProgress:
     While `due` holds something, score it and hand the raw scores to `advance`. Stopping early is valid too:
     each pair then has the score of the last stage that it went through.
 
-    queries: the query of each pair. keeps: what each stage but the last keeps.
+    queries: the query of each pair. keeps: what each stage but the last keeps. costs: of each stage, what a
+    title costs in it relative to the others; empty: all stages are run that keep fewer titles than they get.
     due: what to score next. stages: (pairs,) the last stage that scored each pair, -1 before.
     """
 
-    def __init__(self, queries: Sequence[str], keeps: Sequence[Keep]) -> None:
+    def __init__(self, queries: Sequence[str], keeps: Sequence[Keep], costs: Sequence[float] = ()) -> None:
         self._keeps = keeps
+        self._costs = costs
         self._groups: dict[str, list[int]] = {}
         for pair, query in enumerate(queries):
             self._groups.setdefault(query, []).append(pair)
         self._raw_scores: RawScores = np.zeros(len(queries), np.float64)
         self.stages = np.full(len(queries), -1)
         # Of each query, the stage that is next, and the pairs that reached it.
-        self._reached = [(next_stage(len(pairs), keeps, 0), pairs) for pairs in self._groups.values()]
+        self._reached = [(next_stage(len(pairs), keeps, 0, costs), pairs) for pairs in self._groups.values()]
         self.due = self._next_due()
 
     def advance(self, raw_scores: Sequence[Sequence[float] | RawScores]) -> None:
@@ -68,7 +77,7 @@ class CascadeProgress:
                 : count_kept(self._keeps[stage], len(pairs))
             ]
             kept = [pairs[index] for index in sorted(best)]
-            reached.append((next_stage(len(kept), self._keeps, stage + 1), kept))
+            reached.append((next_stage(len(kept), self._keeps, stage + 1, self._costs), kept))
         self._reached = reached
         self.due = self._next_due()
 
@@ -107,11 +116,19 @@ def count_kept(keep: Keep, titles: int) -> int:
     return min(titles, math.ceil(round(keep * titles, 6)))  # 0.07 of 100 is 7.000000000000001
 
 
-def next_stage(titles: int, keeps: Sequence[Keep], stage: int) -> int:
-    """Return the first stage from `stage` on that would not keep all of this number of titles."""
-    while stage < len(keeps) and count_kept(keeps[stage], titles) == titles:
+def next_stage(titles: int, keeps: Sequence[Keep], stage: int, costs: Sequence[float] = ()) -> int:
+    """Return the first stage from `stage` on that is worth running with this number of titles."""
+    while stage < len(keeps):
+        kept = count_kept(keeps[stage], titles)
+        if kept < titles and (not costs or _is_worth(costs[stage], costs[stage + 1], kept / titles)):
+            break
         stage += 1
     return stage
+
+
+def _is_worth(cost: float, cost_after: float, share_kept: float) -> bool:
+    """Return whether a stage saves enough. A stage that is not cheaper than the next is not there to save."""
+    return cost >= cost_after or cost / cost_after + share_kept <= WORTH
 
 
 def comparable_scores(

@@ -14,6 +14,7 @@ from headroom.models.checkpoint.hub import locate
 from headroom.models.classifier import Classifier
 from headroom.models.errors import ModelError
 from headroom.models.masks.head_mask import HeadMask
+from headroom.models.weights import parameters_of_layers
 from headroom.service.config.masks import lacks_network, left_out, resolve_masks
 from headroom.service.config.settings import InvalidConfig, LiveConfig
 from headroom.service.config.variants import CUSTOM, MaskForm
@@ -80,6 +81,12 @@ class Variant:
     def info(self) -> HeadMaskInfo:
         """The mask, as answers describe it."""
         return mask_info(self.mask, self.classifier)
+
+    @cached_property
+    def cost(self) -> int:
+        """What a token costs, in weights that are computed with; multiplied masks save nothing."""
+        config = self.classifier.config
+        return parameters_of_layers(config.under(self.mask) if self.sliced else config)
 
     @property
     def heads_on(self) -> int:

@@ -140,7 +140,7 @@ class CascadeColumn:
         ]
         self._pairs = [encoded[stage.classifier] for stage in variant.stages]
         self._shared = shared
-        self._progress = CascadeProgress(queries, variant.keeps)
+        self._progress = CascadeProgress(queries, variant.keeps, [stage.cost for stage in variant.stages])
         self._results: dict[int, ScoreResult] = {}
         self._begin_round()
 

@@ -48,7 +48,9 @@ def score(
     advance: called with how many more pairs have been scored; each counts once per stage.
     """
     stages = variant.stages or (variant,)
-    progress = CascadeProgress([query for query, _ in pairs], variant.keeps)
+    progress = CascadeProgress(
+        [query for query, _ in pairs], variant.keeps, [stage.cost for stage in variant.stages]
+    )
     merged = _Merged(len(pairs))
     while progress.due:
         for due in progress.due:

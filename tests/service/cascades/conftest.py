@@ -16,7 +16,7 @@ TITLES = [" ".join(WORDS[i : i + 4]) for i in range(20)]
 
 VARIANTS: list[dict[str, Any]] = [
     {"name": "cascade", "cascade": [{"variant": "cheap", "keep": 5}, {"variant": "full"}]},
-    {"name": "cheap", "head_mask": "0-1.*", "sliced": True},
+    {"name": "cheap", "head_mask": "0-1.*"},
     {"name": "full"},
     {"name": "middle", "head_mask": "1.*"},
     {

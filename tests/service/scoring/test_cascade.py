@@ -77,3 +77,17 @@ def test_no_lowered_score_leaves_the_range_of_float32() -> None:
     scores = np.array([lowest, lowest, 3.0], np.float32)
     found = comparable_scores(scores, np.array([1, 0, 1]), lowest_score("identity"), scores)
     assert found.tolist() == [lowest, lowest, 3]
+
+
+@given(st.integers(1, 60))
+def test_a_stage_that_saves_next_to_nothing_is_not_run(titles: int) -> None:
+    """A stage of a fifth of the cost that keeps 10: 1 / 5 + 10 / n of the time."""
+    progress = CascadeProgress(["q"] * titles, [10], costs=[1.0, 5.0])
+    saves_a_tenth = 1 / 5 + 10 / titles <= 0.9
+    assert progress.due[0].stage == (0 if saves_a_tenth else 1)
+    assert saves_a_tenth == (titles >= 15)
+
+
+def test_stages_of_equal_cost_are_run_as_the_config_says() -> None:
+    progress = CascadeProgress(["q"] * 12, [10], costs=[5.0, 5.0])
+    assert progress.due == [Due(0, list(range(12)))]
