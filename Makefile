@@ -91,7 +91,7 @@ images: dev
 release: dev clients sbom
 	$(BIN)/python -m deploy.release
 
-## make model     fetch the base and the data, tune, and write models/default again (an hour and a half)
+## make model     fetch the base and the data, tune, and write models/default again (two hours and a half with AMX)
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)
 model: .venv/installed
 	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m default_model.fetch --out $(DATA))
