@@ -166,7 +166,7 @@ def grade(
 
     from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
     from headroom.models.quality.comparison import Side
-    from headroom.models.quality.evaluation import Evaluation
+    from headroom.models.quality.graded import evaluation_of
 
     sides: list[Side] = []
     for path, (_, masks) in zip(paths, checked, strict=True):
@@ -176,7 +176,7 @@ def grade(
             scores = scored(clf, texts, None if mask.is_none else mask)
             title = name if len(paths) > 1 else "full"
             title += "" if value == "none" else f" {value}"
-            sides.append(Side(title, name, "full", mask.spec, Evaluation.of(pairs, scores)))
+            sides.append(Side(title, name, "full", mask.spec, evaluation_of(pairs, scores)))
     return options.Sides(sides, pairs, labels, {})
 
 

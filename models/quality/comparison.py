@@ -13,6 +13,7 @@ from headroom.models.arrays import Floats
 from headroom.models.files import Json
 from headroom.models.quality.bootstrap import MetricDraws, resample
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
+from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.lexical import bm25, idf_overlap
 
@@ -95,7 +96,7 @@ def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list
     """
     misses = np.abs(evaluation.expected - evaluation.truth)
     queries = []
-    for query, ndcg10 in enumerate(evaluation.by_query["ndcg10"]):
+    for query, ndcg10 in enumerate(evaluation.of_query("ndcg10")):
         rows = np.flatnonzero(evaluation.query_of == query)
         row = int(rows[misses[rows].argmax()])
         entry = {
@@ -120,8 +121,8 @@ def agreement(first: Scores, second: Scores, labelled: Sequence[LabelledPair] | 
     distance = np.abs(first.probabilities - second.probabilities)
     figures: Json = {"before": {}, "after": {}, "change": {}}
     if labelled is not None:
-        before = Evaluation.of(labelled, first)
-        after = Evaluation.of(labelled, second)
+        before = evaluation_of(labelled, first)
+        after = evaluation_of(labelled, second)
         counts = resample(before.clusters, 2000, 0)
         change = changes_of(before.draws(counts), after.draws(counts), counts)
         figures = {"before": before.metrics(), "after": after.metrics(), "change": change}

@@ -17,7 +17,7 @@ from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.runner import BATCH_TOKENS, Matrix
 from headroom.models.study.statistics import LEVEL, Effect, effects
 from headroom.models.study.study import Study
-from headroom.models.study.wording import CHANGES, METHODS, TOO_FEW, layer_range, p_value, percent, signed
+from headroom.models.study.wording import METHODS, TOO_FEW, changes_of, layer_range, p_value, percent, signed
 
 PAIRS = 400
 """How many pairs the tokens are drawn from."""
@@ -62,16 +62,16 @@ def run(study: Study) -> Result:
         f"{alone[worst].delta['qwk'].text()}; {harmless}."
     )
     findings = _findings(changes, likeness, harmless) if depth > 1 else ()
-    section = Section("Whole layers off", (METHODS["layers"],), (_table(alone, likeness),))
+    section = Section("Whole layers off", (METHODS["layers"],), (_table(study, alone, likeness),))
     return Result("layers", json, verdict, (section,), picture, findings)
 
 
-def _table(alone: list[Effect], likeness: Floats) -> Table:
+def _table(study: Study, alone: list[Effect], likeness: Floats) -> Table:
     rows = tuple(
         (str(layer), *one.cells(), p_value(one.p_change), f"{likeness[layer, -1]:.2f}")
         for layer, one in enumerate(alone)
     )
-    header = ("layer off", *CHANGES, "adjusted p", "last layer's CKA")
+    header = ("layer off", *changes_of(study.measures), "adjusted p", "last layer's CKA")
     return Table(header, rows, "Each layer's heads off alone.")
 
 

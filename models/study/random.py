@@ -18,11 +18,12 @@ from headroom.models.quality.bootstrap import (
     estimate,
     standard_errors,
 )
+from headroom.models.quality.metrics import NAMES
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
-from headroom.models.study.statistics import LEVEL, METRICS, Resamples, holm, values_of
+from headroom.models.study.statistics import LEVEL, Resamples, holm, values_of
 from headroom.models.study.study import Study
-from headroom.models.study.wording import METHODS, NAMES, TOO_FEW, layer_range, listed, p_value, percent
+from headroom.models.study.wording import METHODS, TOO_FEW, layer_range, listed, p_value, percent
 
 AT = 0.2
 """The fraction that the source study found removable at no loss."""
@@ -71,7 +72,9 @@ def run(study: Study) -> Result:
     halves = [range(depth // 2), range(depth // 2, depth)] if depth > 1 else []
     curves = [_curve(study, resamples, weights, layers) for layers in (range(depth), *halves)]
     tests = [test for curve in curves for test in _equivalence(curve, study.margin)]
-    within = listed([NAMES[test["metric"]] for test in tests[: len(METRICS)] if test["p_adjusted"] <= LEVEL])
+    within = listed(
+        [NAMES[test["metric"]] for test in tests[: len(study.measures.names)] if test["p_adjusted"] <= LEVEL]
+    )
     outcome = f"shown to stay within ± {study.margin} (two one-sided tests, 5 % for all of them): {within}"
     verdict = (
         f"With {AT:.0%} of the heads off at random QWK changes by {curves[0].changes[AT]['qwk'].text()}; "
@@ -170,7 +173,7 @@ def _draw(curves: list[Curve]) -> plots.Drawing:
     """Draw each metric against the share of heads off, with a line and its band per range of layers."""
     drawing, panels = plots.figure(13, 9.5, 2, 2)
     labels = ("all layers", "lower half", "upper half")
-    for metric, axes in zip(METRICS, panels.flat, strict=True):
+    for metric, axes in zip(next(iter(curves[0].changes.values())), panels.flat, strict=True):
         base = curves[0].rows[0][metric]
         for line, curve in enumerate(curves):
             x = [row["fraction"] * 100 for row in curve.rows]

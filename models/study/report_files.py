@@ -9,6 +9,7 @@ from headroom.models.files import Json, write_whole
 from headroom.models.quality import evaluation
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.metrics import NAMES
 from headroom.models.study import page, plots
 from headroom.models.study.head_study import head_study
 from headroom.models.study.limits import limits
@@ -16,7 +17,6 @@ from headroom.models.study.page import REPORT
 from headroom.models.study.pairs import Judged
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.study import FULL, ROUGH, Study
-from headroom.models.study.wording import NAMES
 
 JSON = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
 """How values, dataclasses and arrays become report.json; what is not finite becomes null."""
@@ -68,8 +68,8 @@ def _content(study: Study, result: Result, whole: Evaluation, baseline: dict[str
         "model": study.classifier.name,
         "number_format": study.classifier.network.number_format,
         "device": describe(study.classifier.network.device),
-        "baseline": {name: baseline[name].value for name in NAMES},
-        "baseline_interval": {name: baseline[name].ends for name in NAMES},
+        "baseline": {name: baseline[name].value for name in study.measures.names},
+        "baseline_interval": {name: baseline[name].ends for name in study.measures.names},
         "random_order_ndcg10": whole.random_order_ndcg10(),
         "data": _source(study.data),
         "holdout": None if study.holdout is None else _source(study.holdout),
@@ -108,7 +108,7 @@ def _whole_model(study: Study, content: Json, baseline: dict[str, Interval]) -> 
         f"{content['device']}; with another number format they differ a little, and the number of heads that "
         "just pass a test differs more."
     )
-    rows = tuple((name, baseline[metric].text()) for metric, name in NAMES.items())
+    rows = tuple((NAMES[metric], baseline[metric].text()) for metric in study.measures.names)
     order = content["random_order_ndcg10"]
     caption = "" if order is None else f"A random order of the titles has NDCG@10 {order:.3f}."
     return Section("The whole model", (text,), (Table(("metric", "value (95 %)"), rows, caption),))

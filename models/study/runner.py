@@ -30,6 +30,7 @@ from headroom.models.classifier import Classifier
 from headroom.models.files import write_whole
 from headroom.models.network import Network
 from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.graded import evaluation_of
 from headroom.models.selection import Chosen
 from headroom.models.study.pairs import Judged
 
@@ -103,7 +104,7 @@ class Runner:
     def evaluation(self, data: Judged, logits: Floats32) -> Evaluation:
         """Return the evaluation of one mask's logits (n, grades)."""
         scores = self.classifier.scores(logits)
-        return Evaluation.of(data.labelled, scores)
+        return evaluation_of(data.labelled, scores)
 
     def evaluate(self, data: Judged, masks: Sequence[Matrix], what: str) -> list[Evaluation]:
         """Return the evaluation under each mask. For thousands of masks, `logits` takes less memory."""

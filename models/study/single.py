@@ -4,11 +4,12 @@ from functools import partial
 
 import numpy as np
 
+from headroom.models.quality.metrics import NAMES
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
-from headroom.models.study.statistics import LEVEL, METRICS, Effect, effects
+from headroom.models.study.statistics import LEVEL, Effect, effects
 from headroom.models.study.study import Study
-from headroom.models.study.wording import CHANGES, METHODS, NAMES, TOO_FEW, p_value
+from headroom.models.study.wording import METHODS, TOO_FEW, changes_of, p_value
 
 SHOWN = 12
 """How many heads the table shows."""
@@ -28,7 +29,7 @@ def run(study: Study) -> Result:
     )
     rows = tuple((names[i], *changes[i].cells(), p_value(changes[i].p_change)) for i in order[:SHOWN])
     caption = f"The {len(rows)} heads that cost most QWK. All heads: report.json."
-    table = Table(("head", *CHANGES, "adjusted p"), rows, caption)
+    table = Table(("head", *changes_of(study.measures), "adjusted p"), rows, caption)
     maps = Figure(
         "single-heads",
         "Change of each metric in points (hundredths) with one head off; negative is a loss. "
@@ -63,7 +64,7 @@ def _maps(study: Study, changes: list[Effect]) -> plots.Drawing:
     """Draw a heat map of each metric's change."""
     drawing, panels = plots.figure(15, 8.5, 2, 2)
     framed = np.array([effect.p_change <= LEVEL for effect in changes])
-    for metric, axes in zip(METRICS, panels.flat, strict=True):
+    for metric, axes in zip(study.measures.names, panels.flat, strict=True):
         points = [effect.delta[metric].value * 100 for effect in changes]
         title = f"One head off: change of {NAMES[metric]}"
         plots.heat_map(axes, study.shape, study.heads, points, framed, title, "points (0.01)")

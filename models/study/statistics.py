@@ -8,7 +8,6 @@ import numpy as np
 from scipy.stats import false_discovery_control, norm
 
 from headroom.models.arrays import Floats
-from headroom.models.quality import metrics
 from headroom.models.quality.bootstrap import (
     MIN_TESTED,
     Draws,
@@ -23,18 +22,8 @@ from headroom.models.quality.evaluation import Evaluation
 from headroom.models.study.runner import Matrix
 from headroom.models.study.study import Study
 
-METRICS = metrics.NAMES
-"""accuracy, macro_f1, qwk, ndcg10."""
-
-JUDGED = ("accuracy", "qwk", "ndcg10")
-"""A mask is harmless if none of these falls by the margin."""
-
 LEVEL = 0.05
 """The error rate of the tests."""
-
-TESTED_METRICS = ("qwk", "ndcg10")
-"""A network must be non-inferior in both: an intersection–union test, which needs no correction (Berger
-1982)."""
 
 ERROR_RATE = 0.025
 """The chance that a network worse than the margin is chosen."""
@@ -63,8 +52,8 @@ class Resamples:
         self.intact = self.draws(whole)
 
     def draws(self, evaluation: Evaluation) -> MetricDraws:
-        """Return each of METRICS on the data and on every resample."""
-        return evaluation.draws(self.counts, evaluation.of_grades)
+        """Return each metric of a study on the data and on every resample."""
+        return evaluation.draws(self.counts, evaluation.of_sums)
 
     def changes(self, draws: MetricDraws) -> dict[str, Estimate]:
         """Return the paired change of each metric from the intact model."""
@@ -90,7 +79,7 @@ class Effect:
     model.
 
     p_change: the p-value of "the mask changes no metric", by `adjusted_p` over the masks of its family.
-    p_non_inferior: that of "one of JUDGED falls by the margin or more", by `holm` over the same masks; 1 if
+    p_non_inferior: that of "a judged metric falls by the margin or more", by `holm` over the same masks; 1 if
     that cannot be tested.
     """
 
@@ -101,8 +90,8 @@ class Effect:
     p_non_inferior: float
 
     def cells(self) -> tuple[str, ...]:
-        """Return the change of each of METRICS with its interval, for a table."""
-        return tuple(self.delta[metric].text() for metric in METRICS)
+        """Return the change of each metric with its interval, for a table."""
+        return tuple(change.text() for change in self.delta.values())
 
     def as_json(self) -> dict[str, object]:
         """Return the changes by metric and both p-values, for report.json."""
@@ -133,7 +122,9 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
         values.append(values_of(draws))
         deltas.append(resamples.changes(draws))
         relatives.append(resamples.relative_changes(draws))
-    harm = np.array([max(delta[name].p_above(-study.margin) for name in JUDGED) for delta in deltas])
+    harm = np.array(
+        [max(delta[name].p_above(-study.margin) for name in whole.measures.judged) for delta in deltas]
+    )
     swapped = swap_p(whole, masked, seed=study.seed)
     p_change = np.concatenate([adjusted_p(family) for family in np.split(swapped, families)]).tolist()
     p_non_inferior = np.concatenate([holm(family) for family in np.split(harm, families)]).tolist()
@@ -143,7 +134,7 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
 def swap_p(
     whole: Evaluation, masked: Sequence[Evaluation], *, draws: int = PERMUTATIONS, seed: int
 ) -> Floats:
-    """Return the two-sided p of no effect, by a paired permutation test over queries: (masks, METRICS).
+    """Return the two-sided p of no effect, by a paired permutation test over queries: (masks, metrics).
 
     Under the null hypothesis, the predictions of a query with the mask and without it can be swapped. Each
     draw swaps those of a random half of the queries. All masks and metrics share the draws. An undefined
@@ -153,10 +144,10 @@ def swap_p(
     before = whole.sums
 
     def change(after: Floats, swapped: Floats) -> Floats:
-        """Return the metrics' changes, (…, METRICS). swapped: (…, clusters), 1 for a swapped query."""
+        """Return the metrics' changes, (…, metrics). swapped: (…, clusters), 1 for a swapped query."""
         moved = swapped @ (after - before)
-        with_mask = metrics.values(after.sum(0) - moved, whole.grades)
-        return with_mask - metrics.values(before.sum(0) + moved, whole.grades)
+        with_mask = whole.values(after.sum(0) - moved)
+        return with_mask - whole.values(before.sum(0) + moved)
 
     observed = np.array([change(one.sums, np.zeros(len(before))) for one in masked])
     beyond = np.zeros_like(observed)
@@ -243,10 +234,10 @@ class NonInferiority:
 
 
 def loss_by_metric(resamples: Resamples, masked: Evaluation, margin: float) -> dict[str, Loss]:
-    """Return the loss in each of TESTED_METRICS, with bounds at the one-sided level ERROR_RATE."""
+    """Return the loss in each metric that is tested, with bounds at the one-sided level ERROR_RATE."""
     changes = resamples.changes(resamples.draws(masked))
     by_metric = {}
-    for metric in TESTED_METRICS:
+    for metric in masked.measures.tested:
         change = changes[metric]
         bound = change.lower_bound(ERROR_RATE)
         reach = float(norm.ppf(1 - ERROR_RATE) + norm.ppf(POWER)) * change.error / margin

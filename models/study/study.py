@@ -11,6 +11,7 @@ import numpy as np
 
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
+from headroom.models.quality.metrics import GRADED, RANKED, Measures
 from headroom.models.quality.speed import MIN_ROUNDS
 from headroom.models.study.pairs import Judged
 from headroom.models.study.runner import Matrix, Progress, Runner, Silent
@@ -112,6 +113,11 @@ class Study:
         for item in items:
             yield item
             self.progress.advance()
+
+    @property
+    def measures(self) -> Measures:
+        """Return the metrics that judge the model: of grades, or of one score's order."""
+        return GRADED if self.classifier.config.is_graded else RANKED
 
     @property
     def by_time(self) -> bool:

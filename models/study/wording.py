@@ -6,12 +6,13 @@ from pathlib import Path
 
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_TESTED, Interval
+from headroom.models.quality.metrics import NAMES, Measures
 
-NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "qwk": "QWK", "ndcg10": "NDCG@10"}
-"""The names of the metrics in texts."""
 
-CHANGES = tuple(f"Δ {name}" for name in NAMES.values())
-"""The heads of a table's columns with the change of each metric."""
+def changes_of(measures: Measures) -> tuple[str, ...]:
+    """Return the heads of a table's columns with the change of each metric."""
+    return tuple(f"Δ {NAMES[name]}" for name in measures.names)
+
 
 TOO_FEW = (
     f"too few queries: nothing is called harmless if fewer than {MIN_TESTED} have titles of different grades"

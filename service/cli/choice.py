@@ -187,7 +187,7 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
 def _side(name: str, variant: Variant, pairs: list[LabelledPair]) -> tuple[Side, dict[str, int]]:
     """Return the grades by a variant, and of a cascade how many pairs ended at each stage."""
     from headroom.models.quality.comparison import Side
-    from headroom.models.quality.evaluation import Evaluation
+    from headroom.models.quality.graded import evaluation_of
     from headroom.service.scoring.offline import score
 
     with counted("pairs", len(pairs)) as advance:
@@ -196,4 +196,4 @@ def _side(name: str, variant: Variant, pairs: list[LabelledPair]) -> tuple[Side,
     stages = {stage.name: ended[stage.name] for stage in variant.stages}
     spec = name if stages else variant.mask.spec
     model = variant.classifier.name
-    return Side(name, model, name, spec, Evaluation.of(pairs, scored.scores)), stages
+    return Side(name, model, name, spec, evaluation_of(pairs, scored.scores)), stages

@@ -13,13 +13,14 @@ from headroom.models.arrays import Floats
 from headroom.models.condense.words import chinese_splitter
 from headroom.models.files import Json
 from headroom.models.quality.bootstrap import Interval
+from headroom.models.quality.metrics import NAMES
 from headroom.models.study import plots
 from headroom.models.study.pairs import Judged
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.roles.scores import RoleScores, role_scores, segmentation_scores
-from headroom.models.study.statistics import JUDGED, LEVEL, Resamples, permutation_p
+from headroom.models.study.statistics import LEVEL, Resamples, permutation_p
 from headroom.models.study.study import Head, Heads, Study
-from headroom.models.study.wording import METHODS, NAMES, listed, p_value, percent, signed
+from headroom.models.study.wording import METHODS, listed, p_value, percent, signed
 
 NAMED = {
     "term_match": "term match",
@@ -153,10 +154,13 @@ def causal_check(study: Study, data: Judged, sets: Mapping[str, Heads]) -> dict[
     comparisons = {}
     for name, heads in sets.items():
         changes = resamples.relative_changes(resamples.draws(next(evaluations)))
-        relative = {metric: changes[metric].interval() for metric in JUDGED}
+        relative = {metric: changes[metric].interval() for metric in study.measures.judged}
         of_random = [next(evaluations).metrics() for _ in random[name]]
-        random_changes = {metric: _relative(of_random, resamples, metric) for metric in JUDGED}
-        p = {metric: permutation_p(-relative[metric].value, -random_changes[metric]) for metric in JUDGED}
+        random_changes = {metric: _relative(of_random, resamples, metric) for metric in study.measures.judged}
+        p = {
+            metric: permutation_p(-relative[metric].value, -random_changes[metric])
+            for metric in study.measures.judged
+        }
         comparisons[name] = {"heads": heads, "relative": relative, "random": random_changes, "p": p}
     return comparisons
 
@@ -218,7 +222,7 @@ def _finding(claim: str, scores: list[RoleScores]) -> Finding:
 def _causal_table(causal: Mapping[str, Json]) -> Table:
     rows = []
     for name, comparison in causal.items():
-        for metric in JUDGED:
+        for metric in comparison["relative"]:
             relative, random, p = _causal_cells(comparison, metric)
             sets = f"{p} of {len(comparison['random'][metric])} sets"
             heads = str(len(comparison["heads"]))

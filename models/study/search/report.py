@@ -11,14 +11,14 @@ from headroom.models.masks.head_mask import HeadMask
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_TESTED
 from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.metrics import NAMES
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Result, Section, Table
 from headroom.models.study.search.compute import Candidate, SearchResult, measure
-from headroom.models.study.statistics import TESTED_METRICS, NonInferiority, permutation_p
+from headroom.models.study.statistics import NonInferiority, permutation_p
 from headroom.models.study.study import Study
-from headroom.models.study.wording import METHODS, NAMES, listed, p_value, signed, speed_claim
+from headroom.models.study.wording import METHODS, listed, p_value, signed, speed_claim
 
-TESTED = " and of ".join(NAMES[name] for name in TESTED_METRICS)
 DEEPEST = 12
 """The picture reaches down to a loss of so many margins: a larger one would flatten the rest."""
 
@@ -53,7 +53,8 @@ def _verdict(search: SearchResult, study: Study) -> str:
     they chose it."""
     chosen = search.chosen
     whole = search.intact.held_out
-    claim = f"shown to lose less than {study.margin:g} of {TESTED}"
+    tested = " and of ".join(NAMES[name] for name in study.measures.tested)
+    claim = f"shown to lose less than {study.margin:g} of {tested}"
     if whole is None:
         claim += " (that takes --holdout: the data that made the networks cannot judge them)"
     elif (ranked := len(whole.ranked_queries)) < MIN_TESTED:
@@ -92,14 +93,20 @@ SIZES = ("heads", "units", "layers")
 def _networks_section(search: SearchResult, study: Study) -> Section:
     """Return the tables of all networks: size, speed and quality on the search data, and the test."""
     networks = (search.intact, *search.candidates)
-    columns = (*SIZES, "speed wanted", "speed", "pairs per second", *NAMES.values())
+    columns = (
+        *SIZES,
+        "speed wanted",
+        "speed",
+        "pairs per second",
+        *(NAMES[name] for name in study.measures.names),
+    )
     rows = tuple((*_size(one, study), *_speed_and_quality(one)) for one in networks)
     caption = "Quality on the search data, which chose the parts and so looks better than it is."
     tables = [Table(columns, rows, caption)]
     method = [METHODS["search"]]
     rows = tuple((*_size(one, study), *_test(one.test)) for one in networks if one.test is not None)
     if rows:
-        bounds = (cell for name in TESTED_METRICS for cell in (f"Δ {NAMES[name]}", "lower bound"))
+        bounds = (cell for name in study.measures.tested for cell in (f"Δ {NAMES[name]}", "lower bound"))
         header = (*SIZES, *bounds, "queries needed", "test")
         tables.append(Table(header, rows, "The test on held-out queries, in this order."))
         method.append(METHODS["test"])
@@ -144,7 +151,7 @@ def _chosen_section(search: SearchResult, chosen: Candidate, study: Study) -> Se
         of_chosen = _named(chosen.held_out)
         of_random = [_named(one) for one in search.random]
         compared = []
-        for name in TESTED_METRICS:
+        for name in study.measures.tested:
             change = of_chosen[name] - intact[name]
             random = np.array([one[name] - intact[name] for one in of_random])
             p = p_value(permutation_p(change, random))
@@ -199,7 +206,7 @@ def _network_json(one: Candidate, study: Study) -> Json:
 
 def _named(evaluation: Evaluation) -> dict[str, float]:
     values = evaluation.metrics()
-    return {name: values[name] for name in NAMES}
+    return {name: values[name] for name in evaluation.measures.names}
 
 
 def _mask_file(study: Study, mask: HeadMask) -> str:
@@ -214,7 +221,7 @@ def _draw(search: SearchResult, study: Study) -> plots.Drawing:
     drawing, panels = plots.figure(12, 4.8, columns=2, sharex=True)
     x = [_x(one, study) for one in search.candidates]
     passed = np.array([one.test is not None and one.test.passed for one in search.candidates])
-    for axes, metric in zip(panels, TESTED_METRICS, strict=True):
+    for axes, metric in zip(panels, study.measures.tested, strict=False):
         intact = search.intact.quality.metrics()[metric]
         ends = np.reshape([_change_and_bound(one, metric, intact) for one in search.candidates], (-1, 2))
         axes.axhline(0, color="black", lw=0.8)

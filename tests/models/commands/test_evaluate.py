@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import confusion_matrix
 
 from headroom import Classifier, HeadMask
-from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
 from tests.checkpoints import write_checkpoint
 from tests.prompt import Run, with_config, write_labelled
@@ -39,7 +39,7 @@ def test_metrics_of_model_and_mask_with_the_paired_change(
     for spec in ("none", "0-1.*"):
         mask = HeadMask.parse(spec, layers=3, heads=4)
         scores = clf.score(list(zip(queries, titles, strict=True)), mask)
-        expected[spec] = Evaluation(judged, scores.probabilities, scores.raw_score).metrics()
+        expected[spec] = GradedEvaluation(judged, scores.probabilities, scores.raw_score).metrics()
         found = sides[spec]
         for name, value in expected[spec].items():
             assert found[name]["value"] == pytest.approx(value, abs=1e-6)
@@ -136,7 +136,7 @@ def test_a_cascade_beside_its_last_stage(
     kept = [start + int(np.argmax(small.score[start : start + 4])) for start in range(0, 48, 4)]
     probabilities, order = small.probabilities.copy(), small.score.astype(float)
     probabilities[kept], order[kept] = full.probabilities[kept], 2.0  # before all that were left behind
-    expected = Evaluation([LabelledPair(*row) for row in rows], probabilities, order).metrics()
+    expected = GradedEvaluation([LabelledPair(*row) for row in rows], probabilities, order).metrics()
     found = {name: metric["value"] for name, metric in metrics["both"].items()}
     for name in ("accuracy", "qwk", "ndcg10"):
         assert found[name] == pytest.approx(expected[name], abs=1e-6)
@@ -166,7 +166,7 @@ def test_a_smaller_network_beside_the_model_that_it_was_made_of(run: Run, tmp_pa
     pairs = [row[:2] for row in rows]
     for path, value in zip((home, home / "networks" / "fast"), found, strict=True):
         scores = Classifier.load(path, "cpu", "float32").score(pairs)
-        own = Evaluation([LabelledPair(*row) for row in rows], scores.probabilities, scores.raw_score)
+        own = GradedEvaluation([LabelledPair(*row) for row in rows], scores.probabilities, scores.raw_score)
         assert value == pytest.approx(own.metrics()["qwk"], abs=1e-6)
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from headroom import Classifier
 from headroom.models.commands.quantize import loss_claim
 from headroom.models.quality.bootstrap import Interval
-from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
 from tests.checkpoints import WORDS, random_pairs, unusual_modes, write_checkpoint
 from tests.prompt import Run
@@ -56,7 +56,7 @@ def test_the_loss_that_is_printed_is_the_loss(
     int8 = Classifier.load(out, "cpu").score(pairs)
     found = report["against_float32"]
     for side, scores in (("before", exact), ("after", int8)):
-        evaluation = Evaluation(labelled, scores.probabilities, scores.raw_score)
+        evaluation = GradedEvaluation(labelled, scores.probabilities, scores.raw_score)
         for name in ("qwk", "ndcg10", "accuracy"):
             assert found[side][name] == pytest.approx(evaluation.metrics()[name], abs=1e-6)
     assert found["change"]["qwk"]["value"] == pytest.approx(found["after"]["qwk"] - found["before"]["qwk"])

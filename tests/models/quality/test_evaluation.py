@@ -15,11 +15,12 @@ from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, ndcg_sc
 from headroom.models.classifier import Scores
 from headroom.models.quality import metrics
 from headroom.models.quality.bootstrap import MIN_QUERIES, Interval, resample
-from headroom.models.quality.evaluation import Evaluation, changes_of, intervals, intervals_of
+from headroom.models.quality.evaluation import changes_of, intervals, intervals_of
+from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
 
 
-def random_evaluation(seed: int, queries: int = 12, grades: int = 5, each: int = 9) -> Evaluation:
+def random_evaluation(seed: int, queries: int = 12, grades: int = 5, each: int = 9) -> GradedEvaluation:
     rng = np.random.default_rng(seed)
     names = [f"q{i}" for i in rng.integers(0, queries, queries * each)]
     truth = rng.integers(0, grades, len(names))
@@ -27,12 +28,12 @@ def random_evaluation(seed: int, queries: int = 12, grades: int = 5, each: int =
     return evaluation_of(judged(names, truth.tolist()), softmax(logits, axis=1))
 
 
-def evaluation_of(pairs: list[LabelledPair], probabilities: NDArray[np.float64]) -> Evaluation:
+def evaluation_of(pairs: list[LabelledPair], probabilities: NDArray[np.float64]) -> GradedEvaluation:
     """Rank by the expected grade, which no rounding has touched."""
-    return Evaluation(pairs, probabilities, probabilities @ np.arange(probabilities.shape[1]))
+    return GradedEvaluation(pairs, probabilities, probabilities @ np.arange(probabilities.shape[1]))
 
 
-def changes(before: Evaluation, after: Evaluation, resamples: int) -> dict[str, Interval]:
+def changes(before: GradedEvaluation, after: GradedEvaluation, resamples: int) -> dict[str, Interval]:
     counts = resample(before.clusters, resamples, 0)
     return changes_of(before.draws(counts), after.draws(counts), counts)
 
@@ -150,7 +151,7 @@ def test_the_interval_of_a_difference_is_paired() -> None:
 def test_titles_that_a_model_is_sure_of_are_ranked_by_how_sure_it_is() -> None:
     scores = Scores.from_logits(np.array([[0, 0, top] for top in (20, 40, 22)], np.float32))
     assert (scores.score == 1).all()
-    evaluation = Evaluation(judged("qqq", [0, 2, 1]), scores.probabilities, scores.raw_score)
+    evaluation = GradedEvaluation(judged("qqq", [0, 2, 1]), scores.probabilities, scores.raw_score)
     assert evaluation.metrics()["ndcg10"] == 1
 
 
@@ -169,14 +170,14 @@ def test_a_grade_at_half_of_its_share_is_seen() -> None:
     assert found["shares"][4] - found["mean_probabilities"][4] > 0.25
 
 
-def one_pair_a_query(right: NDArray[np.bool_]) -> Evaluation:
+def one_pair_a_query(right: NDArray[np.bool_]) -> GradedEvaluation:
     probabilities = np.where(right[:, None], [0.01, 0.99], [0.99, 0.01])
     return evaluation_of(judged([f"q{i}" for i in range(len(right))], [1] * len(right)), probabilities)
 
 
-def accuracy_of(evaluation: Evaluation) -> Interval:
+def accuracy_of(evaluation: GradedEvaluation) -> Interval:
     counts = resample(evaluation.clusters, 400, 0)
-    return intervals_of(evaluation.draws(counts, evaluation.of_grades), counts)["accuracy"]
+    return intervals_of(evaluation.draws(counts, evaluation.of_sums), counts)["accuracy"]
 
 
 @pytest.mark.parametrize("queries", [10, 34, 200])

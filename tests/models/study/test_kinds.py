@@ -10,7 +10,7 @@ from transformers import BertForSequenceClassification
 
 from headroom import Classifier, HeadMask
 from headroom.models.quality.bootstrap import Draws
-from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.study import kinds, report_files
 from headroom.models.study.layers import cka
@@ -51,7 +51,7 @@ def test_idle_heads_change_nothing_and_others_what_an_evaluation_says(asked: Stu
     def alone(spec: str) -> dict[str, float]:
         mask = HeadMask.parse(spec, layers=3, heads=4)
         scores = asked.classifier.score(asked.data.pairs, mask)
-        return Evaluation(asked.data.labelled, scores.probabilities, scores.raw_score).metrics()
+        return GradedEvaluation(asked.data.labelled, scores.probabilities, scores.raw_score).metrics()
 
     for layer, head in ((0, 0), (2, 1)):
         row = rows[layer, head]
@@ -98,7 +98,7 @@ def test_random_curves_have_every_fraction_and_seed_of_every_range(asked: Study)
 
 def test_bands_count_the_choice_of_masks_as_well_as_that_of_queries() -> None:
     rng = np.random.default_rng(0)
-    whole = Evaluation(
+    whole = GradedEvaluation(
         [LabelledPair(f"q{i}", "", i % 2) for i in range(40)], np.full((40, 2), 0.5), np.zeros(40)
     )
     resamples = Resamples(whole, 50, 0)
