@@ -14,11 +14,12 @@ from headroom.models.checkpoint.config import ModelConfig, read_config
 from headroom.models.checkpoint.files import check_empty, new_directory
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
-from headroom.models.commands.terminal import ends_at_once, scored, table, warn
 from headroom.models.files import Json
 from headroom.models.numbers import fixed, number
 from headroom.models.quality.bootstrap import NO_INTERVAL
 from headroom.models.quality.labelled import Columns, LabelledPair
+from headroom.models.quality.scoring import scored
+from headroom.models.terminal import ends_at_once, table, warn
 
 if TYPE_CHECKING:
     from headroom import Classifier

@@ -13,11 +13,12 @@ from headroom import ModelError
 from headroom.models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
-from headroom.models.commands.terminal import scored, table
 from headroom.models.files import Json
 from headroom.models.numbers import percent
 from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL
 from headroom.models.quality.labelled import Columns, LabelledPair, query_key
+from headroom.models.quality.scoring import scored
+from headroom.models.terminal import table
 
 
 @dataclass(frozen=True, slots=True)

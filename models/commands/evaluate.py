@@ -13,9 +13,9 @@ from headroom import ModelError
 from headroom.models.checkpoint.config import read_config, read_stored_masks
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import cut, options
-from headroom.models.commands.terminal import scored
 from headroom.models.files import Json
 from headroom.models.quality.labelled import Columns, read_labelled
+from headroom.models.quality.scoring import scored
 
 if TYPE_CHECKING:
     from headroom import HeadMask

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import orjson
 
-from headroom.models.commands import terminal
+from headroom.models import terminal
 from headroom.models.files import Json, write_whole
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval

@@ -15,12 +15,13 @@ from headroom.models.checkpoint.config import check_holds_floats, read_config
 from headroom.models.checkpoint.files import bytes_of_weights, check_empty, new_directory
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands.options import AsJson, Model, NewDirectory
-from headroom.models.commands.terminal import counted, ends_at_once, scored, table, warn
 from headroom.models.files import Json
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.labelled import read_labelled, read_pairs
+from headroom.models.quality.scoring import scored
 from headroom.models.study.wording import speed_claim
+from headroom.models.terminal import counted, ends_at_once, table, warn
 
 if TYPE_CHECKING:
     from headroom import Classifier

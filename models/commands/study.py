@@ -14,11 +14,11 @@ import typer
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
-from headroom.models.commands.terminal import Stages, ends_at_once, warn
 from headroom.models.errors import ModelError, how_to_install
 from headroom.models.quality.labelled import Columns
 from headroom.models.study import Kind, pairs
 from headroom.models.study.page import check_directory
+from headroom.models.terminal import Stages, ends_at_once, warn
 
 Out = Annotated[
     Path, typer.Option(help="Directory of the report, in place of an earlier one of the same kind.")

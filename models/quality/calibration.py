@@ -23,6 +23,7 @@ from headroom.models.quality.bootstrap import MIN_QUERIES, resample
 from headroom.models.quality.evaluation import changes_of, intervals_of
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair, digest, query_key
+from headroom.models.scores import Scores
 
 PARTS = 5
 """The queries are cut into this many parts; each is judged with what the other parts choose."""
@@ -201,8 +202,6 @@ def evaluation_of(logits: Floats, pairs: Sequence[LabelledPair]) -> GradedEvalua
     if logits.shape[1] == 1:
         relevance = expit(logits[:, 0])
         return GradedEvaluation(pairs, np.stack([1 - relevance, relevance], axis=1), logits[:, 0])
-    from headroom.models.classifier import Scores  # imports torch, which checks of the pairs do not need
-
     ranking = Scores.from_logits(logits).raw_score
     return GradedEvaluation(pairs, np.exp(log_softmax(logits, axis=1)), ranking)
 

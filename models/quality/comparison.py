@@ -18,7 +18,7 @@ from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.lexical import bm25, idf_overlap
 
 if TYPE_CHECKING:
-    from headroom.models.classifier import Scores
+    from headroom.models.scores import Scores
 
 RANKING = ("ndcg10", "query_spearman", "spearman")
 """The metrics that need an order alone, no grades: those that a lexical baseline has too."""

@@ -18,7 +18,7 @@ from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.metrics import GRADED, Measures
 
 if TYPE_CHECKING:
-    from headroom.models.classifier import Scores
+    from headroom.models.scores import Scores
 
 _BINS = 15
 """How many bins of equal width the calibration error sorts the likeliest grades' probabilities into."""

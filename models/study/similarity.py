@@ -91,7 +91,7 @@ def _distances(study: Study, rows: list[int]) -> Floats:
     of_query = defaultdict[int, list[Floats]](list)
     pairs = study.stage("attention of every two heads", study.encode(rows))
     for query, pair in zip(study.data.query_of[rows].tolist(), pairs, strict=True):
-        maps = Words.of(clf.tokenizer, pair).attention(clf.attention(pair, study.heads), special=True)
+        maps = Words.of(clf.tokenizer, pair).attention(clf.attention_maps(pair, study.heads), special=True)
         by_word = [jensen_shannon(word[:, None], word[None]) for word in maps.swapaxes(0, 1)]
         of_query[query].append(np.mean(by_word, axis=0))
     return np.stack([np.mean(distances, axis=0) for distances in of_query.values()])

@@ -26,7 +26,6 @@ from headroom.models.checkpoint.config import read_config, read_raw
 from headroom.models.checkpoint.files import put_in_place
 from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
-from headroom.models.classifier import Scores
 from headroom.models.compress.prune import write_checkpoint
 from headroom.models.device import resolve_device
 from headroom.models.files import Json, write_whole
@@ -35,6 +34,7 @@ from headroom.models.quality.bootstrap import resample
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.labelled import LabelledPair, digest, query_key
+from headroom.models.scores import Scores
 from headroom.models.training.job import FINGERPRINT, Options, TrainingRun
 from headroom.models.training.loop import (
     Batch,

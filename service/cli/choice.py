@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headroom.models.commands.options import Network, Sides, read_form
-from headroom.models.commands.terminal import counted
+from headroom.models.terminal import counted
 
 if TYPE_CHECKING:
     from headroom import Classifier, HeadMask

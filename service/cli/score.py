@@ -20,7 +20,7 @@ from headroom.models.commands.options import (
     QueryColumn,
     TitleColumn,
 )
-from headroom.models.commands.terminal import warn
+from headroom.models.terminal import warn
 from headroom.service.cli import choice, score_files
 
 if TYPE_CHECKING:

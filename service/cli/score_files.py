@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headroom.models.commands.options import read_form
-from headroom.models.commands.terminal import Stages, ends_at_once, warn
+from headroom.models.terminal import Stages, ends_at_once, warn
 from headroom.service.cli import choice
 
 if TYPE_CHECKING:

@@ -115,7 +115,7 @@ def role_scores(study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[i
         rng = np.random.default_rng([study.seed, 1, number])
         # A query's words are permuted alike in all its pairs.
         of_query = np.random.default_rng([study.seed, 2, query])
-        maps = study.classifier.attention(pair, study.heads)
+        maps = study.classifier.attention_maps(pair, study.heads)
         between = of_pair.attention(maps)
         if segmented := _segmentation(maps, of_pair, rng):
             tallies["segmentation"].add(query, *segmented)
@@ -125,7 +125,7 @@ def role_scores(study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[i
             tallies["next_word"].add(query, observed[:heads], null[:, :heads])
             tallies["previous_word"].add(query, observed[heads:], null[:, heads:])
         if replaced := _replaced(pair, of_pair, pool, rng):
-            after = of_pair.attention(study.classifier.attention(replaced, study.heads))
+            after = of_pair.attention(study.classifier.attention_maps(replaced, study.heads))
             mass = _term_mass(between, of_pair)
             term_match.score[query].append(mass)
             term_match.add(query, mass - _term_mass(after, of_pair))
@@ -142,7 +142,7 @@ def segmentation_scores(study: Study, pairs: Sequence[EncodedPair], split: Split
     for number, pair in enumerate(pairs):
         rng = np.random.default_rng([study.seed, 4, number])
         words = Words.of(study.classifier.tokenizer, pair, split)
-        if segmented := _segmentation(study.classifier.attention(pair, study.heads), words, rng):
+        if segmented := _segmentation(study.classifier.attention_maps(pair, study.heads), words, rng):
             tally.add(number, *segmented)
         study.progress.advance()
     return tally.scores(study)

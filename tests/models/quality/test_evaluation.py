@@ -12,12 +12,12 @@ from scipy.special import softmax
 from scipy.stats import binomtest, spearmanr
 from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, ndcg_score
 
-from headroom.models.classifier import Scores
 from headroom.models.quality import metrics
 from headroom.models.quality.bootstrap import MIN_QUERIES, Interval, resample
 from headroom.models.quality.evaluation import changes_of, intervals, intervals_of
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
+from headroom.models.scores import Scores
 
 
 def random_evaluation(seed: int, queries: int = 12, grades: int = 5, each: int = 9) -> GradedEvaluation:

@@ -12,22 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-if TYPE_CHECKING:
-    from headroom import Classifier, HeadMask
-    from headroom.models.classifier import Scores
 
 EXIT_STATUS = 130
 """The exit status that shells report for a program that SIGINT ended."""
 
 DELAY_S = 2.0
 """Work that takes less shows no progress."""
-
-PORTION = 1024
-"""Pairs that are scored between two movements of a bar."""
 
 LINE_S = 15.0
 """Without a terminal, the progress of a long command is one line in this time."""
@@ -93,17 +83,6 @@ def counted(what: str, total: int) -> Iterator[Callable[[int], None]]:
     with closing(Stages()) as stages:
         stages.start(what, total)
         yield stages.advance
-
-
-def scored(clf: Classifier, pairs: Sequence[tuple[str, str]], mask: HeadMask | None = None) -> Scores:
-    """Return the scores of at least one (query, title) pair."""
-    logits = []
-    with counted("pairs", len(pairs)) as advance:
-        for start in range(0, len(pairs), PORTION):
-            portion = pairs[start : start + PORTION]
-            logits.append(clf.score(portion, mask).logits)
-            advance(len(portion))
-    return clf.scores(np.concatenate(logits))
 
 
 @contextmanager
