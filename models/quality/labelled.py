@@ -40,8 +40,22 @@ class LabelledPair:
     grade: int
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Judged pairs in memory, which are read as a file's are.
+
+    name: of the data in errors and reports, which count rows from 0. values: each row's value of each column.
+    """
+
+    name: str
+    values: Sequence[Mapping[str, Any]]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 def read_labelled(
-    path: Path, *, grades: int, labels: Sequence[str] = (), columns: Columns = DEFAULT
+    path: Path | Rows, *, grades: int, labels: Sequence[str] = (), columns: Columns = DEFAULT
 ) -> list[LabelledPair]:
     """Return the pairs of a file with columns (or keys) for query, title and grade; others are ignored.
 
@@ -53,7 +67,7 @@ def read_labelled(
 
 
 def iter_labelled(
-    path: Path, *, grades: int, labels: Sequence[str] = (), columns: Columns = DEFAULT
+    path: Path | Rows, *, grades: int, labels: Sequence[str] = (), columns: Columns = DEFAULT
 ) -> Iterator[LabelledPair]:
     """Yield the pairs of `read_labelled` one at a time: the file may be larger than memory."""
     grade_of = _grades_by_name(grades, labels)
@@ -100,9 +114,30 @@ def _grades_by_name(grades: int, labels: Sequence[str]) -> dict[str, int]:
 
 
 def _read(
-    path: Path, columns: Columns, others: Sequence[str] = ()
+    path: Path | Rows, columns: Columns, others: Sequence[str] = ()
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield where each row is, for errors, and its values: query, title and `others` at least."""
+    if isinstance(path, Rows):
+        yield from _rows_in_memory(path, columns, others)
+    else:
+        yield from _rows_of_file(path, columns, others)
+
+
+def _rows_in_memory(
+    rows: Rows, columns: Columns, others: Sequence[str]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for index, values in enumerate(rows.values):
+        where = f"{rows}, row {index}"
+        if problem := problem_of(values, columns.query, columns.title, others):
+            raise ModelError(f"{where}: {problem}")
+        yield where, values
+    if not rows.values:
+        raise ModelError(f"{rows} holds no pairs")
+
+
+def _rows_of_file(
+    path: Path, columns: Columns, others: Sequence[str]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     import pyarrow
 
     name = str(path)
