@@ -71,18 +71,17 @@ def compare_sides(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resam
             for side in sides
         ],
         "differences": differences,
-        "baselines": _baselines(pairs, first.grades, draws[sides[0].name], counts),
+        "baselines": _baselines(pairs, first.relevant, draws[sides[0].name], counts),
     }
 
 
-def _baselines(pairs: Sequence[LabelledPair], grades: int, model: MetricDraws, counts: Floats) -> Json:
+def _baselines(pairs: Sequence[LabelledPair], relevant: int, model: MetricDraws, counts: Floats) -> Json:
     """Return the metrics of rankings without a model, and the model's paired difference to each."""
     baselines = {}
     titles = sorted({pair.title for pair in pairs})  # the file's own words are counted
-    no_grades = np.full((len(pairs), grades), 1 / grades)
     for name, scorer in (("word overlap", idf_overlap(titles)), ("BM25", bm25(titles))):
         ranking = np.array([scorer(pair.query, pair.title) for pair in pairs])
-        every = Evaluation(pairs, no_grades, ranking).draws(counts)
+        every = Evaluation(pairs, ranking, relevant).draws(counts)
         drawn = {metric: every[metric] for metric in RANKING}
         change = changes_of(drawn, model, counts)
         baselines[name] = {"metrics": intervals_of(drawn, counts), "model_minus": change}
