@@ -10,6 +10,7 @@ from sklearn.metrics import confusion_matrix
 from headroom import Classifier, HeadMask
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.metrics import BY_QUERY
 from tests.checkpoints import write_checkpoint
 from tests.prompt import Run, with_config, write_labelled
 
@@ -71,8 +72,8 @@ def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, t
     assert "line 2: grade '9'" in wrong.err
 
     one = write_checkpoint(tmp_path / "one", num_labels=1)
-    ungraded = run("evaluate", "--model", str(one), "--data", str(tmp_path / "wrong.csv"), status=1)
-    assert "no grades" in ungraded.err
+    same = run("evaluate", "--model", str(one), "--data", str(tmp_path / "wrong.csv"), status=1)
+    assert "every pair has grade 9; an order takes two grades to judge" in same.err
 
 
 def test_models_and_masks_are_compared_pairwise_in_a_report(
@@ -104,7 +105,7 @@ def test_models_and_masks_are_compared_pairwise_in_a_report(
     assert [query["ndcg10"] for query in worst if query["ndcg10"] is not None] == sorted(
         query["ndcg10"] for query in worst if query["ndcg10"] is not None
     )
-    assert {"ndcg10", "query_spearman", "spearman"} == set(report["baselines"]["BM25"]["model_minus"])
+    assert {*BY_QUERY, "spearman"} == set(report["baselines"]["BM25"]["model_minus"])
 
     html = (tmp_path / "out" / "report.html").read_text()
     assert max(len(line) for line in output.out.splitlines() if str(tmp_path) not in line) <= 100
