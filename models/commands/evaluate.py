@@ -44,6 +44,7 @@ Variant = Annotated[
     ),
 ]
 
+
 @dataclass(frozen=True, slots=True)
 class Where:
     """The options that hold for all models: device, number format, and the lowest relevant grade."""

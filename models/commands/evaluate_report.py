@@ -61,9 +61,7 @@ def tables(document: Json) -> dict[str, Table]:
         if "calibration" in side
     }
     if calibration:
-        found["Calibration"] = _table(
-            calibration, "Mean probability of each grade (its share of the pairs):"
-        )
+        found["Calibration"] = _table(calibration, "Mean probability of each grade (its share of the pairs):")
     return found
 
 
@@ -171,7 +169,9 @@ def _of_side(side: Json, labels: Sequence[str]) -> Section:
     """Return the confusion matrix of a side, if it has grades, and its worst queries. side: as the document
     has it."""
     found = []
-    words = "Queries of the lowest NDCG@10, each with the title that is furthest from where its grade belongs."
+    words = (
+        "Queries of the lowest NDCG@10, each with the title that is furthest from where its grade belongs."
+    )
     if "confusion" in side:
         words = "Queries of the lowest NDCG@10, each with the title whose grade is missed by most."
         counts = {

@@ -51,13 +51,15 @@ Relevant = Annotated[
     typer.Option(
         min=1,
         max=HIGHEST_GRADE,
-        help="The lowest grade that counts as relevant (for MRR, MAP, recall and cuts).  [default: the highest "
-        "grade; 1 if the model has one label]",
+        help="The lowest grade that counts as relevant, for MRR, MAP, recall and cuts.  [default: the "
+        "highest grade; 1 if the model has one label]",
     ),
 ]
 Margin = Annotated[
     float,
-    typer.Option(min=0.001, max=0.5, help="Fall of a metric that is accepted: says how many queries show it."),
+    typer.Option(
+        min=0.001, max=0.5, help="Fall of a metric that is accepted: says how many queries show it."
+    ),
 ]
 NewDirectory = Annotated[Path, typer.Option(help="Directory to write; it must be empty or new.")]
 Model = Annotated[
@@ -168,7 +170,7 @@ def _lowest_relevant(labels: Sequence[str], relevant: int | None) -> int:
 def read_judged(
     path: Path, config: ModelConfig, columns: Columns, relevant: int | None
 ) -> tuple[list[LabelledPair], int]:
-    """Return the pairs of a file and the lowest grade that counts as relevant, for shares of what is relevant.
+    """Return the pairs of a file, of which a share is relevant, and the lowest grade that counts as relevant.
 
     relevant: the value of `--relevant`. A one-label model's pairs have the grades 0 and 1, or with
     `--relevant` any from 0 to HIGHEST_GRADE. Raises ModelError as `read_labelled` does; BadParameter if the

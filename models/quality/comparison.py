@@ -78,7 +78,9 @@ class Truth:
         """
         wrong = int(np.count_nonzero(~np.isfinite(scores.raw_score)))
         if wrong:
-            raise ModelError(f"{name}: the scores of {wrong} of {len(self.pairs)} pairs are not finite numbers")
+            raise ModelError(
+                f"{name}: the scores of {wrong} of {len(self.pairs)} pairs are not finite numbers"
+            )
         if self.has_grades:
             return evaluation_of(self.pairs, scores, self.relevant)
         return Evaluation(self.pairs, scores.raw_score, self.relevant)
@@ -119,9 +121,7 @@ def compare_sides(
     first = sides[0].evaluation
     counts = resample(first.clusters, resamples, 0)
     draws = {side.name: side.evaluation.draws(counts) for side in sides}
-    differences = [
-        _difference(one, other, draws, counts, margin) for one, other in combinations(sides, 2)
-    ]
+    differences = [_difference(one, other, draws, counts, margin) for one, other in combinations(sides, 2)]
     return {
         "pairs": len(pairs),
         "queries": first.queries,
@@ -145,7 +145,9 @@ def compare_sides(
     }
 
 
-def _difference(one: Side, other: Side, draws: Mapping[str, MetricDraws], counts: Floats, margin: float) -> Json:
+def _difference(
+    one: Side, other: Side, draws: Mapping[str, MetricDraws], counts: Floats, margin: float
+) -> Json:
     """Return the paired changes from one side to another; and of each metric by which such models are judged
     whether a fall of the margin is excluded, and how many queries would exclude it."""
     before = draws[one.name]
@@ -214,7 +216,7 @@ def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list
 
 
 def _worst_title(evaluation: Evaluation, rows: Ints) -> tuple[float, int, Json]:
-    """Return how far a query's worst title is off, its row, and the figures that say so. rows: the query's."""
+    """Return how far the worst title of a query, which has these rows, is off; its row; and figures of it."""
     if isinstance(evaluation, GradedEvaluation):
         misses = np.abs(evaluation.expected[rows] - evaluation.truth[rows])
         index = int(misses.argmax())

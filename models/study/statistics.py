@@ -11,7 +11,6 @@ from headroom.models.arrays import Floats
 from headroom.models.quality.bootstrap import (
     ERROR_RATE,
     MIN_TESTED,
-    POWER,
     Draws,
     Estimate,
     Interval,
