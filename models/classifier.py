@@ -316,7 +316,7 @@ class Classifier:
             chosen = heads_of(heads, self.num_layers, self.num_heads)
         except InvalidMask as error:
             raise InvalidMask(f"heads: {error}") from None
-        mask = None if head_mask is None else self._mask("head_mask", head_mask)
+        mask = None if head_mask is None else self.named_mask("head_mask", head_mask)
         (pair,) = self.tokenizer.encode([texts])
         segments = (0,) * pair.title_start + (1,) * (len(pair) - pair.title_start)
         tokens = tuple(self.tokenizer.tokens(pair))
@@ -336,7 +336,7 @@ class Classifier:
     def _masks(self, head_mask: MaskForm | Sequence[MaskForm | None], count: int) -> list[HeadMask]:
         """Return the mask of each pair; they fit the model. Equal ones are one object, and read once."""
         if isinstance(head_mask, HeadMask | str | Mapping) or not isinstance(head_mask, Sequence):
-            return [self._mask("head_mask", head_mask)] * count
+            return [self.named_mask("head_mask", head_mask)] * count
         if len(head_mask) != count:
             given = f"{len(head_mask)} {'mask' if len(head_mask) == 1 else 'masks'}"
             pairs = f"{count} {'pair' if count == 1 else 'pairs'}"
@@ -349,13 +349,13 @@ class Classifier:
             if not isinstance(form, str | None):
                 key = id(form) if isinstance(form, HeadMask) else repr(form)
             if key not in of_form and form is not None:
-                mask = self._mask(f"head_mask[{index}]", form)
+                mask = self.named_mask(f"head_mask[{index}]", form)
                 of_form[key] = equal.setdefault(mask, mask)
             masks.append(of_form[key])
         return masks
 
-    def _mask(self, param: str, form: MaskForm) -> HeadMask:
-        """Return the mask of a form. Raises InvalidMask, which names the parameter."""
+    def named_mask(self, param: str, form: MaskForm) -> HeadMask:
+        """Return the mask of a form, as `mask` does; InvalidMask names the parameter."""
         try:
             return self.mask(form)
         except InvalidMask as error:

@@ -13,8 +13,8 @@ def as_html(headline: str, paragraphs: Sequence[str], tables: Sequence[Table]) -
     for table in tables:
         caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
         header = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
-        rows = [
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
-        ]
-        parts.append(f"<table>{caption}<thead><tr>{header}</tr></thead><tbody>{''.join(rows)}</tbody></table>")
+        rows = ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows]
+        parts.append(
+            f"<table>{caption}<thead><tr>{header}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        )
     return "\n".join(parts)

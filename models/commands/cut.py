@@ -34,10 +34,7 @@ class Wanted:
         """Return whether a cut is asked for. Raises BadParameter for options that do not go together."""
         if self.precision is not None and self.threshold is not None:
             raise typer.BadParameter("give one of --precision and --threshold", param_hint="--threshold")
-        is_cut = self.precision is not None or self.threshold is not None
-        if self.relevant is not None and not is_cut:
-            raise typer.BadParameter("it needs --precision or --threshold", param_hint="--relevant")
-        return is_cut
+        return self.precision is not None or self.threshold is not None
 
 
 def measure(

@@ -8,6 +8,7 @@ headroom.models.quality.graded too.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -51,6 +52,13 @@ stay as good, and memory and time stop growing."""
 
 _NO_SPREAD = 1e-9
 """Values that differ spread by more than this; less is rounding, of values that are all equal."""
+
+_FEW = 5
+_FEW_SHARE = 0.2
+"""Fewer queries than this, or than this share of them, are few: there may be rarer and worse ones."""
+
+_WEIGHTINGS = 4000
+"""Random weightings of the queries, for the interval of a metric that few queries pull."""
 
 _CHUNK = 256  # resamples at a time; Spearman needs (chunk, pairs) numbers
 
@@ -199,25 +207,51 @@ def changes_of(before: MetricDraws, after: MetricDraws, counts: Floats) -> dict[
 def intervals_of(draws: MetricDraws, counts: Floats, *, change: bool = False) -> dict[str, Interval]:
     """Return each metric with its interval. counts: (1 + resamples, clusters), row 0 of ones.
 
-    The intervals are symmetric, as far as the metric's range reaches. If every query has the best value, or
-    the worst, the bootstrap has nothing to draw from. Then the interval allows for the queries that are not
-    in the sample: for accuracy, one pair a query, it is that of Clopper and Pearson (1934).
+    The intervals are symmetric, as far as the metric's range reaches, and `with_unseen` widens them for
+    queries that are not in the sample.
     change: the draws are of differences of two metrics; two models that agree on every query differ by 0.
     """
     intervals = {}
     for name, drawn in draws.items():
-        estimated = estimate(drawn.values, standard_errors(drawn.influences, counts))
-        interval = estimated.interval()
-        value = interval.value
+        interval = estimate(drawn.values, standard_errors(drawn.influences, counts)).interval()
         low, high = RANGES.get(name, (0.0, 1.0))
         if change:
             high -= low
             low = -high
-        elif estimated.error < _NO_SPREAD and drawn.queries and np.isclose(value, [low, high]).any():
-            unseen = 1 - 0.025 ** (1 / drawn.queries)  # the largest share of other queries
-            interval = Interval(value, value - unseen * (value - low), value + unseen * (high - value))
+        elif drawn.queries and np.isfinite(interval.low):
+            interval = with_unseen(interval, drawn, low, high)
         intervals[name] = interval.within(low, high)
     return intervals
+
+
+def with_unseen(interval: Interval, drawn: Draws, low: float, high: float) -> Interval:
+    """Return the interval of a metric in [low, high], wide enough for queries that are not in the sample.
+
+    If few queries pull the metric down, the bootstrap has next to nothing to draw from. Then the lower end is
+    no higher than that of Gaffke (2005; Learned-Miller and Thomas 2020, https://arxiv.org/abs/1905.06208): it
+    adds one query of the worst value and weighs all by Dirichlet's distribution; for shares, it is the end of
+    Clopper and Pearson (1934). The upper end accordingly.
+    """
+    queries = min(drawn.queries, len(drawn.influences))
+    strongest = np.argsort(-np.abs(drawn.influences), kind="stable")[:queries]  # others have no such metric
+    pulls = drawn.influences[strongest] * queries / len(drawn.influences)
+    values = interval.value + pulls
+    few = max(_FEW, _FEW_SHARE * queries)
+    if np.count_nonzero(pulls < -_NO_SPREAD) < few:
+        interval = replace(interval, low=min(interval.low, _end_of_mean(values, low, 0.025)))
+    if np.count_nonzero(pulls > _NO_SPREAD) < few:
+        interval = replace(interval, high=max(interval.high, _end_of_mean(values, high, 0.975)))
+    return interval
+
+
+def _end_of_mean(values: Floats, worst: float, quantile: float) -> float:
+    """Return an end of Gaffke's interval of the mean of values, (n,), that go no further than `worst`."""
+    if np.ptp(values) < _NO_SPREAD:
+        unseen = 1 - 0.025 ** (1 / len(values))  # the largest share of other queries
+        return float(values[0] + unseen * (worst - values[0]))
+    weights = np.random.default_rng(0).standard_exponential((_WEIGHTINGS, len(values) + 1))
+    means = weights @ np.append(values, worst) / weights.sum(1)
+    return float(np.quantile(means, quantile))
 
 
 def positive(values: Floats) -> Floats:

@@ -15,7 +15,12 @@ ESCI = {
     5: {"irrelevant": 0, "complement": 2, "substitute": 3, "exact": 4},
 }
 """The grades of Amazon's ESCI data by the number of grades; files name them by these words or their first
-letters. With five, as the shipped model has them, none is grade 1. https://arxiv.org/abs/2206.06588"""
+letters. With five, as the shipped model has them, none is grade 1; with more, they are those of four.
+https://arxiv.org/abs/2206.06588"""
+
+
+HIGHEST_GRADE = 100
+"""The highest grade of files that judge a one-label model, or models with different numbers of grades."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ def read_labelled(
     """Return the pairs of a file with columns (or keys) for query, title and grade; others are ignored.
 
     grades: the number of grades; a grade is a whole number from 0 to grades − 1, one of `labels`, which are
-        their names, least relevant first, or with four or five grades a letter of ESCI.
+        their names, least relevant first, or with four or more grades a letter of ESCI.
     Raises ModelError, which names the file, the line (in parquet the row, from 1) and says what is wrong.
     """
     return list(iter_labelled(path, grades=grades, labels=labels, columns=columns))
@@ -104,7 +109,8 @@ def digest(query: str) -> bytes:
 def _grades_by_name(grades: int, labels: Sequence[str]) -> dict[str, int]:
     """Return the grade of each word that a file may write for it. A number is a number, also as a label."""
     names = {}
-    for word, grade in ESCI.get(grades, {}).items():
+    esci = ESCI[4] if grades > max(ESCI) else ESCI.get(grades, {})
+    for word, grade in esci.items():
         names[word] = grade
         names[word[0]] = grade
     for grade, label in enumerate(labels):

@@ -177,14 +177,18 @@ def pair_accuracy(truth: Ints, relevance: Floats) -> float:
     truth: (n,), not all equal. relevance: (n,), higher comes first.
     """
     right = 0.0
-    pairs = 0
     for grade in np.unique(truth)[1:]:
         lower = np.sort(relevance[truth < grade])
         higher = relevance[truth == grade]
         below = np.searchsorted(lower, higher, "left") + np.searchsorted(lower, higher, "right")
         right += below.sum() / 2
-        pairs += len(lower) * len(higher)
-    return float(right / pairs)
+    return float(right / pairs_in_order(truth))
+
+
+def pairs_in_order(truth: Ints) -> int:
+    """Return how many pairs of titles differ in grade. truth: (n,)."""
+    counts = np.unique(truth, return_counts=True)[1]
+    return int((counts.sum() ** 2 - (counts**2).sum()) // 2)
 
 
 def spearman(truth: Ints, relevance: Floats) -> float:

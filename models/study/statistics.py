@@ -5,16 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import false_discovery_control, norm
+from scipy.stats import false_discovery_control
 
 from headroom.models.arrays import Floats
 from headroom.models.quality.bootstrap import (
+    ERROR_RATE,
     MIN_TESTED,
     Draws,
     Estimate,
     Interval,
     MetricDraws,
     estimate,
+    queries_needed,
     resample,
     standard_errors,
 )
@@ -24,12 +26,6 @@ from headroom.models.study.study import Study
 
 LEVEL = 0.05
 """The error rate of the tests."""
-
-ERROR_RATE = 0.025
-"""The chance that a network worse than the margin is chosen."""
-
-POWER = 0.8
-"""The power that `queries_needed` gives: the chance that a harmless network passes."""
 
 PERMUTATIONS = 19_999
 """Draws of a permutation test over queries: enough for one head of hundreds to be found."""
@@ -240,8 +236,7 @@ def loss_by_metric(resamples: Resamples, masked: Evaluation, margin: float) -> d
     for metric in masked.measures.tested:
         change = changes[metric]
         bound = change.lower_bound(ERROR_RATE)
-        reach = float(norm.ppf(1 - ERROR_RATE) + norm.ppf(POWER)) * change.error / margin
-        needed = math.ceil(resamples.queries * reach**2) if math.isfinite(bound) else None
+        needed = queries_needed(change, resamples.queries, margin) if math.isfinite(bound) else None
         by_metric[metric] = Loss(change.value, bound, needed)
     return by_metric
 
