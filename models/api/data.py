@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     Data: TypeAlias = "pd.DataFrame | str | PathLike[str] | Iterable[tuple[str, str, Any]]"
-    """Judged pairs: a frame, the path of a csv, tsv, jsonl or parquet file, or tuples (query, title, grade)."""
+    """Judged pairs: a frame, the path of a csv, tsv, jsonl or parquet file, or (query, title, grade) rows."""
 
 
 def source_of(data: Data, columns: Columns, param: str = "data") -> Path | Rows:

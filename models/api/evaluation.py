@@ -99,7 +99,7 @@ class Evaluated:
         return plots.drawn(evaluation_report.picture(self.content).draw)
 
     def report(self, directory: str | PathLike[str]) -> Path:
-        """Write report.html and report.json, as `headroom evaluate --out` does, and return the first's path."""
+        """Write what `headroom evaluate --out` does, and return the path of report.html."""
         out = Path(directory)
         out.mkdir(parents=True, exist_ok=True)
         evaluation_report.write(out, self.content, self.labels)

@@ -15,29 +15,48 @@ from headroom.models.masks.head_mask import HeadMask
 from headroom.models.scores import PairScore, Scores
 
 if TYPE_CHECKING:
+    from headroom.models.api import studies as study
+    from headroom.models.api.evaluation import Evaluated, evaluate
+    from headroom.models.api.smaller import Pruned, prune
+    from headroom.models.api.studies import StudyResult
     from headroom.models.classifier import Classifier
 
 __all__ = [
     "Attention",
     "Classifier",
+    "Evaluated",
     "HeadMask",
     "InvalidMask",
     "ModelError",
     "PairScore",
+    "Pruned",
     "Scores",
+    "StudyResult",
     "UnsupportedCheckpoint",
+    "evaluate",
+    "prune",
+    "study",
 ]
 
-_LAZY = {"Classifier": "headroom.models.classifier"}
+_LAZY = {
+    "Classifier": "headroom.models.classifier",
+    "Evaluated": "headroom.models.api.evaluation",
+    "Pruned": "headroom.models.api.smaller",
+    "StudyResult": "headroom.models.api.studies",
+    "evaluate": "headroom.models.api.evaluation",
+    "prune": "headroom.models.api.smaller",
+}
 """The modules of names that need torch or take long to import."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only when a classifier is asked for: masks and errors work without it."""
+    """Import torch only when it is needed: masks, scores and errors work without it."""
+    if name == "study":
+        return import_module("headroom.models.api.studies")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_LAZY]
+    return [*globals(), *__all__]
