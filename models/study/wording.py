@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_TESTED, Interval
-from headroom.models.quality.metrics import NAMES, Measures
+from headroom.models.quality.metrics import GRADED, NAMES, RANKED, Measures
 
 
 def changes_of(measures: Measures) -> tuple[str, ...]:
@@ -19,8 +19,25 @@ TOO_FEW = (
 )
 """Why one-sided tests claim nothing."""
 
-METHODS: dict[str, str] = tomllib.loads(Path(__file__).with_name("methods.toml").read_text("utf-8"))
-"""How the tables were made."""
+_METHODS: dict[str, str] = tomllib.loads(Path(__file__).with_name("methods.toml").read_text("utf-8"))
+
+
+def method(name: str, measures: Measures) -> str:
+    """Return how the tables of `name` were made, with the metrics of the model's kind."""
+    judged = listed([NAMES[metric] for metric in measures.judged])
+    return _METHODS[name].format(
+        main=NAMES[measures.main],
+        judged_fall=f"{judged} each fall" if len(measures.judged) > 1 else f"{judged} falls",
+        tested=listed([f"of {NAMES[metric]}" for metric in measures.tested]),
+        loss=_LOSS[measures],
+    )
+
+
+_LOSS = {
+    GRADED: "the model's loss on the data's grades",
+    RANKED: "how sure the model is of which of a query's titles ranks higher",
+}
+"""Whose Fisher information a search goes by."""
 
 
 def layer_range(layers: range) -> str:

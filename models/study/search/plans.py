@@ -74,18 +74,23 @@ def gradients(
     classifier: Classifier,
     pairs: Sequence[EncodedPair],
     grades: Ints,
+    query_of: Ints,
     *,
     done: Callable[[int], None] = lambda _: None,
 ) -> Gradients:
-    """Return the gradients of the calibrated cross-entropy, at the intact network in float32.
+    """Return the gradients of the loss that fits the model, at the intact network in float32.
 
-    grades: (n,) from 0. done: called with the number of pairs of each finished batch.
+    With grades, that is the calibrated cross-entropy of each pair. With one score it is the order that
+    counts, and `of_order` makes the gradients.
+    grades: (n,) from 0. query_of: (n,) the number of each pair's query. done: called with the number of pairs
+    of each finished batch.
     """
     config = classifier.config
     network = classifier.network.in_plain_torch()
     device = network.device
     shapes = [(config.num_layers, config.num_heads), (config.num_layers, max(config.widths))]
     slopes = [np.zeros((len(pairs), *shape), np.float32) for shape in shapes]
+    scores = np.zeros(len(pairs))
     truth = torch.from_numpy(grades).to(device)
     bias = torch.tensor(config.bias, device=device)
     for rows in batches_by_length([len(pair) for pair in pairs], BATCH_TOKENS):
@@ -93,11 +98,18 @@ def gradients(
         order = np.asarray(rows)[batch.order]
         gates = [torch.ones(batch.rows, *shape, device=device, requires_grad=True) for shape in shapes]
         logits = gated_logits(network, batch, *gates) / config.temperature + bias
-        loss = F.cross_entropy(logits, truth[torch.from_numpy(order)], reduction="sum")
+        if config.is_graded:
+            loss = F.cross_entropy(logits, truth[torch.from_numpy(order)], reduction="sum")
+        else:
+            loss = logits.sum()
+            scores[order] = logits[:, 0].numpy(force=True)
         of_batch = torch.autograd.grad(loss, gates, materialize_grads=True)
         for into, part in zip(slopes, of_batch, strict=True):
             into[order] = part.numpy(force=True)
         done(batch.rows)
+    if not config.is_graded:
+        for part in slopes:
+            of_order(part.reshape(len(part), -1), scores, grades, query_of)
     return Gradients(heads=slopes[0], units=slopes[1])
 
 

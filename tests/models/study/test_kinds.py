@@ -12,11 +12,12 @@ from headroom import Classifier, HeadMask
 from headroom.models.quality.bootstrap import Draws
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.metrics import GRADED
 from headroom.models.study import kinds, report_files
 from headroom.models.study.layers import cka
 from headroom.models.study.pairs import Judged
 from headroom.models.study.random import mean_of_masks
-from headroom.models.study.statistics import JUDGED, METRICS, Resamples, effects
+from headroom.models.study.statistics import Resamples, effects
 from headroom.models.study.study import FULL, QUICK, Study
 from tests.checkpoints import random_model, write_vocabulary
 from tests.models.study.data import judged, reported, study
@@ -56,7 +57,7 @@ def test_idle_heads_change_nothing_and_others_what_an_evaluation_says(asked: Stu
     for layer, head in ((0, 0), (2, 1)):
         row = rows[layer, head]
         whole, off = alone("none"), alone(f"{layer}.{head}")
-        for name in METRICS:
+        for name in GRADED.names:
             assert row["delta"][name] == pytest.approx(off[name] - whole[name], abs=1e-9)
             assert row["relative"][name] == pytest.approx(off[name] / whole[name] - 1, abs=1e-9)
             low, high = row["interval"][name]
@@ -145,7 +146,7 @@ def test_heads_and_layers_are_called_harmless_after_a_correction_for_their_numbe
     layers = [many.without([(layer, head) for head in range(4)]) for layer in range(3)]
     for kind, masks, claim in (("single", single, "{} to cost less"), ("layers", layers, "{} of 3 layers")):
         uncorrected = [
-            max(one.delta[metric].p_above(-0.05) for metric in JUDGED) for one in effects(many, masks, kind)
+            max(one.delta[metric].p_above(-0.05) for metric in GRADED.judged) for one in effects(many, masks, kind)
         ]
         harmless = multipletests(uncorrected, 0.05, "holm")[0].sum()
         assert 0 < harmless < np.count_nonzero(np.array(uncorrected) <= 0.05), kind
