@@ -18,16 +18,13 @@ from headroom import ModelError
 from headroom.models.errors import reading_problem
 from headroom.models.files import Json, read_text
 from headroom.models.masks.grammar import HOLDS
+from headroom.models.quality.labelled import HIGHEST_GRADE
 
 if TYPE_CHECKING:
     from headroom import Classifier, HeadMask
     from headroom.models.checkpoint.config import ModelConfig
     from headroom.models.quality.comparison import Side
     from headroom.models.quality.labelled import Columns, LabelledPair
-
-
-HIGHEST_GRADE = 100
-"""Of files that judge a one-label model with `--relevant`."""
 
 
 def one_character(value: str) -> str:

@@ -18,6 +18,10 @@ ESCI = {
 letters. With five, as the shipped model has them, none is grade 1. https://arxiv.org/abs/2206.06588"""
 
 
+HIGHEST_GRADE = 100
+"""The highest grade of files that judge a model with one score, which has no grades of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """The names of a file's columns (or keys), and the character between the cells of csv."""

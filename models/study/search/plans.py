@@ -74,23 +74,24 @@ def gradients(
     classifier: Classifier,
     pairs: Sequence[EncodedPair],
     grades: Ints,
-    query_of: Ints,
     *,
     done: Callable[[int], None] = lambda _: None,
 ) -> Gradients:
-    """Return the gradients of the loss that fits the model, at the intact network in float32.
+    """Return the gradients at the intact network, float32: of the calibrated cross-entropy, or of one score.
 
-    With grades, that is the calibrated cross-entropy of each pair. With one score it is the order that
-    counts, and `of_order` makes the gradients.
-    grades: (n,) from 0. query_of: (n,) the number of each pair's query. done: called with the number of pairs
-    of each finished batch.
+    The gradients of a score itself give the Fisher information of a normal distribution around it: removing
+    parts costs half the mean square of how far the scores move. That is nowhere flat, as the cross-entropy of
+    a reranker is whose scores lie far from 0, and needs no calibration and no grades. With 86, 50 and 29 of
+    the shipped model's 144 heads, its expected grade being the one score, 0.68, 0.67 and 0.66 of the pairs of
+    titles were in the right order on 67 other queries. With the cross-entropy against grade / maximum it was
+    0.66, 0.65 and 0.66, with the logistic loss of pairs of a query's titles (RankNet) 0.68, 0.66 and 0.62.
+    grades: (n,) from 0. done: called with the number of pairs of each finished batch.
     """
     config = classifier.config
     network = classifier.network.in_plain_torch()
     device = network.device
     shapes = [(config.num_layers, config.num_heads), (config.num_layers, max(config.widths))]
     slopes = [np.zeros((len(pairs), *shape), np.float32) for shape in shapes]
-    scores = np.zeros(len(pairs))
     truth = torch.from_numpy(grades).to(device)
     bias = torch.tensor(config.bias, device=device)
     for rows in batches_by_length([len(pair) for pair in pairs], BATCH_TOKENS):
@@ -102,14 +103,10 @@ def gradients(
             loss = F.cross_entropy(logits, truth[torch.from_numpy(order)], reduction="sum")
         else:
             loss = logits.sum()
-            scores[order] = logits[:, 0].numpy(force=True)
         of_batch = torch.autograd.grad(loss, gates, materialize_grads=True)
         for into, part in zip(slopes, of_batch, strict=True):
             into[order] = part.numpy(force=True)
         done(batch.rows)
-    if not config.is_graded:
-        for part in slopes:
-            of_order(part.reshape(len(part), -1), scores, grades, query_of)
     return Gradients(heads=slopes[0], units=slopes[1])
 
 
