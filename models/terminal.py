@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -20,7 +21,7 @@ DELAY_S = 2.0
 """Work that takes less shows no progress."""
 
 LINE_S = 15.0
-"""Without a terminal, the progress of a long command is one line in this time."""
+"""Without a terminal, the progress of a long command is one line after DELAY_S, and one in this time."""
 
 
 class Stages:
@@ -40,7 +41,8 @@ class Stages:
         self._total = max(total, 1)
         self._done = 0
         self._task = self._bar.add_task("", total=1.0, words="")
-        self.began = self._shown_at = time.monotonic()
+        self.began = time.monotonic()
+        self._shown_at = self.began + DELAY_S - LINE_S
 
     def advance(self, steps: int = 1) -> None:
         """Count steps as done and show the progress. Steps beyond the total raise it."""
@@ -75,6 +77,27 @@ class Stages:
 def warn(text: str) -> None:
     """Print a line on standard error."""
     print(f"headroom: {text}", file=sys.stderr)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say on standard error what takes longer than DELAY_S, and for how long; once more in each LINE_S."""
+    began = time.monotonic()
+    ended = threading.Event()
+
+    def speak() -> None:
+        pause = DELAY_S
+        while not ended.wait(pause):
+            print(f"{what}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            pause = LINE_S
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    speaker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        speaker.join()
 
 
 @contextmanager

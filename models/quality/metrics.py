@@ -25,13 +25,15 @@ class Measures:
 
     names: all of them, in the order of reports. main: the one that orders heads and layers. judged: a mask is
     harmless if none of these falls by the margin. tested: a network must be non-inferior in each of these, an
-    intersection–union test, which needs no correction (Berger 1982).
+    intersection–union test, which needs no correction (Berger 1982). share: the one that is a share of right
+    answers, whose relative change is told beside published ones of accuracy.
     """
 
     names: tuple[str, ...]
     main: str
     judged: tuple[str, ...]
     tested: tuple[str, ...]
+    share: str
 
 
 GRADED = Measures(
@@ -39,6 +41,7 @@ GRADED = Measures(
     main="qwk",
     judged=("accuracy", "qwk", "ndcg10"),
     tested=("qwk", "ndcg10"),
+    share="accuracy",
 )
 """Of a classifier with grades."""
 
@@ -47,6 +50,7 @@ RANKED = Measures(
     main="ndcg10",
     judged=("ndcg10",),
     tested=("ndcg10",),
+    share="pair_accuracy",
 )
 """Of a cross-encoder with one score, which has an order and no grades."""
 

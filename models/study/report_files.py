@@ -6,9 +6,8 @@ from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
 from headroom.models.checkpoint.hub import locate
 from headroom.models.device import describe
 from headroom.models.files import Json, write_whole
-from headroom.models.quality import evaluation
-from headroom.models.quality.bootstrap import Interval
-from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.bootstrap import Interval, resample
+from headroom.models.quality.evaluation import Evaluation, intervals_of
 from headroom.models.quality.metrics import NAMES
 from headroom.models.study import page, plots
 from headroom.models.study.head_study import head_study
@@ -26,7 +25,8 @@ def write(study: Study, result: Result) -> Json:
     """Write the report into study.out, in place of an earlier one, and return the content of report.json."""
     replaced = (study.out / REPORT).exists()
     (whole,) = study.runner.evaluate(study.data, [study.without(())], "baseline")
-    baseline = evaluation.intervals(whole, resamples=study.effort.resamples, seed=study.seed)
+    counts = resample(whole.clusters, study.effort.resamples, study.seed)
+    baseline = intervals_of(whole.draws(counts, whole.of_sums), counts)
     text = orjson.dumps(_content(study, result, whole, baseline), option=JSON).decode()
     content: Json = orjson.loads(text)
     rough = [] if study.effort == FULL else [ROUGH]
@@ -42,7 +42,7 @@ def write(study: Study, result: Result) -> Json:
         REPORT: text,
         "report.md": page.markdown(**values),
         "report.html": page.html(drawings, **values),
-        HEAD_STUDY: head_study(content, weights_id(locate(study.model)), study.shape),
+        HEAD_STUDY: head_study(content, weights_id(locate(study.model)), study.shape, study.measures),
         **{f"plots/{name}.svg": svg for name, svg in drawings.items()},
         **result.files,
     }
@@ -90,7 +90,10 @@ def _draw(study: Study, pictures: list[Figure | None]) -> dict[str, str]:
     """Write the plots as PNG, and return each as SVG by its name."""
     directory = study.out / "plots"
     directory.mkdir(parents=True, exist_ok=True)
-    return {one.name: plots.svg(one.draw, directory / f"{one.name}.png") for one in pictures if one}
+    figures = [one for one in pictures if one is not None]
+    return {
+        one.name: plots.svg(one.draw, directory / f"{one.name}.png") for one in study.stage("plots", figures)
+    }
 
 
 def _whole_model(study: Study, content: Json, baseline: dict[str, Interval]) -> Section:

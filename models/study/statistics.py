@@ -1,22 +1,22 @@
 """Effects of masks with intervals and tests, on the bootstrap of headroom.models.quality.bootstrap."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import false_discovery_control
+from scipy.stats import false_discovery_control, norm
 
 from headroom.models.arrays import Floats
 from headroom.models.quality.bootstrap import (
     ERROR_RATE,
     MIN_TESTED,
+    POWER,
     Draws,
     Estimate,
     Interval,
     MetricDraws,
     estimate,
-    queries_needed,
     resample,
     standard_errors,
 )
@@ -36,15 +36,16 @@ _CHUNK = 4096  # permutations at a time
 class Resamples:
     """The resamples of a study's queries. All masks share them, so differences are paired.
 
-    counts: (1 + resamples, clusters); row 0 is the data as they are. queries: how many there are. testable:
-    at least MIN_TESTED of them have titles of different grades, so that one-sided tests may claim something.
-    intact: the draws of `whole`, the model with all heads on.
+    counts: (1 + resamples, clusters); row 0 is the data as they are. queries: how many there are; ranked: how
+    many of them have titles of different grades. testable: these are at least MIN_TESTED, so that one-sided
+    tests may claim something. intact: the draws of `whole`, the model with all heads on.
     """
 
     def __init__(self, whole: Evaluation, resamples: int, seed: int) -> None:
         self.queries = whole.queries
         self.counts = resample(whole.clusters, resamples, seed)
-        self.testable = len(whole.ranked_queries) >= MIN_TESTED
+        self.ranked = len(whole.ranked_queries)
+        self.testable = self.ranked >= MIN_TESTED
         self.intact = self.draws(whole)
 
     def draws(self, evaluation: Evaluation) -> MetricDraws:
@@ -63,6 +64,24 @@ class Resamples:
         """Return the estimate of a metric or of a change."""
         return estimate(draws.values, standard_errors(draws.influences, self.counts), testable=self.testable)
 
+    def queries_needed(self, change: Estimate, margin: float, level: float) -> int | None:
+        """Return how many queries give a mask that changes nothing on average the chance POWER to pass.
+
+        It goes by the spread of the change over the queries that are here, and is at least the number that
+        has MIN_TESTED queries with titles of different grades. level: of the one-sided test. None if too few
+        queries have the metric for a spread.
+        """
+        if not (self.ranked and len(change.t)):
+            return None
+        reach = float(norm.ppf(1 - level) + norm.ppf(POWER)) * change.error / margin
+        return math.ceil(self.queries * max(reach**2, MIN_TESTED / self.ranked))
+
+
+def metrics_of(evaluation: Evaluation) -> dict[str, float]:
+    """Return a study's metrics on the data, which takes less than all of them."""
+    values = evaluation.of_sums(np.ones((1, evaluation.clusters)))
+    return {name: float(value[0]) for name, value in values.items()}
+
 
 def values_of(draws: MetricDraws) -> dict[str, float]:
     """Return each metric on the data as they are."""
@@ -75,22 +94,30 @@ class Effect:
     model.
 
     p_change: the p-value of "the mask changes no metric", by `adjusted_p` over the masks of its family.
-    p_non_inferior: that of "a judged metric falls by the margin or more", by `holm` over the same masks; 1 if
-    that cannot be tested.
+    falls: whether the metric whose own p is lowest falls. p_non_inferior: the p-value of "a judged metric
+    falls by the margin or more", by `holm` over the same masks; 1 if that cannot be tested. queries_needed:
+    how many would show that the mask costs less than the margin, if it costs nothing; None: not known.
     """
 
     value: dict[str, float]
     delta: dict[str, Estimate]
     relative: dict[str, Estimate]
     p_change: float
+    falls: bool
     p_non_inferior: float
+    queries_needed: int | None
+
+    @property
+    def matters(self) -> bool:
+        """Return whether the mask is shown to lose quality."""
+        return self.p_change <= LEVEL and self.falls
 
     def cells(self) -> tuple[str, ...]:
         """Return the change of each metric with its interval, for a table."""
         return tuple(change.text() for change in self.delta.values())
 
     def as_json(self) -> dict[str, object]:
-        """Return the changes by metric and both p-values, for report.json."""
+        """Return the changes by metric, both p-values and the queries needed, for report.json."""
         intervals = {metric: change.interval() for metric, change in self.delta.items()}
         return {
             "delta": {metric: interval.value for metric, interval in intervals.items()},
@@ -98,6 +125,7 @@ class Effect:
             "relative": {metric: change.value for metric, change in self.relative.items()},
             "p_adjusted": self.p_change,
             "p_non_inferior": self.p_non_inferior,
+            "queries_needed": self.queries_needed,
         }
 
 
@@ -118,23 +146,41 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
         values.append(values_of(draws))
         deltas.append(resamples.changes(draws))
         relatives.append(resamples.relative_changes(draws))
-    harm = np.array(
-        [max(delta[name].p_above(-study.margin) for name in whole.measures.judged) for delta in deltas]
-    )
-    swapped = swap_p(whole, masked, seed=study.seed)
+    measures = whole.measures
+    harm = np.array([max(delta[name].p_above(-study.margin) for name in measures.judged) for delta in deltas])
+    study.progress.start(f"p-values of {what}", PERMUTATIONS * len(masks))
+    swapped = swap_p(whole, masked, seed=study.seed, done=study.progress.advance)
+    surest = swapped.argmin(axis=1)
+    falls = [delta[measures.names[index]].value < 0 for delta, index in zip(deltas, surest, strict=True)]
     p_change = np.concatenate([adjusted_p(family) for family in np.split(swapped, families)]).tolist()
     p_non_inferior = np.concatenate([holm(family) for family in np.split(harm, families)]).tolist()
-    return list(map(Effect, values, deltas, relatives, p_change, p_non_inferior))
+    level = LEVEL * families / len(masks)  # of Holm's first step
+    needed = [
+        largest([resamples.queries_needed(delta[name], study.margin, level) for name in measures.judged])
+        for delta in deltas
+    ]
+    return list(map(Effect, values, deltas, relatives, p_change, falls, p_non_inferior, needed))
+
+
+def largest(counts: Sequence[int | None]) -> int | None:
+    """Return the largest count; None if one is not known."""
+    known = [count for count in counts if count is not None]
+    return max(known) if len(known) == len(counts) else None
 
 
 def swap_p(
-    whole: Evaluation, masked: Sequence[Evaluation], *, draws: int = PERMUTATIONS, seed: int
+    whole: Evaluation,
+    masked: Sequence[Evaluation],
+    *,
+    draws: int = PERMUTATIONS,
+    seed: int,
+    done: Callable[[int], None] = lambda _: None,
 ) -> Floats:
     """Return the two-sided p of no effect, by a paired permutation test over queries: (masks, metrics).
 
     Under the null hypothesis, the predictions of a query with the mask and without it can be swapped. Each
     draw swaps those of a random half of the queries. All masks and metrics share the draws. An undefined
-    metric has p = 1: there is no change to find.
+    metric has p = 1: there is no change to find. done: called with the number of finished draws of a mask.
     """
     rng = np.random.default_rng([seed, 1])
     before = whole.sums
@@ -153,6 +199,7 @@ def swap_p(
             null = change(one.sums, swapped)
             # Equal up to rounding counts as equal: with few queries many swaps give the very same change.
             beyond[index] += (np.abs(null) >= np.abs(observed[index]) - 1e-12).sum(0)
+            done(len(swapped))
     beyond[~np.isfinite(observed)] = draws
     return np.asarray((1 + beyond) / (1 + draws))
 
@@ -207,9 +254,9 @@ def mean_intervals(values: Floats, resamples: int, seed: int) -> list[Interval]:
 class Loss:
     """One metric's change under a mask, on the same queries as the intact model.
 
-    delta: masked minus intact; bound: its one-sided lower confidence bound. queries_needed: how many queries
-    give a mask that changes nothing on average the chance POWER to pass. If fewer than MIN_TESTED queries
-    have titles of different grades, nothing can be tested: the bound is −inf and queries_needed None.
+    delta: masked minus intact; bound: its one-sided lower confidence bound, −inf if fewer than MIN_TESTED
+    queries have titles of different grades, because nothing can be tested then. queries_needed: as
+    `Resamples.queries_needed` returns it.
     """
 
     delta: float
@@ -228,6 +275,11 @@ class NonInferiority:
     loss: dict[str, Loss]
     tested: bool
 
+    @property
+    def queries_needed(self) -> int | None:
+        """Return the largest number of queries that a metric needs; None if one's is not known."""
+        return largest([loss.queries_needed for loss in self.loss.values()])
+
 
 def loss_by_metric(resamples: Resamples, masked: Evaluation, margin: float) -> dict[str, Loss]:
     """Return the loss in each metric that is tested, with bounds at the one-sided level ERROR_RATE."""
@@ -236,7 +288,7 @@ def loss_by_metric(resamples: Resamples, masked: Evaluation, margin: float) -> d
     for metric in masked.measures.tested:
         change = changes[metric]
         bound = change.lower_bound(ERROR_RATE)
-        needed = queries_needed(change, resamples.queries, margin) if math.isfinite(bound) else None
+        needed = resamples.queries_needed(change, margin, ERROR_RATE)
         by_metric[metric] = Loss(change.value, bound, needed)
     return by_metric
 

@@ -77,7 +77,7 @@ class Study:
     out: Path  # the directory that the report, masks and plots are written to
     holdout: Judged | None = None
     seed: int = 0  # of every random draw
-    margin: float = 0.02  # the largest fall of accuracy, QWK or NDCG@10 (absolute) that a mask may cost
+    margin: float = 0.02  # the largest fall of a judged metric (absolute) that a mask may cost
     model: str | None = None  # the checkpoint as the user named it, None for the shipped one
     what: tuple[str, ...] = ("heads",)  # search: which parts may go (heads, units, layers)
     speedup: float | None = None  # search: how many times as fast the network is to be

@@ -81,9 +81,7 @@ class _Tally:
     def scores(self, study: Study) -> RoleScores:
         """Return the scores of the pairs added so far."""
         if not self.observed:
-            heads = len(study.heads)
-            nothing = Interval(math.nan, math.nan, math.nan)
-            return RoleScores(np.full(heads, math.nan), [nothing] * heads, np.ones(heads), 0)
+            return unscored(len(study.heads))
         score = np.mean([np.mean(rows, 0, dtype=np.float64) for rows in self.score.values()], 0)
         rows = self.observed.values()
         observed = np.stack([np.mean(of_query, 0, dtype=np.float64) for of_query in rows])  # (queries, heads)
@@ -100,16 +98,19 @@ class _Tally:
         return RoleScores(score, intervals, max_t(observed.mean(0), null), len(observed))
 
 
-def role_scores(study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[int]) -> dict[str, RoleScores]:
+def role_scores(
+    study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[int], split: Split | None
+) -> dict[str, RoleScores]:
     """Return the scores of the heads in term_match, previous_word, next_word, segmentation and special.
 
-    pairs, query_of: (n,) encoded pairs and the query of each.
+    pairs, query_of: (n,) encoded pairs and the query of each. split: the truth about words where no spaces
+    stand between them.
     """
     heads = len(study.heads)
     tallies = defaultdict[str, _Tally](_Tally)
     term_match = tallies["term_match"]
     term_match.score = defaultdict(list)  # the attention itself; `observed` is less that to another word
-    words = [Words.of(study.classifier.tokenizer, pair) for pair in pairs]
+    words = [Words.of(study.classifier.tokenizer, pair, split) for pair in pairs]
     pool = _words_by_form(words)
     for number, (pair, of_pair, query) in enumerate(zip(pairs, words, query_of, strict=True)):
         rng = np.random.default_rng([study.seed, 1, number])
@@ -146,6 +147,12 @@ def segmentation_scores(study: Study, pairs: Sequence[EncodedPair], split: Split
             tally.add(number, *segmented)
         study.progress.advance()
     return tally.scores(study)
+
+
+def unscored(heads: int) -> RoleScores:
+    """Return the scores of a role that nothing could show."""
+    nothing = Interval(math.nan, math.nan, math.nan)
+    return RoleScores(np.full(heads, math.nan), [nothing] * heads, np.ones(heads), 0)
 
 
 def max_t(observed: Floats, null: Floats) -> Floats:

@@ -10,6 +10,7 @@ from headroom.models.quality import evaluation
 from headroom.models.quality.bootstrap import estimate, resample, standard_errors
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.metrics import GRADED
 from headroom.models.study import statistics
 from headroom.models.study.pairs import Judged
 from headroom.models.study.statistics import (
@@ -89,7 +90,7 @@ def test_an_undefined_metric_is_no_evidence_against_chance() -> None:
 
     p = swap_p(graded(data, 0), [graded(data, 1, noise=5.0)], draws=99, seed=0)
 
-    assert p[0, statistics.METRICS.index("ndcg10")] == 1
+    assert p[0, GRADED.names.index("ndcg10")] == 1
 
 
 def test_of_the_heads_that_are_found_5_percent_are_false() -> None:
