@@ -23,6 +23,7 @@ from headroom.models.quality.labelled import (
     HIGHEST_GRADE,
     Columns,
     LabelledPair,
+    Rows,
     iter_labelled,
     query_key,
 )
@@ -124,7 +125,7 @@ def check_words(kind: str, data: Judged) -> None:
         )
 
 
-def read_for(config: ModelConfig, path: Path, *, seed: int, columns: Columns = DEFAULT) -> Judged:
+def read_for(config: ModelConfig, path: Path | Rows, *, seed: int, columns: Columns = DEFAULT) -> Judged:
     """Read the pairs of a file for a study of a model; arguments and errors as in `read_judged`.
 
     A model with one score takes whole numbers up to HIGHEST_GRADE, and is refused data in which no query has
@@ -143,7 +144,7 @@ def read_for(config: ModelConfig, path: Path, *, seed: int, columns: Columns = D
 
 
 def read_judged(
-    path: Path,
+    path: Path | Rows,
     *,
     grades: int,
     seed: int,
