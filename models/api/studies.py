@@ -1,8 +1,8 @@
 """Head studies from Python. Each function asks one question, as `headroom study` does.
 
->>> found = study.single(clf, pairs, quick=True)
->>> found.to_frame().columns[:2].to_list()
-['layer', 'head']
+>>> found = study.layers(clf, pairs, quick=True)
+>>> found.to_frame()["off"].value_counts()["alone"]
+np.int64(12)
 """
 
 from __future__ import annotations
