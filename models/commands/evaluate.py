@@ -67,6 +67,8 @@ def command(
     title_column: options.TitleColumn = "title",
     grade_column: options.GradeColumn = "grade",
     delimiter: options.Delimiter = ",",
+    queries: options.Queries = None,
+    titles: options.Titles = None,
     precision: Precision = None,
     threshold: Threshold = None,
     relevant: options.Relevant = None,
@@ -93,7 +95,7 @@ def command(
     """
     models = model or []
     _check_options(models, mask, variant, config)
-    columns = Columns(query_column, title_column, grade_column, delimiter)
+    columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
     wanted = cut.Wanted(precision, threshold, relevant)
     if wanted.is_cut:
         _check_one_side(models, mask or [], variant, out)
@@ -101,8 +103,6 @@ def command(
         document = cut.measure(wanted, network, data, columns, resamples)
         print(orjson.dumps(document, option=_INDENT).decode() if as_json else cut.as_text(document))
         return
-    from headroom.models.quality.comparison import compare_sides
-
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # before the work, because it may fail
     if variant is None:
@@ -110,14 +110,20 @@ def command(
     else:
         network = options.Network(next(iter(models), None), config, variant, None, device, dtype)
         judged = options.sides(network, data, columns, relevant)
-    document = {
+    _show(_document(judged, data, resamples, margin), judged.labels, out, as_json=as_json)
+
+
+def _document(judged: options.Sides, data: Path, resamples: int, margin: float) -> Json:
+    """Return the content of report.json."""
+    from headroom.models.quality.comparison import compare_sides
+
+    return {
         "schema": 1,
         "model": judged.sides[0].model,
         "data": str(data),
         **compare_sides(judged.sides, judged.pairs, resamples=resamples, margin=margin),
         "stages": judged.stages or None,
     }
-    _show(document, judged.labels, out, as_json=as_json)
 
 
 def _show(document: Json, labels: Sequence[str], out: Path | None, *, as_json: bool) -> None:
