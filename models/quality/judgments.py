@@ -213,7 +213,7 @@ def _read_texts(name: str, delimiter: str, kind: str, has_locale: bool) -> Itera
                 if row.problem:
                     raise ModelError(f"{name}, {table.unit} {row.line}: {row.problem}")
                 if str(row.values.get(text) or "").strip() and row.values.get(column) is not None:
-                    key = (str(row.values[column]),)
+                    key: Key = (str(row.values[column]),)
                     if has_locale:
                         key = (*key, str(row.values.get(LOCALE)))
                     yield key, str(row.values[text])
