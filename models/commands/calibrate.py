@@ -48,6 +48,8 @@ def command(
     title_column: options.TitleColumn = "title",
     grade_column: options.GradeColumn = "grade",
     delimiter: options.Delimiter = ",",
+    queries: options.Queries = None,
+    titles: options.Titles = None,
     relevant: Relevant = None,
     resamples: options.Resamples = 2000,
     device: options.Device = "auto",
@@ -64,7 +66,7 @@ def command(
     check_empty(out)
     source = locate(model)
     config = read_config(source)
-    columns = Columns(query_column, title_column, grade_column, delimiter)
+    columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
     pairs, lowest = read_pairs(data, config, columns, relevant)
 
     from headroom import Classifier  # imports torch, so it comes after the checks that do not need it

@@ -68,6 +68,8 @@ def command(
     title_column: options.TitleColumn = "title",
     grade_column: options.GradeColumn = "grade",
     delimiter: options.Delimiter = ",",
+    queries: options.Queries = None,
+    titles: options.Titles = None,
     precision: Precision = None,
     threshold: Threshold = None,
     relevant: options.Relevant = None,
@@ -94,7 +96,7 @@ def command(
     """
     models = model or []
     _check_options(models, mask, variant, config)
-    columns = Columns(query_column, title_column, grade_column, delimiter)
+    columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
     wanted = cut.Wanted(precision, threshold, relevant)
     if wanted.is_cut:
         _check_one_side(models, mask or [], variant, out)

@@ -34,11 +34,25 @@ def one_character(value: str) -> str:
     return value
 
 
-Data = Annotated[Path, typer.Option(help="Labelled pairs: csv, tsv, jsonl or parquet of query,title,grade.")]
+Data = Annotated[
+    Path,
+    typer.Option(
+        help="Judged pairs: csv, tsv, jsonl or parquet of query,title,grade; or judgments of Quepid, the "
+        "Search Relevance Workbench, ESCI, BEIR or TREC (docs/models.md)."
+    ),
+]
 QueryColumn = Annotated[str, typer.Option(help="The column of the queries.")]
 TitleColumn = Annotated[str, typer.Option(help="The column of the titles.")]
 GradeColumn = Annotated[
     str, typer.Option(help="The column of the grades: numbers from 0, the labels' names, or ESCI's letters.")
+]
+Queries = Annotated[
+    str | None,
+    typer.Option(help="File with the texts of queries, if --data has ids, as TREC's qrels."),
+]
+Titles = Annotated[
+    str | None,
+    typer.Option(help="File with the texts of titles, if --data has ids, as of Quepid, ESCI and qrels."),
 ]
 Delimiter = Annotated[
     str, typer.Option(callback=one_character, help="The character between the cells of csv files.")

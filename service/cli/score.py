@@ -83,6 +83,7 @@ def command(
     title_column: TitleColumn = "title",
     delimiter: Delimiter = ",",
     prefix: score_files.Prefix = "",
+    judgments: score_files.Judgments = None,
     overwrite: score_files.Overwrite = False,
 ) -> None:
     """Score how relevant each title is to the query. Prints one line per title, in the order given.
@@ -110,7 +111,10 @@ def command(
             Columns(query_column, title_column, delimiter=delimiter),
             overflow=overflow,
             prefix=prefix,
+            judgments=judgments,
         )
+        if judgments is not None and not output.endswith(".csv"):
+            raise typer.BadParameter("a judgment list is a .csv file", param_hint="--output")
         score_files.run(source, output, options, overwrite=overwrite, as_json=as_json)
         return
     if query is None:
