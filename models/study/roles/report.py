@@ -219,7 +219,7 @@ def _finding(claim: str, scores: list[RoleScores]) -> Finding:
     if not scores:
         missing = "" if has_jieba() else ", or it takes jieba, which is not installed"
         return Finding(claim, "yes", f"no pair has words that could show it{missing}")
-    holding = [one.excess[index] for one in scores for index in np.flatnonzero(one.holds)]
+    holding = [one.excess[index] for one in scores for index in np.flatnonzero(one.holds).tolist()]
     if not holding:
         return Finding(claim, "yes", "no head is shown to")
     top = max(holding, key=lambda excess: excess.value)
