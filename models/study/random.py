@@ -73,19 +73,24 @@ def run(study: Study) -> Result:
     halves = [range(depth // 2), range(depth // 2, depth)] if depth > 1 else []
     curves = [_curve(study, resamples, weights, layers) for layers in (range(depth), *halves)]
     tests = [test for curve in curves for test in _equivalence(curve, study.margin)]
-    within = listed(
-        [NAMES[test["metric"]] for test in tests[: len(study.measures.names)] if test["p_adjusted"] <= LEVEL]
-    )
-    outcome = f"shown to stay within ± {study.margin} (two one-sided tests, 5 % for all of them): {within}"
-    main = study.measures.main
-    verdict = (
-        f"With {AT:.0%} of the heads off at random {NAMES[main]} changes by "
-        f"{curves[0].changes[AT][main].text()}; {outcome if resamples.testable else TOO_FEW}."
-    )
+    verdict = _verdict(study, resamples, curves[0], tests)
     caption = f"At exactly {AT:.0%} off, mean of {draws} draws, margin ± {study.margin}."
     section = Section("Heads off at random", (method("random", study.measures),), (_table(tests, caption),))
     json = {"curves": [row for curve in curves for row in curve.rows], "equivalence": tests}
     return Result("random", json, verdict, (section,), _picture(curves, draws), _findings(study, curves))
+
+
+def _verdict(study: Study, resamples: Resamples, curve: Curve, tests: list[Json]) -> str:
+    """Say what a random choice costs, and which metrics are shown to stay. curve: of all layers, whose tests
+    are the first ones."""
+    main = study.measures.main
+    of_curve = tests[: len(study.measures.names)]
+    within = listed([NAMES[test["metric"]] for test in of_curve if test["p_adjusted"] <= LEVEL])
+    outcome = f"shown to stay within ± {study.margin} (two one-sided tests, 5 % for all of them): {within}"
+    return (
+        f"With {AT:.0%} of the heads off at random {NAMES[main]} changes by "
+        f"{curve.changes[AT][main].text()}; {outcome if resamples.testable else TOO_FEW}."
+    )
 
 
 def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -> Curve:

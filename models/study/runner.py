@@ -38,6 +38,9 @@ BATCH_TOKENS = 2048
 BLOCK = 64
 """Masks in a part: enough that neighbours share layers, few enough that a stopped run loses only seconds."""
 
+PORTION = 4096
+"""Pairs that are tokenized between two movements of a bar."""
+
 WORTH_SLICING = 0.25
 """If at least this share of a layer's heads is off, cutting their weights out saves more than it costs."""
 
@@ -80,7 +83,7 @@ class Runner:
         """
         # Sorted, so that neighbours share their first layers.
         distinct, index_of = np.unique(np.asarray(masks, np.float32), axis=0, return_inverse=True)
-        lengths = [len(pair) for pair in self.classifier.tokenizer.encode(data.pairs)]
+        lengths = self._lengths(data.pairs)
         blocks = [slice(start, start + BLOCK) for start in range(0, len(distinct), BLOCK)]
         parts = [(rows, block) for rows in batches_by_length(lengths, BATCH_TOKENS) for block in blocks]
         out = np.empty((len(distinct), len(data), len(self.classifier.config.labels)), np.float32)
@@ -100,6 +103,18 @@ class Runner:
             pool.shutdown(wait=False, cancel_futures=True)  # a part takes seconds: do not wait if stopped
             torch.set_num_threads(cores)  # the pool's threads changed the default for new threads
         return out[index_of.ravel()]
+
+    def _lengths(self, pairs: Pairs) -> list[int]:
+        """Return how many tokens each pair has; of many pairs, with a stage of the progress."""
+        if len(pairs) > PORTION:
+            self.progress.start("tokens", len(pairs))
+        lengths = list[int]()
+        for start in range(0, len(pairs), PORTION):
+            encoded = self.classifier.tokenizer.encode(pairs[start : start + PORTION])
+            lengths += [len(pair) for pair in encoded]
+            if len(pairs) > PORTION:
+                self.progress.advance(len(encoded))
+        return lengths
 
     def evaluation(self, data: Judged, logits: Floats32) -> Evaluation:
         """Return the evaluation of one mask's logits (n, grades)."""

@@ -93,9 +93,11 @@ def _sharing_interval(study: Study, by_query: Floats) -> Interval:
             near = NEAR * matrix[upper].mean()
             np.fill_diagonal(matrix, np.inf)
             shares.append((matrix.min(1) < near).mean())
+            study.progress.advance()
         return {"sharing": np.array(shares)}
 
     counts = resample(len(by_query), study.effort.resamples, study.seed)
+    study.progress.start("interval of the shared patterns", len(counts) + len(by_query))
     if len(by_query) < MIN_QUERIES:
         return Interval(float(sharing(counts[:1])["sharing"][0]), np.nan, np.nan)
     drawn = draws(sharing, counts)["sharing"]

@@ -1,7 +1,7 @@
 """Effects of masks with intervals and tests, on the bootstrap of headroom.models.quality.bootstrap."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from headroom.models.quality.bootstrap import (
     standard_errors,
 )
 from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.metrics import Measures
 from headroom.models.study.runner import Matrix
 from headroom.models.study.study import Study
 
@@ -75,6 +76,12 @@ class Resamples:
             return None
         reach = float(norm.ppf(1 - level) + norm.ppf(POWER)) * change.error / margin
         return math.ceil(self.queries * max(reach**2, MIN_TESTED / self.ranked))
+
+    def queries_needed_for(
+        self, changes: Mapping[str, Estimate], metrics: Sequence[str], margin: float, level: float
+    ) -> int | None:
+        """Return how many queries the metric needs that needs most; None if that is not known of one."""
+        return largest([self.queries_needed(changes[name], margin, level) for name in metrics])
 
 
 def metrics_of(evaluation: Evaluation) -> dict[str, float]:
@@ -150,16 +157,25 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
     harm = np.array([max(delta[name].p_above(-study.margin) for name in measures.judged) for delta in deltas])
     study.progress.start(f"p-values of {what}", PERMUTATIONS * len(masks))
     swapped = swap_p(whole, masked, seed=study.seed, done=study.progress.advance)
-    surest = swapped.argmin(axis=1)
-    falls = [delta[measures.names[index]].value < 0 for delta, index in zip(deltas, surest, strict=True)]
-    p_change = np.concatenate([adjusted_p(family) for family in np.split(swapped, families)]).tolist()
-    p_non_inferior = np.concatenate([holm(family) for family in np.split(harm, families)]).tolist()
+    falls = [_falls(measures, *of_mask) for of_mask in zip(deltas, swapped, strict=True)]
+    p_change = _by_family(adjusted_p, swapped, families)
+    p_non_inferior = _by_family(holm, harm, families)
     level = LEVEL * families / len(masks)  # of Holm's first step
-    needed = [
-        largest([resamples.queries_needed(delta[name], study.margin, level) for name in measures.judged])
-        for delta in deltas
-    ]
+    needed = [resamples.queries_needed_for(delta, measures.judged, study.margin, level) for delta in deltas]
     return list(map(Effect, values, deltas, relatives, p_change, falls, p_non_inferior, needed))
+
+
+def _by_family(adjust: Callable[[Floats], Floats], p: Floats, families: int) -> list[float]:
+    """Return the p-values adjusted within each of as many families of equally many masks."""
+    adjusted: list[float] = np.concatenate([adjust(family) for family in np.split(p, families)]).tolist()
+    return adjusted
+
+
+def _falls(measures: Measures, changes: Mapping[str, Estimate], p: Floats) -> bool:
+    """Return whether the metric that changes most surely falls; of several the main one. p: (metrics,)."""
+    of_metrics = dict(zip(measures.names, p.tolist(), strict=True))
+    surest = min(measures.names, key=lambda name: (of_metrics[name], name != measures.main))
+    return changes[surest].value < 0
 
 
 def largest(counts: Sequence[int | None]) -> int | None:

@@ -80,12 +80,16 @@ def run(study: Study) -> Result:
     )
     findings = [_finding(claim, [scores[role] for role in roles]) for claim, roles in CLAIMS]
     if published:
-        share = study.measures.share
-        relative, random, p = _causal_cells(causal[name], share)
-        ours = f"{NAMES[share]} {relative}; random {random} (median; p {p})"
-        claim = f"{name} off cost quality"
-        findings.append(Finding(claim, "−52 % relative accuracy, against 0 % for five random heads", ours))
+        findings.append(_causal_finding(name, causal[name], study.measures.share))
     return Result("roles", json, verdict, sections, picture, tuple(findings))
+
+
+def _causal_finding(name: str, comparison: Mapping[str, Any], metric: str) -> Finding:
+    """Return the published claim that a set of heads matters beside our numbers."""
+    relative, random, p = _causal_cells(comparison, metric)
+    ours = f"{NAMES[metric]} {relative}; random {random} (median; p {p})"
+    published = "−52 % relative accuracy, against 0 % for five random heads"
+    return Finding(f"{name} off cost quality", published, ours)
 
 
 def _leading(by_role: Mapping[str, list[Json]]) -> Table:
@@ -219,7 +223,7 @@ def _finding(claim: str, scores: list[RoleScores]) -> Finding:
     if not scores:
         missing = "" if has_jieba() else ", or it takes jieba, which is not installed"
         return Finding(claim, "yes", f"no pair has words that could show it{missing}")
-    holding = [one.excess[index] for one in scores for index in np.flatnonzero(one.holds)]
+    holding = [one.excess[index] for one in scores for index in np.flatnonzero(one.holds).tolist()]
     if not holding:
         return Finding(claim, "yes", "no head is shown to")
     top = max(holding, key=lambda excess: excess.value)

@@ -17,12 +17,14 @@ from headroom import Classifier, HeadMask, ModelError
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.study import kinds, pairs, report_files
 from headroom.models.study.pairs import Judged, read_for
+from headroom.models.study.roles import report as roles
 from headroom.models.study.runner import Runner
 from headroom.models.study.search.networks import Networks
 from headroom.models.study.study import QUICK, Study
 from tests.checkpoints import load, random_model, random_pairs, write_vocabulary
 from tests.models.study.data import drawn, reported
 from tests.prompt import Run
+from tests.service.page.browsing import PATIENCE_S
 from tests.service.page.seeding import served
 
 LAYERS = 4
@@ -149,18 +151,26 @@ def test_from_judgments_to_a_smaller_model_that_serves_the_same_order(
     titles = [title for _, title in some_pairs(0, 1)[:8]]
     expected = load(shop / "model").score([("lamp", title) for title in titles]).raw_score
     with served(small) as url:
-        answer = httpx.post(f"{url}/v1/score", json={"query": "lamp", "titles": titles}).raise_for_status()
+        answer = httpx.post(
+            f"{url}/v1/score", json={"query": "lamp", "titles": titles}, timeout=PATIENCE_S
+        ).raise_for_status()
     results = sorted(answer.json()["results"], key=lambda result: result["index"])
     assert [result["raw_score"] for result in results] == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["roles", "similarity"])
-def test_the_other_kinds_judge_by_the_order_too(shop: Path, tmp_path: Path, kind: str) -> None:
+def test_the_other_kinds_judge_by_the_order_too_and_english_needs_no_jieba(
+    shop: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roles, "has_jieba", lambda: False)
     asked = study(shop, tmp_path)
     result = kinds.run(kind, asked)
     assert drawn(result)
     report_files.write(asked, result)
-    assert not GRADED_WORDS.search((tmp_path / "report.md").read_text(encoding="utf-8"))
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert not GRADED_WORDS.search(text)
+    assert ("it takes jieba, which is not installed" in text) == (kind == "roles")
+    assert re.search(r"\d % \(\d+ to \d+\) of the heads have another", text) or kind == "roles"
 
 
 def test_a_search_by_time_goes_by_how_far_scores_move(shop: Path, tmp_path: Path) -> None:
