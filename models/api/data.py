@@ -27,14 +27,15 @@ def source_of(data: Data, columns: Columns, param: str = "data") -> Path | Rows:
         return Path(data)
     names = (columns.query, columns.title, columns.grade)
     if hasattr(data, "columns"):
-        present = [str(name) for name in data.columns]
+        table: Any = data
+        present = [str(name) for name in table.columns]
         for argument, name in zip(("query", "title", "grade"), names, strict=True):
             if name not in present:
                 raise ModelError(
                     f"{param} has no column {name!r}; found {', '.join(map(repr, present[:10])) or 'none'}; "
                     f"name yours, as in {argument}='…'"
                 )
-        lists = [data[name].to_list() for name in names]
+        lists = [table[name].to_list() for name in names]
         return Rows(param, [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)])
     rows = []
     for index, item in enumerate(data):

@@ -237,7 +237,9 @@ def _study(
     more: Mapping[str, Any] = {},
 ) -> StudyResult:
     """Read the data and ask. more: further fields of `Study`."""
-    columns = Columns(*(options.get(name, name) for name in ("query", "title", "grade")))
+    columns = Columns(
+        options.get("query", "query"), options.get("title", "title"), options.get("grade", "grade")
+    )
     seed = options.get("seed", 0)
     out = options.get("out")
     directory = None if out is None else Path(out)
