@@ -16,6 +16,7 @@ from headroom import Classifier, HeadMask
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.device import one_thread
 from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.labelled import read_labelled
 from headroom.models.study.pairs import Judged
 from headroom.models.study.statistics import Loss, Resamples, loss_by_metric
@@ -102,7 +103,7 @@ def losses(servables: Mapping[str, Servable], judged: Judged) -> dict[str, dict[
 
     def evaluation(servable: Servable) -> Evaluation:
         clf, mask = servable
-        return Evaluation.of(judged.labelled, clf.score(judged.pairs, mask))
+        return evaluation_of(judged.labelled, clf.score(judged.pairs, mask))
 
     resamples = Resamples(evaluation(servables[INTACT]), RESAMPLES, seed=0)
     return {

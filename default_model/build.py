@@ -40,7 +40,7 @@ from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
 from headroom.models.learner import Learner
 from headroom.models.quality.calibration import fit_grades
-from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.training.loop import Progress, Schedule, logits_of, ordinal_loss, train
 
 
@@ -166,7 +166,7 @@ def product_metrics(
     """Return the metrics on the products among these pairs."""
     products = [rows[index] for index in source_groups(rows)["products"]]
     shares = probabilities(products)
-    return Evaluation(products, shares, shares @ np.arange(shares.shape[1])).metrics()
+    return GradedEvaluation(products, shares, shares @ np.arange(shares.shape[1])).metrics()
 
 
 def tuned(

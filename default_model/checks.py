@@ -25,7 +25,7 @@ from default_model.mixture import Judged, read_judged, source_groups
 from default_model.typed import nonsense
 from headroom.models.classifier import Classifier
 from headroom.models.quality.comparison import Side, compare_sides
-from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.graded import GradedEvaluation
 
 Floats = NDArray[np.float64]
 Grade = Callable[[Sequence[tuple[str, str]]], Floats]
@@ -107,7 +107,7 @@ def ranking_answers(
     for name, indices in source_groups(judged).items():
         rows = [judged[index] for index in indices]
         shares = probabilities[indices]
-        evaluation = Evaluation(rows, shares, shares @ np.arange(shares.shape[1]))
+        evaluation = GradedEvaluation(rows, shares, shares @ np.arange(shares.shape[1]))
         found = compare_sides([Side("model", "model", "full", "none", evaluation)], rows, resamples=resamples)
         own = found["sides"][0]["metrics"]
         for baseline, of_baseline in found["baselines"].items():

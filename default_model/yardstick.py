@@ -30,6 +30,7 @@ from default_model.multilingual import has_order, read_lists
 from headroom.models.classifier import Classifier
 from headroom.models.quality.bootstrap import Interval, resample
 from headroom.models.quality.evaluation import Evaluation, changes_of
+from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.lexical import Scorer, idf_overlap
 
@@ -166,10 +167,10 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def evaluation_of(pairs: Sequence[LabelledPair], probabilities: Probabilities) -> Evaluation:
+def evaluation_of(pairs: Sequence[LabelledPair], probabilities: Probabilities) -> GradedEvaluation:
     """Return the evaluation of a model on pairs, which it ranks by their expected grades."""
     shares = probabilities(pairs)
-    return Evaluation(pairs, shares, shares @ np.arange(shares.shape[1]))
+    return GradedEvaluation(pairs, shares, shares @ np.arange(shares.shape[1]))
 
 
 def standing(measure: Measure, probabilities: Probabilities) -> Standing:
@@ -177,8 +178,7 @@ def standing(measure: Measure, probabilities: Probabilities) -> Standing:
     evaluation = evaluation_of(measure.pairs, probabilities)
     scorer = measure.baseline
     ranking = np.array([scorer(pair.query, pair.title) for pair in measure.pairs])
-    level = np.full_like(evaluation.probabilities, 1 / evaluation.grades)
-    overlap = Evaluation(measure.pairs, level, ranking)
+    overlap = Evaluation(measure.pairs, ranking, evaluation.relevant)
     counts = resample(evaluation.clusters, RESAMPLES, 0)
     own = evaluation.draws(counts)
     of_overlap = overlap.draws(counts)

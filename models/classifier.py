@@ -1,89 +1,43 @@
 """The classifier: a checkpoint that scores query–title pairs under head masks."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Self, cast, overload
 
 import numpy as np
 
+from headroom.models.arrays import Floats32
+from headroom.models.attention import Attention
 from headroom.models.batch import Beginning, batches_by_length, in_halves, pack
-from headroom.models.checkpoint.chunks import Chunk, LongTitles, Overflow, best_chunks, encode_chunks
+from headroom.models.checkpoint.chunks import LongTitles, Overflow, best_chunks, encode_chunks
 from headroom.models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from headroom.models.checkpoint.files import digest_of, read_head_study, read_quality
 from headroom.models.checkpoint.hub import Origin, locate, name_of, origin_of
 from headroom.models.checkpoint.tensors import read_tensors
-from headroom.models.checkpoint.tokenizer import EncodedPair, Pairs, PairTokenizer, load_tokenizer
+from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
 from headroom.models.device import resolve_device, resolve_dtype
-from headroom.models.errors import ModelError
+from headroom.models.errors import InvalidMask, ModelError
 from headroom.models.files import Json
-from headroom.models.masks.head_mask import HeadMask, RowMasks, by_structure, check_fits, keys_of, rows_of
+from headroom.models.masks.head_mask import (
+    HeadMask,
+    RowMasks,
+    by_structure,
+    check_fits,
+    heads_of,
+    keys_of,
+    rows_of,
+)
 from headroom.models.network import Network
 from headroom.models.networks import build
+from headroom.models.scores import Scores, sigmoid
 
-Masks = HeadMask | Sequence[HeadMask | None] | None
+MaskForm = HeadMask | str | Mapping[str, object]
+"""A mask: a `HeadMask`, a spec such as `6-11.*` or `@pruned20`, or a JSON form: `{"off": [[2, 3]]}`."""
+
+Masks = MaskForm | Sequence[MaskForm | None] | None
 """One mask for all pairs; or one mask or None per pair; or None, which keeps all heads."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """Relevance of n pairs. Grades count from 0, the least relevant.
-
-    logits, probabilities: (n, grades) float32. expected_grade: (n,) float32, Σ grade·probability.
-    grade: (n,) int64, the most probable one. score: (n,) float32 in [0, 1], expected_grade / (grades − 1).
-    raw_score: (n,) float64, the log-odds of score: log(score / (1 − score)). It ranks titles, because it
-        tells apart those whose score rounds to 1 or 0.
-    A one-label cross-encoder has one column: probabilities, expected_grade and score are its sigmoid, and
-    grade is that rounded. If the checkpoint asks for raw scores (`ModelConfig.score_activation` is identity),
-    its score is the logit instead, which may be any number. Its raw_score is the logit either way.
-    chunks: with `overflow="chunks"`, the chunk that each pair's scores are of; None for a title that fits.
-    """
-
-    logits: np.ndarray
-    probabilities: np.ndarray
-    expected_grade: np.ndarray
-    grade: np.ndarray
-    score: np.ndarray
-    raw_score: np.ndarray
-    chunks: tuple[Chunk | None, ...] | None = None
-
-    @classmethod
-    @np.errstate(invalid="ignore")  # logits may be NaN or infinite
-    def from_logits(
-        cls,
-        logits: np.ndarray,
-        temperature: float = 1.0,
-        activation: str = "sigmoid",
-        bias: Sequence[float] = (0.0,),
-    ) -> Self:
-        """Return the scores of logits, (n, grades) float32, least relevant grade first.
-
-        activation: of a one-label model's score, sigmoid or identity. temperature, bias: the calibrated
-        logits are logits / temperature + bias; in float64, so that no two logits become equal.
-        """
-        scaled = logits.astype(np.float64) / temperature + np.array(bias)
-        if logits.shape[1] == 1:
-            relevance = sigmoid(scaled[:, 0]).astype(np.float32)
-            score = scaled[:, 0].astype(np.float32) if activation == "identity" else relevance
-            grade = np.rint(relevance).astype(np.int64)
-            return cls(logits, relevance[:, None], relevance, grade, score, scaled[:, 0])
-        # log(s / (1 − s)) of the score s: both shares are summed in logarithms, so that none rounds to 0 or 1
-        above = np.log(np.arange(1, logits.shape[1]))
-        relevant = scaled[:, 1:] + above
-        irrelevant = scaled[:, :-1] + above[::-1]
-        raw_score = np.logaddexp.reduce(relevant, axis=1) - np.logaddexp.reduce(irrelevant, axis=1)
-        scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))  # an infinite logit makes its row NaN
-        probabilities = scaled / scaled.sum(axis=1, keepdims=True)
-        expected = probabilities @ np.arange(logits.shape[1])
-        return cls(
-            logits,
-            probabilities.astype(np.float32),
-            expected.astype(np.float32),
-            probabilities.argmax(axis=1),
-            (expected / (logits.shape[1] - 1)).astype(np.float32),
-            raw_score,
-        )
 
 
 @dataclass(eq=False, repr=False)
@@ -91,7 +45,10 @@ class Classifier:
     """A query–title classifier on one device.
 
     >>> clf = Classifier.load()
-    >>> clf.score([("angle bracket", "Simpson 12-Gauge Angle")]).expected_grade
+    >>> clf
+    Classifier headroom-default (12 layers of 12 heads, 5 grades, ...)
+    >>> clf.score("angle bracket", ["Simpson 12-Gauge Angle"])[0].label
+    'exact'
     """
 
     name: str
@@ -171,33 +128,90 @@ class Classifier:
         """Return the mask that keeps every head of this model."""
         return HeadMask.none(self.num_layers, self.num_heads)
 
+    def mask(self, form: MaskForm) -> HeadMask:
+        """Return the mask of a spec (`@name`: a stored mask of this model) or of a JSON form.
+
+        Raises InvalidMask, in one sentence, for a wrong form or a mask for a model of another shape.
+
+        >>> clf.mask("6-11.*").heads_on
+        72
+        """
+        mask = form if isinstance(form, HeadMask) else self.config.parse_mask(form, self.stored_masks)
+        check_fits(mask, self.num_layers, self.num_heads, self.config.intermediate_size)
+        return mask
+
+    @overload
     def score(
         self,
-        pairs: Pairs,
+        pairs: str,
+        titles: Iterable[str],
+        head_mask: Masks = None,
+        *,
+        overflow: Overflow = "truncate",
+        batch_tokens: int = 4096,
+        instruction: str | None = None,
+    ) -> Scores: ...
+
+    @overload
+    def score(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        head_mask: Masks = None,
+        *,
+        overflow: Overflow = "truncate",
+        batch_tokens: int = 4096,
+        instruction: str | None = None,
+    ) -> Scores: ...
+
+    def score(  # type: ignore[misc]  # for pairs, head_mask may stand second
+        self,
+        pairs: str | Iterable[tuple[str, str]],
+        titles: Iterable[str] | Masks = None,
         head_mask: Masks = None,
         *,
         overflow: Overflow = "truncate",
         batch_tokens: int = 4096,
         instruction: str | None = None,
     ) -> Scores:
-        """Score (query, title) pairs. The result's rows are in the order of the pairs.
+        """Score a query's titles, or (query, title) pairs. The result's rows are in their order.
 
-        head_mask: one mask for all, or one per pair, or None. batch_tokens: the largest number of tokens
-        per forward pass. overflow: of a title that does not fit into the window, "truncate" scores the
+        pairs: the query, or the pairs. titles: of the query; for pairs, head_mask may stand in its place.
+        head_mask: a `HeadMask`, a spec (`6-11.*`, `@pruned20`) or a JSON form, for all pairs; or a list of
+        these or None, one per pair; None keeps all heads. batch_tokens: the largest number of tokens per
+        forward pass. overflow: of a title that does not fit into the window, "truncate" scores the
         beginning; "chunks" scores all of it in overlapping chunks, of which the best one's scores count.
         instruction: of a model whose prompt has one, in place of its own.
-        Raises InvalidMask for a mask of another shape, ModelError for unreadable text.
+        Raises InvalidMask for a wrong mask or one of another shape, ModelError for what is not text, or a
+        number of masks that is not that of the pairs.
+
+        >>> scores = clf.score("angle bracket", ["Simpson 12-Gauge Angle", "wood deck screws"])
+        >>> scores.probabilities.shape
+        (2, 5)
+        >>> pairs = [("angle bracket", "Simpson 12-Gauge Angle"), ("usb cable", "a red towel")]
+        >>> clf.score(pairs, head_mask="@pruned20")[1].label
+        'irrelevant'
+        >>> clf.score(pairs, head_mask=["6-11.*", None]).score.round(1)
+        array([0.5, 0. ], dtype=float32)
         """
-        masks = None if head_mask is None else self._masks(head_mask, len(pairs))
+        if isinstance(pairs, str):
+            texts = _titles_of(pairs, titles)
+        else:
+            texts = _checked(pairs)
+            if titles is not None and head_mask is not None:
+                raise ModelError("titles: pairs hold their titles; give one query and its titles, or pairs")
+            head_mask = head_mask if titles is None else cast(Masks, titles)
+        masks = None if head_mask is None else self._masks(head_mask, len(texts))
         tokenizer = self.tokenizer.instructed(instruction) if instruction else self.tokenizer
         if overflow == "truncate":
-            return self.scores(self.logits(tokenizer.encode(pairs), masks, batch_tokens))
-        chunked = encode_chunks(tokenizer, pairs, LongTitles(overflow))
+            scores = self.scores(self.logits(tokenizer.encode(texts), masks, batch_tokens))
+            return replace(scores, pairs=tuple(texts), labels=self.grades)
+        chunked = encode_chunks(tokenizer, texts, LongTitles(overflow))
         if masks is not None:
             masks = [mask for mask, pair in zip(masks, chunked, strict=True) for _ in pair.rows]
         logits = self.logits([row for pair in chunked for row in pair.rows], masks, batch_tokens)
         best, chunks = best_chunks(self.scores(logits).raw_score.tolist(), chunked)
-        return replace(self.scores(logits[best]), chunks=tuple(chunks))
+        scores = self.scores(logits[best])
+        return replace(scores, chunks=tuple(chunks), pairs=tuple(texts), labels=self.grades)
 
     def logits(
         self, pairs: Sequence[EncodedPair], masks: Sequence[HeadMask] | None, batch_tokens: int
@@ -281,9 +295,37 @@ class Classifier:
         return sigmoid(scores) if self.config.score_activation == "identity" else scores
 
     def attention(
+        self,
+        query: str,
+        title: str,
+        heads: str | Sequence[tuple[int, int]] = "*.*",
+        head_mask: MaskForm | None = None,
+    ) -> Attention:
+        """Return what some heads attend to in a pair.
+
+        heads: a list such as `2.3,4.*`, or pairs (layer, head). head_mask: what is switched off meanwhile.
+        Raises InvalidMask for heads that the model does not have, and for a wrong mask.
+
+        >>> clf.attention("angle bracket", "Simpson 12-Gauge Angle", heads="2.3,4.0-2").heads
+        ((2, 3), (4, 0), (4, 1), (4, 2))
+        """
+        (texts,) = _titles_of(query, [title])
+        if not isinstance(heads, str):
+            heads = ",".join(f"{layer}.{head}" for layer, head in heads)
+        try:
+            chosen = heads_of(heads, self.num_layers, self.num_heads)
+        except InvalidMask as error:
+            raise InvalidMask(f"heads: {error}") from None
+        mask = None if head_mask is None else self.named_mask("head_mask", head_mask)
+        (pair,) = self.tokenizer.encode([texts])
+        segments = (0,) * pair.title_start + (1,) * (len(pair) - pair.title_start)
+        tokens = tuple(self.tokenizer.tokens(pair))
+        return Attention(query, title, tokens, segments, chosen, self.attention_maps(pair, chosen, mask))
+
+    def attention_maps(
         self, pair: EncodedPair, heads: Sequence[tuple[int, int]], head_mask: HeadMask | None = None
-    ) -> np.ndarray:
-        """Return what some heads (layer, head), at least one, attend to in a pair of n tokens.
+    ) -> Floats32:
+        """Return what some heads (layer, head), at least one, attend to in an encoded pair of n tokens.
 
         Returns (len(heads), n, n) float32; a row sums to 1, or to the head's weight under the mask.
         """
@@ -291,20 +333,66 @@ class Classifier:
         batch = pack([pair], device=network.device, deterministic=network.deterministic)
         return network.attention_maps(batch, heads, None if head_mask is None else RowMasks.of(head_mask))
 
-    def _masks(self, head_mask: HeadMask | Sequence[HeadMask | None], count: int) -> list[HeadMask]:
-        """Return the mask of each pair; they fit the model."""
-        all_heads = self.all_heads
-        given = [head_mask] * count if isinstance(head_mask, HeadMask) else head_mask
-        masks = [all_heads if mask is None else mask for mask in given]
-        if len(masks) != count:
-            raise ModelError(f"head_mask: {len(masks)} masks for {count} pairs; give one, or one per pair")
-        for mask in masks:
-            check_fits(mask, self.num_layers, self.num_heads, self.config.intermediate_size)
+    def _masks(self, head_mask: MaskForm | Sequence[MaskForm | None], count: int) -> list[HeadMask]:
+        """Return the mask of each pair; they fit the model. Equal ones are one object, and read once."""
+        if isinstance(head_mask, HeadMask | str | Mapping) or not isinstance(head_mask, Sequence):
+            return [self.named_mask("head_mask", head_mask)] * count
+        if len(head_mask) != count:
+            given = f"{len(head_mask)} {'mask' if len(head_mask) == 1 else 'masks'}"
+            pairs = f"{count} {'pair' if count == 1 else 'pairs'}"
+            raise ModelError(f"head_mask: {given} for {pairs}; give one, or one per pair")
+        of_form: dict[Hashable, HeadMask] = {None: self.all_heads}
+        equal = {self.all_heads: self.all_heads}
+        masks = []
+        for index, form in enumerate(head_mask):
+            key: Hashable = form
+            if not isinstance(form, str | None):
+                key = id(form) if isinstance(form, HeadMask) else repr(form)
+            if key not in of_form and form is not None:
+                mask = self.named_mask(f"head_mask[{index}]", form)
+                of_form[key] = equal.setdefault(mask, mask)
+            masks.append(of_form[key])
         return masks
 
+    def named_mask(self, param: str, form: MaskForm) -> HeadMask:
+        """Return the mask of a form, as `mask` does; InvalidMask names the parameter."""
+        try:
+            return self.mask(form)
+        except InvalidMask as error:
+            raise InvalidMask(f"{param}: {error}") from None
 
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    """Return 1 / (1 + e^−x), without overflow for any finite x."""
-    small = np.exp(-np.abs(x))
-    values: np.ndarray = np.where(x >= 0, 1, small) / (1 + small)
-    return values
+    def __repr__(self) -> str:
+        config = self.config
+        kind = f"{len(config.labels)} grades" if config.is_graded else "one label"
+        network = self.network
+        shape = f"{self.num_layers} layers of {self.num_heads} heads"
+        return f"Classifier {self.name} ({shape}, {kind}, {network.device}, {network.number_format})"
+
+
+def _titles_of(query: str, titles: object) -> list[tuple[str, str]]:
+    """Return a query with each of its titles. Raises ModelError for anything else."""
+    wanted = "give a list, as in score(query, [title, …])"
+    if titles is None:
+        raise ModelError(f"titles: {query[:40]!r} is a query without titles; {wanted}")
+    if isinstance(titles, str | Mapping | HeadMask) or not isinstance(titles, Iterable):
+        kind = "one string" if isinstance(titles, str) else f"a {type(titles).__name__}"
+        raise ModelError(f"titles: {kind}; {wanted}")
+    texts = [(query, title) for title in titles]
+    for index, (_, title) in enumerate(texts):
+        if not isinstance(title, str):
+            raise ModelError(f"titles[{index}]: {title!r} is not text")
+    return texts
+
+
+def _checked(pairs: Iterable[object]) -> list[tuple[str, str]]:
+    """Return (query, title) pairs as tuples. Raises ModelError for anything else."""
+    texts: list[tuple[str, str]] = []
+    for index, pair in enumerate(pairs):
+        try:
+            query, title = pair  # type: ignore[misc]  # what it is is asked here
+        except (TypeError, ValueError):
+            query = title = None
+        if isinstance(pair, str) or not isinstance(query, str) or not isinstance(title, str):
+            raise ModelError(f"pairs[{index}]: {pair!r:.60} is not a pair of texts (query, title)")
+        texts.append((query, title))
+    return texts

@@ -16,7 +16,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # MkDocs loads a hook by its path
 
-from website import commands, interface  # noqa: E402
+from website import commands, interface, notebook  # noqa: E402
 
 RENAMED = {
     "README.md": "index.md",
@@ -24,6 +24,7 @@ RENAMED = {
     "SECURITY.md": "security.md",
     "deploy/README.md": "deploy.md",
     "docs/decisions": "decisions/index.md",
+    "docs/notebooks/prune_and_prove.ipynb": "notebooks/prune_and_prove.md",
 }
 """The place on the site of what is not a file of docs/, by its path in the repository."""
 
@@ -57,6 +58,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(add("http-shapes.md", content=interface.shapes_page(document)))
     files.append(add("openapi.json", content=interface.as_json(document)))
     files.append(add("decisions/index.md", content=_decisions()))
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        files.append(add(_place(path), content=_rewritten(notebook.page(path), path)))
     for source in ("website/style.css", "website/iframe-worker.js", "service/page/icon.svg"):
         files.append(add(f"assets/{posixpath.basename(source)}", abs_src_path=str(ROOT / source)))
     for path in _linked_files():

@@ -14,11 +14,12 @@ from headroom.models.checkpoint.config import ModelConfig, read_config
 from headroom.models.checkpoint.files import check_empty, new_directory
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
-from headroom.models.commands.terminal import ends_at_once, scored, table, warn
 from headroom.models.files import Json
 from headroom.models.numbers import fixed, number
 from headroom.models.quality.bootstrap import NO_INTERVAL
 from headroom.models.quality.labelled import Columns, LabelledPair
+from headroom.models.quality.scoring import scored
+from headroom.models.terminal import ends_at_once, table, warn
 
 if TYPE_CHECKING:
     from headroom import Classifier
@@ -47,6 +48,8 @@ def command(
     title_column: options.TitleColumn = "title",
     grade_column: options.GradeColumn = "grade",
     delimiter: options.Delimiter = ",",
+    queries: options.Queries = None,
+    titles: options.Titles = None,
     relevant: Relevant = None,
     resamples: options.Resamples = 2000,
     device: options.Device = "auto",
@@ -63,7 +66,7 @@ def command(
     check_empty(out)
     source = locate(model)
     config = read_config(source)
-    columns = Columns(query_column, title_column, grade_column, delimiter)
+    columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
     pairs, lowest = read_pairs(data, config, columns, relevant)
 
     from headroom import Classifier  # imports torch, so it comes after the checks that do not need it

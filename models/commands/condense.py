@@ -12,12 +12,12 @@ from typing import Annotated
 import typer
 
 from headroom.models.commands import options
-from headroom.models.commands.terminal import counted, table, warn
 from headroom.models.condense.search import Method, Task, largest_cost
 from headroom.models.errors import ModelError, reading_problem
 from headroom.models.files import read_bytes
 from headroom.models.quality.labelled import read_pairs
 from headroom.models.rows import format_of
+from headroom.models.terminal import counted, table, warn
 
 Titles = Annotated[
     str, typer.Option(help="The candidates: a file of titles, one per line (-: standard input), or of pairs.")

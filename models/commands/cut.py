@@ -13,11 +13,12 @@ from headroom import ModelError
 from headroom.models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
-from headroom.models.commands.terminal import scored, table
 from headroom.models.files import Json
 from headroom.models.numbers import percent
 from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL
 from headroom.models.quality.labelled import Columns, LabelledPair, query_key
+from headroom.models.quality.scoring import scored
+from headroom.models.terminal import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,7 @@ class Wanted:
         """Return whether a cut is asked for. Raises BadParameter for options that do not go together."""
         if self.precision is not None and self.threshold is not None:
             raise typer.BadParameter("give one of --precision and --threshold", param_hint="--threshold")
-        is_cut = self.precision is not None or self.threshold is not None
-        if self.relevant is not None and not is_cut:
-            raise typer.BadParameter("it needs --precision or --threshold", param_hint="--relevant")
-        return is_cut
+        return self.precision is not None or self.threshold is not None
 
 
 def measure(

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
 
-from headroom import ModelError
 from headroom.models.checkpoint.config import read_config, read_stored_masks
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import cut, options
-from headroom.models.commands.terminal import scored
 from headroom.models.files import Json
-from headroom.models.quality.labelled import Columns, read_labelled
+from headroom.models.quality.labelled import Columns
 
 if TYPE_CHECKING:
     from headroom import HeadMask
+    from headroom.models.api.evaluation import Evaluated
+    from headroom.models.checkpoint.config import ModelConfig
+    from headroom.models.quality.comparison import Side
 
 Models = Annotated[
     list[str] | None,
@@ -43,6 +45,16 @@ Variant = Annotated[
     ),
 ]
 
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The options that hold for all models: device, number format, and the lowest relevant grade."""
+
+    device: str
+    dtype: str
+    relevant: int | None
+
+
 _INDENT = orjson.OPT_INDENT_2
 
 
@@ -56,21 +68,25 @@ def command(
     title_column: options.TitleColumn = "title",
     grade_column: options.GradeColumn = "grade",
     delimiter: options.Delimiter = ",",
+    queries: options.Queries = None,
+    titles: options.Titles = None,
     precision: Precision = None,
     threshold: Threshold = None,
     relevant: options.Relevant = None,
+    margin: options.Margin = 0.02,
     resamples: options.Resamples = 2000,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     out: Out = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure how well a model's grades agree with labelled pairs.
+    """Measure how well a model agrees with labelled pairs.
 
-    Prints accuracy, macro-F1, quadratic weighted kappa, NDCG@10, Spearman correlation within queries and
-    over all pairs, and calibration error, each with a 95 % interval (bootstrap over queries), compared with
-    word overlap and BM25. Several models and masks are compared with each other, paired. With --out, also
-    writes a report with each grade's calibration, confusion matrices and the worst queries.
+    Prints NDCG@10, MRR@10, MAP, recall@10, pair accuracy, and Spearman's correlation within queries and over
+    all pairs; of a model with grades also accuracy, macro-F1, quadratic weighted kappa and calibration error.
+    Each has a 95 % interval (bootstrap over queries), and word overlap and BM25 stand beside. Several models
+    and masks are compared with each other, paired, in the metrics that both have. With --out, also writes a
+    report with the worst queries, and of grades the calibration and confusion matrices.
 
     With --precision or --threshold, says instead what a cut at a score keeps: the `min_score` of requests.
 
@@ -80,7 +96,7 @@ def command(
     """
     models = model or []
     _check_options(models, mask, variant, config)
-    columns = Columns(query_column, title_column, grade_column, delimiter)
+    columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
     wanted = cut.Wanted(precision, threshold, relevant)
     if wanted.is_cut:
         _check_one_side(models, mask or [], variant, out)
@@ -88,37 +104,37 @@ def command(
         document = cut.measure(wanted, network, data, columns, resamples)
         print(orjson.dumps(document, option=_INDENT).decode() if as_json else cut.as_text(document))
         return
-    from headroom.models.quality.comparison import compare_sides
-
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # before the work, because it may fail
     if variant is None:
-        judged = grade(data, columns, models or [None], mask or [], device, dtype)
+        judged = judge(data, columns, models or [None], mask or [], Where(device, dtype, relevant))
     else:
         network = options.Network(next(iter(models), None), config, variant, None, device, dtype)
-        judged = options.sides(network, data, columns)
-    document = {
-        "schema": 1,
-        "model": judged.sides[0].model,
-        "data": str(data),
-        **compare_sides(judged.sides, judged.pairs, resamples=resamples),
-        "stages": judged.stages or None,
-    }
-    _show(document, judged.labels, out, as_json=as_json)
+        judged = options.sides(network, data, columns, relevant)
+
+    from headroom.models.api.evaluation import Evaluated
+
+    evaluated = Evaluated.of(
+        judged.sides,
+        judged.pairs,
+        judged.labels,
+        str(data),
+        resamples=resamples,
+        margin=margin,
+        stages=judged.stages,
+    )
+    _show(evaluated, out, as_json=as_json)
 
 
-def _show(document: Json, labels: Sequence[str], out: Path | None, *, as_json: bool) -> None:
+def _show(evaluated: Evaluated, out: Path | None, *, as_json: bool) -> None:
     """Print the results, and write the report if there is a directory for it."""
-    from headroom.models.commands import evaluate_report
-
-    if out is not None:
-        evaluate_report.write(out, document, labels)
+    report = None if out is None else evaluated.report(out)
     if as_json:
-        print(orjson.dumps(document, option=_INDENT).decode())
+        print(orjson.dumps(evaluated.content, option=_INDENT).decode())
         return
-    print(evaluate_report.as_text(document))
-    if out is not None:
-        print(out / "report.html")
+    print(evaluated)
+    if report is not None:
+        print(report)
 
 
 def _check_options(
@@ -147,54 +163,33 @@ def _check_one_side(
             raise typer.BadParameter(hint, param_hint=name)
 
 
-def grade(
-    data: Path, columns: Columns, paths: Sequence[str | None], values: list[str], device: str, dtype: str
+def judge(
+    data: Path, columns: Columns, paths: Sequence[str | None], values: list[str], where: Where
 ) -> options.Sides:
-    """Grade the pairs of a file by each model under each mask, laid on the variant `full`: the intact model.
+    """Judge each model under each mask, laid on the variant `full`: the intact model.
 
     values: the masks as they were written.
     """
     forms = {value: options.read_form(value) for value in ("none", *values)}
-    checked = [_labels_and_masks(path, forms) for path in paths]
-    labels = checked[0][0]
-    for others, _ in checked:
-        if len(others) != len(labels):
-            counts = f"{len(labels)} and {len(others)}"
-            raise ModelError(f"the models have {counts} grades; they must have as many")
-    pairs = read_labelled(data, grades=len(labels), labels=labels, columns=columns)
-    texts = [(pair.query, pair.title) for pair in pairs]
+    checked = [_config_and_masks(path, forms) for path in paths]
+    truth, labels = options.read_truth(data, [config for config, _ in checked], columns, where.relevant)
 
     from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
-    from headroom.models.quality.comparison import Side
-    from headroom.models.quality.evaluation import Evaluation
+    from headroom.models.api.evaluation import sides_of
 
     sides: list[Side] = []
     for path, (_, masks) in zip(paths, checked, strict=True):
-        clf = Classifier.load(path, device, dtype)
-        name = str(path) if clf.name in {side.model for side in sides} else clf.name
-        for value, mask in masks.items():
-            scores = scored(clf, texts, None if mask.is_none else mask)
-            title = name if len(paths) > 1 else "full"
-            title += "" if value == "none" else f" {value}"
-            sides.append(Side(title, name, "full", mask.spec, Evaluation.of(pairs, scores)))
-    return options.Sides(sides, pairs, labels, {})
+        clf = Classifier.load(path, where.device, where.dtype)
+        model = str(path) if clf.name in {side.model for side in sides} else clf.name
+        sides += sides_of(truth, clf, masks, model=model, is_alone=len(paths) == 1)
+    return options.Sides(sides, truth.pairs, labels, {})
 
 
-def _labels_and_masks(
+def _config_and_masks(
     path: str | None, forms: Mapping[str, str | Json]
-) -> tuple[tuple[str, ...], dict[str, HeadMask]]:
-    """Return a checkpoint's grades and the masks of these forms. Raises ModelError if it cannot have them."""
+) -> tuple[ModelConfig, dict[str, HeadMask]]:
+    """Return a checkpoint's config and the masks of these forms. Raises ModelError if it cannot have them."""
     directory = locate(path)
     config = read_config(directory)
-    check_graded(str(directory), config.is_graded)
     stored = read_stored_masks(directory, config)
-    return config.labels, {value: config.parse_mask(form, stored) for value, form in forms.items()}
-
-
-def check_graded(name: str, is_graded: bool) -> None:
-    """Raise ModelError if a model gives one score and no grades."""
-    if not is_graded:
-        raise ModelError(
-            f"{name} gives one score and no grades; evaluate needs a graded classifier, or --precision or "
-            "--threshold"
-        )
+    return config, {value: config.parse_mask(form, stored) for value, form in forms.items()}

@@ -7,7 +7,7 @@ sets `resolve` and `sides`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,16 +18,13 @@ from headroom import ModelError
 from headroom.models.errors import reading_problem
 from headroom.models.files import Json, read_text
 from headroom.models.masks.grammar import HOLDS
+from headroom.models.quality.labelled import HIGHEST_GRADE
 
 if TYPE_CHECKING:
     from headroom import Classifier, HeadMask
     from headroom.models.checkpoint.config import ModelConfig
-    from headroom.models.quality.comparison import Side
+    from headroom.models.quality.comparison import Side, Truth
     from headroom.models.quality.labelled import Columns, LabelledPair
-
-
-HIGHEST_GRADE = 100
-"""Of files that judge a one-label model with `--relevant`."""
 
 
 def one_character(value: str) -> str:
@@ -37,11 +34,25 @@ def one_character(value: str) -> str:
     return value
 
 
-Data = Annotated[Path, typer.Option(help="Labelled pairs: csv, tsv, jsonl or parquet of query,title,grade.")]
+Data = Annotated[
+    Path,
+    typer.Option(
+        help="Judged pairs: csv, tsv, jsonl or parquet of query,title,grade; or judgments of Quepid, the "
+        "Search Relevance Workbench, ESCI, BEIR or TREC (docs/models.md)."
+    ),
+]
 QueryColumn = Annotated[str, typer.Option(help="The column of the queries.")]
 TitleColumn = Annotated[str, typer.Option(help="The column of the titles.")]
 GradeColumn = Annotated[
     str, typer.Option(help="The column of the grades: numbers from 0, the labels' names, or ESCI's letters.")
+]
+Queries = Annotated[
+    str | None,
+    typer.Option(help="File with the texts of queries, if --data has ids, as TREC's qrels."),
+]
+Titles = Annotated[
+    str | None,
+    typer.Option(help="File with the texts of titles, if --data has ids, as of Quepid, ESCI and qrels."),
 ]
 Delimiter = Annotated[
     str, typer.Option(callback=one_character, help="The character between the cells of csv files.")
@@ -51,8 +62,14 @@ Relevant = Annotated[
     typer.Option(
         min=1,
         max=HIGHEST_GRADE,
-        help="The lowest grade that counts as relevant.  [default: the highest grade; 1 if the model has one "
-        "label]",
+        help="The lowest grade that counts as relevant, for MRR, MAP, recall and cuts.  [default: the "
+        "highest grade; 1 if the model has one label]",
+    ),
+]
+Margin = Annotated[
+    float,
+    typer.Option(
+        min=0.001, max=0.5, help="Fall of a metric that is accepted: says how many queries show it."
     ),
 ]
 NewDirectory = Annotated[Path, typer.Option(help="Directory to write; it must be empty or new.")]
@@ -91,10 +108,11 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A variant beside its baseline on labelled pairs. stages: how many pairs ended at each, of a cascade."""
+    """Networks on labelled pairs. labels: the grades, () if there are none. stages: how many pairs ended at
+    each, of a cascade."""
 
     sides: list[Side]
-    pairs: list[LabelledPair]
+    pairs: Sequence[LabelledPair]
     labels: tuple[str, ...]
     stages: dict[str, int]
 
@@ -102,8 +120,8 @@ class Sides:
 resolve: Callable[[Network], tuple[Classifier, HeadMask]]
 """Returns the classifier and the mask that the options name."""
 
-sides: Callable[[Network, Path, Columns], Sides]
-"""Grades the labelled pairs of a file by a variant and by what it is measured beside."""
+sides: Callable[[Network, Path, Columns, int | None], Sides]
+"""Judges a variant, and what it is measured beside, on the labelled pairs of a file with `--relevant`."""
 
 
 def read_form(value: str) -> str | Json:
@@ -126,10 +144,32 @@ def read_form(value: str) -> str | Json:
     return form
 
 
+def read_truth(
+    path: Path, configs: Sequence[ModelConfig], columns: Columns, relevant: int | None
+) -> tuple[Truth, tuple[str, ...]]:
+    """Return what `headroom.models.quality.reading.read_truth` does. relevant: the value of `--relevant`.
+
+    Raises BadParameter if the models have no such grade.
+    """
+    from headroom.models.quality.reading import read_truth, shared_labels
+
+    if labels := shared_labels(configs):
+        _lowest_relevant(labels, relevant)
+    return read_truth(path, configs, columns, relevant)
+
+
+def _lowest_relevant(labels: Sequence[str], relevant: int | None) -> int:
+    """Return the lowest grade that counts as relevant. Raises BadParameter if the model has no such grade."""
+    highest = len(labels) - 1
+    if relevant is not None and relevant > highest:
+        raise typer.BadParameter(f"the model's grades are 0 to {highest}", param_hint="--relevant")
+    return relevant or highest
+
+
 def read_judged(
     path: Path, config: ModelConfig, columns: Columns, relevant: int | None
 ) -> tuple[list[LabelledPair], int]:
-    """Return the pairs of a file and the lowest grade that counts as relevant.
+    """Return the pairs of a file, of which a share is relevant, and the lowest grade that counts as relevant.
 
     relevant: the value of `--relevant`. A one-label model's pairs have the grades 0 and 1, or with
     `--relevant` any from 0 to HIGHEST_GRADE. Raises ModelError as `read_labelled` does; BadParameter if the
@@ -140,8 +180,5 @@ def read_judged(
     if not config.is_graded:
         grades = 2 if relevant is None else HIGHEST_GRADE + 1
         return read_labelled(path, grades=grades, columns=columns), relevant or 1
-    highest = len(config.labels) - 1
-    if relevant is not None and relevant > highest:
-        raise typer.BadParameter(f"the model's grades are 0 to {highest}", param_hint="--relevant")
-    pairs = read_labelled(path, grades=len(config.labels), labels=config.labels, columns=columns)
-    return pairs, relevant or highest
+    lowest = _lowest_relevant(config.labels, relevant)
+    return read_labelled(path, grades=len(config.labels), labels=config.labels, columns=columns), lowest

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from headroom.models.checkpoint.config import read_config, read_stored_masks
-from headroom.models.checkpoint.files import bytes_of_weights, check_empty, new_directory
+from headroom.models.checkpoint.files import check_empty
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands.options import FORMS, AsJson, Model, NewDirectory, read_form
 
@@ -28,28 +28,17 @@ def command(
     weights = config.parse_mask(read_form(mask), read_stored_masks(source, config))
     config.check_head_left(weights)
 
-    from headroom.models.compress.prune import prune, transformers_refusal  # imports torch
+    from headroom.models.api.smaller import pruned  # imports torch
 
-    with new_directory(out) as draft:
-        pruned = prune(source, draft, weights)
-    sizes = {
-        "heads": [sum(map(len, c.kept_heads)) for c in (config, pruned)],
-        "units": [sum(c.widths) for c in (config, pruned)],
-        "layers": [c.num_layers for c in (config, pruned)],
-        "bytes": [bytes_of_weights(directory) for directory in (source, out)],
-    }
-    refusal = transformers_refusal(pruned)
-    if as_json:
-        document = {
-            "out": str(out),
-            "head_mask": {"id": weights.id, "spec": weights.spec},
-            **{name: {"before": old, "after": new} for name, (old, new) in sizes.items()},
-            "transformers": {"loads": refusal is None, "reason": refusal},
-        }
-        print(json.dumps(document))
+    smaller = pruned(source, config, weights, out)
+    if not as_json:
+        print(smaller)
         return
-    old, new = sizes.pop("bytes")
-    parts = [f"{n:,} of {o:,} {name}" for name, (o, n) in sizes.items() if name == "heads" or n != o]
-    print(f"{out}: {', '.join(parts)}, {new / 1e6:.1f} MB of {old / 1e6:.1f} MB")
-    if refusal is not None:
-        print(f"headroom loads it; transformers does not: {refusal}")
+    refusal = smaller.transformers
+    document = {
+        "out": str(out),
+        "head_mask": {"id": weights.id, "spec": weights.spec},
+        **{name: {"before": old, "after": new} for name, (old, new) in smaller.sizes.items()},
+        "transformers": {"loads": refusal is None, "reason": refusal},
+    }
+    print(json.dumps(document))

@@ -14,13 +14,15 @@ import typer
 from headroom.models.checkpoint.config import check_holds_floats, read_config
 from headroom.models.checkpoint.files import bytes_of_weights, check_empty, new_directory
 from headroom.models.checkpoint.hub import locate
-from headroom.models.commands.options import AsJson, Model, NewDirectory
-from headroom.models.commands.terminal import counted, ends_at_once, scored, table, warn
+from headroom.models.commands.options import AsJson, Model, NewDirectory, read_truth
 from headroom.models.files import Json
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import Interval
-from headroom.models.quality.labelled import read_labelled, read_pairs
+from headroom.models.quality.labelled import Columns, read_pairs
+from headroom.models.quality.metrics import GRADED, NAMES, RANKED
+from headroom.models.quality.scoring import scored
 from headroom.models.study.wording import speed_claim
+from headroom.models.terminal import counted, ends_at_once, table, warn
 
 if TYPE_CHECKING:
     from headroom import Classifier
@@ -35,9 +37,8 @@ ROUNDS = 7
 SAMPLE = Path(__file__).parent / "sample"
 """Links to files of data/sample, which are files in a wheel."""
 
-METRICS = ("qwk", "ndcg10", "accuracy")
 TOLERANCE = 0.005
-"""A loss of quadratic weighted kappa that the command warns of, if the interval shows that it is larger."""
+"""A loss of the main metric that the command warns of, if the interval shows that it is larger."""
 
 Data = Annotated[
     Path | None,
@@ -46,7 +47,8 @@ Data = Annotated[
 Test = Annotated[
     Path | None,
     typer.Option(
-        help="Graded pairs to measure the loss on.  [default, for five grades: data/sample/test.jsonl.gz]"
+        help="Judged pairs to measure the loss on.  [default, for five grades, or one label without "
+        "--data: data/sample/test.jsonl.gz]"
     ),
 ]
 
@@ -66,14 +68,14 @@ def command(
     source = locate(model)
     config = read_config(source)
     check_holds_floats(source, config)
+    if test is None and (len(config.labels) == 5 or (data is None and not config.is_graded)):
+        test = SAMPLE / "test.jsonl.gz"
     data = data or SAMPLE / "calibration.jsonl.gz"
     calibration = read_pairs(data)
     pairs = calibration
     labelled = None
-    if test is None and len(config.labels) == 5:
-        test = SAMPLE / "test.jsonl.gz"
     if test is not None:
-        labelled = read_labelled(test, grades=len(config.labels))
+        labelled = read_truth(test, [config], Columns(), None)[0].pairs
         pairs = [(pair.query, pair.title) for pair in labelled]
 
     from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
@@ -87,7 +89,7 @@ def command(
         with counted("layers", exact.num_layers) as advance:
             quantize(source, draft, encoded, advance)
         int8 = Classifier.load(draft, "cpu")
-        result = agreement(scored(exact, pairs), scored(int8, pairs), labelled)
+        result = agreement(scored(exact, pairs), scored(int8, pairs), pairs, labelled)
         batch = int8.tokenizer.encode(pairs[:BATCH])
         served = Classifier.load(model, "cpu")
         speed = speed_of(served, int8, batch)
@@ -113,9 +115,10 @@ def command(
     else:
         print(as_text(document))
         print(f"on this machine, int8 {speed_text} (batches of {len(batch)} pairs)")
-    if result["change"] and result["change"]["qwk"].is_below(-TOLERANCE):
+    main = (GRADED if config.is_graded else RANKED).main
+    if result["change"] and result["change"][main].is_below(-TOLERANCE):
         warn(
-            f"{loss_claim(result['change']['qwk'])}: calibrate with pairs of the model's own traffic "
+            f"{loss_claim(main, result['change'][main])}: calibrate with pairs of the model's own traffic "
             "(--data), or keep the checkpoint that it was made from"
         )
     if speed.is_below(1):
@@ -134,15 +137,14 @@ def speed_of(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair])
     return speedup(seconds[:, 0], seconds[:, 1])
 
 
-def loss_claim(change: Interval) -> str:
-    """Say whether the quadratic weighted kappa fell by more than TOLERANCE, and no more than the interval
-    says."""
-    measured = f"the quadratic weighted kappa changes by {change.text(4, sign=True)}"
+def loss_claim(metric: str, change: Interval) -> str:
+    """Say whether a metric fell by more than TOLERANCE, and no more than the interval says."""
+    measured = f"{NAMES[metric]} changes by {change.text(4, sign=True)}"
     if change.is_below(-TOLERANCE):
         return f"{measured}, a fall of more than {TOLERANCE}"
     if change.is_above(-TOLERANCE):
         return f"{measured}, so it does not fall by {TOLERANCE}"
-    return f"{measured}, which does not show whether it falls by {TOLERANCE}; more graded pairs (--test) may"
+    return f"{measured}, which does not show whether it falls by {TOLERANCE}; more judged pairs (--test) may"
 
 
 def as_text(document: Json) -> str:
@@ -155,12 +157,16 @@ def as_text(document: Json) -> str:
         f"against {document['model']} in float32, on {document['test'] or 'the calibration pairs'}:",
     ]
     if result["change"]:
+        measures = GRADED if "same_grade" in result else RANKED
         rows = []
-        for name in METRICS:
+        for name in measures.names:
             values = f"{fixed(result['before'][name], 4)} → {fixed(result['after'][name], 4)}"
             rows.append([f"  {name}", values, result["change"][name].text(4, sign=True)])
-        lines += [table(rows), f"  {loss_claim(result['change']['qwk'])}"]
-    lines.append("  {same_grade:.1%} of {pairs} pairs keep their grade".format(**result))
+        lines += [table(rows), f"  {loss_claim(measures.main, result['change'][measures.main])}"]
+    if "same_grade" in result:
+        lines.append("  {same_grade:.1%} of {pairs} pairs keep their grade".format(**result))
+    elif result["same_order"] == result["same_order"]:
+        lines.append("  {same_order:.1%} of two titles of a query keep their order".format(**result))
     lines.append(
         "  probabilities differ by at most {largest_probability_difference:.4f}, on average by "
         "{mean_probability_difference:.4f}".format(**result)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import json
 import textwrap
 from pathlib import Path
@@ -14,11 +12,10 @@ import typer
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
-from headroom.models.commands.terminal import Stages, ends_at_once, warn
-from headroom.models.errors import ModelError, how_to_install
 from headroom.models.quality.labelled import Columns
 from headroom.models.study import Kind, pairs
 from headroom.models.study.page import check_directory
+from headroom.models.terminal import ends_at_once, waiting
 
 Out = Annotated[
     Path, typer.Option(help="Directory of the report, in place of an earlier one of the same kind.")
@@ -65,7 +62,8 @@ def command(
     quick: Quick = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json on standard output.")] = False,
 ) -> None:
-    """Find out which attention heads matter. Every effect comes with its 95 % interval.
+    """Find out which attention heads matter. Every effect comes with its 95 % interval. A model with one
+    score is judged by the order of its titles.
 
     If a study is stopped (Ctrl-C), the same command goes on where it stopped.
 
@@ -74,56 +72,40 @@ def command(
     Example: headroom study search --what heads,units,layers --speedup 2 --data D --holdout H --out runs/fast
     """
     parts = _parts(kind, what, speedup, recover)
-    if kind in ("roles", "all") and importlib.util.find_spec("jieba") is None:
-        need = "needs jieba, which finds the words of Chinese text"
-        raise ModuleNotFoundError(f"headroom study {kind} {need}: {how_to_install('study')}")
     check_directory(out, kind)
     config = read_config(locate(model))
-    if not config.is_graded:
-        raise ModelError(f"{locate(model)} gives one score and no grades; a study needs a graded classifier")
     columns = Columns(query_column, title_column, grade_column, delimiter)
 
     def read(file: Path) -> pairs.Judged:
-        return pairs.read_judged(
-            file, grades=len(config.labels), labels=config.labels, columns=columns, seed=seed
-        )
+        with waiting(f"reading {file}"):
+            return pairs.read_for(config, file, columns=columns, seed=seed)
 
     judged = read(data)
+    pairs.check_words(kind, judged)
     held_out = None
     if holdout is not None:
         held_out = read(holdout)
         pairs.check_apart(judged, held_out)
 
-    from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
-    from headroom.models.study import kinds, report_files
-    from headroom.models.study.limits import limits
-    from headroom.models.study.runner import Runner, identity_of
-    from headroom.models.study.study import FULL, QUICK, QUICK_HOLDOUT_PAIRS, QUICK_PAIRS, QUICK_TITLES, Study
+    with waiting("loading the model"):
+        from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
+        from headroom.models.api.studies import ask
 
-    clf = Classifier.load(model, device, dtype)
-    if quick:
-        judged = pairs.quick_sample(judged, QUICK_PAIRS, QUICK_TITLES, seed)
-    if quick and held_out is not None:
-        held_out = pairs.quick_sample(held_out, QUICK_HOLDOUT_PAIRS, QUICK_TITLES, seed)
-    with contextlib.closing(Stages()) as progress:
-        study = Study(
-            classifier=clf,
-            data=judged,
-            runner=Runner(clf, out / "cache", identity_of(locate(model), clf), progress),
-            out=out,
-            holdout=held_out,
-            seed=seed,
-            margin=margin,
-            model=model,
-            what=parts,
-            speedup=speedup,
-            recover_minutes=recover,
-            progress=progress,
-            effort=QUICK if quick else FULL,
-        )
-        for sentence in limits(kind, study):
-            warn(sentence)
-        content = report_files.write(study, kinds.run(kind, study))
+        clf = Classifier.load(model, device, dtype)
+    found = ask(
+        kind,
+        clf,
+        judged,
+        held_out,
+        out=out,
+        quick=quick,
+        seed=seed,
+        margin=margin,
+        what=parts,
+        speedup=speedup,
+        recover_minutes=recover,
+    )
+    content = found.write(out)
     if as_json:
         print(json.dumps(content, ensure_ascii=False))
         return

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from headroom.models.commands import options
-from headroom.models.commands.terminal import ends_at_once, table, warn
 from headroom.models.files import Json
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
 from headroom.models.quality.labelled import Columns
+from headroom.models.terminal import ends_at_once, table, warn
 from headroom.models.training.job import GRADES, Options, prepare
 
 Validation = Annotated[

@@ -9,10 +9,11 @@ import numpy as np
 from headroom.models.arrays import Floats
 from headroom.models.checkpoint.texts import EncodedText
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from headroom.models.classifier import Classifier, Scores, sigmoid
+from headroom.models.classifier import Classifier
 from headroom.models.condense.search import Condensed, Task, search
 from headroom.models.errors import ModelError
 from headroom.models.masks.head_mask import HeadMask
+from headroom.models.scores import Scores, sigmoid
 
 BATCH_TOKENS = 2048
 

@@ -7,6 +7,7 @@ listed. There is no dictionary here, so a rare noun may lose its end.
 """
 
 import functools
+import importlib.util
 import re
 import unicodedata
 import warnings
@@ -103,6 +104,11 @@ def count_words(query: str) -> int:
 def join(words: Iterable[Word]) -> str:
     """Return the query of these words. Words of one run have no space between them, as they were typed."""
     return " ".join("".join(word.form for word in run) for _, run in groupby(words, lambda word: word.run))
+
+
+def has_jieba() -> bool:
+    """Return whether jieba is installed."""
+    return importlib.util.find_spec("jieba") is not None
 
 
 @functools.cache

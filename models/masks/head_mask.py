@@ -270,6 +270,20 @@ def check_fits(mask: HeadMask, layers: int, heads: int, units: int) -> None:
             )
 
 
+def heads_of(spec: str, layers: int, heads: int) -> tuple[tuple[int, int], ...]:
+    """Return the heads of a list such as `2.3,4.*` as (layer, head), ascending: a mask of this spec switches
+    them off.
+
+    layers, heads: the model's shape. Raises InvalidMask if it is no such list, or empty.
+    """
+    mask = HeadMask.parse(spec, layers=layers, heads=heads)
+    if mask.skipped:
+        raise InvalidMask("names layers with skip:; list heads, such as 2.3,4.*")
+    if not mask.off:
+        raise InvalidMask("names no head; list some, such as 2.3,4.*")
+    return mask.off
+
+
 def by_structure(masks: Sequence[HeadMask]) -> list[list[int]]:
     """Return the indices of masks in groups that may share a batch, as `RowMasks.of` takes them."""
     groups: dict[bytes, list[int]] = {}

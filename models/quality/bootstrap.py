@@ -14,10 +14,12 @@ below MIN_TESTED queries.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.stats import norm
 
 from headroom.models.arrays import Floats
 from headroom.models.numbers import fixed
@@ -27,6 +29,12 @@ MIN_QUERIES = 10
 
 MIN_TESTED = 100
 """One-sided tests claim nothing if fewer queries than this have titles of different grades."""
+
+ERROR_RATE = 0.025
+"""The chance that a loss of the margin or more passes a non-inferiority test."""
+
+POWER = 0.8
+"""The chance of what changes nothing to pass with as many queries as `queries_needed` says."""
 
 NO_INTERVAL = " (no interval)"
 """The text after a value without an interval."""
@@ -142,6 +150,18 @@ class Estimate:
     def p_below(self, bound: float) -> float:
         """Return the p-value of "the truth is at least `bound`" against "it is below"."""
         return replace(self, value=-self.value, t=-self.t[::-1]).p_above(-bound)
+
+
+def queries_needed(change: Estimate, queries: int, margin: float) -> int | None:
+    """Return how many queries like these would show that a metric falls by less than the margin.
+
+    The chance of this is POWER if the truth is a change of 0. queries: how many the change was measured on.
+    None if they are too few to say.
+    """
+    if not (len(change.t) and math.isfinite(change.error)):
+        return None
+    reach = float(norm.ppf(1 - ERROR_RATE) + norm.ppf(POWER)) * change.error / margin
+    return max(math.ceil(queries * reach**2), MIN_TESTED)
 
 
 def resample(queries: int, resamples: int, seed: int) -> Floats:

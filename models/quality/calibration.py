@@ -20,8 +20,10 @@ from headroom.models.arrays import Floats, Ints
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
 from headroom.models.quality.bootstrap import MIN_QUERIES, resample
-from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
+from headroom.models.quality.evaluation import changes_of, intervals_of
+from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair, digest, query_key
+from headroom.models.scores import Scores
 
 PARTS = 5
 """The queries are cut into this many parts; each is judged with what the other parts choose."""
@@ -168,8 +170,8 @@ class Calibrated:
 
     method: str
     calibration: Calibration
-    before: Evaluation
-    after: Evaluation
+    before: GradedEvaluation
+    after: GradedEvaluation
 
 
 def calibrate(logits: Floats, pairs: Sequence[LabelledPair], served: Calibration, name: str) -> Calibrated:
@@ -195,26 +197,26 @@ def calibrate(logits: Floats, pairs: Sequence[LabelledPair], served: Calibration
     return Calibrated(method, fit(logits, grades), before, after)
 
 
-def evaluation_of(logits: Floats, pairs: Sequence[LabelledPair]) -> Evaluation:
+def evaluation_of(logits: Floats, pairs: Sequence[LabelledPair]) -> GradedEvaluation:
     """Return the evaluation of calibrated logits, (n, labels); one label has the grades 0 and 1."""
     if logits.shape[1] == 1:
         relevance = expit(logits[:, 0])
-        return Evaluation(pairs, np.stack([1 - relevance, relevance], axis=1), logits[:, 0])
-    from headroom.models.classifier import Scores  # imports torch, which checks of the pairs do not need
-
+        return GradedEvaluation(pairs, np.stack([1 - relevance, relevance], axis=1), logits[:, 0])
     ranking = Scores.from_logits(logits).raw_score
-    return Evaluation(pairs, np.exp(log_softmax(logits, axis=1)), ranking)
+    return GradedEvaluation(pairs, np.exp(log_softmax(logits, axis=1)), ranking)
 
 
-def reliability(before: Evaluation, after: Evaluation, *, is_graded: bool, resamples: int) -> Json:
+def reliability(
+    before: GradedEvaluation, after: GradedEvaluation, *, is_graded: bool, resamples: int
+) -> Json:
     """Return each metric before and after, and its paired change, an Interval each."""
     counts = resample(after.clusters, resamples, 0)
     ranks = ("ndcg10",) if is_graded else ()
 
-    def measured(evaluation: Evaluation) -> Callable[[Floats], dict[str, Floats]]:
+    def measured(evaluation: GradedEvaluation) -> Callable[[Floats], dict[str, Floats]]:
         def statistics(drawn: Floats) -> dict[str, Floats]:
-            of_grades = evaluation.of_grades(drawn)
-            return evaluation.reliability(drawn) | {rank: of_grades[rank] for rank in ranks}
+            of_sums = evaluation.of_sums(drawn)
+            return evaluation.reliability(drawn) | {rank: of_sums[rank] for rank in ranks}
 
         return statistics
 

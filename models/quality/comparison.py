@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.stats import rankdata
 
-from headroom.models.arrays import Floats
+from headroom.models.arrays import Floats, Ints
+from headroom.models.errors import ModelError
 from headroom.models.files import Json
-from headroom.models.quality.bootstrap import MetricDraws, resample
+from headroom.models.quality.bootstrap import (
+    ERROR_RATE,
+    MIN_TESTED,
+    MetricDraws,
+    estimate,
+    queries_needed,
+    resample,
+    standard_errors,
+)
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
+from headroom.models.quality.graded import GradedEvaluation, evaluation_of
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.lexical import bm25, idf_overlap
+from headroom.models.quality.metrics import BY_QUERY, pair_accuracy, pairs_in_order
 
 if TYPE_CHECKING:
-    from headroom.models.classifier import Scores
+    from headroom.models.classifier import Classifier
+    from headroom.models.masks.head_mask import HeadMask
+    from headroom.models.scores import Scores
 
-RANKING = ("ndcg10", "query_spearman", "spearman")
+RANKING = (*BY_QUERY, "spearman")
 """The metrics that need an order alone, no grades: those that a lexical baseline has too."""
 
 WORST = 20
 """How many queries of each side a report shows."""
+
+MARGIN = 0.02
+"""The fall of a metric that is accepted, if nobody says another one."""
+
+Scorer = Callable[["Classifier", Sequence[tuple[str, str]], "HeadMask | None"], "Scores"]
+"""Returns the scores of pairs under a mask."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +60,74 @@ class Side:
     evaluation: Evaluation
 
 
-def compare_sides(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: int) -> Json:
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Judged pairs as several models are judged on them.
+
+    relevant: the lowest grade that counts as relevant. has_grades: whether models with grades are judged by
+    them, too; if not, by their order alone.
+    """
+
+    pairs: Sequence[LabelledPair]
+    relevant: int
+    has_grades: bool = True
+
+    def evaluation(self, scores: Scores, name: str) -> Evaluation:
+        """Return the evaluation of a model's scores of the pairs. Raises ModelError if some are not finite.
+
+        name: of the model, for the error.
+        """
+        wrong = int(np.count_nonzero(~np.isfinite(scores.raw_score)))
+        if wrong:
+            raise ModelError(
+                f"{name}: the scores of {wrong} of {len(self.pairs)} pairs are not finite numbers"
+            )
+        if self.has_grades:
+            return evaluation_of(self.pairs, scores, self.relevant)
+        return Evaluation(self.pairs, scores.raw_score, self.relevant)
+
+    def sides(
+        self,
+        clf: Classifier,
+        masks: Mapping[str, HeadMask],
+        *,
+        model: str | None = None,
+        score: Scorer | None = None,
+    ) -> list[Side]:
+        """Return the classifier under each mask, laid on the intact model, as a side.
+
+        masks: by the sides' names. model: default: the classifier's name. score: default: its own.
+        Raises ModelError if a score is not finite.
+        """
+        from headroom.models.classifier import Classifier  # imports torch, which checks do not need
+
+        score = score or Classifier.score
+        texts = [(pair.query, pair.title) for pair in self.pairs]
+        sides = []
+        for name, mask in masks.items():
+            scores = score(clf, texts, None if mask.is_none else mask)
+            evaluation = self.evaluation(scores, name)
+            sides.append(Side(name, model or clf.name, "full", mask.spec, evaluation))
+        return sides
+
+
+def compare_sides(
+    sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: int, margin: float = MARGIN
+) -> Json:
     """Compare the sides with each other, and the first one with the baselines. All are of these pairs.
 
-    Returns the figures of report.json; metrics and paired changes are an Interval each, by name.
+    Returns the figures of report.json; metrics and paired changes are an Interval each, by name. Two sides
+    differ in the metrics that both have. margin: the fall that `queries_needed` is about.
     """
     first = sides[0].evaluation
     counts = resample(first.clusters, resamples, 0)
     draws = {side.name: side.evaluation.draws(counts) for side in sides}
-    differences = [
-        {"first": one, "second": other, "change": changes_of(draws[one], draws[other], counts)}
-        for one, other in combinations(draws, 2)
-    ]
+    differences = [_difference(one, other, draws, counts, margin) for one, other in combinations(sides, 2)]
     return {
         "pairs": len(pairs),
         "queries": first.queries,
+        "relevant_from_grade": first.relevant,
+        "margin": margin,
         "ndcg10_random_order": first.random_order_ndcg10(),
         "sides": [
             {
@@ -63,25 +136,58 @@ def compare_sides(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resam
                 "variant": side.variant,
                 "head_mask": side.head_mask,
                 "metrics": intervals_of(draws[side.name], counts),
-                "confusion": side.evaluation.confusion.tolist(),
-                "calibration": side.evaluation.calibration,
+                **_of_grades(side.evaluation),
                 "worst_queries": worst_queries(side.evaluation, pairs),
             }
             for side in sides
         ],
         "differences": differences,
-        "baselines": _baselines(pairs, first.grades, draws[sides[0].name], counts),
+        "baselines": _baselines(pairs, first.relevant, draws[sides[0].name], counts),
     }
 
 
-def _baselines(pairs: Sequence[LabelledPair], grades: int, model: MetricDraws, counts: Floats) -> Json:
+def _difference(
+    one: Side, other: Side, draws: Mapping[str, MetricDraws], counts: Floats, margin: float
+) -> Json:
+    """Return the paired changes from one side to another; and of each metric by which such models are judged
+    whether a fall of the margin is excluded, and how many queries would exclude it."""
+    before = draws[one.name]
+    after = draws[other.name]
+    drawn = {name: after[name] - before[name] for name in before if name in after}
+    changes = intervals_of(drawn, counts, change=True)
+    testable = len(one.evaluation.ranked_queries) >= MIN_TESTED
+    excluded = {}
+    needed = {}
+    for name in one.evaluation.measures.judged:
+        if name in drawn:
+            errors = standard_errors(drawn[name].influences, counts)
+            estimated = estimate(drawn[name].values, errors, testable=testable)
+            bound = min(estimated.lower_bound(ERROR_RATE), changes[name].low)
+            excluded[name] = bound > -margin
+            needed[name] = queries_needed(estimated, one.evaluation.queries, margin)
+    return {
+        "first": one.name,
+        "second": other.name,
+        "change": changes,
+        "margin_excluded": excluded,
+        "queries_needed": needed,
+    }
+
+
+def _of_grades(evaluation: Evaluation) -> Json:
+    """Return the figures that a side has if its model has grades."""
+    if not isinstance(evaluation, GradedEvaluation):
+        return {}
+    return {"confusion": evaluation.confusion.tolist(), "calibration": evaluation.calibration}
+
+
+def _baselines(pairs: Sequence[LabelledPair], relevant: int, model: MetricDraws, counts: Floats) -> Json:
     """Return the metrics of rankings without a model, and the model's paired difference to each."""
     baselines = {}
     titles = sorted({pair.title for pair in pairs})  # the file's own words are counted
-    no_grades = np.full((len(pairs), grades), 1 / grades)
     for name, scorer in (("word overlap", idf_overlap(titles)), ("BM25", bm25(titles))):
         ranking = np.array([scorer(pair.query, pair.title) for pair in pairs])
-        every = Evaluation(pairs, no_grades, ranking).draws(counts)
+        every = Evaluation(pairs, ranking, relevant).draws(counts)
         drawn = {metric: every[metric] for metric in RANKING}
         change = changes_of(drawn, model, counts)
         baselines[name] = {"metrics": intervals_of(drawn, counts), "model_minus": change}
@@ -89,46 +195,88 @@ def _baselines(pairs: Sequence[LabelledPair], grades: int, model: MetricDraws, c
 
 
 def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list[Json]:
-    """Return the queries of lowest NDCG@10, each with the title whose grade is missed by most.
+    """Return the queries of lowest NDCG@10, each with its worst title.
 
-    Queries whose titles all have one grade come last, those with the largest miss first.
+    With grades it is the title whose grade is missed by most, else the one that is furthest from where its
+    grade belongs. Queries whose titles all have one grade come last, those with the largest miss first.
     """
-    misses = np.abs(evaluation.expected - evaluation.truth)
     queries = []
-    for query, ndcg10 in enumerate(evaluation.by_query["ndcg10"]):
+    for query, ndcg10 in enumerate(evaluation.of_query("ndcg10")):
         rows = np.flatnonzero(evaluation.query_of == query)
-        row = int(rows[misses[rows].argmax()])
+        miss, row, figures = _worst_title(evaluation, rows)
         entry = {
             "query": pairs[row].query,
             "pairs": len(rows),
             "ndcg10": float(ndcg10),
             "title": pairs[row].title,
             "grade": pairs[row].grade,
-            "expected_grade": float(evaluation.expected[row]),
+            **figures,
         }
-        queries.append((np.nan_to_num(ndcg10, nan=2.0), -misses[row], query, entry))
+        queries.append((np.nan_to_num(ndcg10, nan=2.0), -miss, query, entry))
     return [entry for *_, entry in sorted(queries)[:WORST]]
 
 
-def agreement(first: Scores, second: Scores, labelled: Sequence[LabelledPair] | None) -> Json:
+def _worst_title(evaluation: Evaluation, rows: Ints) -> tuple[float, int, Json]:
+    """Return how far the worst title of a query, which has these rows, is off; its row; and figures of it."""
+    if isinstance(evaluation, GradedEvaluation):
+        misses = np.abs(evaluation.expected[rows] - evaluation.truth[rows])
+        index = int(misses.argmax())
+        row = int(rows[index])
+        return float(misses[index]), row, {"expected_grade": float(evaluation.expected[row])}
+    ranks = rankdata(-evaluation.ranking[rows])
+    first = rankdata(-evaluation.truth[rows], "min")  # the ranks at which its grade belongs
+    last = rankdata(-evaluation.truth[rows], "max")
+    belongs = np.clip(ranks, first, last)
+    misses = np.abs(ranks - belongs)
+    index = int(misses.argmax())
+    figures = {"rank": float(ranks[index]), "rank_of_grade": float(belongs[index])}
+    return float(misses[index]), int(rows[index]), figures
+
+
+def agreement(
+    first: Scores, second: Scores, pairs: Sequence[tuple[str, str]], labelled: Sequence[LabelledPair] | None
+) -> Json:
     """Compare the scores of a model with those of a faster form of it, on the same pairs.
 
-    labelled: the pairs, if their grades are known. Returns the share of pairs with the same grade in both,
-    the distance between the two probabilities of a grade, and, empty without labels, the metrics before and
-    after and each one's paired change, an Interval.
+    labelled: the pairs, if their grades are known. Returns the share of two titles of a query that both put
+    in the same order; with grades, the share of pairs with the same grade in both; the distance between the
+    two probabilities of a grade; and, empty without labels, the metrics before and after and each one's
+    paired change, an Interval.
     """
     distance = np.abs(first.probabilities - second.probabilities)
     figures: Json = {"before": {}, "after": {}, "change": {}}
     if labelled is not None:
-        before = Evaluation.of(labelled, first)
-        after = Evaluation.of(labelled, second)
+        before = evaluation_of(labelled, first)
+        after = evaluation_of(labelled, second)
         counts = resample(before.clusters, 2000, 0)
         change = changes_of(before.draws(counts), after.draws(counts), counts)
         figures = {"before": before.metrics(), "after": after.metrics(), "change": change}
+    if first.probabilities.shape[1] > 1:
+        figures["same_grade"] = float((first.grade == second.grade).mean())
     return {
         "pairs": len(distance),
-        "same_grade": float((first.grade == second.grade).mean()),
+        "same_order": same_order([query for query, _ in pairs], first.raw_score, second.raw_score),
         "largest_probability_difference": float(distance.max()),
         "mean_probability_difference": float(distance.mean()),
         **figures,
     }
+
+
+def same_order(queries: Sequence[str], first: Floats, second: Floats) -> float:
+    """Return the share of two titles of one query that two rankings, (n,) each, put in the same order.
+
+    Titles that are equal in the first one do not count; equal in the second one, they count half. nan if no
+    query has two titles.
+    """
+    of_query: dict[str, list[int]] = {}
+    for row, query in enumerate(queries):
+        of_query.setdefault(query, []).append(row)
+    right = 0.0
+    pairs = 0
+    for rows in of_query.values():
+        places = rankdata(first[rows], "dense").astype(np.int64)
+        if len(np.unique(places)) > 1:
+            count = pairs_in_order(places)
+            right += count * pair_accuracy(places, second[rows])
+            pairs += count
+    return right / pairs if pairs else float("nan")

@@ -1,22 +1,22 @@
-"""Metrics of graded predictions on judged pairs, with intervals by cluster bootstrap over queries.
+"""Metrics of a ranking on judged pairs, with intervals by cluster bootstrap over queries.
 
 Two evaluations of the same pairs share their resamples, so the interval of their difference is paired.
-headroom.models.quality.bootstrap says how intervals are made.
+headroom.models.quality.bootstrap says how intervals are made. A model with grades has the metrics of
+headroom.models.quality.graded too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from headroom.models.arrays import Floats, Ints
-from headroom.models.files import Json
-from headroom.models.quality import bootstrap, metrics
+from headroom.models.quality import bootstrap
 from headroom.models.quality.bootstrap import (
     MIN_QUERIES,
     Draws,
@@ -27,10 +27,16 @@ from headroom.models.quality.bootstrap import (
     standard_errors,
 )
 from headroom.models.quality.labelled import LabelledPair
-from headroom.models.quality.metrics import CUTOFF, dcg, gain, ndcg10
-
-if TYPE_CHECKING:
-    from headroom.models.classifier import Scores
+from headroom.models.quality.metrics import (
+    BY_QUERY,
+    CUTOFF,
+    OF_GRADES,
+    OF_RELEVANT,
+    RANKED,
+    Measures,
+    dcg,
+    gain,
+)
 
 RANGES = {
     "qwk": (-1.0, 1.0),
@@ -47,45 +53,39 @@ stay as good, and memory and time stop growing."""
 _NO_SPREAD = 1e-9
 """Values that differ spread by more than this; less is rounding, of values that are all equal."""
 
-_BINS = 15
-"""How many bins of equal width the calibration error sorts the likeliest grades' probabilities into."""
+_FEW = 5
+_FEW_SHARE = 0.2
+"""Fewer queries than this, or than this share of them, are few: there may be rarer and worse ones."""
 
-_SMALLEST = 1e-9
-"""Probabilities below this count as this in the log loss."""
+_WEIGHTINGS = 4000
+"""Random weightings of the queries, for the interval of a metric that few queries pull."""
 
 _CHUNK = 256  # resamples at a time; Spearman needs (chunk, pairs) numbers
 
 
 class Evaluation:
-    """Graded predictions and the true grades.
+    """A ranking of judged pairs.
 
-    pairs: n, with their true grades. probabilities: (n, grades), rows sum to 1.
-    ranking: (n,) what ranks the pairs, a model's `Scores.raw_score`; its probabilities round to 1 and 0.
+    pairs: n, with their true grades. ranking: (n,) what ranks the pairs, a model's `Scores.raw_score`; its
+    probabilities round to 1 and 0. relevant: the lowest grade that counts as relevant, for the metrics that
+    ask only that.
     clusters: how many groups of queries are resampled, all queries if there are at most CLUSTERS.
     """
 
+    measures: ClassVar[Measures] = RANKED
+
     def __init__(
-        self,
-        pairs: Sequence[LabelledPair],
-        probabilities: NDArray[np.floating],
-        ranking: NDArray[np.floating],
+        self, pairs: Sequence[LabelledPair], ranking: NDArray[np.floating], relevant: int = 1
     ) -> None:
         self.truth: Ints = np.array([pair.grade for pair in pairs], np.int64)
-        self.probabilities: Floats = np.asarray(probabilities, np.float64)
-        self.grades = self.probabilities.shape[1]
+        self.ranking: Floats = np.asarray(ranking, np.float64)
+        self.relevant = relevant
         numbers = {query: number for number, query in enumerate(dict.fromkeys(pair.query for pair in pairs))}
         self.query_of: Ints = np.array([numbers[pair.query] for pair in pairs])
         self.queries = len(numbers)
         self.clusters = min(self.queries, CLUSTERS)
         self._cluster_of = self.query_of % self.clusters
-        self.expected: Floats = self.probabilities @ np.arange(self.grades)
-        self.ranking: Floats = np.asarray(ranking, np.float64)
-        self.predicted: Ints = self.probabilities.argmax(1)
-
-    @classmethod
-    def of(cls, pairs: Sequence[LabelledPair], scores: Scores) -> Self:
-        """Return the evaluation of a model's scores of the pairs."""
-        return cls(pairs, scores.probabilities, scores.raw_score)
+        self._of_query: dict[str, Floats] = {}
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics on the pairs."""
@@ -104,94 +104,45 @@ class Evaluation:
     def resampled(self, counts: Floats) -> dict[str, Floats]:
         """Return the metrics of resamples that hold cluster c counts[r, c] times: (resamples,) each.
 
-        accuracy; macro_f1 over the grades that occur; qwk (quadratic weighted kappa); ndcg10 (gain
-        2^grade − 1) and query_spearman, means over queries with titles of different grades; spearman of
-        expected grade and truth over all pairs; ece, the expected calibration error (Guo et al. 2017).
+        Those of `metrics.BY_QUERY` are means over the queries that have one; spearman is the rank correlation
+        with the grades over all pairs.
         """
-        metrics = self.of_grades(counts)
-        correlations = counts @ self._by_cluster(self.by_query["query_spearman"])
-        ranked_queries = counts @ self.sums[:, -1]
-        metrics["query_spearman"] = correlations / _positive(ranked_queries)
-        metrics["spearman"] = self._spearman(counts)
-        likeliest = self.probabilities.max(1)
-        bins = np.minimum((likeliest * _BINS).astype(np.int64), _BINS - 1)
-        gaps = np.zeros((self.clusters, _BINS))
-        np.add.at(gaps, (self._cluster_of, bins), likeliest - (self.predicted == self.truth))
-        pairs = counts @ np.bincount(self._cluster_of, minlength=self.clusters)
-        metrics["ece"] = np.abs(counts @ gaps).sum(1) / _positive(pairs)
-        return metrics
+        by_query = {name: self._mean_over_queries(name, counts) for name in BY_QUERY}
+        return by_query | {"spearman": self._spearman(counts)}
 
-    def reliability(self, counts: Floats) -> dict[str, Floats]:
-        """Return how far probabilities are from shares on resamples, as `resampled` does.
+    def of_sums(self, counts: Floats) -> dict[str, Floats]:
+        """Return the metrics of `measures` alone, which take a fraction of the time."""
+        values = self.values(counts @ self.sums)
+        return dict(zip(self.measures.names, values.T, strict=True))
 
-        classwise_ece: the calibration error of each grade's probability, averaged over the grades (Kull et
-        al. 2019, https://arxiv.org/abs/1910.12656); of two grades, that of P(relevant). log_loss: the mean
-        negative log-likelihood, probabilities at least 10⁻⁹.
-        """
-        pairs = _positive(counts @ np.bincount(self._cluster_of, minlength=self.clusters))
-        errors = np.zeros(len(counts))
-        for grade in range(self.grades):
-            probabilities = self.probabilities[:, grade]
-            bins = np.minimum((probabilities * _BINS).astype(np.int64), _BINS - 1)
-            gaps = np.zeros((self.clusters, _BINS))
-            np.add.at(gaps, (self._cluster_of, bins), probabilities - (self.truth == grade))
-            errors += np.abs(counts @ gaps).sum(1) / pairs
-        of_truth = self.probabilities[np.arange(len(self.truth)), self.truth]
-        losses = -np.log(np.maximum(of_truth, _SMALLEST))
-        of_cluster = np.bincount(self._cluster_of, losses, self.clusters)
-        return {"classwise_ece": errors / self.grades, "log_loss": counts @ of_cluster / pairs}
+    def values(self, sums: Floats) -> Floats:
+        """Return the metrics of `measures` of added-up `sums`: (..., columns) → (..., names)."""
+        return _means(sums)
 
-    def reliability_bins(self, grade: int, bins: int = 10) -> list[Json]:
-        """Return the reliability diagram of a grade's probability: each bin with pairs, its ends, the number
-        of pairs, their mean probability and the share that has the grade."""
-        probabilities = self.probabilities[:, grade]
-        bin_of = np.minimum((probabilities * bins).astype(np.int64), bins - 1)
-        table: list[Json] = []
-        for index in np.unique(bin_of).tolist():
-            rows = bin_of == index
-            table.append(
-                {
-                    "low": index / bins,
-                    "high": (index + 1) / bins,
-                    "pairs": int(rows.sum()),
-                    "probability": float(probabilities[rows].mean()),
-                    "share": float((self.truth[rows] == grade).mean()),
-                }
-            )
-        return table
-
-    def of_grades(self, counts: Floats) -> dict[str, Floats]:
-        """Return the metrics of `metrics.NAMES` alone, which take a fraction of the time."""
-        values = metrics.values(counts @ self.sums, self.grades)
-        return dict(zip(metrics.NAMES, values.T, strict=True))
+    @cached_property
+    def sums(self) -> Floats:
+        """Return (clusters, 2 · names): of each metric its sum over a cluster's queries, and how many have
+        one."""
+        return np.concatenate([self._sum_and_count(name) for name in self.measures.names], axis=1)
 
     def draws(
         self, counts: Floats, statistics: Callable[[Floats], dict[str, Floats]] | None = None
     ) -> MetricDraws:
         """Return the metrics on the data and on resamples. counts: (1 + resamples, clusters), row 0 of ones.
 
-        statistics: `resampled` or `of_grades`. A metric that rests on fewer than MIN_QUERIES queries has no
+        statistics: `resampled` or `of_sums`. A metric that rests on fewer than MIN_QUERIES queries has no
         error.
         """
         draws = bootstrap.draws(statistics or self.resampled, counts)
         for name, drawn in draws.items():
-            ranks = name in ("ndcg10", "query_spearman")
-            queries = len(self.ranked_queries) if ranks else self.queries
+            queries = self.queries
+            if name in BY_QUERY:
+                queries = int(np.count_nonzero(np.isfinite(self.of_query(name))))
             influences = (
                 drawn.influences if queries >= MIN_QUERIES else np.full_like(drawn.influences, np.nan)
             )
             draws[name] = Draws(drawn.values, influences, queries)
         return draws
-
-    @cached_property
-    def sums(self) -> Floats:
-        """Return (clusters, grades² + 2): counts of (truth, prediction); NDCG@10; the queries that have
-        one."""
-        sums = np.zeros((self.clusters, self.grades**2 + 2))
-        np.add.at(sums, (self._cluster_of, self.truth * self.grades + self.predicted), 1)
-        sums[:, -2] = self._by_cluster(self.by_query["ndcg10"])
-        sums[:, -1] = self._by_cluster(np.isfinite(self.by_query["ndcg10"]).astype(np.float64))
-        return sums
 
     @cached_property
     def ranked_queries(self) -> list[Ints]:
@@ -200,44 +151,35 @@ class Evaluation:
         groups = np.split(order, np.flatnonzero(np.diff(self.query_of[order])) + 1)
         return [group for group in groups if len(np.unique(self.truth[group])) > 1]
 
-    @property
-    def confusion(self) -> Ints:
-        """Return how many pairs of each grade (row) got each grade (column): (grades, grades)."""
-        return np.asarray(self.sums[:, :-2].sum(0).reshape(self.grades, self.grades), np.int64)
+    def of_query(self, name: str) -> Floats:
+        """Return a metric of `metrics.BY_QUERY` of each query, (queries,); nan if its titles are all of one
+        grade, or for MRR, MAP and recall all relevant or none."""
+        if name not in self._of_query:
+            values = np.full(self.queries, np.nan)
+            for rows in self.ranked_queries:
+                truth = self.truth[rows]
+                relevant = truth >= self.relevant
+                query = self.query_of[rows[0]]
+                if name in OF_GRADES:
+                    values[query] = OF_GRADES[name](truth, self.ranking[rows])
+                elif relevant.any() and not relevant.all():
+                    values[query] = OF_RELEVANT[name](relevant, self.ranking[rows])
+            self._of_query[name] = values
+        return self._of_query[name]
 
-    @property
-    def calibration(self) -> dict[str, list[float]]:
-        """Return each grade's mean probability and its share of the pairs.
+    def _sum_and_count(self, name: str) -> Floats:
+        """Return a metric's sum over the queries of each cluster, and how many have one: (clusters, 2)."""
+        values = self.of_query(name)
+        return np.stack([self._by_cluster(values), self._by_cluster(np.isfinite(values))], axis=1)
 
-        The expected calibration error looks at the likeliest grade alone: a model may look well there and
-        give a grade half of its share.
-        """
-        shares = np.bincount(self.truth, minlength=self.grades) / len(self.truth)
-        return {"mean_probabilities": self.probabilities.mean(0).tolist(), "shares": shares.tolist()}
+    def _mean_over_queries(self, name: str, counts: Floats) -> Floats:
+        return _means(counts @ self._sum_and_count(name))[..., 0]
 
-    @cached_property
-    def by_query(self) -> dict[str, Floats]:
-        """Return ndcg10 and query_spearman of each query, (queries,); nan if its titles have one grade.
-
-        Titles of equal score share their gain. The correlation is 0 if all have one score: it puts none
-        before another.
-        """
-        gains = np.full(self.queries, np.nan)
-        correlations = gains.copy()
-        for rows in self.ranked_queries:
-            query = self.query_of[rows[0]]
-            truth = self.truth[rows]
-            ranking = self.ranking[rows]
-            gains[query] = ndcg10(truth, ranking)
-            correlations[query] = 0
-            if np.ptp(ranking) > 0:
-                correlations[query] = np.corrcoef(rankdata(truth), rankdata(ranking))[0, 1]
-        return {"ndcg10": gains, "query_spearman": correlations}
-
-    def _by_cluster(self, of_query: Floats) -> Floats:
+    def _by_cluster(self, of_query: NDArray[np.generic]) -> Floats:
         """Return the sum of each cluster's queries. of_query: (queries,); nan counts as 0."""
         clusters = np.arange(self.queries) % self.clusters
-        return np.bincount(clusters, np.nan_to_num(of_query), self.clusters).astype(np.float64)
+        values = np.nan_to_num(of_query.astype(np.float64))
+        return np.bincount(clusters, values, self.clusters).astype(np.float64)
 
     def _spearman(self, counts: Floats) -> Floats:
         """Return Spearman's correlation over all pairs of each resample; a pair that was drawn twice is
@@ -245,7 +187,7 @@ class Evaluation:
         correlations = []
         for start in range(0, len(counts), _CHUNK):
             weights = counts[start : start + _CHUNK, self._cluster_of]
-            total = _positive(weights.sum(1, keepdims=True))
+            total = positive(weights.sum(1, keepdims=True))
             left, right = (_standard_ranks(values, weights, total) for values in (self.truth, self.ranking))
             correlations.append((weights * left * right).sum(1) / total[:, 0])
         return np.concatenate(correlations)
@@ -265,30 +207,61 @@ def changes_of(before: MetricDraws, after: MetricDraws, counts: Floats) -> dict[
 def intervals_of(draws: MetricDraws, counts: Floats, *, change: bool = False) -> dict[str, Interval]:
     """Return each metric with its interval. counts: (1 + resamples, clusters), row 0 of ones.
 
-    The intervals are symmetric, as far as the metric's range reaches. If every query has the best value, or
-    the worst, the bootstrap has nothing to draw from. Then the interval allows for the queries that are not
-    in the sample: for accuracy, one pair a query, it is that of Clopper and Pearson (1934).
+    The intervals are symmetric, as far as the metric's range reaches, and `with_unseen` widens them for
+    queries that are not in the sample.
     change: the draws are of differences of two metrics; two models that agree on every query differ by 0.
     """
     intervals = {}
     for name, drawn in draws.items():
-        estimated = estimate(drawn.values, standard_errors(drawn.influences, counts))
-        interval = estimated.interval()
-        value = interval.value
+        interval = estimate(drawn.values, standard_errors(drawn.influences, counts)).interval()
         low, high = RANGES.get(name, (0.0, 1.0))
         if change:
             high -= low
             low = -high
-        elif estimated.error < _NO_SPREAD and drawn.queries and np.isclose(value, [low, high]).any():
-            unseen = 1 - 0.025 ** (1 / drawn.queries)  # the largest share of other queries
-            interval = Interval(value, value - unseen * (value - low), value + unseen * (high - value))
+        elif drawn.queries and np.isfinite(interval.low):
+            interval = with_unseen(interval, drawn, low, high)
         intervals[name] = interval.within(low, high)
     return intervals
 
 
-def _positive(values: Floats) -> Floats:
+def with_unseen(interval: Interval, drawn: Draws, low: float, high: float) -> Interval:
+    """Return the interval of a metric in [low, high], wide enough for queries that are not in the sample.
+
+    If few queries pull the metric down, the bootstrap has next to nothing to draw from. Then the lower end is
+    no higher than that of Gaffke (2005; Learned-Miller and Thomas 2020, https://arxiv.org/abs/1905.06208): it
+    adds one query of the worst value and weighs all by Dirichlet's distribution; for shares, it is the end of
+    Clopper and Pearson (1934). The upper end accordingly.
+    """
+    queries = min(drawn.queries, len(drawn.influences))
+    strongest = np.argsort(-np.abs(drawn.influences), kind="stable")[:queries]  # others have no such metric
+    pulls = drawn.influences[strongest] * queries / len(drawn.influences)
+    values = interval.value + pulls
+    few = max(_FEW, _FEW_SHARE * queries)
+    if np.count_nonzero(pulls < -_NO_SPREAD) < few:
+        interval = replace(interval, low=min(interval.low, _end_of_mean(values, low, 0.025)))
+    if np.count_nonzero(pulls > _NO_SPREAD) < few:
+        interval = replace(interval, high=max(interval.high, _end_of_mean(values, high, 0.975)))
+    return interval
+
+
+def _end_of_mean(values: Floats, worst: float, quantile: float) -> float:
+    """Return an end of Gaffke's interval of the mean of values, (n,), that go no further than `worst`."""
+    if np.ptp(values) < _NO_SPREAD:
+        unseen = 1 - 0.025 ** (1 / len(values))  # the largest share of other queries
+        return float(values[0] + unseen * (worst - values[0]))
+    weights = np.random.default_rng(0).standard_exponential((_WEIGHTINGS, len(values) + 1))
+    means = weights @ np.append(values, worst) / weights.sum(1)
+    return float(np.quantile(means, quantile))
+
+
+def positive(values: Floats) -> Floats:
     """Return the values with nan for those that are 0."""
     return np.where(values > 0, values, np.nan)
+
+
+def _means(sums: Floats) -> Floats:
+    """Return the means of sums and counts in turn, nan for a count of 0: (..., 2 · k) → (..., k)."""
+    return np.asarray(sums[..., 0::2] / positive(sums[..., 1::2]))
 
 
 def _standard_ranks(values: NDArray[np.generic], weights: Floats, total: Floats) -> Floats:

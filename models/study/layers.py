@@ -12,12 +12,13 @@ from torch import Tensor
 from headroom.models.arrays import Floats, Floats32
 from headroom.models.batch import PackedBatch, batches_by_length, pack
 from headroom.models.masks.head_mask import RowMasks
+from headroom.models.quality.metrics import NAMES
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.runner import BATCH_TOKENS, Matrix
 from headroom.models.study.statistics import LEVEL, Effect, effects
 from headroom.models.study.study import Study
-from headroom.models.study.wording import CHANGES, METHODS, TOO_FEW, layer_range, p_value, percent, signed
+from headroom.models.study.wording import TOO_FEW, changes_of, layer_range, method, p_value, percent, power
 
 PAIRS = 400
 """How many pairs the tokens are drawn from."""
@@ -46,7 +47,7 @@ def run(study: Study) -> Result:
         "layers-off",
         "Quality with whole layers off, with 95 % bands: one layer alone, all from layer 0 up to it, "
         "all from it to the last. The dashed line is the whole model.",
-        partial(_draw, depth, changes),
+        partial(_draw, study, changes),
     )
     json = {
         "layers": [
@@ -55,32 +56,43 @@ def run(study: Study) -> Result:
         ],
         "cka": likeness,
     }
-    harmless = f"{_harmless(alone)} (margin {study.margin})" if alone[0].delta["qwk"].testable else TOO_FEW
-    worst = min(range(depth), key=lambda layer: alone[layer].delta["qwk"].value)
-    verdict = (
-        f"QWK is lowest without the heads of layer {worst}: it changes by "
-        f"{alone[worst].delta['qwk'].text()}; {harmless}."
+    harmless = _harmless(alone, study)
+    verdict = f"{harmless}."
+    main = study.measures.main
+    if matter := [layer for layer, one in enumerate(alone) if one.matters]:
+        worst = min(matter, key=lambda layer: alone[layer].delta[main].value)
+        verdict = (
+            f"{NAMES[main]} falls most without the heads of layer {worst}: it changes by "
+            f"{alone[worst].delta[main].text()}; {harmless}."
+        )
+    findings = _findings(study, changes, likeness, harmless) if depth > 1 else ()
+    section = Section(
+        "Whole layers off", (method("layers", study.measures),), (_table(study, alone, likeness),)
     )
-    findings = _findings(changes, likeness, harmless) if depth > 1 else ()
-    section = Section("Whole layers off", (METHODS["layers"],), (_table(alone, likeness),))
     return Result("layers", json, verdict, (section,), picture, findings)
 
 
-def _table(alone: list[Effect], likeness: Floats) -> Table:
+def _table(study: Study, alone: list[Effect], likeness: Floats) -> Table:
     rows = tuple(
         (str(layer), *one.cells(), p_value(one.p_change), f"{likeness[layer, -1]:.2f}")
         for layer, one in enumerate(alone)
     )
-    header = ("layer off", *CHANGES, "adjusted p", "last layer's CKA")
+    header = ("layer off", *changes_of(study.measures), "adjusted p", "last layer's CKA")
     return Table(header, rows, "Each layer's heads off alone.")
 
 
-def _harmless(alone: list[Effect]) -> str:
+def _harmless(alone: list[Effect], study: Study) -> str:
+    """Say how many layers can go alone, and how many queries would show it."""
+    needed = [one.queries_needed for one in alone]
+    more = power(needed, len(study.data.queries), "layers")
+    if not alone[0].delta[study.measures.main].testable:
+        return "; ".join(filter(None, [TOO_FEW, more]))
     harmless = sum(one.p_non_inferior <= LEVEL for one in alone)
-    return f"{harmless} of {len(alone)} layers non-inferior"
+    detail = "; ".join(filter(None, [f"margin {study.margin}", more]))
+    return f"{harmless} of {len(alone)} layers non-inferior ({detail})"
 
 
-def _findings(changes: list[Effect], likeness: Floats, harmless: str) -> tuple[Finding, ...]:
+def _findings(study: Study, changes: list[Effect], likeness: Floats, harmless: str) -> tuple[Finding, ...]:
     """Return the published claims beside our numbers. harmless: how many layers can go alone, in words."""
     depth = len(likeness)
     alike = np.count_nonzero(likeness[:-1, -1] >= ALIKE)
@@ -89,8 +101,10 @@ def _findings(changes: list[Effect], likeness: Floats, harmless: str) -> tuple[F
     lower = range(depth // 2)
     without_lower = changes[depth + lower.stop - 1]
     claim = f"All heads of layers {layer_range(lower)} off destroy the classifier"
-    qwk = signed(without_lower.value["qwk"])
-    ours = f"{percent(without_lower.relative['accuracy'].interval())} (QWK {qwk} left)"
+    share = study.measures.share
+    main = study.measures.main
+    relative = percent(without_lower.relative[share].interval())
+    ours = f"{NAMES[share]} {relative}, Δ {NAMES[main]} {without_lower.delta[main].text()}"
     return alone, Finding(claim, "−86 % relative accuracy", ours)
 
 
@@ -157,16 +171,20 @@ def cka(first: Floats32, second: Floats32) -> float:
     return float(np.square(left.T @ right).sum() / scale)
 
 
-def _draw(depth: int, changes: list[Effect]) -> plots.Drawing:
+def _draw(study: Study, changes: list[Effect]) -> plots.Drawing:
     drawing, panels = plots.figure(13, 5.2, 1, 2)
-    base = changes[0].value["qwk"] - changes[0].delta["qwk"].value
+    depth = study.shape[0]
+    main = study.measures.main
+    share = study.measures.share
+    base = changes[0].value[main] - changes[0].delta[main].value
     for line, label in enumerate(("this layer alone", "layers 0 to this one", "this layer to the last")):
         of_line = changes[line * depth : (line + 1) * depth]
-        qwk = [effect.delta["qwk"].interval() for effect in of_line]
-        accuracy = [effect.relative["accuracy"].interval() for effect in of_line]
-        plots.curve(panels[0], range(depth), qwk, line=line, label=label, base=base)
-        plots.curve(panels[1], range(depth), accuracy, line=line, label=label, scale=100)
-    for axes, title, zero in ((panels[0], "QWK", base), (panels[1], "accuracy, relative change in %", 0.0)):
+        absolute = [effect.delta[main].interval() for effect in of_line]
+        relative = [effect.relative[share].interval() for effect in of_line]
+        plots.curve(panels[0], range(depth), absolute, line=line, label=label, base=base)
+        plots.curve(panels[1], range(depth), relative, line=line, label=label, scale=100)
+    titles = (NAMES[main], f"{NAMES[share]}, relative change in %")
+    for axes, title, zero in zip(panels, titles, (base, 0.0), strict=True):
         axes.axhline(zero, color=plots.GREY, ls=(0, (4, 3)), lw=1.2)
         axes.set(title=f"Whole layers off: {title}", xlabel="layer", ylabel=title)
         axes.set_xticks(range(depth))

@@ -4,6 +4,7 @@ use."""
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +14,28 @@ from pathlib import Path
 import numpy as np
 
 from headroom.models.arrays import Bools, Ints
-from headroom.models.errors import ModelError
+from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.condense.words import has_jieba
+from headroom.models.errors import ModelError, how_to_install
 from headroom.models.quality.bootstrap import MIN_QUERIES, MIN_TESTED
-from headroom.models.quality.labelled import DEFAULT, Columns, LabelledPair, iter_labelled, query_key
+from headroom.models.quality.labelled import (
+    DEFAULT,
+    HIGHEST_GRADE,
+    Columns,
+    LabelledPair,
+    Rows,
+    iter_labelled,
+    query_key,
+)
 
 MAX_PAIRS = 20_000
 """Of a larger file, a sample of whole queries is used."""
+
+CHINESE = 0.25
+"""If at least this share of the pairs is Chinese, jieba says where the words of the data end."""
+
+_CHINESE = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
+_JAPANESE = re.compile("[\u3040-\u30ff]")
 
 
 @dataclass(frozen=True)
@@ -55,6 +72,13 @@ class Judged:
         return np.array([numbers[one.query] for one in self.labelled], np.int64)
 
     @cached_property
+    def is_chinese(self) -> bool:
+        """Return whether at least the share CHINESE of the pairs has Chinese characters and no Japanese
+        ones."""
+        chinese = sum(map(_is_chinese, self.labelled))
+        return chinese >= CHINESE * len(self)
+
+    @cached_property
     def ranked_queries(self) -> int:
         """Return how many queries have titles of different grades."""
         return int(np.count_nonzero(self.differ_in_grade(np.arange(len(self)))))
@@ -87,8 +111,40 @@ class Judged:
         return len(self.labelled)
 
 
+def _is_chinese(pair: LabelledPair) -> bool:
+    text = f"{pair.query} {pair.title}"
+    return _CHINESE.search(text) is not None and _JAPANESE.search(text) is None
+
+
+def check_words(kind: str, data: Judged) -> None:
+    """Raise ModuleNotFoundError if a study of this kind has to find Chinese words and jieba is missing."""
+    if kind in ("roles", "all") and data.is_chinese and not has_jieba():
+        raise ModuleNotFoundError(
+            f"headroom study {kind} of Chinese texts needs jieba, which finds their words: "
+            f"{how_to_install('study')}"
+        )
+
+
+def read_for(config: ModelConfig, path: Path | Rows, *, seed: int, columns: Columns = DEFAULT) -> Judged:
+    """Read the pairs of a file for a study of a model; arguments and errors as in `read_judged`.
+
+    A model with one score takes whole numbers up to HIGHEST_GRADE, and is refused data in which no query has
+    titles of different grades: an order is all that it can be judged by.
+    """
+    if config.is_graded:
+        grades = len(config.labels)
+        return read_judged(path, grades=grades, labels=config.labels, columns=columns, seed=seed)
+    data = read_judged(path, grades=HIGHEST_GRADE + 1, columns=columns, seed=seed)
+    if not data.ranked_queries:
+        raise ModelError(
+            f"{path}: no query has titles of different grades, and a model with one score is judged by their "
+            "order"
+        )
+    return data
+
+
 def read_judged(
-    path: Path,
+    path: Path | Rows,
     *,
     grades: int,
     seed: int,

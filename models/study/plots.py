@@ -41,12 +41,21 @@ def figure(
 ) -> tuple[Drawing, Any]:
     """Return a figure of this size in inches and its rows × columns axes, laid out without overlaps."""
     from matplotlib import rc_context
-    from matplotlib.figure import Figure
+
+    from headroom.models.picture import Picture
 
     with rc_context(fname=STYLE):
-        drawing = Figure(figsize=(width, height), layout="constrained")
+        drawing = Picture(figsize=(width, height), layout="constrained")
         axes = drawing.subplots(rows, columns, **options)
     return drawing, axes
+
+
+def drawn(draw: Callable[[], Drawing]) -> Drawing:
+    """Draw a figure in the studies' style."""
+    from matplotlib import rc_context
+
+    with rc_context(fname=STYLE):
+        return draw()
 
 
 def svg(draw: Callable[[], Drawing], png: Path | None = None) -> str:

@@ -18,11 +18,13 @@ from headroom.models.quality.bootstrap import (
     estimate,
     standard_errors,
 )
+from headroom.models.quality.evaluation import RANGES
+from headroom.models.quality.metrics import NAMES
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
-from headroom.models.study.statistics import LEVEL, METRICS, Resamples, holm, values_of
+from headroom.models.study.statistics import LEVEL, Resamples, holm, values_of
 from headroom.models.study.study import Study
-from headroom.models.study.wording import METHODS, NAMES, TOO_FEW, layer_range, listed, p_value, percent
+from headroom.models.study.wording import TOO_FEW, layer_range, listed, method, p_value, percent
 
 AT = 0.2
 """The fraction that the source study found removable at no loss."""
@@ -37,7 +39,7 @@ class Curve:
     layers: str
     rows: list[Json]  # one per mask, for report.json
     changes: dict[float, dict[str, Estimate]]  # by fraction of heads off: the mean change of each metric
-    relative_accuracy: Estimate  # the mean relative change at AT
+    relative: Estimate  # the mean relative change at AT of the metric `Measures.share`
 
 
 def mean_of_masks(resamples: Resamples, changes: Sequence[Draws], weights: Floats) -> Estimate:
@@ -71,16 +73,24 @@ def run(study: Study) -> Result:
     halves = [range(depth // 2), range(depth // 2, depth)] if depth > 1 else []
     curves = [_curve(study, resamples, weights, layers) for layers in (range(depth), *halves)]
     tests = [test for curve in curves for test in _equivalence(curve, study.margin)]
-    within = listed([NAMES[test["metric"]] for test in tests[: len(METRICS)] if test["p_adjusted"] <= LEVEL])
-    outcome = f"shown to stay within ± {study.margin} (two one-sided tests, 5 % for all of them): {within}"
-    verdict = (
-        f"With {AT:.0%} of the heads off at random QWK changes by {curves[0].changes[AT]['qwk'].text()}; "
-        f"{outcome if resamples.testable else TOO_FEW}."
-    )
+    verdict = _verdict(study, resamples, curves[0], tests)
     caption = f"At exactly {AT:.0%} off, mean of {draws} draws, margin ± {study.margin}."
-    section = Section("Heads off at random", (METHODS["random"],), (_table(tests, caption),))
+    section = Section("Heads off at random", (method("random", study.measures),), (_table(tests, caption),))
     json = {"curves": [row for curve in curves for row in curve.rows], "equivalence": tests}
-    return Result("random", json, verdict, (section,), _picture(curves, draws), _findings(curves))
+    return Result("random", json, verdict, (section,), _picture(curves, draws), _findings(study, curves))
+
+
+def _verdict(study: Study, resamples: Resamples, curve: Curve, tests: list[Json]) -> str:
+    """Say what a random choice costs, and which metrics are shown to stay. curve: of all layers, whose tests
+    are the first ones."""
+    main = study.measures.main
+    of_curve = tests[: len(study.measures.names)]
+    within = listed([NAMES[test["metric"]] for test in of_curve if test["p_adjusted"] <= LEVEL])
+    outcome = f"shown to stay within ± {study.margin} (two one-sided tests, 5 % for all of them): {within}"
+    return (
+        f"With {AT:.0%} of the heads off at random {NAMES[main]} changes by "
+        f"{curve.changes[AT][main].text()}; {outcome if resamples.testable else TOO_FEW}."
+    )
 
 
 def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -> Curve:
@@ -106,7 +116,8 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
     changes = {
         fraction: _mean_changes(resamples, of_fraction, weights) for fraction, of_fraction in draws.items()
     }
-    relative = [one["accuracy"].relative_to(resamples.intact["accuracy"]) for one in draws[AT]]
+    share = study.measures.share
+    relative = [one[share].relative_to(resamples.intact[share]) for one in draws[AT]]
     return Curve(name, rows, changes, mean_of_masks(resamples, relative, weights))
 
 
@@ -142,19 +153,23 @@ def _table(tests: list[Json], caption: str) -> Table:
     rows = []
     for test in tests:
         change = Interval(test["delta"], *test["interval"]).text(sign=True)
-        rows.append((test["layers"], NAMES[test["metric"]], change, p_value(test["p_equivalent"])))
-    return Table(("layers", "metric", "mean change (95 %)", "p equivalent"), tuple(rows), caption)
+        rows.append((test["layers"], NAMES[test["metric"]], change, p_value(test["p_adjusted"])))
+    return Table(("layers", "metric", "mean change (95 %)", "adjusted p equivalent"), tuple(rows), caption)
 
 
-def _findings(curves: list[Curve]) -> tuple[Finding, ...]:
+def _findings(study: Study, curves: list[Curve]) -> tuple[Finding, ...]:
     """Return the published claims beside our numbers."""
-    qwk = [curve.changes[AT]["qwk"].text() for curve in curves]
-    ours = f"accuracy {percent(curves[0].relative_accuracy.interval())}, ΔQWK {qwk[0]}"
-    fifth = Finding("About 20 % of the heads can go at no loss (random choice, all layers)", "0 %", ours)
+    main = study.measures.main
+    changes = [curve.changes[AT][main].text() for curve in curves]
+    relative = percent(curves[0].relative.interval())
+    ours = f"{NAMES[study.measures.share]} {relative}, Δ {NAMES[main]} {changes[0]}"
+    fifth = Finding(
+        "About 20 % of the heads can go at no loss (random choice, all layers)", "0 % relative accuracy", ours
+    )
     if len(curves) == 1:
         return (fifth,)
     claim = f"Lower layers ({curves[1].layers}) matter more than upper ones ({curves[2].layers})"
-    ours = f"ΔQWK with {AT:.0%} of a half off: lower {qwk[1]}, upper {qwk[2]}"
+    ours = f"Δ {NAMES[main]} with {AT:.0%} of a half off: lower {changes[1]}, upper {changes[2]}"
     return fifth, Finding(claim, "lower matter more", ours)
 
 
@@ -170,7 +185,7 @@ def _draw(curves: list[Curve]) -> plots.Drawing:
     """Draw each metric against the share of heads off, with a line and its band per range of layers."""
     drawing, panels = plots.figure(13, 9.5, 2, 2)
     labels = ("all layers", "lower half", "upper half")
-    for metric, axes in zip(METRICS, panels.flat, strict=True):
+    for metric, axes in zip(next(iter(curves[0].changes.values())), panels.flat, strict=True):
         base = curves[0].rows[0][metric]
         for line, curve in enumerate(curves):
             x = [row["fraction"] * 100 for row in curve.rows]
@@ -179,8 +194,15 @@ def _draw(curves: list[Curve]) -> plots.Drawing:
             changes = [of_fraction[metric].interval() for of_fraction in curve.changes.values()]
             fractions = [fraction * 100 for fraction in curve.changes]
             label = f"{labels[line]} ({curve.layers})"
-            limits = (-1.0 if metric == "qwk" else 0.0, 1.0)
-            plots.curve(axes, fractions, changes, line=line, label=label, base=base, limits=limits)
+            plots.curve(
+                axes,
+                fractions,
+                changes,
+                line=line,
+                label=label,
+                base=base,
+                limits=RANGES.get(metric, (0.0, 1.0)),
+            )
         axes.axhline(base, color=plots.GREY, ls=(0, (4, 3)), lw=1.2)
         axes.axvline(AT * 100, color=plots.GREY, ls=":", lw=1.2)
         axes.set_xlim(-2, 102)

@@ -6,9 +6,9 @@ from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
 from headroom.models.checkpoint.hub import locate
 from headroom.models.device import describe
 from headroom.models.files import Json, write_whole
-from headroom.models.quality import evaluation
-from headroom.models.quality.bootstrap import Interval
-from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.bootstrap import Interval, resample
+from headroom.models.quality.evaluation import Evaluation, intervals_of
+from headroom.models.quality.metrics import NAMES
 from headroom.models.study import page, plots
 from headroom.models.study.head_study import head_study
 from headroom.models.study.limits import limits
@@ -16,7 +16,6 @@ from headroom.models.study.page import REPORT
 from headroom.models.study.pairs import Judged
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.study import FULL, ROUGH, Study
-from headroom.models.study.wording import NAMES
 
 JSON = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
 """How values, dataclasses and arrays become report.json; what is not finite becomes null."""
@@ -26,7 +25,8 @@ def write(study: Study, result: Result) -> Json:
     """Write the report into study.out, in place of an earlier one, and return the content of report.json."""
     replaced = (study.out / REPORT).exists()
     (whole,) = study.runner.evaluate(study.data, [study.without(())], "baseline")
-    baseline = evaluation.intervals(whole, resamples=study.effort.resamples, seed=study.seed)
+    counts = resample(whole.clusters, study.effort.resamples, study.seed)
+    baseline = intervals_of(whole.draws(counts, whole.of_sums), counts)
     text = orjson.dumps(_content(study, result, whole, baseline), option=JSON).decode()
     content: Json = orjson.loads(text)
     rough = [] if study.effort == FULL else [ROUGH]
@@ -42,7 +42,7 @@ def write(study: Study, result: Result) -> Json:
         REPORT: text,
         "report.md": page.markdown(**values),
         "report.html": page.html(drawings, **values),
-        HEAD_STUDY: head_study(content, weights_id(locate(study.model)), study.shape),
+        HEAD_STUDY: head_study(content, weights_id(locate(study.model)), study.shape, study.measures),
         **{f"plots/{name}.svg": svg for name, svg in drawings.items()},
         **result.files,
     }
@@ -68,8 +68,8 @@ def _content(study: Study, result: Result, whole: Evaluation, baseline: dict[str
         "model": study.classifier.name,
         "number_format": study.classifier.network.number_format,
         "device": describe(study.classifier.network.device),
-        "baseline": {name: baseline[name].value for name in NAMES},
-        "baseline_interval": {name: baseline[name].ends for name in NAMES},
+        "baseline": {name: baseline[name].value for name in study.measures.names},
+        "baseline_interval": {name: baseline[name].ends for name in study.measures.names},
         "random_order_ndcg10": whole.random_order_ndcg10(),
         "data": _source(study.data),
         "holdout": None if study.holdout is None else _source(study.holdout),
@@ -90,7 +90,10 @@ def _draw(study: Study, pictures: list[Figure | None]) -> dict[str, str]:
     """Write the plots as PNG, and return each as SVG by its name."""
     directory = study.out / "plots"
     directory.mkdir(parents=True, exist_ok=True)
-    return {one.name: plots.svg(one.draw, directory / f"{one.name}.png") for one in pictures if one}
+    figures = [one for one in pictures if one is not None]
+    return {
+        one.name: plots.svg(one.draw, directory / f"{one.name}.png") for one in study.stage("plots", figures)
+    }
 
 
 def _whole_model(study: Study, content: Json, baseline: dict[str, Interval]) -> Section:
@@ -108,7 +111,7 @@ def _whole_model(study: Study, content: Json, baseline: dict[str, Interval]) -> 
         f"{content['device']}; with another number format they differ a little, and the number of heads that "
         "just pass a test differs more."
     )
-    rows = tuple((name, baseline[metric].text()) for metric, name in NAMES.items())
+    rows = tuple((NAMES[metric], baseline[metric].text()) for metric in study.measures.names)
     order = content["random_order_ndcg10"]
     caption = "" if order is None else f"A random order of the titles has NDCG@10 {order:.3f}."
     return Section("The whole model", (text,), (Table(("metric", "value (95 %)"), rows, caption),))

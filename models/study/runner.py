@@ -30,12 +30,16 @@ from headroom.models.classifier import Classifier
 from headroom.models.files import write_whole
 from headroom.models.network import Network
 from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.graded import evaluation_of
 from headroom.models.selection import Chosen
 from headroom.models.study.pairs import Judged
 
 BATCH_TOKENS = 2048
 BLOCK = 64
 """Masks in a part: enough that neighbours share layers, few enough that a stopped run loses only seconds."""
+
+PORTION = 4096
+"""Pairs that are tokenized between two movements of a bar."""
 
 WORTH_SLICING = 0.25
 """If at least this share of a layer's heads is off, cutting their weights out saves more than it costs."""
@@ -79,7 +83,7 @@ class Runner:
         """
         # Sorted, so that neighbours share their first layers.
         distinct, index_of = np.unique(np.asarray(masks, np.float32), axis=0, return_inverse=True)
-        lengths = [len(pair) for pair in self.classifier.tokenizer.encode(data.pairs)]
+        lengths = self._lengths(data.pairs)
         blocks = [slice(start, start + BLOCK) for start in range(0, len(distinct), BLOCK)]
         parts = [(rows, block) for rows in batches_by_length(lengths, BATCH_TOKENS) for block in blocks]
         out = np.empty((len(distinct), len(data), len(self.classifier.config.labels)), np.float32)
@@ -100,10 +104,22 @@ class Runner:
             torch.set_num_threads(cores)  # the pool's threads changed the default for new threads
         return out[index_of.ravel()]
 
+    def _lengths(self, pairs: Pairs) -> list[int]:
+        """Return how many tokens each pair has; of many pairs, with a stage of the progress."""
+        if len(pairs) > PORTION:
+            self.progress.start("tokens", len(pairs))
+        lengths = list[int]()
+        for start in range(0, len(pairs), PORTION):
+            encoded = self.classifier.tokenizer.encode(pairs[start : start + PORTION])
+            lengths += [len(pair) for pair in encoded]
+            if len(pairs) > PORTION:
+                self.progress.advance(len(encoded))
+        return lengths
+
     def evaluation(self, data: Judged, logits: Floats32) -> Evaluation:
         """Return the evaluation of one mask's logits (n, grades)."""
         scores = self.classifier.scores(logits)
-        return Evaluation.of(data.labelled, scores)
+        return evaluation_of(data.labelled, scores)
 
     def evaluate(self, data: Judged, masks: Sequence[Matrix], what: str) -> list[Evaluation]:
         """Return the evaluation under each mask. For thousands of masks, `logits` takes less memory."""

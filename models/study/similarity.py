@@ -9,12 +9,19 @@ from scipy.spatial.distance import squareform
 
 from headroom.models.arrays import Floats, Ints
 from headroom.models.condense.search import jensen_shannon
-from headroom.models.numbers import percent
+from headroom.models.quality.bootstrap import (
+    MIN_QUERIES,
+    Interval,
+    draws,
+    estimate,
+    resample,
+    standard_errors,
+)
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.statistics import mean_intervals
 from headroom.models.study.study import Study
-from headroom.models.study.wording import METHODS
+from headroom.models.study.wording import method
 from headroom.models.study.words import Words
 
 NEAR = 0.5
@@ -26,8 +33,9 @@ def run(study: Study) -> Result:
 
     `similarity` of report.json holds the mean Jensen–Shannon distances, from 0 (same attention) to 1 (none in
     common): matrix, of every two heads; within, across: of two heads of one layer, and of two layers; gap:
-    across − within; sharing: the share of heads that share their pattern with another; and clusters, by
-    average linkage: the tree is cut where heads no longer share their pattern.
+    across − within; sharing: the share of heads that share their pattern with another, with
+    sharing_interval; and clusters, by average linkage: the tree is cut where heads no longer share their
+    pattern.
     """
     chosen = study.data.spread(study.effort.compared_pairs, study.seed)
     by_query = _distances(study, chosen)
@@ -39,10 +47,9 @@ def run(study: Study) -> Result:
     )
     distances = squareform(matrix, checks=False)
     near = NEAR * distances.mean()
-    nearest = (matrix + np.diag(np.full(len(layers), np.inf))).min(1)
-    sharing = float((nearest < near).mean())
+    sharing = _sharing_interval(study, by_query)
     clusters = fcluster(linkage(distances, "average"), near, "distance")
-    shared = f"{percent(sharing)} of the heads have another at less than half the mean distance"
+    shared = f"{_percents(sharing)} of the heads have another at less than half the mean distance"
     verdict = (
         f"{shared}; two heads of one layer are {within.text(2)} apart, two of different layers "
         f"{across.text(2)}."
@@ -55,7 +62,7 @@ def run(study: Study) -> Result:
     )
     caption = f"On {len(chosen)} pairs spread over the queries."
     table = Table(("what", "distance (95 % interval)"), rows, caption)
-    section = Section("Similarity: the heads' patterns", (METHODS["similarity"],), (table,))
+    section = Section("Similarity: the heads' patterns", (method("similarity", study.measures),), (table,))
     picture = Figure(
         "similarity_matrix",
         "Distance of every two heads, by layer: dark heads attend alike.",
@@ -63,10 +70,44 @@ def run(study: Study) -> Result:
     )
     content = {
         "heads": study.heads, "matrix": matrix, "within": within, "across": across, "gap": gap,
-        "sharing": sharing, "clusters": clusters, "pairs": len(chosen),
+        "sharing": sharing.value, "sharing_interval": sharing.ends, "clusters": clusters,
+        "pairs": len(chosen),
     }  # fmt: skip
     finding = Finding("most heads share their pattern", "most", shared)
     return Result("similarity", {"similarity": content}, verdict, (section,), picture, (finding,))
+
+
+def _sharing_interval(study: Study, by_query: Floats) -> Interval:
+    """Return the share of heads that share their pattern with another, with its interval over queries.
+
+    by_query: (queries, heads, heads).
+    """
+    heads = by_query.shape[1]
+    flat = by_query.reshape(len(by_query), -1)
+    upper = np.triu_indices(heads, 1)
+
+    def sharing(counts: Floats) -> dict[str, Floats]:
+        shares = []
+        for of_resample in counts:
+            matrix = (of_resample @ flat / of_resample.sum()).reshape(heads, heads)
+            near = NEAR * matrix[upper].mean()
+            np.fill_diagonal(matrix, np.inf)
+            shares.append((matrix.min(1) < near).mean())
+            study.progress.advance()
+        return {"sharing": np.array(shares)}
+
+    counts = resample(len(by_query), study.effort.resamples, study.seed)
+    study.progress.start("interval of the shared patterns", len(counts) + len(by_query))
+    if len(by_query) < MIN_QUERIES:
+        return Interval(float(sharing(counts[:1])["sharing"][0]), np.nan, np.nan)
+    drawn = draws(sharing, counts)["sharing"]
+    return estimate(drawn.values, standard_errors(drawn.influences, counts)).interval().within(0, 1)
+
+
+def _percents(share: Interval) -> str:
+    """Return a share and its interval in per cent: 31 % (25 to 37)."""
+    scaled = Interval(100 * share.value, 100 * share.low, 100 * share.high)
+    return scaled.text(0).replace(" (", " % (", 1)
 
 
 def _within_and_across(by_query: Floats, layers: Ints) -> Floats:
@@ -91,7 +132,7 @@ def _distances(study: Study, rows: list[int]) -> Floats:
     of_query = defaultdict[int, list[Floats]](list)
     pairs = study.stage("attention of every two heads", study.encode(rows))
     for query, pair in zip(study.data.query_of[rows].tolist(), pairs, strict=True):
-        maps = Words.of(clf.tokenizer, pair).attention(clf.attention(pair, study.heads), special=True)
+        maps = Words.of(clf.tokenizer, pair).attention(clf.attention_maps(pair, study.heads), special=True)
         by_word = [jensen_shannon(word[:, None], word[None]) for word in maps.swapaxes(0, 1)]
         of_query[query].append(np.mean(by_word, axis=0))
     return np.stack([np.mean(distances, axis=0) for distances in of_query.values()])

@@ -4,11 +4,12 @@ from functools import partial
 
 import numpy as np
 
+from headroom.models.quality.metrics import NAMES
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
-from headroom.models.study.statistics import LEVEL, METRICS, Effect, effects
+from headroom.models.study.statistics import LEVEL, Effect, effects
 from headroom.models.study.study import Study
-from headroom.models.study.wording import CHANGES, METHODS, NAMES, TOO_FEW, p_value
+from headroom.models.study.wording import TOO_FEW, changes_of, method, p_value, power
 
 SHOWN = 12
 """How many heads the table shows."""
@@ -19,16 +20,16 @@ def run(study: Study) -> Result:
     heads = study.heads
     changes = effects(study, [study.without([head]) for head in heads], "single heads")
     names = [f"{layer}.{head}" for layer, head in heads]
-    qwk = np.array([effect.delta["qwk"].value for effect in changes])
-    order = np.argsort(qwk, kind="stable")
-    counts = _counts(changes, study.margin)
-    verdict = (
-        f"{counts}; QWK is lowest without head {names[order[0]]}: it changes by "
-        f"{changes[order[0]].delta['qwk'].text()}."
-    )
+    main = study.measures.main
+    order = np.argsort([effect.delta[main].value for effect in changes], kind="stable").tolist()
+    counts = _counts(changes, study)
+    verdict = f"{counts}."
+    if matter := [index for index in order if changes[index].matters]:
+        change = changes[matter[0]].delta[main].text()
+        verdict = f"{counts}; {NAMES[main]} falls most without {names[matter[0]]}: it changes by {change}."
     rows = tuple((names[i], *changes[i].cells(), p_value(changes[i].p_change)) for i in order[:SHOWN])
-    caption = f"The {len(rows)} heads that cost most QWK. All heads: report.json."
-    table = Table(("head", *CHANGES, "adjusted p"), rows, caption)
+    caption = f"The {len(rows)} heads that cost most {NAMES[main]}. All heads: report.json."
+    table = Table(("head", *changes_of(study.measures), "adjusted p"), rows, caption)
     maps = Figure(
         "single-heads",
         "Change of each metric in points (hundredths) with one head off; negative is a loss. "
@@ -44,26 +45,30 @@ def run(study: Study) -> Result:
         "single",
         {"heads": rows_of_json},
         verdict,
-        (Section("Each head off alone", (METHODS["single"],), (table,)),),
+        (Section("Each head off alone", (method("single", study.measures),), (table,)),),
         maps,
         (Finding(claim, "most heads", counts),),
     )
 
 
-def _counts(changes: list[Effect], margin: float) -> str:
-    """Say how many heads matter, and how many cost less than the margin."""
-    needed = sum(one.p_change <= LEVEL and one.delta["qwk"].value < 0 for one in changes)
+def _counts(changes: list[Effect], study: Study) -> str:
+    """Say how many heads matter, how many cost less than the margin, and how many queries would show it."""
+    matter = sum(one.matters for one in changes)
     harmless = sum(one.p_non_inferior <= LEVEL for one in changes)
-    testable = all(one.delta["qwk"].testable for one in changes)
-    outcome = f", {harmless} to cost less than {margin:g}" if testable else f" ({TOO_FEW})"
-    return f"{needed} of {len(changes)} heads are shown to matter by themselves{outcome}"
+    counts = f"{matter} of {len(changes)} heads are shown to matter by themselves"
+    more = power([one.queries_needed for one in changes], len(study.data.queries), "heads")
+    testable = all(one.delta[study.measures.main].testable for one in changes)
+    if not testable:
+        return f"{counts} ({'; '.join(filter(None, [TOO_FEW, more]))})"
+    counts += f", {harmless} to cost less than {study.margin:g}"
+    return f"{counts} ({more})" if more else counts
 
 
 def _maps(study: Study, changes: list[Effect]) -> plots.Drawing:
     """Draw a heat map of each metric's change."""
     drawing, panels = plots.figure(15, 8.5, 2, 2)
     framed = np.array([effect.p_change <= LEVEL for effect in changes])
-    for metric, axes in zip(METRICS, panels.flat, strict=True):
+    for metric, axes in zip(study.measures.names, panels.flat, strict=True):
         points = [effect.delta[metric].value * 100 for effect in changes]
         title = f"One head off: change of {NAMES[metric]}"
         plots.heat_map(axes, study.shape, study.heads, points, framed, title, "points (0.01)")

@@ -1,16 +1,17 @@
 """Effects of masks with intervals and tests, on the bootstrap of headroom.models.quality.bootstrap."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import false_discovery_control, norm
 
 from headroom.models.arrays import Floats
-from headroom.models.quality import metrics
 from headroom.models.quality.bootstrap import (
+    ERROR_RATE,
     MIN_TESTED,
+    POWER,
     Draws,
     Estimate,
     Interval,
@@ -20,27 +21,12 @@ from headroom.models.quality.bootstrap import (
     standard_errors,
 )
 from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.metrics import Measures
 from headroom.models.study.runner import Matrix
 from headroom.models.study.study import Study
 
-METRICS = metrics.NAMES
-"""accuracy, macro_f1, qwk, ndcg10."""
-
-JUDGED = ("accuracy", "qwk", "ndcg10")
-"""A mask is harmless if none of these falls by the margin."""
-
 LEVEL = 0.05
 """The error rate of the tests."""
-
-TESTED_METRICS = ("qwk", "ndcg10")
-"""A network must be non-inferior in both: an intersection–union test, which needs no correction (Berger
-1982)."""
-
-ERROR_RATE = 0.025
-"""The chance that a network worse than the margin is chosen."""
-
-POWER = 0.8
-"""The power that `queries_needed` gives: the chance that a harmless network passes."""
 
 PERMUTATIONS = 19_999
 """Draws of a permutation test over queries: enough for one head of hundreds to be found."""
@@ -51,20 +37,21 @@ _CHUNK = 4096  # permutations at a time
 class Resamples:
     """The resamples of a study's queries. All masks share them, so differences are paired.
 
-    counts: (1 + resamples, clusters); row 0 is the data as they are. queries: how many there are. testable:
-    at least MIN_TESTED of them have titles of different grades, so that one-sided tests may claim something.
-    intact: the draws of `whole`, the model with all heads on.
+    counts: (1 + resamples, clusters); row 0 is the data as they are. queries: how many there are; ranked: how
+    many of them have titles of different grades. testable: these are at least MIN_TESTED, so that one-sided
+    tests may claim something. intact: the draws of `whole`, the model with all heads on.
     """
 
     def __init__(self, whole: Evaluation, resamples: int, seed: int) -> None:
         self.queries = whole.queries
         self.counts = resample(whole.clusters, resamples, seed)
-        self.testable = len(whole.ranked_queries) >= MIN_TESTED
+        self.ranked = len(whole.ranked_queries)
+        self.testable = self.ranked >= MIN_TESTED
         self.intact = self.draws(whole)
 
     def draws(self, evaluation: Evaluation) -> MetricDraws:
-        """Return each of METRICS on the data and on every resample."""
-        return evaluation.draws(self.counts, evaluation.of_grades)
+        """Return each metric of a study on the data and on every resample."""
+        return evaluation.draws(self.counts, evaluation.of_sums)
 
     def changes(self, draws: MetricDraws) -> dict[str, Estimate]:
         """Return the paired change of each metric from the intact model."""
@@ -78,6 +65,30 @@ class Resamples:
         """Return the estimate of a metric or of a change."""
         return estimate(draws.values, standard_errors(draws.influences, self.counts), testable=self.testable)
 
+    def queries_needed(self, change: Estimate, margin: float, level: float) -> int | None:
+        """Return how many queries give a mask that changes nothing on average the chance POWER to pass.
+
+        It goes by the spread of the change over the queries that are here, and is at least the number that
+        has MIN_TESTED queries with titles of different grades. level: of the one-sided test. None if too few
+        queries have the metric for a spread.
+        """
+        if not (self.ranked and len(change.t)):
+            return None
+        reach = float(norm.ppf(1 - level) + norm.ppf(POWER)) * change.error / margin
+        return math.ceil(self.queries * max(reach**2, MIN_TESTED / self.ranked))
+
+    def queries_needed_for(
+        self, changes: Mapping[str, Estimate], metrics: Sequence[str], margin: float, level: float
+    ) -> int | None:
+        """Return how many queries the metric needs that needs most; None if that is not known of one."""
+        return largest([self.queries_needed(changes[name], margin, level) for name in metrics])
+
+
+def metrics_of(evaluation: Evaluation) -> dict[str, float]:
+    """Return a study's metrics on the data, which takes less than all of them."""
+    values = evaluation.of_sums(np.ones((1, evaluation.clusters)))
+    return {name: float(value[0]) for name, value in values.items()}
+
 
 def values_of(draws: MetricDraws) -> dict[str, float]:
     """Return each metric on the data as they are."""
@@ -90,22 +101,30 @@ class Effect:
     model.
 
     p_change: the p-value of "the mask changes no metric", by `adjusted_p` over the masks of its family.
-    p_non_inferior: that of "one of JUDGED falls by the margin or more", by `holm` over the same masks; 1 if
-    that cannot be tested.
+    falls: whether the metric whose own p is lowest falls. p_non_inferior: the p-value of "a judged metric
+    falls by the margin or more", by `holm` over the same masks; 1 if that cannot be tested. queries_needed:
+    how many would show that the mask costs less than the margin, if it costs nothing; None: not known.
     """
 
     value: dict[str, float]
     delta: dict[str, Estimate]
     relative: dict[str, Estimate]
     p_change: float
+    falls: bool
     p_non_inferior: float
+    queries_needed: int | None
+
+    @property
+    def matters(self) -> bool:
+        """Return whether the mask is shown to lose quality."""
+        return self.p_change <= LEVEL and self.falls
 
     def cells(self) -> tuple[str, ...]:
-        """Return the change of each of METRICS with its interval, for a table."""
-        return tuple(self.delta[metric].text() for metric in METRICS)
+        """Return the change of each metric with its interval, for a table."""
+        return tuple(change.text() for change in self.delta.values())
 
     def as_json(self) -> dict[str, object]:
-        """Return the changes by metric and both p-values, for report.json."""
+        """Return the changes by metric, both p-values and the queries needed, for report.json."""
         intervals = {metric: change.interval() for metric, change in self.delta.items()}
         return {
             "delta": {metric: interval.value for metric, interval in intervals.items()},
@@ -113,6 +132,7 @@ class Effect:
             "relative": {metric: change.value for metric, change in self.relative.items()},
             "p_adjusted": self.p_change,
             "p_non_inferior": self.p_non_inferior,
+            "queries_needed": self.queries_needed,
         }
 
 
@@ -133,30 +153,59 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
         values.append(values_of(draws))
         deltas.append(resamples.changes(draws))
         relatives.append(resamples.relative_changes(draws))
-    harm = np.array([max(delta[name].p_above(-study.margin) for name in JUDGED) for delta in deltas])
-    swapped = swap_p(whole, masked, seed=study.seed)
-    p_change = np.concatenate([adjusted_p(family) for family in np.split(swapped, families)]).tolist()
-    p_non_inferior = np.concatenate([holm(family) for family in np.split(harm, families)]).tolist()
-    return list(map(Effect, values, deltas, relatives, p_change, p_non_inferior))
+    measures = whole.measures
+    harm = np.array([max(delta[name].p_above(-study.margin) for name in measures.judged) for delta in deltas])
+    study.progress.start(f"p-values of {what}", PERMUTATIONS * len(masks))
+    swapped = swap_p(whole, masked, seed=study.seed, done=study.progress.advance)
+    falls = [_falls(measures, *of_mask) for of_mask in zip(deltas, swapped, strict=True)]
+    p_change = _by_family(adjusted_p, swapped, families)
+    p_non_inferior = _by_family(holm, harm, families)
+    level = LEVEL * families / len(masks)  # of Holm's first step
+    needed = [resamples.queries_needed_for(delta, measures.judged, study.margin, level) for delta in deltas]
+    return list(map(Effect, values, deltas, relatives, p_change, falls, p_non_inferior, needed))
+
+
+def _by_family(adjust: Callable[[Floats], Floats], p: Floats, families: int) -> list[float]:
+    """Return the p-values adjusted within each of as many families of equally many masks."""
+    adjusted: list[float] = np.concatenate([adjust(family) for family in np.split(p, families)]).tolist()
+    return adjusted
+
+
+def _falls(measures: Measures, changes: Mapping[str, Estimate], p: Floats) -> bool:
+    """Return whether the metric that changes most surely falls; of several the main one. p: (metrics,)."""
+    of_metrics = dict(zip(measures.names, p.tolist(), strict=True))
+    surest = min(measures.names, key=lambda name: (of_metrics[name], name != measures.main))
+    return changes[surest].value < 0
+
+
+def largest(counts: Sequence[int | None]) -> int | None:
+    """Return the largest count; None if one is not known."""
+    known = [count for count in counts if count is not None]
+    return max(known) if len(known) == len(counts) else None
 
 
 def swap_p(
-    whole: Evaluation, masked: Sequence[Evaluation], *, draws: int = PERMUTATIONS, seed: int
+    whole: Evaluation,
+    masked: Sequence[Evaluation],
+    *,
+    draws: int = PERMUTATIONS,
+    seed: int,
+    done: Callable[[int], None] = lambda _: None,
 ) -> Floats:
-    """Return the two-sided p of no effect, by a paired permutation test over queries: (masks, METRICS).
+    """Return the two-sided p of no effect, by a paired permutation test over queries: (masks, metrics).
 
     Under the null hypothesis, the predictions of a query with the mask and without it can be swapped. Each
     draw swaps those of a random half of the queries. All masks and metrics share the draws. An undefined
-    metric has p = 1: there is no change to find.
+    metric has p = 1: there is no change to find. done: called with the number of finished draws of a mask.
     """
     rng = np.random.default_rng([seed, 1])
     before = whole.sums
 
     def change(after: Floats, swapped: Floats) -> Floats:
-        """Return the metrics' changes, (…, METRICS). swapped: (…, clusters), 1 for a swapped query."""
+        """Return the metrics' changes, (…, metrics). swapped: (…, clusters), 1 for a swapped query."""
         moved = swapped @ (after - before)
-        with_mask = metrics.values(after.sum(0) - moved, whole.grades)
-        return with_mask - metrics.values(before.sum(0) + moved, whole.grades)
+        with_mask = whole.values(after.sum(0) - moved)
+        return with_mask - whole.values(before.sum(0) + moved)
 
     observed = np.array([change(one.sums, np.zeros(len(before))) for one in masked])
     beyond = np.zeros_like(observed)
@@ -166,6 +215,7 @@ def swap_p(
             null = change(one.sums, swapped)
             # Equal up to rounding counts as equal: with few queries many swaps give the very same change.
             beyond[index] += (np.abs(null) >= np.abs(observed[index]) - 1e-12).sum(0)
+            done(len(swapped))
     beyond[~np.isfinite(observed)] = draws
     return np.asarray((1 + beyond) / (1 + draws))
 
@@ -220,9 +270,9 @@ def mean_intervals(values: Floats, resamples: int, seed: int) -> list[Interval]:
 class Loss:
     """One metric's change under a mask, on the same queries as the intact model.
 
-    delta: masked minus intact; bound: its one-sided lower confidence bound. queries_needed: how many queries
-    give a mask that changes nothing on average the chance POWER to pass. If fewer than MIN_TESTED queries
-    have titles of different grades, nothing can be tested: the bound is −inf and queries_needed None.
+    delta: masked minus intact; bound: its one-sided lower confidence bound, −inf if fewer than MIN_TESTED
+    queries have titles of different grades, because nothing can be tested then. queries_needed: as
+    `Resamples.queries_needed` returns it.
     """
 
     delta: float
@@ -241,16 +291,20 @@ class NonInferiority:
     loss: dict[str, Loss]
     tested: bool
 
+    @property
+    def queries_needed(self) -> int | None:
+        """Return the largest number of queries that a metric needs; None if one's is not known."""
+        return largest([loss.queries_needed for loss in self.loss.values()])
+
 
 def loss_by_metric(resamples: Resamples, masked: Evaluation, margin: float) -> dict[str, Loss]:
-    """Return the loss in each of TESTED_METRICS, with bounds at the one-sided level ERROR_RATE."""
+    """Return the loss in each metric that is tested, with bounds at the one-sided level ERROR_RATE."""
     changes = resamples.changes(resamples.draws(masked))
     by_metric = {}
-    for metric in TESTED_METRICS:
+    for metric in masked.measures.tested:
         change = changes[metric]
         bound = change.lower_bound(ERROR_RATE)
-        reach = float(norm.ppf(1 - ERROR_RATE) + norm.ppf(POWER)) * change.error / margin
-        needed = math.ceil(resamples.queries * reach**2) if math.isfinite(bound) else None
+        needed = resamples.queries_needed(change, margin, ERROR_RATE)
         by_metric[metric] = Loss(change.value, bound, needed)
     return by_metric
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
+from headroom.models.quality.metrics import GRADED, RANKED, Measures
 from headroom.models.quality.speed import MIN_ROUNDS
 from headroom.models.study.pairs import Judged
 from headroom.models.study.runner import Matrix, Progress, Runner, Silent
@@ -76,7 +77,7 @@ class Study:
     out: Path  # the directory that the report, masks and plots are written to
     holdout: Judged | None = None
     seed: int = 0  # of every random draw
-    margin: float = 0.02  # the largest fall of accuracy, QWK or NDCG@10 (absolute) that a mask may cost
+    margin: float = 0.02  # the largest fall of a judged metric (absolute) that a mask may cost
     model: str | None = None  # the checkpoint as the user named it, None for the shipped one
     what: tuple[str, ...] = ("heads",)  # search: which parts may go (heads, units, layers)
     speedup: float | None = None  # search: how many times as fast the network is to be
@@ -112,6 +113,11 @@ class Study:
         for item in items:
             yield item
             self.progress.advance()
+
+    @property
+    def measures(self) -> Measures:
+        """Return the metrics that judge the model: of grades, or of one score's order."""
+        return GRADED if self.classifier.config.is_graded else RANKED
 
     @property
     def by_time(self) -> bool:

@@ -6,20 +6,45 @@ from pathlib import Path
 
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_TESTED, Interval
+from headroom.models.quality.metrics import GRADED, NAMES, RANKED, Measures
 
-NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "qwk": "QWK", "ndcg10": "NDCG@10"}
-"""The names of the metrics in texts."""
 
-CHANGES = tuple(f"Δ {name}" for name in NAMES.values())
-"""The heads of a table's columns with the change of each metric."""
+def changes_of(measures: Measures) -> tuple[str, ...]:
+    """Return the heads of a table's columns with the change of each metric."""
+    return tuple(f"Δ {NAMES[name]}" for name in measures.names)
+
 
 TOO_FEW = (
     f"too few queries: nothing is called harmless if fewer than {MIN_TESTED} have titles of different grades"
 )
 """Why one-sided tests claim nothing."""
 
-METHODS: dict[str, str] = tomllib.loads(Path(__file__).with_name("methods.toml").read_text("utf-8"))
-"""How the tables were made."""
+_METHODS: dict[str, str] = tomllib.loads(Path(__file__).with_name("methods.toml").read_text("utf-8"))
+
+
+def method(name: str, measures: Measures) -> str:
+    """Return how the tables of `name` were made, with the metrics of the model's kind."""
+    judged = listed([NAMES[metric] for metric in measures.judged])
+    return _METHODS[name].format(
+        judged_fall=f"{judged} each fall" if len(measures.judged) > 1 else f"{judged} falls",
+        tested=listed([f"of {NAMES[metric]}" for metric in measures.tested]),
+        needed=_NEEDED,
+        min_tested=MIN_TESTED,
+        loss=_LOSS[measures],
+        answers="grades differ" if measures == GRADED else "scores differ",
+    )
+
+
+_NEEDED = (
+    "Queries that would show it: with so many, by the spread seen, a part that costs nothing is shown to "
+    "cost less than the margin with a chance of 80 %."
+)
+
+_LOSS = {
+    GRADED: "that of the cross-entropy of the grades",
+    RANKED: "that of the score, which is half the mean square of how far the scores move",
+}
+"""Whose Fisher information a search goes by."""
 
 
 def layer_range(layers: range) -> str:
@@ -59,6 +84,25 @@ def p_value(p: float) -> str:
     if p < 0.001:
         return "< 0.001"
     return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def about(count: int) -> str:
+    """Return a number with two significant digits, rounded up, that is no more precise than the estimate."""
+    step = 10 ** max(0, len(str(count)) - 2)
+    return f"{-(-count // step) * step:,}"
+
+
+def power(needed: Sequence[int | None], queries: int, parts: str) -> str:
+    """Say how many queries would show of half of the parts that they cost less than the margin.
+
+    needed: of each part. queries: how many there are. parts: their name. Empty if these are enough for half
+    of them, or if it is not known.
+    """
+    known = sorted(count for count in needed if count is not None)
+    if not known or known[len(known) // 2] <= queries:
+        return ""
+    median = about(known[len(known) // 2])
+    return f"about {median} queries like these would show it of half of the {parts}, if those cost nothing"
 
 
 def listed(items: Sequence[str]) -> str:

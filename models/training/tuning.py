@@ -26,14 +26,15 @@ from headroom.models.checkpoint.config import read_config, read_raw
 from headroom.models.checkpoint.files import put_in_place
 from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
-from headroom.models.classifier import Scores
 from headroom.models.compress.prune import write_checkpoint
 from headroom.models.device import resolve_device
 from headroom.models.files import Json, write_whole
 from headroom.models.learner import Learner
 from headroom.models.quality.bootstrap import resample
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
+from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.labelled import LabelledPair, digest, query_key
+from headroom.models.scores import Scores
 from headroom.models.training.job import FINGERPRINT, Options, TrainingRun
 from headroom.models.training.loop import (
     Batch,
@@ -222,8 +223,8 @@ def report(before: np.ndarray, after: np.ndarray, pairs: Sequence[LabelledPair],
     better: whether the interval of the change of NDCG@10, or of Spearman's correlation where no query has an
     NDCG, is above 0.
     """
-    first = evaluation_of(before, pairs)
-    last = evaluation_of(after, pairs)
+    first = judged(before, pairs)
+    last = judged(after, pairs)
     counts = resample(last.clusters, RESAMPLES, seed)
     draws = last.draws(counts)
     change = changes_of(first.draws(counts), draws, counts)
@@ -248,21 +249,21 @@ def measure(
 ) -> np.ndarray:
     """Return the model's logits on the validation pairs, and log what they are worth."""
     logits = logits_of(model, tokenizer, validation)
-    metrics = evaluation_of(logits, validation).metrics()
+    metrics = judged(logits, validation).metrics()
     figures = (metrics[name] for name in ("qwk", "spearman", "ndcg10"))
     loss = loss_on(logits, validation)
     log.info("%s: validation loss %.4f  qwk %.4f  spearman %.4f  ndcg10 %.4f", when, loss, *figures)
     return logits
 
 
-def evaluation_of(logits: np.ndarray, pairs: Sequence[LabelledPair]) -> Evaluation:
+def judged(logits: np.ndarray, pairs: Sequence[LabelledPair]) -> Evaluation:
     """Return the evaluation of logits, (n, grades), of these pairs."""
-    return Evaluation.of(pairs, Scores.from_logits(logits))
+    return evaluation_of(pairs, Scores.from_logits(logits))
 
 
 def order(logits: np.ndarray, pairs: Sequence[LabelledPair]) -> tuple[float, float]:
     """Return a key that is larger if better: mean of Spearman and NDCG@10 if defined, then the loss."""
-    metrics = evaluation_of(logits, pairs).metrics()
+    metrics = judged(logits, pairs).metrics()
     ranking = [metrics[name] for name in RANKING if np.isfinite(metrics[name])]
     return float(np.mean(ranking)) if ranking else -1.0, -loss_on(logits, pairs)
 

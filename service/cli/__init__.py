@@ -5,8 +5,8 @@ Nothing but `main` is here, so that Ctrl-C in that second ends the program as it
 
 import sys
 
-from headroom.models.commands.terminal import EXIT_STATUS
 from headroom.models.errors import one_line
+from headroom.models.terminal import EXIT_STATUS
 
 
 def main() -> None:

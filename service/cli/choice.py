@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headroom.models.commands.options import Network, Sides, read_form
-from headroom.models.commands.terminal import counted
+from headroom.models.terminal import counted
 
 if TYPE_CHECKING:
     from headroom import Classifier, HeadMask
-    from headroom.models.quality.comparison import Side
-    from headroom.models.quality.labelled import Columns, LabelledPair
+    from headroom.models.quality.comparison import Side, Truth
+    from headroom.models.quality.labelled import Columns
     from headroom.service.config.settings import LiveConfig
     from headroom.service.config.variants import MaskForm
     from headroom.service.scoring.catalog import Variant
@@ -150,22 +150,18 @@ def check_masks(live: LiveConfig, directory: Path, mask: MaskForm | None) -> Non
         model.parse_mask(mask, masks)
 
 
-def sides(network: Network, data: Path, columns: Columns) -> Sides:
-    """Grade labelled pairs by the variant and by its baseline, for `headroom evaluate --variant`.
+def sides(network: Network, data: Path, columns: Columns, relevant: int | None) -> Sides:
+    """Judge the variant and its baseline on labelled pairs, for `headroom evaluate --variant`.
 
     That is a cascade's last stage, or the intact model: `full`, or `intact` if the variant has a checkpoint
     of its own or is `full` itself. A smaller network (`@NAME`) is compared with its model.
     """
-    from headroom.models.commands.evaluate import check_graded
-    from headroom.models.quality.labelled import read_labelled
+    from headroom.models.commands.options import read_truth
     from headroom.service.scoring.catalog import BASE
     from headroom.service.scoring.offline import base_variant
 
     variant, model = _resolve_with_model(network)
     classifier = variant.classifier
-    grades = classifier.grades
-    check_graded(classifier.name, bool(grades))
-    pairs = read_labelled(data, grades=len(grades), labels=grades, columns=columns)
     if variant.stages:
         base = variant.stages[-1]
         name = base.name
@@ -176,24 +172,25 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
         is_base = variant.checkpoint == BASE and variant.name != "full"
         name = "full" if is_base else "intact"
         base = replace(variant, mask=classifier.all_heads)
-    baseline, _ = _side(name, base, pairs)
-    side, stages = _side(variant.name, variant, pairs)
+    configs = [base.classifier.config, classifier.config]
+    truth, labels = read_truth(data, configs, columns, relevant)
+    baseline, _ = _side(name, base, truth)
+    side, stages = _side(variant.name, variant, truth)
     if baseline.model != side.model:
         baseline = replace(baseline, name=baseline.model)
         side = replace(side, name=side.model)
-    return Sides([baseline, side], pairs, grades, stages)
+    return Sides([baseline, side], truth.pairs, labels, stages)
 
 
-def _side(name: str, variant: Variant, pairs: list[LabelledPair]) -> tuple[Side, dict[str, int]]:
-    """Return the grades by a variant, and of a cascade how many pairs ended at each stage."""
+def _side(name: str, variant: Variant, truth: Truth) -> tuple[Side, dict[str, int]]:
+    """Return a variant as judged, and of a cascade how many pairs ended at each stage."""
     from headroom.models.quality.comparison import Side
-    from headroom.models.quality.evaluation import Evaluation
     from headroom.service.scoring.offline import score
 
-    with counted("pairs", len(pairs)) as advance:
-        scored = score(variant, [(pair.query, pair.title) for pair in pairs], advance=advance)
+    with counted("pairs", len(truth.pairs)) as advance:
+        scored = score(variant, [(pair.query, pair.title) for pair in truth.pairs], advance=advance)
     ended = Counter(scored.stages or ())
     stages = {stage.name: ended[stage.name] for stage in variant.stages}
     spec = name if stages else variant.mask.spec
     model = variant.classifier.name
-    return Side(name, model, name, spec, Evaluation.of(pairs, scored.scores)), stages
+    return Side(name, model, name, spec, truth.evaluation(scored.scores, name)), stages

@@ -12,8 +12,8 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from headroom.models.commands.terminal import table
 from headroom.models.numbers import number
+from headroom.models.terminal import table
 from headroom.service.cli import experiment_plan
 
 TIMEOUT_S = 90

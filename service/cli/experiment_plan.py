@@ -11,8 +11,8 @@ import orjson
 import typer
 
 from headroom.models.commands import options
-from headroom.models.commands.terminal import table
 from headroom.models.numbers import number, percent
+from headroom.models.terminal import table
 
 if TYPE_CHECKING:
     from headroom.service.cli.lists import Measured

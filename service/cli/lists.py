@@ -12,7 +12,7 @@ import numpy as np
 import typer
 
 from headroom.models.commands.options import Network
-from headroom.models.commands.terminal import counted
+from headroom.models.terminal import counted
 
 if TYPE_CHECKING:
     from headroom.service.experiments.interleaving_plan import Lists

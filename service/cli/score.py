@@ -20,7 +20,7 @@ from headroom.models.commands.options import (
     QueryColumn,
     TitleColumn,
 )
-from headroom.models.commands.terminal import warn
+from headroom.models.terminal import warn
 from headroom.service.cli import choice, score_files
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def command(
     title_column: TitleColumn = "title",
     delimiter: Delimiter = ",",
     prefix: score_files.Prefix = "",
+    judgments: score_files.Judgments = None,
     overwrite: score_files.Overwrite = False,
 ) -> None:
     """Score how relevant each title is to the query. Prints one line per title, in the order given.
@@ -113,7 +114,10 @@ def command(
             Columns(query_column, title_column, delimiter=delimiter),
             overflow=overflow,
             prefix=prefix,
+            judgments=judgments,
         )
+        if judgments is not None and (output is None or not output.endswith(".csv")):
+            raise typer.BadParameter("a judgment list is a .csv file", param_hint="--output")
         if store is not None:
             score_files.run_into_store(source, store, options, as_json=as_json)
         elif output is not None:

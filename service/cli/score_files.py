@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headroom.models.commands.options import read_form
-from headroom.models.commands.terminal import Stages, ends_at_once, warn
+from headroom.models.terminal import Stages, ends_at_once, warn
 from headroom.service.cli import choice
 
 if TYPE_CHECKING:
@@ -41,6 +41,14 @@ Store = Annotated[
     typer.Option("--store", help="Keep the scores in a score store, which servers read; no --output."),
 ]
 Prefix = Annotated[str, typer.Option(help="With --input: begins the names of the new columns.")]
+Judgments = Annotated[
+    str | None,
+    typer.Option(
+        help="With --input: write a judgment list (query,docid,rating), as Quepid and the Search Relevance "
+        "Workbench import it, with the ids in this column. Ratings are grades; scores if there are none.",
+        metavar="COLUMN",
+    ),
+]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace the output, and the parts of a run with other options.")
 ]
@@ -132,12 +140,15 @@ def options_of(
     *,
     overflow: str,
     prefix: str,
+    judgments: str | None = None,
 ) -> ScoreOptions:
     """Return what these options say, checked. Raises BadParameter, ValueError or ModelError."""
     from headroom.models.checkpoint.config import read_config
     from headroom.models.checkpoint.hub import locate
     from headroom.service.files.options import ScoreOptions
 
+    if judgments is not None and (prefix or len(masks) > 1 or len(variants) > 1):
+        raise typer.BadParameter("it takes one mask and variant, and no --prefix", param_hint="--judgments")
     if fields.query == fields.title:
         raise typer.BadParameter("two of the columns have one name", param_hint="--query-column")
     for option, given in (("--mask", masks), ("--variant", variants)):
@@ -166,6 +177,7 @@ def options_of(
         device=setup.device,
         dtype=setup.dtype,
         prefix=prefix,
+        judged_ids=judgments or "",
     )
 
 

@@ -218,7 +218,7 @@ class Engine:
             raise DeviceFailed(self.failed_kind)
         try:
             if lane.kind == "attention":
-                return [classifier.attention(row.pair, row.heads, row.mask) for row in rows]
+                return [classifier.attention_maps(row.pair, row.heads, row.mask) for row in rows]
             masks = RowMasks.of([row.mask for row in rows])
             logits = classifier.forward([row.pair for row in rows], masks, sliced=lane.sliced)
             return row_scores(classifier, logits)

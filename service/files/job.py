@@ -57,6 +57,7 @@ class Job:
             "config file": live,
             "choice of columns": [*astuple(options.fields), options.prefix],
             "--overflow": options.overflow,
+            "--judgments": options.judged_ids,
             "device or number format": [options.device, options.dtype],
             "version of headroom": [version("headroom"), version("pyarrow"), self.window_rows, WINDOW_BYTES],
         }

@@ -11,6 +11,9 @@ from headroom.service.config.variants import MaskForm
 GRADED = ("score", "grade", "label", "expected_grade", "probabilities", "truncated")
 UNGRADED = ("score", "truncated")
 
+JUDGMENTS = ("query", "docid", "rating")
+"""The columns of a judgment list, as Quepid and OpenSearch's Search Relevance Workbench import it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnSet:
@@ -29,7 +32,8 @@ class ScoreOptions:
     """All that pairs are scored with, as a value that goes to any process.
 
     model: a checkpoint's directory or hub id, or None for the shipped one. live: variants and masks.
-    graded: whether there are grades. prefix: begins the names of the new columns.
+    graded: whether there are grades. prefix: begins the names of the new columns. judged_ids: if the output
+    is a judgment list, the column of its ids, else "".
     """
 
     model: str | None
@@ -41,6 +45,7 @@ class ScoreOptions:
     device: str = "auto"
     dtype: str = "auto"
     prefix: str = ""
+    judged_ids: str = ""
 
     @property
     def texts(self) -> tuple[str, str]:
@@ -48,19 +53,30 @@ class ScoreOptions:
         return self.fields.query, self.fields.title
 
     @property
+    def others(self) -> tuple[str, ...]:
+        """Return the other columns that the input must have."""
+        return (self.judged_ids,) if self.judged_ids else ()
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """Return the names of one set of new columns, without prefix and suffix."""
+        if self.judged_ids:
+            return ("grade",) if self.graded else ("score",)
         kinds = GRADED if self.graded else UNGRADED
         return (*kinds, "chunk") if self.overflow == "chunks" else kinds
 
     @property
     def names(self) -> list[str]:
         """Return the names of all new columns, in order."""
+        if self.judged_ids:
+            return [JUDGMENTS[-1]]
         suffixes = [f"[{column.suffix}]" if column.suffix else "" for column in self.columns]
         return [f"{self.prefix}{kind}{suffix}" for suffix in suffixes for kind in self.kinds]
 
     def check_names(self, file: str, names: Iterable[str]) -> None:
-        """Raise ModelError if the input has a column with one of the new names."""
+        """Raise ModelError if the output would have two columns of one name."""
+        if self.judged_ids:
+            return
         taken = sorted(set(names) & set(self.names))
         if taken:
             raise ModelError(

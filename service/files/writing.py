@@ -12,7 +12,7 @@ import pyarrow
 from pyarrow import parquet
 
 from headroom.models.rows import BUFFER_BYTES, CODECS
-from headroom.service.files.options import ScoreOptions
+from headroom.service.files.options import JUDGMENTS, ScoreOptions
 from headroom.service.files.reading import Window
 from headroom.service.files.storage import Storage
 
@@ -41,7 +41,9 @@ def encode(window: Window, results: Sequence[Result], options: ScoreOptions) -> 
     columns = [result[kind] for result in results for kind in options.kinds]
     if target.kind == "parquet":
         return _parquet(window, columns, options)
-    if target.kind == "jsonl":
+    if options.judged_ids:
+        text = _judgments(window, columns[0], options)
+    elif target.kind == "jsonl":
         text = _jsonl(window, columns, options.names)
     else:
         text = _csv(window, columns, options.names)
@@ -92,6 +94,17 @@ def _csv(window: Window, columns: Sequence[Sequence[Any]], new: Sequence[str]) -
         writer.writerow([*window.names, *new])
     for row, added in zip(window.rows, zip(*columns, strict=True), strict=True):
         writer.writerow([cell(value) for value in (*map(row.get, window.names), *added)])
+    return buffer.getvalue().encode()
+
+
+def _judgments(window: Window, ratings: Sequence[Any], options: ScoreOptions) -> bytes:
+    """Return a judgment list. ratings: grades, or scores of a model without grades."""
+    buffer = _Lines()
+    writer = csv.writer(buffer, lineterminator="\r\n")
+    if window.number == 0:
+        writer.writerow(JUDGMENTS)
+    for row, rating in zip(window.rows, ratings, strict=True):
+        writer.writerow([cell(row[options.fields.query]), cell(row[options.judged_ids]), cell(rating)])
     return buffer.getvalue().encode()
 
 

@@ -156,9 +156,9 @@ class HeadsResponse:
     heads: int
     """Heads per layer."""
     study: dict[str, Any] | None
-    """`head_study.json` beside the weights: of each head in `heads`, the change of QWK, NDCG@10 and accuracy
-    with that head alone off (`delta`), its 95 % interval, and the share of its attention beyond chance in
-    each of the `roles` that it holds. Null without a study."""
+    """`head_study.json` beside the weights: of each head in `heads`, the change of each of the `metrics` with
+    that head alone off (`delta`), its 95 % interval, and the share of its attention beyond chance in each of
+    the `roles` that it holds. Null without a study."""
 
 
 @documented

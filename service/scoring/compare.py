@@ -8,7 +8,7 @@ import orjson
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
 from headroom.models.errors import InvalidMask
-from headroom.models.masks.head_mask import HeadMask
+from headroom.models.masks.head_mask import heads_of
 from headroom.service.config.variants import MaskForm
 from headroom.service.engine.request import Deadline
 from headroom.service.engine.threads import Lane, PairRow
@@ -124,11 +124,6 @@ def _heads_of(spec: str, classifier: Classifier) -> tuple[tuple[int, int], ...]:
     Raises InvalidRequest if it is no such list, or empty.
     """
     try:
-        mask = HeadMask.parse(spec, layers=classifier.num_layers, heads=classifier.num_heads)
+        return heads_of(spec, classifier.num_layers, classifier.num_heads)
     except InvalidMask as error:
         raise InvalidRequest(str(error), param="heads") from None
-    if mask.skipped:
-        raise InvalidRequest("names layers with skip:; list heads, such as 2.3,4.*", param="heads")
-    if not mask.off:
-        raise InvalidRequest("names no head; list some, such as 2.3,4.*", param="heads")
-    return mask.off

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from headroom.models.checkpoint.chunks import Chunk, Overflow
-from headroom.models.classifier import Classifier, Scores
+from headroom.models.classifier import Classifier
+from headroom.models.scores import Scores
 from headroom.service.config.settings import LiveConfig
 from headroom.service.scoring.cascade import CascadeProgress, lowest_score
 from headroom.service.scoring.catalog import BASE, Variant, build_catalog
@@ -76,7 +77,7 @@ class _Merged:
     """The scores of pairs that were scored in portions; those of a later stage replace the earlier ones."""
 
     def __init__(self, pairs: int) -> None:
-        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self.arrays: dict[str, Any] = {}
         self.chunks: list[Chunk | None] = [None] * pairs
 
     def add(self, indices: Sequence[int], scores: Scores) -> None:

@@ -1,26 +1,62 @@
 """BERT classifiers whose attention heads are run-time switches, and the server and studies around them.
 
->>> from headroom import Classifier, HeadMask
+>>> from headroom import Classifier
 >>> clf = Classifier.load()
->>> mask = HeadMask.parse("6-11.*", layers=clf.num_layers, heads=clf.num_heads)
->>> clf.score([("angle bracket", "Simpson 12-Gauge Angle")], head_mask=mask).expected_grade
+>>> clf.score("angle bracket", ["Simpson 12-Gauge Angle", "wood deck screws"], head_mask="@pruned20")[0].label
+'exact'
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from headroom.models.attention import Attention
 from headroom.models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
 from headroom.models.masks.head_mask import HeadMask
+from headroom.models.scores import PairScore, Scores
 
 if TYPE_CHECKING:
-    from headroom.models.classifier import Classifier, Scores
+    from headroom.models.api import studies as study
+    from headroom.models.api.evaluation import Evaluated, evaluate
+    from headroom.models.api.smaller import Pruned, prune
+    from headroom.models.api.studies import StudyResult
+    from headroom.models.classifier import Classifier
 
-__all__ = ["Classifier", "HeadMask", "InvalidMask", "ModelError", "Scores", "UnsupportedCheckpoint"]
+__all__ = [
+    "Attention",
+    "Classifier",
+    "Evaluated",
+    "HeadMask",
+    "InvalidMask",
+    "ModelError",
+    "PairScore",
+    "Pruned",
+    "Scores",
+    "StudyResult",
+    "UnsupportedCheckpoint",
+    "evaluate",
+    "prune",
+    "study",
+]
+
+_LAZY = {
+    "Classifier": "headroom.models.classifier",
+    "Evaluated": "headroom.models.api.evaluation",
+    "Pruned": "headroom.models.api.smaller",
+    "StudyResult": "headroom.models.api.studies",
+    "evaluate": "headroom.models.api.evaluation",
+    "prune": "headroom.models.api.smaller",
+}
+"""The modules of names that need torch or take long to import."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only when a classifier is asked for: masks and errors work without it."""
-    if name in ("Classifier", "Scores"):
-        from headroom.models import classifier
+    """Import torch only when it is needed: masks, scores and errors work without it."""
+    if name == "study":
+        return import_module("headroom.models.api.studies")
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
 
-        return getattr(classifier, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -28,7 +28,7 @@ from default_model.tuning import untuned
 from default_model.yardstick import LISTED
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.checkpoint.tokenizer import PairTokenizer
-from headroom.models.classifier import Scores
+from headroom.models.scores import Scores
 from tests.checkpoints import write_checkpoint
 
 

@@ -2,14 +2,16 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from headroom import Classifier, HeadMask, InvalidMask, ModelError
 from headroom.models.batch import batches_by_length
-from headroom.models.classifier import Scores
 from headroom.models.masks.head_mask import RowMasks
+from headroom.models.scores import Scores
+from tests.checkpoints import load, write_checkpoint
 
 PAIRS = [
     ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),
@@ -69,11 +71,87 @@ def test_more_tokens_than_the_device_computes_well_are_cut_into_several_passes(
     np.testing.assert_allclose(cut, whole, atol=1e-4)
 
 
+def test_a_query_with_its_titles_is_scored_as_its_pairs_are(clf: Classifier) -> None:
+    titles = ["steel angle", "wood screws", ""]
+    expected = clf.score([("angle bracket", title) for title in titles]).logits
+    np.testing.assert_array_equal(clf.score("angle bracket", titles).logits, expected)
+    np.testing.assert_array_equal(clf.score("angle bracket", iter(titles)).logits, expected)
+    of_rows = np.array([("angle bracket", title) for title in titles])
+    np.testing.assert_array_equal(clf.score(of_rows).logits, expected)
+
+
+def test_a_mask_may_be_a_spec_a_json_form_or_a_mask_for_all_pairs_or_one_per_pair(
+    clf: Classifier, tmp_path: Path
+) -> None:
+    mask = HeadMask.parse("1-2.*", layers=3, heads=4)
+    form = {"off": [[layer, head] for layer in (1, 2) for head in range(4)]}
+    expected = clf.score(PAIRS, head_mask=mask).logits
+    whole = clf.score(PAIRS).logits
+    assert np.abs(expected - whole).max() > 0.01
+
+    for given in ("1-2.*", "keep:0.*", form, mask):
+        np.testing.assert_array_equal(clf.score(PAIRS, head_mask=given).logits, expected)
+        np.testing.assert_array_equal(clf.score(PAIRS, given).logits, expected)
+        mixed = clf.score(PAIRS, head_mask=[given, None, "none", given]).logits
+        np.testing.assert_allclose(mixed[[0, 3]], expected[[0, 3]], atol=1e-5)
+        np.testing.assert_allclose(mixed[1:3], whole[1:3], atol=1e-5)
+    np.testing.assert_array_equal(clf.score("usb", ["usb cable"], head_mask="none").logits.shape, (1, 5))
+
+    directory = write_checkpoint(tmp_path)
+    (directory / "masks").mkdir()
+    (directory / "masks" / "late.json").write_text('{"mask": "1-2.*"}')
+    stored = load(directory)
+    np.testing.assert_array_equal(stored.score(PAIRS, head_mask="@late").logits, expected)
+
+
+def test_equal_masks_of_many_pairs_are_read_once(clf: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of a thousand specs would take longer than the pairs."""
+    read = []
+    parse = HeadMask.parse.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        HeadMask,
+        "parse",
+        classmethod(lambda cls, form, **shape: read.append(form) or parse(cls, form, **shape)),
+    )
+    clf.score(PAIRS * 3, head_mask=["1.*", {"off": [[0, 1]]}] * 6)
+    assert read == ["1.*", {"off": [[0, 1]]}]
+
+
 def test_wrong_masks_are_refused(clf: Classifier) -> None:
-    with pytest.raises(InvalidMask, match="this model has 3 of 4"):
+    with pytest.raises(InvalidMask, match=r"head_mask: the mask is for 12 layers .* this model has 3 of 4"):
         clf.score(PAIRS, HeadMask.none(12, 12))
-    with pytest.raises(ModelError, match="3 masks for 4 pairs"):
+    with pytest.raises(InvalidMask, match=r"head_mask: layer 6 does not exist; this model has layers 0 to 2"):
+        clf.score(PAIRS, head_mask="6-11.*")
+    with pytest.raises(InvalidMask, match=r"head_mask\[2\]: head 4 does not exist"):
+        clf.score(PAIRS, head_mask=[None, "1.*", "0.4", None])
+    with pytest.raises(InvalidMask, match=r"no mask is stored as 'x'"):
+        clf.score(PAIRS, head_mask="@x")
+    with pytest.raises(InvalidMask, match=r"a mask is a spec .* not 5"):
+        clf.score(PAIRS, head_mask=5)  # type: ignore[call-overload]
+    with pytest.raises(ModelError, match="3 masks for 4 pairs; give one, or one per pair"):
         clf.score(PAIRS, [None] * 3)
+    with pytest.raises(ModelError, match="1 mask for 4 pairs"):
+        clf.score(PAIRS, head_mask=["1.*"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("usb",), "titles: 'usb' is a query without titles; give a list"),
+        (("usb", "usb cable"), "titles: one string; give a list"),
+        (("usb", {"a": 1}), "titles: a dict; give a list"),
+        (("usb", ["usb cable", None]), r"titles\[1\]: None is not text"),
+        ((["usb", "ab"],), r"pairs\[0\]: 'usb' is not a pair of texts"),
+        (([("usb", "cable"), ("usb", "cable", 3)],), r"pairs\[1\]: \('usb', 'cable', 3\) is not a pair"),
+        (([("usb", float("nan"))],), r"pairs\[0\]: \('usb', nan\) is not a pair of texts"),
+        (([("usb", "cable")], "none", "none"), "titles: pairs hold their titles"),
+    ],
+)
+def test_what_is_no_pair_of_texts_is_refused_in_a_sentence(
+    clf: Classifier, given: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        clf.score(*given)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +175,55 @@ def test_no_pairs_give_no_scores(clf: Classifier) -> None:
 
 
 def test_attention_of_a_pair(clf: Classifier) -> None:
-    pair = clf.tokenizer.encode([("angle", "steel angle")])[0]
+    (pair,) = clf.tokenizer.encode([("angle", "steel angle")])
 
-    maps = clf.attention(pair, [(0, 0), (2, 3)], HeadMask.parse("2.3", layers=3, heads=4))
+    found = clf.attention("angle", "steel angle", heads="0.0,2.3", head_mask="2.3")
 
-    assert maps.shape == (2, len(pair), len(pair))
-    np.testing.assert_allclose(maps[0].sum(1), 1, rtol=1e-4)
-    assert not maps[1].any()
+    assert found.tokens == ("[CLS]", "angle", "[SEP]", "steel", "angle", "[SEP]")
+    assert found.segments == (0, 0, 0, 1, 1, 1)
+    assert found.heads == ((0, 0), (2, 3))
+    assert found.probabilities.shape == (2, 6, 6)
+    np.testing.assert_allclose(found.probabilities[0].sum(1), 1, rtol=1e-4)
+    assert not found.probabilities[1].any()
+    unmasked = clf.attention("angle", "steel angle", heads=[(2, 3)]).probabilities
+    np.testing.assert_array_equal(unmasked, clf.attention_maps(pair, [(2, 3)]))
+    assert len(clf.attention("angle", "steel angle").heads) == 12
+    assert repr(found) == (
+        "Attention of 2 heads (0.0, 2.3) over 6 tokens: [CLS] angle [SEP] steel angle [SEP]"
+    )
+
+
+def test_attention_as_a_table_and_as_a_picture(clf: Classifier) -> None:
+    found = clf.attention("angle", "steel angle", heads="0.0-1,2.3")
+    table = found.to_frame()
+    assert list(table.columns) == ["layer", "head", "from", "to", "from_token", "to_token", "probability"]
+    assert len(table) == 3 * 36
+    row = table[(table["layer"] == 2) & (table["from"] == 1) & (table["to"] == 3)].iloc[0]
+    assert (row["head"], row["from_token"], row["to_token"]) == (3, "angle", "steel")
+    assert row["probability"] == found.probabilities[2, 1, 3]
+    picture = found.plot()
+    titles = [axes.get_title() for axes in picture.axes]
+    assert titles[:3] == ["head 0.0", "head 0.1", "head 2.3"]
+    np.testing.assert_array_equal(picture.axes[2].images[0].get_array(), found.probabilities[2])
+    assert picture._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [
+        ("12.0", "heads: layer 12 does not exist; this model has layers 0 to 2"),
+        ([(0, 4)], "heads: head 4 does not exist"),
+        ("none", "heads: names no head"),
+        ("skip:1", "heads: names layers with skip:"),
+    ],
+)
+def test_heads_that_a_model_does_not_have_are_refused(clf: Classifier, heads: Any, message: str) -> None:
+    with pytest.raises(InvalidMask, match=message):
+        clf.attention("angle", "steel angle", heads=heads)
+
+
+def test_a_classifier_says_what_it_is(clf: Classifier) -> None:
+    assert repr(clf) == f"Classifier {clf.name} (3 layers of 4 heads, 5 grades, cpu, float32)"
 
 
 def test_batches_hold_every_row_once_and_keep_to_the_budget() -> None:

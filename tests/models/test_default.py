@@ -12,7 +12,7 @@ from default_model.checks import read_quadruples
 from headroom import Classifier
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import DEFAULT
-from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair, read_labelled
 
 SAMPLES = Path(__file__).parents[2] / "data" / "sample"
@@ -53,7 +53,7 @@ def test_the_smaller_networks_lose_what_the_documentation_says(clf: Classifier) 
 
     def qwk(model: Classifier) -> float:
         scores = model.score(pairs)
-        return Evaluation(sample, scores.probabilities, scores.raw_score).metrics()["qwk"]
+        return GradedEvaluation(sample, scores.probabilities, scores.raw_score).metrics()["qwk"]
 
     intact = qwk(clf)
     for name, loss, error in (("fast", -0.012, 0.014), ("rough", -0.070, 0.038)):  # of so few queries
@@ -107,7 +107,7 @@ def test_a_title_that_is_what_was_asked_for_beats_one_that_is_not(clf: Classifie
 def test_every_grade_is_predicted_and_ranking_beats_a_random_order(sample: list[LabelledPair]) -> None:
     sample = sample[::2]
     scores = Classifier.load(device="cpu").score([(pair.query, pair.title) for pair in sample])
-    evaluation = Evaluation(sample, scores.probabilities, scores.raw_score)
+    evaluation = GradedEvaluation(sample, scores.probabilities, scores.raw_score)
 
     assert set(scores.grade) == {0, 1, 2, 3, 4}
     assert evaluation.metrics()["ndcg10"] > evaluation.random_order_ndcg10() + 0.02

@@ -15,6 +15,8 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
+import headroom
+from headroom.models.study.kinds import KINDS
 from headroom.service.cli.program import app
 
 ROOT = Path(__file__).parents[2]
@@ -103,6 +105,17 @@ def test_every_command_and_route_is_in_the_reference(site: Site) -> None:
     routes = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
     assert "POST /v1/score" in routes
     assert routes <= {heading.removesuffix("¶") for heading in site.pages["http.html"].headings}
+
+
+def test_every_public_name_is_in_the_python_reference(site: Site) -> None:
+    names = {f"headroom.{name}" for name in headroom.__all__ if name != "study"}
+    kinds = {f"headroom.models.api.studies.{kind}" for kind in KINDS}
+    assert names | kinds <= site.pages["python.html"].ids
+
+
+def test_the_notebook_is_a_page_with_its_pictures(site: Site) -> None:
+    page = site.pages["notebooks/prune_and_prove.html"]
+    assert sum(source.startswith("data:image/png;base64,") for source in page.loaded) == 4
 
 
 def command_names(group: TyperGroup) -> Iterator[str]:

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from headroom.models.arrays import Floats
-from headroom.models.condense.words import chinese_splitter
+from headroom.models.condense.words import chinese_splitter, has_jieba
 from headroom.models.files import Json
 from headroom.models.quality.bootstrap import Interval
+from headroom.models.quality.metrics import NAMES
 from headroom.models.study import plots
 from headroom.models.study.pairs import Judged
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
-from headroom.models.study.roles.scores import RoleScores, role_scores, segmentation_scores
-from headroom.models.study.statistics import JUDGED, LEVEL, Resamples, permutation_p
+from headroom.models.study.roles.scores import RoleScores, role_scores, segmentation_scores, unscored
+from headroom.models.study.statistics import LEVEL, Resamples, metrics_of, permutation_p
 from headroom.models.study.study import Head, Heads, Study
-from headroom.models.study.wording import METHODS, NAMES, listed, p_value, percent, signed
+from headroom.models.study.wording import listed, method, p_value, percent, signed
 
 NAMED = {
     "term_match": "term match",
@@ -74,16 +75,21 @@ def run(study: Study) -> Result:
     }
     table = _leading({role: rows for role, rows in by_role.items() if scores[role].queries})
     sections = (
-        Section("Roles: which head does what", (METHODS["roles"],), (table,)),
-        Section("Roles: the causal check", (METHODS["causal"],), (_causal_table(causal),)),
+        Section("Roles: which head does what", (method("roles", study.measures),), (table,)),
+        Section("Roles: the causal check", (method("causal", study.measures),), (_causal_table(causal),)),
     )
     findings = [_finding(claim, [scores[role] for role in roles]) for claim, roles in CLAIMS]
     if published:
-        relative, random, p = _causal_cells(causal[name], "accuracy")
-        ours = f"accuracy {relative}; random {random} (median; p {p})"
-        claim = f"{name} off cost accuracy"
-        findings.append(Finding(claim, "−52 %, against 0 % for five random heads", ours))
+        findings.append(_causal_finding(name, causal[name], study.measures.share))
     return Result("roles", json, verdict, sections, picture, tuple(findings))
+
+
+def _causal_finding(name: str, comparison: Mapping[str, Any], metric: str) -> Finding:
+    """Return the published claim that a set of heads matters beside our numbers."""
+    relative, random, p = _causal_cells(comparison, metric)
+    ours = f"{NAMES[metric]} {relative}; random {random} (median; p {p})"
+    published = "−52 % relative accuracy, against 0 % for five random heads"
+    return Finding(f"{name} off cost quality", published, ours)
 
 
 def _leading(by_role: Mapping[str, list[Json]]) -> Table:
@@ -109,12 +115,17 @@ def _scores(study: Study) -> tuple[dict[str, RoleScores], int]:
         language, query, title = line.split("\t")
         sample[language].append((query, title))
     titles = {language: tokenizer.encode(pairs[:limit]) for language, pairs in sample.items()}
+    chinese = chinese_splitter() if has_jieba() else None
     study.progress.start("attention of every head", len(encoded) + sum(map(len, titles.values())))
-    scores = role_scores(study, encoded, study.data.query_of[rows].tolist())
+    of_data = chinese if study.data.is_chinese else None
+    scores = role_scores(study, encoded, study.data.query_of[rows].tolist(), of_data)
     for language, pairs in titles.items():
+        role = f"segmentation_{language}"
         readable = [pair for pair in pairs if 2 * pair.unknown_tokens < len(pair)]
-        split = chinese_splitter() if language == "zh" else None
-        scores[f"segmentation_{language}"] = segmentation_scores(study, readable, split)
+        if language == "zh" and chinese is None:
+            scores[role] = unscored(len(study.heads))
+            continue
+        scores[role] = segmentation_scores(study, readable, chinese if language == "zh" else None)
     return scores, len(encoded)
 
 
@@ -150,13 +161,14 @@ def causal_check(study: Study, data: Judged, sets: Mapping[str, Heads]) -> dict[
     masks = [study.without(off) for off in tried]
     evaluations = iter(study.runner.evaluate(data, masks, "heads of a role off, and random ones"))
     resamples = Resamples(next(evaluations), study.effort.resamples, study.seed)
+    metrics = tuple(dict.fromkeys((*study.measures.judged, study.measures.share)))
     comparisons = {}
     for name, heads in sets.items():
         changes = resamples.relative_changes(resamples.draws(next(evaluations)))
-        relative = {metric: changes[metric].interval() for metric in JUDGED}
-        of_random = [next(evaluations).metrics() for _ in random[name]]
-        random_changes = {metric: _relative(of_random, resamples, metric) for metric in JUDGED}
-        p = {metric: permutation_p(-relative[metric].value, -random_changes[metric]) for metric in JUDGED}
+        relative = {metric: changes[metric].interval() for metric in metrics}
+        of_random = [metrics_of(next(evaluations)) for _ in random[name]]
+        random_changes = {metric: _relative(of_random, resamples, metric) for metric in metrics}
+        p = {metric: permutation_p(-relative[metric].value, -random_changes[metric]) for metric in metrics}
         comparisons[name] = {"heads": heads, "relative": relative, "random": random_changes, "p": p}
     return comparisons
 
@@ -209,16 +221,19 @@ def _finding(claim: str, scores: list[RoleScores]) -> Finding:
     """Return a published function beside the heads that hold a role which shows it."""
     scores = [one for one in scores if one.queries]
     if not scores:
-        return Finding(claim, "yes", "no pair has words that could show it")
-    top = max((excess for one in scores for excess in one.excess), key=lambda excess: excess.value)
-    count = sum(int(one.holds.sum()) for one in scores)
-    return Finding(claim, "yes", f"{count or 'no'} heads; largest excess {top.text()}")
+        missing = "" if has_jieba() else ", or it takes jieba, which is not installed"
+        return Finding(claim, "yes", f"no pair has words that could show it{missing}")
+    holding = [one.excess[index] for one in scores for index in np.flatnonzero(one.holds).tolist()]
+    if not holding:
+        return Finding(claim, "yes", "no head is shown to")
+    top = max(holding, key=lambda excess: excess.value)
+    return Finding(claim, "yes", f"{len(holding)} heads; largest excess {top.text()}")
 
 
 def _causal_table(causal: Mapping[str, Json]) -> Table:
     rows = []
     for name, comparison in causal.items():
-        for metric in JUDGED:
+        for metric in comparison["relative"]:
             relative, random, p = _causal_cells(comparison, metric)
             sets = f"{p} of {len(comparison['random'][metric])} sets"
             heads = str(len(comparison["heads"]))

@@ -81,9 +81,7 @@ class _Tally:
     def scores(self, study: Study) -> RoleScores:
         """Return the scores of the pairs added so far."""
         if not self.observed:
-            heads = len(study.heads)
-            nothing = Interval(math.nan, math.nan, math.nan)
-            return RoleScores(np.full(heads, math.nan), [nothing] * heads, np.ones(heads), 0)
+            return unscored(len(study.heads))
         score = np.mean([np.mean(rows, 0, dtype=np.float64) for rows in self.score.values()], 0)
         rows = self.observed.values()
         observed = np.stack([np.mean(of_query, 0, dtype=np.float64) for of_query in rows])  # (queries, heads)
@@ -100,22 +98,25 @@ class _Tally:
         return RoleScores(score, intervals, max_t(observed.mean(0), null), len(observed))
 
 
-def role_scores(study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[int]) -> dict[str, RoleScores]:
+def role_scores(
+    study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[int], split: Split | None
+) -> dict[str, RoleScores]:
     """Return the scores of the heads in term_match, previous_word, next_word, segmentation and special.
 
-    pairs, query_of: (n,) encoded pairs and the query of each.
+    pairs, query_of: (n,) encoded pairs and the query of each. split: the truth about words where no spaces
+    stand between them.
     """
     heads = len(study.heads)
     tallies = defaultdict[str, _Tally](_Tally)
     term_match = tallies["term_match"]
     term_match.score = defaultdict(list)  # the attention itself; `observed` is less that to another word
-    words = [Words.of(study.classifier.tokenizer, pair) for pair in pairs]
+    words = [Words.of(study.classifier.tokenizer, pair, split) for pair in pairs]
     pool = _words_by_form(words)
     for number, (pair, of_pair, query) in enumerate(zip(pairs, words, query_of, strict=True)):
         rng = np.random.default_rng([study.seed, 1, number])
         # A query's words are permuted alike in all its pairs.
         of_query = np.random.default_rng([study.seed, 2, query])
-        maps = study.classifier.attention(pair, study.heads)
+        maps = study.classifier.attention_maps(pair, study.heads)
         between = of_pair.attention(maps)
         if segmented := _segmentation(maps, of_pair, rng):
             tallies["segmentation"].add(query, *segmented)
@@ -125,7 +126,7 @@ def role_scores(study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[i
             tallies["next_word"].add(query, observed[:heads], null[:, :heads])
             tallies["previous_word"].add(query, observed[heads:], null[:, heads:])
         if replaced := _replaced(pair, of_pair, pool, rng):
-            after = of_pair.attention(study.classifier.attention(replaced, study.heads))
+            after = of_pair.attention(study.classifier.attention_maps(replaced, study.heads))
             mass = _term_mass(between, of_pair)
             term_match.score[query].append(mass)
             term_match.add(query, mass - _term_mass(after, of_pair))
@@ -142,10 +143,16 @@ def segmentation_scores(study: Study, pairs: Sequence[EncodedPair], split: Split
     for number, pair in enumerate(pairs):
         rng = np.random.default_rng([study.seed, 4, number])
         words = Words.of(study.classifier.tokenizer, pair, split)
-        if segmented := _segmentation(study.classifier.attention(pair, study.heads), words, rng):
+        if segmented := _segmentation(study.classifier.attention_maps(pair, study.heads), words, rng):
             tally.add(number, *segmented)
         study.progress.advance()
     return tally.scores(study)
+
+
+def unscored(heads: int) -> RoleScores:
+    """Return the scores of a role that nothing could show."""
+    nothing = Interval(math.nan, math.nan, math.nan)
+    return RoleScores(np.full(heads, math.nan), [nothing] * heads, np.ones(heads), 0)
 
 
 def max_t(observed: Floats, null: Floats) -> Floats:

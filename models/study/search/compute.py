@@ -142,7 +142,7 @@ def _gradients(study: Study) -> Gradients:
 
 
 def _layer_order(networks: Networks, planner: Planner, fastest: float) -> list[int]:
-    """Drop layers one at a time, always the one without which the grades change least; stop where whole
+    """Drop layers one at a time, always the one without which the answers change least; stop where whole
     layers alone make the fastest network that is wanted."""
     config = planner.config
     whole = intact_mask(config)
@@ -163,7 +163,7 @@ def _layer_order(networks: Networks, planner: Planner, fastest: float) -> list[i
 
 
 def _best(networks: Networks, planner: Planner, order: Sequence[int], seconds: float) -> HeadMask | None:
-    """Return the mask that changes the grades least, over the numbers of layers dropped; of several
+    """Return the mask that changes the answers least, over the numbers of layers dropped; of several
     that change nothing, the fastest. None if none takes at most `seconds`."""
     fitting = (planner.fitting(seconds, order[:count]) for count in range(len(order) + 1))
     candidates = [mask for mask in fitting if mask is not None]

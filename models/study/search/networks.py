@@ -75,9 +75,17 @@ class Networks:
         ]
 
     def divergence(self, mask: HeadMask) -> float:
-        """Return the mean Kullback–Leibler divergence of the grades under a mask from the intact model's."""
-        after = self._log_probabilities(self.smaller(mask), mask.id)
-        return float((np.exp(self._intact) * (self._intact - after)).sum(1).mean())
+        """Return the mean Kullback–Leibler divergence of the answers under a mask from the intact model's.
+
+        An answer is a grade, or if there is one score a normal distribution around it, whose variance is that
+        of the intact model's scores of all pairs (`plans.gradients` says why).
+        """
+        after = self._calibrated(self.smaller(mask), mask.id)
+        intact = self._intact
+        if not self.study.classifier.config.is_graded:
+            return float(np.square(after - intact).mean() / 2 / max(intact.var(), np.finfo(np.float64).tiny))
+        before = log_softmax(intact, axis=1)
+        return float((np.exp(before) * (before - log_softmax(after, axis=1))).sum(1).mean())
 
     def paces(self, masks: Sequence[HeadMask]) -> list[Pace]:
         """Return the speed of networks that take turns; the first one is the intact model."""
@@ -106,12 +114,13 @@ class Networks:
 
     @cached_property
     def _intact(self) -> Floats:
-        return self._log_probabilities(self.study.classifier, "intact")
+        return self._calibrated(self.study.classifier, "intact")
 
-    def _log_probabilities(self, classifier: Classifier, name: str) -> Floats:
+    def _calibrated(self, classifier: Classifier, name: str) -> Floats:
+        """Return the calibrated logits of the sample, (n, grades)."""
         logits = self._logits(classifier, self._sample, name, "candidates").astype(np.float64)
         config = classifier.config
-        return np.asarray(log_softmax(logits / config.temperature + np.array(config.bias), axis=1))
+        return np.asarray(logits / config.temperature + np.array(config.bias))
 
     def _logits(self, classifier: Classifier, data: Judged, name: str, what: str) -> Floats32:
         """Return a classifier's logits, (n, grades). name: distinguishes it in the cache."""

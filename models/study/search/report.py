@@ -10,15 +10,14 @@ from headroom.models.files import Json
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_TESTED
-from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.metrics import NAMES
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Result, Section, Table
 from headroom.models.study.search.compute import Candidate, SearchResult, measure
-from headroom.models.study.statistics import TESTED_METRICS, NonInferiority, permutation_p
+from headroom.models.study.statistics import NonInferiority, metrics_of, permutation_p
 from headroom.models.study.study import Study
-from headroom.models.study.wording import METHODS, NAMES, listed, p_value, signed, speed_claim
+from headroom.models.study.wording import about, listed, method, p_value, signed, speed_claim
 
-TESTED = " and of ".join(NAMES[name] for name in TESTED_METRICS)
 DEEPEST = 12
 """The picture reaches down to a loss of so many margins: a larger one would flatten the rest."""
 
@@ -28,9 +27,9 @@ def run(study: Study) -> Result:
     search = measure(study)
     where = "held-out queries" if study.holdout is not None else "the search data, which chose the parts"
     caption = (
-        f"The change of each smaller network (point) on {where}; the end of its line is the lower bound. A "
-        f"network passes if both bounds lie above the margin. A loss of more than {DEEPEST} margins is below "
-        "the picture."
+        f"The change of each smaller network (point) on {where}; the end of its line is the lower bound. "
+        "A network passes if every bound lies above the margin. "
+        f"A loss of more than {DEEPEST} margins is below the picture."
     )
     picture = Figure("search", caption, partial(_draw, search, study))
     sections = [_networks_section(search, study)]
@@ -53,7 +52,8 @@ def _verdict(search: SearchResult, study: Study) -> str:
     they chose it."""
     chosen = search.chosen
     whole = search.intact.held_out
-    claim = f"shown to lose less than {study.margin:g} of {TESTED}"
+    tested = listed([f"of {NAMES[name]}" for name in study.measures.tested])
+    claim = f"shown to lose less than {study.margin:g} {tested}"
     if whole is None:
         claim += " (that takes --holdout: the data that made the networks cannot judge them)"
     elif (ranked := len(whole.ranked_queries)) < MIN_TESTED:
@@ -64,7 +64,8 @@ def _verdict(search: SearchResult, study: Study) -> str:
     else:
         claim += f" on {whole.queries} held-out queries"
     if chosen is None or chosen.pace is None:
-        return f"Nothing is chosen, because no network is {claim}."
+        more = _power(search.candidates[0].test, search) if search.candidates else ""
+        return f"Nothing is chosen, because no network is {claim}.{more}"
     config = study.classifier.config
     heads, units = _counts(chosen.mask, study)
     kept = [f"{heads} of {sum(map(len, config.kept_heads))} heads"]
@@ -74,9 +75,23 @@ def _verdict(search: SearchResult, study: Study) -> str:
         kept.append(f"{len(chosen.mask.layers_kept)} of {config.num_layers} layers")
     speed = speed_claim(chosen.pace.speedup, "the intact network", study.speedup or 1.0)
     passed = chosen.test is not None and chosen.test.passed
+    more = "" if passed else _power(chosen.test, search)
     return (
         f"The chosen network keeps {listed(kept)}, {speed}, {'and is' if passed else 'but is not'} {claim}."
+        f"{more}"
     )
+
+
+def _power(test: NonInferiority | None, search: SearchResult) -> str:
+    """Say how many held-out queries would show it of a network that loses nothing; empty if as many are here,
+    or if it is not known."""
+    if test is None or search.intact.held_out is None:
+        return ""
+    needed = test.queries_needed
+    if needed is None or needed <= search.intact.held_out.queries:
+        return ""
+    which = "the largest" if search.chosen is None else "it"
+    return f" About {about(needed)} queries like these would show it of {which}, if it loses nothing."
 
 
 def _counts(mask: HeadMask, study: Study) -> tuple[int, int]:
@@ -92,18 +107,24 @@ SIZES = ("heads", "units", "layers")
 def _networks_section(search: SearchResult, study: Study) -> Section:
     """Return the tables of all networks: size, speed and quality on the search data, and the test."""
     networks = (search.intact, *search.candidates)
-    columns = (*SIZES, "speed wanted", "speed", "pairs per second", *NAMES.values())
+    columns = (
+        *SIZES,
+        "speed wanted",
+        "speed",
+        "pairs per second",
+        *(NAMES[name] for name in study.measures.names),
+    )
     rows = tuple((*_size(one, study), *_speed_and_quality(one)) for one in networks)
     caption = "Quality on the search data, which chose the parts and so looks better than it is."
     tables = [Table(columns, rows, caption)]
-    method = [METHODS["search"]]
+    methods = [method("search", study.measures)]
     rows = tuple((*_size(one, study), *_test(one.test)) for one in networks if one.test is not None)
     if rows:
-        bounds = (cell for name in TESTED_METRICS for cell in (f"Δ {NAMES[name]}", "lower bound"))
+        bounds = (cell for name in study.measures.tested for cell in (f"Δ {NAMES[name]}", "lower bound"))
         header = (*SIZES, *bounds, "queries needed", "test")
         tables.append(Table(header, rows, "The test on held-out queries, in this order."))
-        method.append(METHODS["test"])
-    return Section("Search: the smaller networks", tuple(method), tuple(tables))
+        methods.append(method("test", study.measures))
+    return Section("Search: the smaller networks", tuple(methods), tuple(tables))
 
 
 def _size(network: Candidate, study: Study) -> tuple[str, ...]:
@@ -116,17 +137,17 @@ def _speed_and_quality(network: Candidate) -> list[str]:
     speed = ["–", "–"]
     if network.pace is not None:
         speed = [network.pace.speedup.text(2), f"{network.pace.pairs_per_second:.0f}"]
-    return [wanted, *speed, *map(fixed, _named(network.quality).values())]
+    return [wanted, *speed, *map(fixed, metrics_of(network.quality).values())]
 
 
 def _test(test: NonInferiority) -> list[str]:
     losses = test.loss.values()
     cells = [cell for loss in losses for cell in (signed(loss.delta), signed(loss.bound, 4))]
-    needed = [loss.queries_needed for loss in losses if loss.queries_needed is not None]
-    if len(needed) < len(losses):
-        return [*cells, "–", "–"]
+    needed = "–" if test.queries_needed is None else f"{test.queries_needed:,}"
+    if not all(np.isfinite(loss.bound) for loss in losses):
+        return [*cells, needed, "–"]
     outcome = "failed" if test.tested else "not tested"
-    return [*cells, f"{max(needed):,}", "passed" if test.passed else outcome]
+    return [*cells, needed, "passed" if test.passed else outcome]
 
 
 def _chosen_section(search: SearchResult, chosen: Candidate, study: Study) -> Section:
@@ -140,18 +161,18 @@ def _chosen_section(search: SearchResult, chosen: Candidate, study: Study) -> Se
     )
     tables = [Table(("layer", "heads kept", "units kept"), rows)]
     if search.intact.held_out is not None and chosen.held_out is not None:
-        intact = _named(search.intact.held_out)
-        of_chosen = _named(chosen.held_out)
-        of_random = [_named(one) for one in search.random]
+        intact = metrics_of(search.intact.held_out)
+        of_chosen = metrics_of(chosen.held_out)
+        of_random = [metrics_of(one) for one in search.random]
         compared = []
-        for name in TESTED_METRICS:
+        for name in study.measures.tested:
             change = of_chosen[name] - intact[name]
             random = np.array([one[name] - intact[name] for one in of_random])
             p = p_value(permutation_p(change, random))
             compared.append((NAMES[name], signed(change), signed(float(np.median(random))), p))
         header = ("change of", "the chosen network", f"{len(of_random)} random ones, median", "p")
         tables.append(Table(header, tuple(compared)))
-    return Section("Search: what stays", (METHODS["chosen"],), tuple(tables))
+    return Section("Search: what stays", (method("chosen", study.measures),), tuple(tables))
 
 
 def _json(search: SearchResult, study: Study) -> Json:
@@ -172,7 +193,7 @@ def _json(search: SearchResult, study: Study) -> Json:
         "wanted_speedup": study.speedup,
         "path": [_network_json(one, study) for one in search.candidates],
         "chosen": chosen,
-        "random": [_named(one) for one in search.random],
+        "random": [metrics_of(one) for one in search.random],
         "recovered": recovered,
         "intact_pairs_per_second": None if pace is None else pace.pairs_per_second,
     }
@@ -190,16 +211,11 @@ def _network_json(one: Candidate, study: Study) -> Json:
         "speedup_wanted": one.speedup,
         "speedup_predicted": one.predicted,
         "speed": one.pace,
-        **_named(one.quality),
+        **metrics_of(one.quality),
     }
     if one.held_out is not None and one.test is not None:
-        content["holdout"] = _named(one.held_out) | asdict(one.test)
+        content["holdout"] = metrics_of(one.held_out) | asdict(one.test)
     return content
-
-
-def _named(evaluation: Evaluation) -> dict[str, float]:
-    values = evaluation.metrics()
-    return {name: values[name] for name in NAMES}
 
 
 def _mask_file(study: Study, mask: HeadMask) -> str:
@@ -211,11 +227,12 @@ def _mask_file(study: Study, mask: HeadMask) -> str:
 def _draw(search: SearchResult, study: Study) -> plots.Drawing:
     """Draw the change on held-out queries with its lower bound, or without them on the search data, one panel
     per metric; the intact model is on the left."""
-    drawing, panels = plots.figure(12, 4.8, columns=2, sharex=True)
+    metrics = study.measures.tested
+    drawing, (panels,) = plots.figure(6 * len(metrics), 4.8, columns=len(metrics), sharex=True, squeeze=False)
     x = [_x(one, study) for one in search.candidates]
     passed = np.array([one.test is not None and one.test.passed for one in search.candidates])
-    for axes, metric in zip(panels, TESTED_METRICS, strict=True):
-        intact = search.intact.quality.metrics()[metric]
+    for axes, metric in zip(panels, metrics, strict=True):
+        intact = metrics_of(search.intact.quality)[metric]
         ends = np.reshape([_change_and_bound(one, metric, intact) for one in search.candidates], (-1, 2))
         axes.axhline(0, color="black", lw=0.8)
         axes.axhline(-study.margin, color=plots.ORANGE, lw=1.2, ls="--", label=f"margin −{study.margin:g}")
@@ -255,7 +272,7 @@ def _change_and_bound(network: Candidate, metric: str, intact: float) -> tuple[f
     intact: the intact model's value on the search data, for networks that were not tested.
     """
     if network.test is None:
-        change = network.quality.metrics()[metric] - intact
+        change = metrics_of(network.quality)[metric] - intact
         return change, change
     loss = network.test.loss[metric]
     return loss.delta, loss.bound if np.isfinite(loss.bound) else loss.delta

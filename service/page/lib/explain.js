@@ -11,11 +11,21 @@ const WORDS = /** @type {Record<string, [string, string]>} */ ({
   qwk: ["QWK", "Quadratic weighted kappa: how well the grades agree with people's. 1 is perfect, 0 is chance; a grade that is far off costs more."],
   ndcg10: ["NDCG@10", "How good the ten best titles of a query are, in their order. 1 is the best order that there is."],
   accuracy: ["accuracy", "Share of the titles that get the grade that people gave them."],
+  pair_accuracy: ["pair accuracy", "Share of two titles of a query, of different grades, that are in the right order. Half is chance."],
 });
 
-/** @param {{word: string}} props a word that shows what it means under the pointer, the focus or a finger */
-export function Term({ word }) {
+/** @param {string} word @returns {string} what it is called */
+export function nameOf(word) {
+  return WORDS[word]?.[0] ?? word;
+}
+
+/**
+ * @param {{word: string, name?: string}} props a word that shows what it means under the pointer, the focus or a finger;
+ *   name: what it is called if it is none of ours
+ */
+export function Term({ word, name: given }) {
   const id = useId();
+  if (!(word in WORDS)) return html`<span>${given ?? word}</span>`;
   const [name, text] = WORDS[word];
   return html`<${Explained} id=${id} text=${text}><button class="term" aria-describedby=${id}>${name}</button></${Explained}>`;
 }

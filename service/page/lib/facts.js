@@ -1,6 +1,7 @@
 /** Asks the service once what it serves. */
 
 import { asProblem, call } from "./api.js";
+import { nameOf } from "./explain.js";
 import { MaskError, parseSpec } from "./mask_spec.js";
 import { update } from "./store.js";
 
@@ -51,10 +52,28 @@ export function exampleHead(facts) {
   return { layer: Math.floor(index / facts.model.heads), head: index % facts.model.heads };
 }
 
+/**
+ * @param {import("./types.js").Study} study
+ * @returns {{metric: string, name: string}[]} what heads are judged by, the metric that shades them first; an older study
+ *   names none, and has them in this order
+ */
+export function metricsOf(study) {
+  if (study.metrics) return Object.entries(study.metrics).map(([metric, name]) => ({ metric, name }));
+  return Object.keys(study.heads[0].delta).map((metric) => ({ metric, name: nameOf(metric) }));
+}
+
+/**
+ * @param {import("./types.js").HeadFinding | null} finding @param {import("./types.js").Study | null | undefined} study
+ * @returns {number | null} how the first metric changes with the head alone off; null: not known
+ */
+export function mainChange(finding, study) {
+  return study && finding ? finding.delta[metricsOf(study)[0].metric] : null;
+}
+
 /** @param {Facts} facts @returns {number} the layer whose heads are worth most, each alone; 0 without a study */
 export function exampleLayer({ model, study }) {
   const worth = Array.from({ length: model.layers }, () => 0);
-  for (const { layer, delta } of study?.heads ?? []) worth[layer] -= delta.qwk ?? 0;
+  for (const head of study?.heads ?? []) worth[head.layer] -= mainChange(head, study) ?? 0;
   return worth.indexOf(Math.max(...worth));
 }
 

@@ -22,6 +22,7 @@
 
 /**
  * @typedef {object} Study
+ * @property {Record<string, string>} [metrics] their names, the one that shades the heads first
  * @property {HeadFinding[]} heads
  * @property {string} data
  * @property {number} queries

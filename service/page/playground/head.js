@@ -2,6 +2,7 @@
 
 import { activeColumn, drawn, offBy } from "../lib/columns.js";
 import { Term } from "../lib/explain.js";
+import { mainChange, metricsOf } from "../lib/facts.js";
 import { count, isKnown, mainLetter, percent, roleLetter, roleName, signed } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { range, tidy } from "../lib/mask.js";
@@ -11,7 +12,6 @@ import { update } from "../lib/store.js";
 /** @typedef {import("../lib/types.js").HeadFinding} HeadFinding */
 
 const SHADES = 9;
-const METRICS = /** @type {const} */ (["qwk", "ndcg10", "accuracy"]);
 
 /** @param {{state: State, index: number | null}} props index: the head that was pointed at last; null: none yet */
 export function HeadFacts({ state, index }) {
@@ -38,10 +38,10 @@ function Finding({ finding, study }) {
       beyond chance</p>`)}
     <p class="soft">With this head alone off:</p>
     <dl class="effects">
-      ${METRICS.map((metric) => {
+      ${metricsOf(study).map(({ metric, name }) => {
         const [low, high] = finding.interval[metric];
         const interval = isKnown(low) && isKnown(high) ? `${signed(low, 3)} to ${signed(high, 3)}` : "no interval";
-        return html`<div><dt><${Term} word=${metric} /></dt><dd>${signed(finding.delta[metric], 3)} <span class="soft"> ${interval}</span></dd></div>`;
+        return html`<div><dt><${Term} word=${metric} name=${name} /></dt><dd>${signed(finding.delta[metric], 3)} <span class="soft"> ${interval}</span></dd></div>`;
       })}
     </dl>
     <p class="soft">
@@ -61,9 +61,10 @@ export function Legend({ state }) {
     </p>`;
   }
   const roles = [...new Set(study.heads.flatMap((one) => Object.keys(one.roles)))];
+  const { metric, name } = metricsOf(study)[0];
   return html`
     <div class="legend soft">
-      <span><${Term} word="qwk" /> lost with the head alone off:</span>
+      <span><${Term} word=${metric} name=${name} /> lost with the head alone off:</span>
       <span class="scale">0
         <span class="ramp" aria-hidden="true">${range(SHADES).map((shade) => html`<i class=${`shade-${shade}`}></i>`)}</span>
         ${scaleOf(study).toFixed(3)}</span>
@@ -73,28 +74,31 @@ export function Legend({ state }) {
 
 /**
  * @param {{index: number, layer: number, head: number, weight: number, by: string | null, finding: HeadFinding | null,
- *   scale: number, selected: boolean, focused: boolean}} props weight: NaN if it is not known; by: the variant that has
- *   the head off
+ *   study: import("../lib/types.js").Study | null | undefined, scale: number, selected: boolean, focused: boolean}} props
+ *   weight: NaN if it is not known; by: the variant that has the head off
  */
-export function Cell({ index, layer, head, weight, by, finding, scale, selected, focused }) {
+export function Cell({ index, layer, head, weight, by, finding, study, scale, selected, focused }) {
   const classes = [
     "cell",
-    shadeOf(finding, scale),
+    shadeOf(finding, study, scale),
     Number.isNaN(weight) ? "unknown" : weight === 0 ? "off" : weight < 1 ? "partly" : "on",
     by ? "by-variant" : "",
     selected ? "selected" : "",
   ];
   return html`
     <div role="gridcell" class=${classes.join(" ")} data-at=${`${layer}.${head}`} data-index=${index}
-      tabindex=${focused ? 0 : -1} aria-selected=${selected} aria-label=${described(layer, head, stateOf(weight, by), finding)}>
+      tabindex=${focused ? 0 : -1} aria-selected=${selected} aria-label=${described(layer, head, stateOf(weight, by), finding, study)}>
       ${weight > 0 && weight < 1 ? html`<i class="fill" style=${{ height: `${100 * weight}%` }}></i>` : null}
       <span aria-hidden="true">${weight === 0 ? "" : mainLetter(finding?.roles)}</span>
     </div>`;
 }
 
-/** @param {HeadFinding | null} finding @param {number} scale @returns {string} empty if nothing is known */
-function shadeOf(finding, scale) {
-  const change = finding?.delta.qwk;
+/**
+ * @param {HeadFinding | null} finding @param {import("../lib/types.js").Study | null | undefined} study @param {number} scale
+ * @returns {string} empty if nothing is known
+ */
+function shadeOf(finding, study, scale) {
+  const change = mainChange(finding, study);
   if (!isKnown(change)) return "";
   const share = Math.max(0, -change) / scale;
   return `shade-${Math.min(SHADES - 1, Math.floor(share * SHADES))}`;
@@ -107,14 +111,18 @@ export function stateOf(weight, by) {
   return weight === 0 ? "off" : weight < 1 ? `weight ${tidy(weight)}` : "on";
 }
 
-/** @param {number} layer @param {number} head @param {string} state @param {HeadFinding | null} finding */
-function described(layer, head, state, finding) {
+/**
+ * @param {number} layer @param {number} head @param {string} state @param {HeadFinding | null} finding
+ * @param {import("../lib/types.js").Study | null | undefined} study
+ */
+function described(layer, head, state, finding, study) {
   const roles = finding ? Object.keys(finding.roles).map(roleName) : [];
-  const effect = isKnown(finding?.delta.qwk) ? [`alone off it changes QWK by ${signed(finding?.delta.qwk, 3)}`] : [];
+  const change = mainChange(finding, study);
+  const effect = study && isKnown(change) ? [`alone off it changes ${metricsOf(study)[0].name} by ${signed(change, 3)}`] : [];
   return [`layer ${layer} head ${head}`, state, ...roles, ...effect].join(", ");
 }
 
-/** @param {import("../lib/types.js").Study | null | undefined} study @returns {number} a head's largest loss of QWK */
+/** @param {import("../lib/types.js").Study | null | undefined} study @returns {number} a head's largest loss of the first metric */
 export function scaleOf(study) {
-  return Math.max(0.001, ...(study?.heads ?? []).map((one) => -(one.delta.qwk ?? 0)));
+  return Math.max(0.001, ...(study?.heads ?? []).map((one) => -(mainChange(one, study) ?? 0)));
 }

@@ -98,7 +98,7 @@ function Row({ layer, state, shape, at, weights, isSkipped }) {
       ${range(shape.heads).map((head) => {
         const index = layer * shape.heads + head;
         return html`<${Cell} key=${head} index=${index} layer=${layer} head=${head} weight=${weights[index]} by=${offBy(state, index)}
-          finding=${state.facts?.study?.heads[index] ?? null} scale=${scaleOf(state.facts?.study)}
+          finding=${state.facts?.study?.heads[index] ?? null} study=${state.facts?.study} scale=${scaleOf(state.facts?.study)}
           selected=${state.selection.includes(index)} focused=${at.layer === layer && at.head === head} />`;
       })}
     </div>`;

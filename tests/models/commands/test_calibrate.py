@@ -14,7 +14,7 @@ from sklearn.metrics import precision_score, recall_score
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 from headroom import Classifier
-from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.labelled import LabelledPair
 from tests import families
 from tests.calibrating import calibration_error, edit_config, judged, pairs_of, spoil, write_fair
@@ -62,7 +62,7 @@ def test_grades_become_probabilities_on_queries_that_were_not_fitted(
     assert errors[1] < errors[0] / 2
     np.testing.assert_allclose(after.probabilities, fair.score(texts).probabilities, atol=0.08)
     pairs = [LabelledPair(*row) for row in others]
-    ndcg = [Evaluation.of(pairs, scores).metrics()["ndcg10"] for scores in (before, after)]
+    ndcg = [evaluation_of(pairs, scores).metrics()["ndcg10"] for scores in (before, after)]
     assert ndcg[1] > ndcg[0] - 0.02
 
     # Another program that loads the checkpoint has the same probabilities.

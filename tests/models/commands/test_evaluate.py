@@ -5,11 +5,14 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from sklearn.metrics import confusion_matrix
+from safetensors.torch import load_file, save_file
+from scipy.stats import norm, spearmanr
+from sklearn.metrics import confusion_matrix, ndcg_score
 
 from headroom import Classifier, HeadMask
-from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.metrics import BY_QUERY
 from tests.checkpoints import write_checkpoint
 from tests.prompt import Run, with_config, write_labelled
 
@@ -39,7 +42,7 @@ def test_metrics_of_model_and_mask_with_the_paired_change(
     for spec in ("none", "0-1.*"):
         mask = HeadMask.parse(spec, layers=3, heads=4)
         scores = clf.score(list(zip(queries, titles, strict=True)), mask)
-        expected[spec] = Evaluation(judged, scores.probabilities, scores.raw_score).metrics()
+        expected[spec] = GradedEvaluation(judged, scores.probabilities, scores.raw_score).metrics()
         found = sides[spec]
         for name, value in expected[spec].items():
             assert found[name]["value"] == pytest.approx(value, abs=1e-6)
@@ -71,8 +74,8 @@ def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, t
     assert "line 2: grade '9'" in wrong.err
 
     one = write_checkpoint(tmp_path / "one", num_labels=1)
-    ungraded = run("evaluate", "--model", str(one), "--data", str(tmp_path / "wrong.csv"), status=1)
-    assert "no grades" in ungraded.err
+    same = run("evaluate", "--model", str(one), "--data", str(tmp_path / "wrong.csv"), status=1)
+    assert "every pair has grade 9; an order takes two grades to judge" in same.err
 
 
 def test_models_and_masks_are_compared_pairwise_in_a_report(
@@ -104,7 +107,7 @@ def test_models_and_masks_are_compared_pairwise_in_a_report(
     assert [query["ndcg10"] for query in worst if query["ndcg10"] is not None] == sorted(
         query["ndcg10"] for query in worst if query["ndcg10"] is not None
     )
-    assert {"ndcg10", "query_spearman", "spearman"} == set(report["baselines"]["BM25"]["model_minus"])
+    assert {*BY_QUERY, "spearman"} == set(report["baselines"]["BM25"]["model_minus"])
 
     html = (tmp_path / "out" / "report.html").read_text()
     assert max(len(line) for line in output.out.splitlines() if str(tmp_path) not in line) <= 100
@@ -136,7 +139,7 @@ def test_a_cascade_beside_its_last_stage(
     kept = [start + int(np.argmax(small.score[start : start + 4])) for start in range(0, 48, 4)]
     probabilities, order = small.probabilities.copy(), small.score.astype(float)
     probabilities[kept], order[kept] = full.probabilities[kept], 2.0  # before all that were left behind
-    expected = Evaluation([LabelledPair(*row) for row in rows], probabilities, order).metrics()
+    expected = GradedEvaluation([LabelledPair(*row) for row in rows], probabilities, order).metrics()
     found = {name: metric["value"] for name, metric in metrics["both"].items()}
     for name in ("accuracy", "qwk", "ndcg10"):
         assert found[name] == pytest.approx(expected[name], abs=1e-6)
@@ -166,7 +169,7 @@ def test_a_smaller_network_beside_the_model_that_it_was_made_of(run: Run, tmp_pa
     pairs = [row[:2] for row in rows]
     for path, value in zip((home, home / "networks" / "fast"), found, strict=True):
         scores = Classifier.load(path, "cpu", "float32").score(pairs)
-        own = Evaluation([LabelledPair(*row) for row in rows], scores.probabilities, scores.raw_score)
+        own = GradedEvaluation([LabelledPair(*row) for row in rows], scores.probabilities, scores.raw_score)
         assert value == pytest.approx(own.metrics()["qwk"], abs=1e-6)
 
 
@@ -189,3 +192,157 @@ def test_few_queries_are_said_once_and_not_in_every_cell(
     shown = run("evaluate", *options, "--mask", "0.*").out
     assert shown.count("no interval") == 1
     assert "a value alone has no interval: fewer than 10 queries" in shown
+
+
+@pytest.fixture(scope="module")
+def one_label(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("models") / "one", num_labels=1)
+
+
+PLANTED = [
+    (f"lamp {query}", " ".join(rng.choice(WORDS, 5)))
+    for rng in [np.random.default_rng(7)]
+    for query in range(40)
+    for _ in range(5)
+]
+"""Five titles for each of 40 queries."""
+
+
+def planted(one_label: Path, misplaced: int) -> list[tuple[str, str, int]]:
+    """The pairs with grades from 0 to 4 in the model's own order; but in the first `misplaced` queries, the
+    best and the worst title change their grades."""
+    scores = Classifier.load(one_label, "cpu", "float32").score(PLANTED).raw_score.reshape(40, 5)
+    grades = scores.argsort(axis=1).argsort(axis=1)
+    swap = np.array([4, 1, 2, 3, 0])
+    grades[:misplaced] = swap[grades[:misplaced]]
+    return [(*pair, int(grade)) for pair, grade in zip(PLANTED, grades.ravel(), strict=True)]
+
+
+def test_a_one_label_model_is_judged_by_its_order(run: Run, one_label: Path, tmp_path: Path) -> None:
+    """Its order is that of the grades, except in two queries whose best and worst titles are exchanged."""
+    file = write_labelled(tmp_path / "pairs.csv", planted(one_label, 2))
+    options = ("--model", str(one_label), "--data", str(file), *DEVICE)
+    out = tmp_path / "out"
+    shown = run("evaluate", *options, "--relevant", "4", "--resamples", "300", "--out", str(out)).out
+    report = orjson.loads((out / "report.json").read_bytes())
+    (side,) = report["sides"]
+    found = {name: metric["value"] for name, metric in side["metrics"].items()}
+
+    swapped = ndcg_score([[15, 1, 3, 7, 0]], [[0, 1, 2, 3, 4]])  # gains 2^grade − 1
+    assert found["ndcg10"] == pytest.approx((38 + 2 * swapped) / 40)
+    assert found["mrr10"] == found["map"] == pytest.approx((38 + 2 / 5) / 40)
+    assert found["recall10"] == 1
+    assert found["pair_accuracy"] == pytest.approx((38 + 2 * 3 / 10) / 40)
+    assert found["query_spearman"] == pytest.approx((38 + 2 * spearmanr(range(5), [4, 1, 2, 3, 0])[0]) / 40)
+    for name, metric in side["metrics"].items():
+        assert metric["low"] < metric["high"], name
+        assert metric["low"] <= metric["value"] <= metric["high"], name
+    assert not {"accuracy", "qwk", "macro_f1", "ece"} & found.keys()
+    assert "confusion" not in side
+    worst = side["worst_queries"][0]
+    assert worst["query"] in ("lamp 0", "lamp 1")
+    assert {worst["grade"], worst["rank"], worst["rank_of_grade"]} in ({0, 1, 5}, {4, 5, 1})
+
+    html = (out / "report.html").read_text()
+    for text in ("mrr10", "pair_accuracy", "rank of grade", "word overlap"):
+        assert text in html
+    for text in ("\naccuracy", "qwk", "Mean probability"):
+        assert text not in shown
+    assert "Mean probability" not in html
+
+
+def test_queries_that_a_margin_needs_are_said(run: Run, one_label: Path, tmp_path: Path) -> None:
+    file = write_labelled(tmp_path / "pairs.csv", planted(one_label, 10))
+    options = ("--model", str(one_label), "--data", str(file), "--mask", "0.0", *DEVICE)
+    report = orjson.loads(run("evaluate", *options, "--margin", "0.05", "--json").out)
+    (difference,) = report["differences"]
+    change = difference["change"]["ndcg10"]
+    assert list(difference["queries_needed"]) == ["ndcg10"]
+    assert not difference["margin_excluded"]["ndcg10"], "40 queries are too few for a claim"
+    half = run("evaluate", *options, "--margin", "0.025", "--json").out
+    needed = [
+        document["differences"][0]["queries_needed"]["ndcg10"] for document in (report, orjson.loads(half))
+    ]
+    pairs, clf = [row[:2] for row in planted(one_label, 10)], Classifier.load(one_label, "cpu", "float32")
+    grades = np.reshape([row[2] for row in planted(one_label, 10)], (40, 5))
+    ndcg = [
+        np.array(
+            [
+                ndcg_score(2.0 ** grades[None, query] - 1, scores[None, query])
+                for scores in [clf.score(pairs, mask).raw_score.reshape(40, 5)]
+                for query in range(40)
+            ]
+        )
+        for mask in (None, HeadMask.parse("0.0", layers=3, heads=4))
+    ]
+    paired = ndcg[1] - ndcg[0]
+    assert change["value"] == pytest.approx(paired.mean())
+    size = (norm.ppf(0.975) + norm.ppf(0.8)) ** 2 * paired.var(ddof=1)  # of a one-sample t test
+    for count, margin in zip(needed, (0.05, 0.025), strict=True):
+        assert count == pytest.approx(max(100, size / margin**2), rel=0.02)
+    assert "Is a fall of 0.05 excluded?" in run("evaluate", *options, "--margin", "0.05").out
+
+
+def test_models_with_and_without_grades_are_compared_in_what_both_have(
+    run: Run, tiny_checkpoint: Path, one_label: Path, tmp_path: Path
+) -> None:
+    three = write_checkpoint(tmp_path / "three", num_labels=3)
+    file = write_labelled(tmp_path / "pairs.csv", planted(one_label, 5))
+    arguments = ("evaluate", "--data", str(file), "--resamples", "100", "--json", *DEVICE)
+    report = orjson.loads(run(*arguments, "--model", str(one_label), "--model", str(tiny_checkpoint)).out)
+    one, tiny = (side["metrics"] for side in report["sides"])
+    assert "qwk" not in one
+    assert "qwk" in tiny
+    (difference,) = report["differences"]
+    assert set(difference["change"]) == set(one) == {*BY_QUERY, "spearman"}
+    expected = tiny["mrr10"]["value"] - one["mrr10"]["value"]
+    assert difference["change"]["mrr10"]["value"] == pytest.approx(expected)
+    assert report["relevant_from_grade"] == 4
+
+    report = orjson.loads(run(*arguments, "--model", str(three), "--model", str(tiny_checkpoint)).out)
+    by_order, again = (side["metrics"] for side in report["sides"])
+    assert set(by_order) == set(again) == {*BY_QUERY, "spearman"}
+    assert again["ndcg10"]["value"] == pytest.approx(tiny["ndcg10"]["value"])
+    text = run(*arguments[:-5], "--model", str(one_label), "--model", str(tiny_checkpoint), *DEVICE).out
+    assert "qwk" in text
+
+
+def test_a_cascade_of_one_label_models(run: Run, one_label: Path, tmp_path: Path) -> None:
+    file = write_labelled(tmp_path / "pairs.csv", planted(one_label, 0))
+    live = """{variants: [{name: full}, {name: small, head_mask: "0-1.*"},
+        {name: both, cascade: [{variant: small, keep: 2}, {variant: full}]}]}"""
+    options = ("--model", str(one_label), "--variant", "both", *DEVICE, *with_config(tmp_path, live))
+    report = orjson.loads(run("evaluate", "--data", str(file), *options, "--json").out)
+    full, both = (side["metrics"]["ndcg10"]["value"] for side in report["sides"])
+    assert full == 1, "the grades are in the model's own order"
+    clf = Classifier.load(one_label, "cpu", "float32")
+    small = clf.score(PLANTED, HeadMask.parse("0-1.*", layers=3, heads=4)).raw_score.reshape(40, 5)
+    grades = np.reshape([row[2] for row in planted(one_label, 0)], (40, 5))
+    ranked = np.where(small.argsort(1).argsort(1) >= 3, 100 + grades, small.argsort(1).argsort(1))
+    assert both == pytest.approx(ndcg_score(2.0**grades - 1, ranked))
+
+
+def test_esci_words_judge_a_one_label_model(run: Run, one_label: Path, tmp_path: Path) -> None:
+    letters = ("I", "C", "S", "E", "exact")
+    rows = planted(one_label, 0)
+    files = []
+    for name, grades in (("words", letters), ("numbers", (0, 1, 2, 3, 3))):
+        file = tmp_path / f"{name}.csv"
+        lines = [f"{query},{title},{grades[grade]}\n" for query, title, grade in rows]
+        file.write_text("query,title,grade\n" + "".join(lines))
+        files.append(file)
+    options = ("--model", str(one_label), "--resamples", "100", "--json", *DEVICE)
+    words, numbers = (orjson.loads(run("evaluate", "--data", str(file), *options).out) for file in files)
+    assert words["sides"] == numbers["sides"]
+    refused = run("evaluate", "--data", str(files[1]), *options, "--relevant", "101", status=2)
+    assert "--relevant" in refused.err
+
+
+def test_a_model_whose_scores_are_not_numbers_is_refused(run: Run, tmp_path: Path) -> None:
+    broken = write_checkpoint(tmp_path / "broken", num_labels=1)
+    tensors = load_file(broken / "model.safetensors")
+    tensors["classifier.weight"] = tensors["classifier.weight"].sign() * 3e38  # their sums overflow
+    save_file(tensors, broken / "model.safetensors", {"format": "pt"})
+    file = write_labelled(tmp_path / "pairs.csv", [("lamp", "red lamp", 1), ("lamp", "towel", 0)])
+    refused = run("evaluate", "--model", str(broken), "--data", str(file), *DEVICE, status=1)
+    assert "full: the scores of 2 of 2 pairs are not finite numbers" in refused.err

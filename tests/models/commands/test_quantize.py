@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from headroom import Classifier
 from headroom.models.commands.quantize import loss_claim
 from headroom.models.quality.bootstrap import Interval
-from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
 from tests.checkpoints import WORDS, random_pairs, unusual_modes, write_checkpoint
 from tests.prompt import Run
@@ -56,7 +56,7 @@ def test_the_loss_that_is_printed_is_the_loss(
     int8 = Classifier.load(out, "cpu").score(pairs)
     found = report["against_float32"]
     for side, scores in (("before", exact), ("after", int8)):
-        evaluation = Evaluation(labelled, scores.probabilities, scores.raw_score)
+        evaluation = GradedEvaluation(labelled, scores.probabilities, scores.raw_score)
         for name in ("qwk", "ndcg10", "accuracy"):
             assert found[side][name] == pytest.approx(evaluation.metrics()[name], abs=1e-6)
     assert found["change"]["qwk"]["value"] == pytest.approx(found["after"]["qwk"] - found["before"]["qwk"])
@@ -80,7 +80,7 @@ def test_the_loss_that_is_printed_is_the_loss(
     ],
 )
 def test_a_loss_is_claimed_only_if_its_interval_shows_it(low: float, high: float, claim: str) -> None:
-    assert claim in loss_claim(Interval(-0.02, low, high))
+    assert claim in loss_claim("qwk", Interval(-0.02, low, high))
 
 
 def test_a_one_label_model_is_compared_on_the_calibration_pairs(
@@ -93,7 +93,8 @@ def test_a_one_label_model_is_compared_on_the_calibration_pairs(
         *("quantize", "--model", str(source), "--data", str(traffic), "--out", str(tmp_path / "int8"))
     )
     assert f" of {(source / 'pytorch_model.bin').stat().st_size / 1e6:.1f} MB" in output.out
-    assert "of 80 pairs keep their grade" in output.out
+    assert "% of two titles of a query keep their order" in output.out
+    assert "keep their grade" not in output.out
     assert "on this machine, int8 runs at " in output.out
     assert "probabilities differ by" in output.out
     assert "qwk" not in output.out

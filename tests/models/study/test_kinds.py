@@ -5,18 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 from statsmodels.stats.multitest import multipletests
 from transformers import BertForSequenceClassification
 
 from headroom import Classifier, HeadMask
 from headroom.models.quality.bootstrap import Draws
-from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.metrics import GRADED
 from headroom.models.study import kinds, report_files
 from headroom.models.study.layers import cka
 from headroom.models.study.pairs import Judged
 from headroom.models.study.random import mean_of_masks
-from headroom.models.study.statistics import JUDGED, METRICS, Resamples, effects
+from headroom.models.study.statistics import Resamples, effects
 from headroom.models.study.study import FULL, QUICK, Study
 from tests.checkpoints import random_model, write_vocabulary
 from tests.models.study.data import judged, reported, study
@@ -51,12 +53,12 @@ def test_idle_heads_change_nothing_and_others_what_an_evaluation_says(asked: Stu
     def alone(spec: str) -> dict[str, float]:
         mask = HeadMask.parse(spec, layers=3, heads=4)
         scores = asked.classifier.score(asked.data.pairs, mask)
-        return Evaluation(asked.data.labelled, scores.probabilities, scores.raw_score).metrics()
+        return GradedEvaluation(asked.data.labelled, scores.probabilities, scores.raw_score).metrics()
 
     for layer, head in ((0, 0), (2, 1)):
         row = rows[layer, head]
         whole, off = alone("none"), alone(f"{layer}.{head}")
-        for name in METRICS:
+        for name in GRADED.names:
             assert row["delta"][name] == pytest.approx(off[name] - whole[name], abs=1e-9)
             assert row["relative"][name] == pytest.approx(off[name] / whole[name] - 1, abs=1e-9)
             low, high = row["interval"][name]
@@ -98,7 +100,7 @@ def test_random_curves_have_every_fraction_and_seed_of_every_range(asked: Study)
 
 def test_bands_count_the_choice_of_masks_as_well_as_that_of_queries() -> None:
     rng = np.random.default_rng(0)
-    whole = Evaluation(
+    whole = GradedEvaluation(
         [LabelledPair(f"q{i}", "", i % 2) for i in range(40)], np.full((40, 2), 0.5), np.zeros(40)
     )
     resamples = Resamples(whole, 50, 0)
@@ -145,17 +147,42 @@ def test_heads_and_layers_are_called_harmless_after_a_correction_for_their_numbe
     layers = [many.without([(layer, head) for head in range(4)]) for layer in range(3)]
     for kind, masks, claim in (("single", single, "{} to cost less"), ("layers", layers, "{} of 3 layers")):
         uncorrected = [
-            max(one.delta[metric].p_above(-0.05) for metric in JUDGED) for one in effects(many, masks, kind)
+            max(one.delta[metric].p_above(-0.05) for metric in GRADED.judged)
+            for one in effects(many, masks, kind)
         ]
         harmless = multipletests(uncorrected, 0.05, "holm")[0].sum()
         assert 0 < harmless < np.count_nonzero(np.array(uncorrected) <= 0.05), kind
         assert claim.format(harmless) in kinds.run(kind, many).verdict
 
 
-@pytest.mark.parametrize(("kind", "row", "cell"), [("single", 0, 3), ("random", 2, 2)])
-def test_a_verdict_gives_the_interval_of_its_change(asked: Study, kind: str, row: int, cell: int) -> None:
-    result = kinds.run(kind, asked)
-    assert f"changes by {result.sections[0].tables[0].rows[row][cell]}" in result.verdict
+def test_a_verdict_gives_the_interval_of_its_change_and_names_no_head_by_chance(asked: Study) -> None:
+    result = kinds.run("random", asked)
+    assert f"changes by {result.sections[0].tables[0].rows[2][2]}" in result.verdict
+    few = kinds.run("single", asked).verdict
+    assert few.startswith("0 of 12 heads are shown to matter")
+    assert "changes by" not in few
+    learned = Judged(
+        [
+            LabelledPair(*pair, int(grade))
+            for pair, grade in zip(
+                asked.data.pairs, asked.classifier.score(asked.data.pairs).grade, strict=True
+            )
+        ],
+        "the model's own grades",
+    )
+    result = kinds.run("single", study(asked.classifier, asked.out, learned))
+    head, *_, qwk, _, _ = result.sections[0].tables[0].rows[0]
+    assert f"QWK falls most without {head}: it changes by {qwk}" in result.verdict
+
+
+def test_the_queries_that_would_show_the_margin_follow_from_the_spread(asked: Study) -> None:
+    """By the textbook, a one-sided test of n queries with this spread has a power of 80 %."""
+    (alone,) = effects(asked, [asked.without([(0, 0)])], "one head")
+    needed = alone.queries_needed
+    assert needed is not None
+    error = max(alone.delta[metric].error for metric in GRADED.judged) * np.sqrt(16 / needed)
+    power = norm.cdf(asked.margin / error - norm.ppf(0.95))
+    assert power == pytest.approx(0.8, abs=0.01)
 
 
 def test_cka_sees_no_difference_in_a_rotation_and_a_scale() -> None:

@@ -8,8 +8,9 @@ from statsmodels.stats.multitest import multipletests
 
 from headroom.models.quality import evaluation
 from headroom.models.quality.bootstrap import estimate, resample, standard_errors
-from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.metrics import GRADED
 from headroom.models.study import statistics
 from headroom.models.study.pairs import Judged
 from headroom.models.study.statistics import (
@@ -24,12 +25,12 @@ from headroom.models.study.statistics import (
 from tests.models.study.data import judged
 
 
-def graded(data: Judged, seed: int, noise: float = 1.0) -> Evaluation:
+def graded(data: Judged, seed: int, noise: float = 1.0) -> GradedEvaluation:
     rng = np.random.default_rng(seed)
     logits = 2 * np.eye(5)[data.grade] + noise * rng.gumbel(size=(len(data), 5))
     powers = np.exp(logits)
     probabilities = powers / powers.sum(1, keepdims=True)
-    return Evaluation(data.labelled, probabilities, probabilities @ np.arange(5))
+    return GradedEvaluation(data.labelled, probabilities, probabilities @ np.arange(5))
 
 
 def test_swapping_queries_finds_the_exact_p_of_few_queries() -> None:
@@ -89,7 +90,7 @@ def test_an_undefined_metric_is_no_evidence_against_chance() -> None:
 
     p = swap_p(graded(data, 0), [graded(data, 1, noise=5.0)], draws=99, seed=0)
 
-    assert p[0, statistics.METRICS.index("ndcg10")] == 1
+    assert p[0, GRADED.names.index("ndcg10")] == 1
 
 
 def test_of_the_heads_that_are_found_5_percent_are_false() -> None:
@@ -112,12 +113,12 @@ def test_a_mask_passes_only_where_the_queries_show_it(seed: int, margin: float, 
     pairs = [LabelledPair(f"query {i // 10}", f"title {i}", int(rng.integers(0, 5))) for i in range(1200)]
     data = Judged(pairs, "made up")
 
-    def spoilt(seed: int) -> Evaluation:
+    def spoilt(seed: int) -> GradedEvaluation:
         """Predictions that know the grade but for a share of the pairs."""
         rng = np.random.default_rng(seed)
         guess = rng.integers(0, 5, len(data))
         grade = np.where(rng.random(len(data)) < 0.2, guess, data.grade)
-        return Evaluation(pairs, 0.05 + 0.75 * np.eye(5)[grade], grade)
+        return GradedEvaluation(pairs, 0.05 + 0.75 * np.eye(5)[grade], grade)
 
     by_metric = loss_by_metric(Resamples(spoilt(1), 500, 0), spoilt(seed), margin)
 

@@ -18,11 +18,11 @@ from transformers import AutoModelForSequenceClassification, BertForSequenceClas
 from headroom import Classifier, ModelError, UnsupportedCheckpoint
 from headroom.models import device
 from headroom.models.checkpoint.tokenizer import PairTokenizer
-from headroom.models.classifier import Scores
 from headroom.models.compress.prune import prune
 from headroom.models.compress.quantize import quantize
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.labelled import LabelledPair, read_labelled
+from headroom.models.scores import Scores
 from headroom.models.training import loop, tuning
 from headroom.models.training.job import Options, prepare, read_split
 from headroom.models.training.loop import logits_of, read_saved, targets

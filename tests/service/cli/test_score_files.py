@@ -12,6 +12,8 @@ import pytest
 from pyarrow import parquet
 
 from headroom import Classifier, HeadMask
+from headroom.models.quality.labelled import Columns, LabelledPair, read_labelled
+from tests.checkpoints import write_checkpoint
 from tests.prompt import Run
 
 PAIRS = [
@@ -211,3 +213,35 @@ def test_an_output_that_cannot_be_written_or_exists(
     ):
         run("score", *wrong, *options, status=2)
     run("score", "a", "b", "--mask", "0.*", "--mask", "1.*", *options, status=2)
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.jsonl", "in.parquet"])
+def test_a_model_s_grades_are_a_judgment_list(score: Run, clf: Classifier, tmp_path: Path, name: str) -> None:
+    """Quepid and the Search Relevance Workbench import these three columns and no others."""
+    output = tmp_path / "judgments.csv"
+    score(write(tmp_path / name), output, "--judgments", "id")
+    grades = clf.score(PAIRS).grade.tolist()
+    lines = [f"{query},{number},{grades[number]}" for number, (query, _) in enumerate(PAIRS)]
+    assert output.read_text().splitlines() == ["query,docid,rating", *lines]
+
+    titles = Columns(titles=str(tmp_path / name))
+    judged = [LabelledPair(*pair, grade) for pair, grade in zip(PAIRS, grades, strict=True)]
+    assert read_labelled(output, grades=5, columns=titles) == judged
+
+    missing = score(tmp_path / name, tmp_path / "b.csv", "--judgments", "sku", status=1)
+    assert "there is no " in missing.err
+    assert "sku" in missing.err
+    for more in (("--prefix", "a_"), ("--mask", "0.0", "--mask", "0.1")):
+        refused = score(tmp_path / name, tmp_path / "b.csv", "--judgments", "id", *more, status=2)
+        assert "one mask and variant" in refused.err
+    assert "a .csv file" in score(tmp_path / name, tmp_path / "b.jsonl", "--judgments", "id", status=2).err
+
+
+def test_ratings_of_a_one_label_model_are_its_scores(run: Run, tmp_path: Path) -> None:
+    one = write_checkpoint(tmp_path / "one", num_labels=1)
+    output = tmp_path / "judgments.csv"
+    options = ("--model", str(one), "--device", "cpu", "--dtype", "float32", "--judgments", "id")
+    run("score", "--input", str(write(tmp_path / "in.csv")), "--output", str(output), *options)
+    ratings = [float(line.split(",")[2]) for line in output.read_text().splitlines()[1:]]
+    expected = Classifier.load(one, "cpu", "float32").score(PAIRS).score
+    assert ratings == pytest.approx(expected.tolist(), abs=1e-5)

@@ -17,6 +17,8 @@ from selenium.webdriver.common.keys import Keys
 
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
+from headroom.models.quality.metrics import RANKED
+from headroom.models.study.head_study import head_study
 from headroom.service.config.settings import LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.referees import in_ci
@@ -358,6 +360,42 @@ def test_a_study_of_too_few_queries_shows_what_is_missing(chromium: Any, tmp_pat
         assert "The study has too few queries to tell this from chance." in text
         assert page.all("[class*=shade-][role=gridcell]") == []
         assert cell(page, 0, 0).get_attribute("aria-label") == "layer 0 head 0, on"
+        page.check_and_leave()
+
+
+def test_a_model_with_one_score_shows_what_its_heads_are_worth_in_ndcg(chromium: Any, tmp_path: Path) -> None:
+    model = write_checkpoint(tmp_path / "model", num_labels=1)
+    metrics = ("ndcg10", "mrr10", "pair_accuracy", "query_spearman")
+    rows = [
+        {
+            "layer": layer,
+            "head": head,
+            "delta": dict.fromkeys(metrics, -0.01 * head),
+            "interval": {metric: [-0.01 * head - 0.005, -0.01 * head + 0.005] for metric in metrics},
+            "p_adjusted": 0.01,
+        }
+        for layer in range(3)
+        for head in range(4)
+    ]
+    report = {
+        "heads": rows,
+        "data": {"source": "mine.csv", "pairs": 27, "queries": 9},
+        "baseline": dict.fromkeys(metrics, 0.8),
+        "number_format": "float32",
+    }
+    study = head_study(report, weights_id(model), (3, 4), RANKED)
+    assert study is not None
+    (model / HEAD_STUDY).write_text(study, encoding="utf-8")
+    with served(model) as url:
+        page = Page(chromium, url)
+        page.open(address("playground", ALL_ON))
+        settled(page)
+        assert page.one(".legend").text.startswith("NDCG@10")
+        ActionChains(page.browser).move_to_element(cell(page, 0, 2)).perform()
+        effects = [" ".join(row.text.split()) for row in page.all(".effects div")]
+        assert effects == [f"{name} −0.020 −0.025 to −0.015" for name in ("NDCG@10", "pair accuracy")]
+        assert (cell(page, 2, 3).get_attribute("aria-label") or "").endswith("changes NDCG@10 by −0.030")
+        assert "shade-8" in (cell(page, 1, 3).get_attribute("class") or "")
         page.check_and_leave()
 
 

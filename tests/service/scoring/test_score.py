@@ -126,7 +126,7 @@ async def test_attention_shows_the_heads_that_were_asked_for(shared: Service, cl
     ]
     pair = clf.tokenizer.encode([("angle", "steel angle")])[0]
     mask = HeadMask.parse("0.1", layers=3, heads=4)
-    expected = clf.attention(pair, [(0, 0), (0, 1), (0, 2), (0, 3), (2, 3)], mask)
+    expected = clf.attention_maps(pair, [(0, 0), (0, 1), (0, 2), (0, 3), (2, 3)], mask)
     for head, matrix in zip(answer["heads"], expected, strict=True):
         assert np.array(head["probabilities"]).shape == (size, size)
         np.testing.assert_allclose(head["probabilities"], matrix, atol=1e-5)

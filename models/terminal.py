@@ -8,17 +8,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-if TYPE_CHECKING:
-    from headroom import Classifier, HeadMask
-    from headroom.models.classifier import Scores
 
 EXIT_STATUS = 130
 """The exit status that shells report for a program that SIGINT ended."""
@@ -26,11 +20,8 @@ EXIT_STATUS = 130
 DELAY_S = 2.0
 """Work that takes less shows no progress."""
 
-PORTION = 1024
-"""Pairs that are scored between two movements of a bar."""
-
 LINE_S = 15.0
-"""Without a terminal, the progress of a long command is one line in this time."""
+"""Without a terminal, the progress of a long command is one line after DELAY_S, and one in this time."""
 
 
 class Stages:
@@ -50,7 +41,8 @@ class Stages:
         self._total = max(total, 1)
         self._done = 0
         self._task = self._bar.add_task("", total=1.0, words="")
-        self.began = self._shown_at = time.monotonic()
+        self.began = time.monotonic()
+        self._shown_at = self.began + DELAY_S - LINE_S
 
     def advance(self, steps: int = 1) -> None:
         """Count steps as done and show the progress. Steps beyond the total raise it."""
@@ -88,22 +80,32 @@ def warn(text: str) -> None:
 
 
 @contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say on standard error what takes longer than DELAY_S, and for how long; once more in each LINE_S."""
+    began = time.monotonic()
+    ended = threading.Event()
+
+    def speak() -> None:
+        pause = DELAY_S
+        while not ended.wait(pause):
+            print(f"{what}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            pause = LINE_S
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    speaker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        speaker.join()
+
+
+@contextmanager
 def counted(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show the progress of one stage. Yields a function that takes how many more of `total` are done."""
     with closing(Stages()) as stages:
         stages.start(what, total)
         yield stages.advance
-
-
-def scored(clf: Classifier, pairs: Sequence[tuple[str, str]], mask: HeadMask | None = None) -> Scores:
-    """Return the scores of at least one (query, title) pair."""
-    logits = []
-    with counted("pairs", len(pairs)) as advance:
-        for start in range(0, len(pairs), PORTION):
-            portion = pairs[start : start + PORTION]
-            logits.append(clf.score(portion, mask).logits)
-            advance(len(portion))
-    return clf.scores(np.concatenate(logits))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import orjson
 
-from headroom.models.commands import terminal
+from headroom.models import terminal
 from headroom.models.files import Json, write_whole
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
@@ -29,7 +29,7 @@ METHOD = (
     "title, weighted by IDF. Both baselines count words in the file's titles."
 )
 FEW_QUERIES = (
-    f"a value alone has no interval: fewer than {MIN_QUERIES} queries (for ndcg10 and query_spearman, those "
+    f"a value alone has no interval: fewer than {MIN_QUERIES} queries (for metrics of single queries, those "
     "with titles of different grades)"
 )
 
@@ -47,19 +47,43 @@ def tables(document: Json) -> dict[str, Table]:
         minus = _texts(baseline["model_minus"], sign=True)
         values = _texts(baseline["metrics"])
         baselines[name] = {metric: f"{value} [{minus[metric]}]" for metric, value in values.items()}
+    without = f"Without a model (in brackets: {sides[0]['name']} minus it):"
+    found = {"Metrics": _table(metrics)}
+    if differences:
+        found["Margin"] = _margin_table(document)
+    found["Compared with word matching"] = _table(baselines, without)
     calibration = {
         side["name"]: {
             f"grade {grade}": f"{mean:.3f} ({share:.3f})"
             for grade, (mean, share) in enumerate(zip(*side["calibration"].values(), strict=True))
         }
         for side in sides
+        if "calibration" in side
     }
-    without = f"Without a model (in brackets: {sides[0]['name']} minus it):"
-    return {
-        "Metrics": _table(metrics),
-        "Compared with word matching": _table(baselines, without),
-        "Calibration": _table(calibration, "Mean probability of each grade (its share of the pairs):"),
-    }
+    if calibration:
+        found["Calibration"] = _table(calibration, "Mean probability of each grade (its share of the pairs):")
+    return found
+
+
+def _margin_table(document: Json) -> Table:
+    """Return for each pair of sides, by metric, whether a fall of the margin is excluded."""
+    columns: dict[str, dict[str, str]] = {}
+    for pair in document["differences"]:
+        cells = {}
+        for metric, needed in pair["queries_needed"].items():
+            if pair["margin_excluded"][metric]:
+                cells[metric] = "excluded"
+            elif pair["change"][metric].is_below(-document["margin"]):
+                cells[metric] = "it falls by more"
+            else:
+                cells[metric] = "too few queries" if needed is None else f"not excluded: {needed:,} needed"
+        name = f"{pair['second']} − {pair['first']}" if len(document["differences"]) > 1 else "change"
+        columns[name] = cells
+    return _table(
+        columns,
+        f"Is a fall of {document['margin']:g} excluded? Needed: queries like these {document['queries']:,} "
+        "that would show it if nothing changes.",
+    )
 
 
 def _texts(metrics: dict[str, Interval], *, sign: bool = False) -> dict[str, str]:
@@ -67,9 +91,9 @@ def _texts(metrics: dict[str, Interval], *, sign: bool = False) -> dict[str, str
 
 
 def _table(columns: dict[str, dict[str, str]], caption: str = "") -> Table:
-    """Return a table. columns: the cells of each column by the names of the rows, which all columns share."""
-    names = next(iter(columns.values()))
-    rows = ((name, *(column[name] for column in columns.values())) for name in names)
+    """Return a table. columns: the cells of each column by the names of the rows; a missing one is empty."""
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    rows = ((name, *(column.get(name, "") for column in columns.values())) for name in names)
     return Table(("", *columns), tuple(rows), caption)
 
 
@@ -107,11 +131,10 @@ def write(out: Path, document: Json, labels: Sequence[str]) -> None:
     """Write both files into `out`, each under its name only when it is whole."""
     first = document["sides"][0]
     order = fixed(document["ndcg10_random_order"])
-    caption = "NDCG@10 with its 95 % interval, with word matching and (dashed) a random order."
-    picture = Figure("ndcg10", caption, partial(_draw_ndcg10, document))
+    ndcg10 = picture(document)
     html = page.html(
-        {picture.name: plots.svg(picture.draw)},
-        picture=picture,
+        {ndcg10.name: plots.svg(ndcg10.draw)},
+        picture=ndcg10,
         title=f"Evaluation of {' and '.join(dict.fromkeys(side['model'] for side in document['sides']))}",
         verdict=f"{first['name']}: NDCG@10 {first['metrics']['ndcg10'].text()}, a random order {order}.",
         conclusion="{pairs:,} pairs of {queries:,} queries from {data}.".format(**document),
@@ -123,6 +146,12 @@ def write(out: Path, document: Json, labels: Sequence[str]) -> None:
     )
     write_whole(out / "report.html", html.encode())
     write_whole(out / "report.json", orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+
+def picture(document: Json) -> Figure:
+    """Return the picture of the sides' NDCG@10."""
+    caption = "NDCG@10 with its 95 % interval, with word matching and (dashed) a random order."
+    return Figure("ndcg10", caption, partial(_draw_ndcg10, document))
 
 
 def _draw_ndcg10(document: Json) -> Drawing:
@@ -142,17 +171,22 @@ def _draw_ndcg10(document: Json) -> Drawing:
 
 
 def _of_side(side: Json, labels: Sequence[str]) -> Section:
-    """Return the confusion matrix of a side and its worst queries. side: as the document has it."""
-    counts = {
-        f"model: {label}": dict(zip(labels, map("{:,}".format, column), strict=True))
-        for label, column in zip(labels, zip(*side["confusion"], strict=True), strict=True)
-    }
+    """Return the confusion matrix of a side, if it has grades, and its worst queries. side: as the document
+    has it."""
+    found = []
+    words = (
+        "Queries of the lowest NDCG@10, each with the title that is furthest from where its grade belongs."
+    )
+    if "confusion" in side:
+        words = "Queries of the lowest NDCG@10, each with the title whose grade is missed by most."
+        counts = {
+            f"model: {label}": dict(zip(labels, map("{:,}".format, column), strict=True))
+            for label, column in zip(labels, zip(*side["confusion"], strict=True), strict=True)
+        }
+        found = [_table(counts, "Number of pairs by human grade (rows) and model's grade (columns).")]
     worst = [
         tuple(fixed(value, 2) if isinstance(value, float) else str(value) for value in query.values())
         for query in side["worst_queries"]
     ]
-    words = "Queries of the lowest NDCG@10, each with the title whose grade is missed by most."
-    confusion = _table(counts, "Number of pairs by human grade (rows) and model's grade (columns).")
-    return Section(
-        side["name"], tables=(confusion, Table(tuple(side["worst_queries"][0]), tuple(worst), words))
-    )
+    headers = tuple(name.replace("_", " ") for name in side["worst_queries"][0])
+    return Section(side["name"], tables=(*found, Table(headers, tuple(worst), words)))

@@ -1,0 +1,45 @@
+"""Judged pairs as Python has them: a DataFrame, a list, or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from headroom.models.errors import ModelError
+from headroom.models.quality.labelled import Columns, Rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Data: TypeAlias = "pd.DataFrame | str | PathLike[str] | Iterable[tuple[str, str, Any]]"
+    """Judged pairs: a frame, the path of a csv, tsv, jsonl or parquet file, or (query, title, grade) rows."""
+
+
+def source_of(data: Data, columns: Columns, param: str = "data") -> Path | Rows:
+    """Return judged pairs as `headroom.models.quality.labelled` reads them.
+
+    columns: the names of a frame's or a file's columns. param: the argument's name, for errors and reports.
+    Raises ModelError if a frame lacks a column, or an item is no tuple of three.
+    """
+    if isinstance(data, str | PathLike):
+        return Path(data)
+    names = (columns.query, columns.title, columns.grade)
+    if hasattr(data, "columns"):
+        table: Any = data
+        present = [str(name) for name in table.columns]
+        for argument, name in zip(("query", "title", "grade"), names, strict=True):
+            if name not in present:
+                raise ModelError(
+                    f"{param} has no column {name!r}; found {', '.join(map(repr, present[:10])) or 'none'}; "
+                    f"name yours, as in {argument}='…'"
+                )
+        lists = [table[name].to_list() for name in names]
+        return Rows(param, [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)])
+    rows = []
+    for index, item in enumerate(data):
+        if isinstance(item, str) or not hasattr(item, "__len__") or len(item) != len(names):
+            raise ModelError(f"{param}[{index}]: {item!r:.60} is not a tuple (query, title, grade)")
+        rows.append(dict(zip(names, item, strict=True)))
+    return Rows(param, rows)

@@ -1,0 +1,188 @@
+"""Evaluations from Python: `headroom.evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headroom.models.api import evaluation_report
+from headroom.models.api.data import source_of
+from headroom.models.api.shown import as_html
+from headroom.models.errors import ModelError
+from headroom.models.files import Json
+from headroom.models.frame import frame
+from headroom.models.masks.head_mask import HeadMask
+from headroom.models.quality.comparison import MARGIN, Side, Truth, compare_sides
+from headroom.models.quality.labelled import Columns, LabelledPair
+from headroom.models.quality.reading import read_truth
+from headroom.models.quality.scoring import scored
+from headroom.models.study import plots
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from headroom.models.api.data import Data
+    from headroom.models.classifier import Classifier, MaskForm
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluated:
+    """How well models and masks agree with judged pairs; each of them is a side.
+
+    content: the figures, as report.json has them; each metric, and each paired change of two sides, is an
+    `Interval` with value, low and high, at 95 % (bootstrap over queries). labels: the names of the grades.
+    """
+
+    content: Json
+    labels: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        sides: Sequence[Side],
+        pairs: Sequence[LabelledPair],
+        labels: Sequence[str],
+        source: str,
+        *,
+        resamples: int = 2000,
+        margin: float = MARGIN,
+        stages: Mapping[str, int] | None = None,
+    ) -> Evaluated:
+        """Compare the sides. source: where the pairs are from. stages: how many pairs ended at each, of a
+        cascade."""
+        content = {
+            "schema": 1,
+            "model": sides[0].model,
+            "data": source,
+            **compare_sides(sides, pairs, resamples=resamples, margin=margin),
+            "stages": stages or None,
+        }
+        return cls(content, tuple(labels))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a pandas DataFrame, one row per side and metric.
+
+        Columns: side, model, head_mask, metric; value, low and high, its 95 % interval; change, change_low
+        and change_high, the paired change from the first side, NaN for that side itself.
+        Raises ModuleNotFoundError without pandas.
+        """
+        sides = self.content["sides"]
+        first = sides[0]["name"]
+        changes = {
+            pair["second"]: pair["change"] for pair in self.content["differences"] if pair["first"] == first
+        }
+        rows: list[Json] = []
+        for side in sides:
+            about = {"side": side["name"], "model": side["model"], "head_mask": side["head_mask"]}
+            for metric, interval in side["metrics"].items():
+                change = changes.get(side["name"], {}).get(metric)
+                rows.append(
+                    {
+                        **about,
+                        "metric": metric,
+                        "value": interval.value,
+                        "low": interval.low,
+                        "high": interval.high,
+                        "change": float("nan") if change is None else change.value,
+                        "change_low": float("nan") if change is None else change.low,
+                        "change_high": float("nan") if change is None else change.high,
+                    }
+                )
+        return frame({name: [row[name] for row in rows] for name in rows[0]})
+
+    def plot(self) -> Figure:
+        """Return a matplotlib figure: NDCG@10 of each side with its interval, beside word matching."""
+        return plots.drawn(evaluation_report.picture(self.content).draw)
+
+    def report(self, directory: str | PathLike[str]) -> Path:
+        """Write what `headroom evaluate --out` does, and return the path of report.html."""
+        out = Path(directory)
+        out.mkdir(parents=True, exist_ok=True)
+        evaluation_report.write(out, self.content, self.labels)
+        return out / "report.html"
+
+    def __repr__(self) -> str:
+        return evaluation_report.as_text(self.content)
+
+    def _repr_html_(self) -> str:
+        headline = "{pairs:,} pairs of {queries:,} queries from {data}".format(**self.content)
+        return as_html(headline, [], list(evaluation_report.tables(self.content).values()))
+
+
+def evaluate(
+    models: Classifier | Iterable[Classifier] | Mapping[str, Classifier],
+    data: Data,
+    masks: Iterable[MaskForm] = ("none",),
+    *,
+    query: str = "query",
+    title: str = "title",
+    grade: str = "grade",
+    relevant: int | None = None,
+    margin: float = MARGIN,
+    resamples: int = 2000,
+) -> Evaluated:
+    """Measure how well models under masks agree with judged pairs, and compare them with each other.
+
+    models: a classifier, several, or several by name. data: a DataFrame, the path of a csv, tsv, jsonl or
+    parquet file, or (query, title, grade) tuples. masks: specs, JSON forms or masks; the first is what the
+    others are compared with. query, title, grade: the names of the data's columns. relevant: the lowest grade
+    that counts as relevant; None: the highest, or 1 for a model with one label. margin: the fall of a metric
+    that is accepted. resamples: of the bootstrap.
+    Raises ModelError for data that cannot judge these models, InvalidMask for a wrong mask.
+
+    >>> evaluated = evaluate(clf, pairs, masks=["none", "6-11.*"], resamples=200)
+    >>> table = evaluated.to_frame().set_index(["side", "metric"])
+    >>> table.loc[("full 6-11.*", "ndcg10"), "change"] < 0
+    np.True_
+    """
+    named = _by_name(models)
+    columns = Columns(query, title, grade)
+    forms = [masks] if isinstance(masks, str | Mapping | HeadMask) else list(masks)
+    if not forms:
+        raise ModelError('masks: none given; ["none"] keeps every head')
+    of_model = {name: _by_spec(clf, forms) for name, clf in named.items()}
+    source = source_of(data, columns)
+    truth, labels = read_truth(source, [clf.config for clf in named.values()], columns, relevant)
+    sides: list[Side] = []
+    for name, clf in named.items():
+        sides += sides_of(truth, clf, of_model[name], model=name, is_alone=len(named) == 1)
+    return Evaluated.of(sides, truth.pairs, labels, str(source), resamples=resamples, margin=margin)
+
+
+def sides_of(
+    truth: Truth, clf: Classifier, masks: Mapping[str, HeadMask], *, model: str, is_alone: bool
+) -> list[Side]:
+    """Return a model under masks, laid on the variant `full`, the intact model, as sides.
+
+    masks: as they were written. is_alone: no other model is compared, so the sides do not name it.
+    """
+    title = "full" if is_alone else model
+    named = {title if written == "none" else f"{title} {written}": mask for written, mask in masks.items()}
+    return truth.sides(clf, named, model=model, score=scored)
+
+
+def _by_name(models: Classifier | Iterable[Classifier] | Mapping[str, Classifier]) -> dict[str, Classifier]:
+    if isinstance(models, Mapping):
+        named = dict(models)
+    elif isinstance(models, Iterable):
+        named = {}
+        for number, clf in enumerate(models):
+            named[f"{clf.name} {number}" if clf.name in named else clf.name] = clf
+    else:
+        named = {models.name: models}
+    if not named:
+        raise ModelError("models: none given")
+    return named
+
+
+def _by_spec(clf: Classifier, forms: Sequence[Any]) -> dict[str, HeadMask]:
+    """Return the masks by how they were written, or by their specs. Raises InvalidMask, which says which."""
+    masks = {}
+    for index, form in enumerate(forms):
+        mask = clf.named_mask(f"masks[{index}]", form)
+        masks[form.strip() if isinstance(form, str) else mask.spec] = mask
+    return masks

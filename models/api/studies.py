@@ -1,0 +1,313 @@
+"""Head studies from Python. Each function asks one question, as `headroom study` does.
+
+>>> found = study.layers(clf, pairs, quick=True)
+>>> found.to_frame()["off"].value_counts()["alone"]
+np.int64(12)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from tempfile import gettempdir
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+import orjson
+
+from headroom.models.api.data import source_of
+from headroom.models.api.shown import as_html
+from headroom.models.classifier import Classifier
+from headroom.models.errors import ModelError
+from headroom.models.files import Json
+from headroom.models.frame import frame
+from headroom.models.masks.head_mask import HeadMask
+from headroom.models.quality.labelled import Columns
+from headroom.models.study import Kind, kinds, pairs, plots, report_files
+from headroom.models.study import study as settings
+from headroom.models.study.limits import limits
+from headroom.models.study.page import check_directory
+from headroom.models.study.pairs import Judged
+from headroom.models.study.result import Result
+from headroom.models.study.runner import Runner, identity_of
+from headroom.models.study.study import Study
+from headroom.models.terminal import Stages, warn
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from headroom.models.api.data import Data
+
+__all__ = ["StudyResult", "layers", "random", "roles", "search", "similarity", "single"]
+
+RECORDS = {"single": "heads", "random": "curves", "layers": "layers", "search": "path"}
+"""The list of report.json that becomes a kind's table."""
+
+
+class StudyOptions(TypedDict, total=False):
+    """The keyword arguments of every study.
+
+    query, title, grade: the names of the data's columns. margin: the fall of each metric that is accepted.
+    seed: of every random draw. quick: give a rough answer, in some minutes. out: the directory for the
+    report; it keeps what is computed, so that the same study goes on where it was stopped.
+    """
+
+    query: str
+    title: str
+    grade: str
+    margin: float
+    seed: int
+    quick: bool
+    out: str | PathLike[str] | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StudyResult:
+    """The answer of a study.
+
+    verdict: in a sentence or two. content: the findings, as report.json has them. limits: what the study
+    cannot show, a sentence each. mask: the heads, units and layers that stay, as `search` chose them; None
+    for other kinds, and if nothing is good enough.
+    """
+
+    study: Study
+    result: Result
+
+    @property
+    def kind(self) -> str:
+        """Return which question was asked."""
+        return self.result.kind
+
+    @property
+    def verdict(self) -> str:
+        return self.result.verdict
+
+    @property
+    def limits(self) -> list[str]:
+        return limits(self.kind, self.study)
+
+    @property
+    def content(self) -> Json:
+        content: Json = orjson.loads(orjson.dumps(self.result.json, option=report_files.JSON))
+        return content
+
+    @property
+    def mask(self) -> HeadMask | None:
+        text = self.result.files.get("mask.json")
+        return None if text is None else self.study.classifier.mask(orjson.loads(text)["mask"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a pandas DataFrame: a row per head (`single`), draw (`random`), layers off (`layers`), role
+        and head (`roles`), two heads (`similarity`) or network (`search`).
+
+        Its columns are the keys of report.json; ends of an interval have _low and _high at their end.
+        Raises ModuleNotFoundError without pandas.
+        """
+        records = [_flat(record) for record in self._records()]
+        names = dict.fromkeys(name for record in records for name in record)
+        return frame({name: [record.get(name) for record in records] for name in names})
+
+    def _records(self) -> list[Json]:
+        content = self.content
+        if self.kind in RECORDS:
+            records: list[Json] = content[RECORDS[self.kind]]
+            return records
+        if self.kind == "roles":
+            return [{"role": role, **row} for role, rows in content["roles"].items() for row in rows]
+        found = content["similarity"]
+        heads = [tuple(head) for head in found["heads"]]
+        return [
+            {"layer": layer, "head": head, "other_layer": other[0], "other_head": other[1], "distance": value}
+            for (layer, head), row in zip(heads, found["matrix"], strict=True)
+            for other, value in zip(heads, row, strict=True)
+            if (layer, head) < other
+        ]
+
+    def plot(self) -> Figure:
+        """Return the study's picture, a matplotlib figure of its own."""
+        assert self.result.picture is not None
+        return plots.drawn(self.result.picture.draw)
+
+    def report(self, directory: str | PathLike[str] | None = None) -> Path:
+        """Write what `headroom study` writes (report.html, .md and .json, plots, and a mask of `search`), and
+        return the path of report.html.
+
+        directory: in place of an earlier report of the same kind; default: `out` of the study.
+        Raises ModelError if it holds something else.
+        """
+        if directory is None and not self._has_directory:
+            raise ModelError("directory: name one, as in report('runs/single')")
+        out = self.study.out if directory is None else Path(directory)
+        self.write(out)
+        return out / "report.html"
+
+    def write(self, out: Path) -> Json:
+        """Write the report into a directory and return the content of report.json."""
+        check_directory(out, self.kind)
+        with contextlib.closing(Stages()) as progress:
+            runner = replace(self.study.runner, progress=progress)
+            study = replace(self.study, out=out, runner=runner, progress=progress)
+            return report_files.write(study, self.result)
+
+    @property
+    def _has_directory(self) -> bool:
+        return self.study.runner.cache is not None
+
+    def _heading(self) -> str:
+        data = self.study.data
+        read = f"{len(data):,} pairs of {len(data.queries):,} queries from {data.source}"
+        return f"Study “{self.kind}” of {self.study.classifier.name} on {read}"
+
+    def __repr__(self) -> str:
+        lines = [self._heading(), textwrap.fill(self.verdict, 100)]
+        return "\n".join([*lines, *(textwrap.fill(sentence, 100) for sentence in self.limits)])
+
+    def _repr_html_(self) -> str:
+        tables = [table for section in self.result.sections for table in section.tables]
+        return as_html(self.verdict, [self._heading(), *self.limits], tables[:1])
+
+
+def single(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
+    """Switch each head off alone: what does each metric lose? Options: `StudyOptions`."""
+    return _study("single", clf, data, options)
+
+
+def random(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
+    """Switch heads off at random, more and more of them, in all layers, the lower and the upper half."""
+    return _study("random", clf, data, options)
+
+
+def layers(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
+    """Switch the heads of whole layers off, one at a time and cumulatively."""
+    return _study("layers", clf, data, options)
+
+
+def roles(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
+    """Find the heads that attend by word order, word parts, equal terms and special tokens."""
+    return _study("roles", clf, data, options)
+
+
+def similarity(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
+    """Compare the attention patterns of all heads with each other."""
+    return _study("similarity", clf, data, options)
+
+
+def search(
+    clf: Classifier,
+    data: Data,
+    *,
+    holdout: Data | None = None,
+    what: tuple[str, ...] = ("heads",),
+    speedup: float | None = None,
+    recover_minutes: float = 0,
+    **options: Unpack[StudyOptions],
+) -> StudyResult:
+    """Find the smallest network that is shown to be good enough; `mask` is what it keeps.
+
+    holdout: pairs of other queries, on which the networks are tested; without them nothing is shown.
+    what: which of heads, units and layers may go; more than heads, or a speedup, searches by time.
+    speedup: how many times as fast; None: what the margin allows. recover_minutes: of distillation
+    afterwards; the checkpoint goes to `out`/recovered. More options: `StudyOptions`.
+    """
+    parts = check_parts(what)
+    if recover_minutes and options.get("out") is None:
+        raise ModelError("recover_minutes: it needs out, the directory that the checkpoint is written to")
+    more = {"what": parts, "speedup": speedup, "recover_minutes": recover_minutes}
+    return _study("search", clf, data, options, holdout, more)
+
+
+def check_parts(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what may go, in a fixed order. Raises ModelError for a name that does not exist."""
+    valid = ("heads", "units", "layers")
+    if unknown := [name for name in names if name not in valid]:
+        raise ModelError(f"what: {unknown[0]!r} is none of {', '.join(valid)}")
+    return tuple(name for name in valid if name in names)
+
+
+def _study(
+    kind: Kind,
+    clf: Classifier,
+    data: Data,
+    options: StudyOptions,
+    holdout: Data | None = None,
+    more: Mapping[str, Any] = {},
+) -> StudyResult:
+    """Read the data and ask. more: further fields of `Study`."""
+    columns = Columns(
+        options.get("query", "query"), options.get("title", "title"), options.get("grade", "grade")
+    )
+    seed = options.get("seed", 0)
+    out = options.get("out")
+    directory = None if out is None else Path(out)
+    if directory is not None:
+        check_directory(directory, kind)
+    judged = pairs.read_for(clf.config, source_of(data, columns), columns=columns, seed=seed)
+    pairs.check_words(kind, judged)
+    held_out = None
+    if holdout is not None:
+        source = source_of(holdout, columns, "holdout")
+        held_out = pairs.read_for(clf.config, source, columns=columns, seed=seed)
+        pairs.check_apart(judged, held_out)
+    margin = options.get("margin", 0.02)
+    if not 0.001 <= margin <= 0.5:
+        raise ModelError(f"margin: {margin} is outside the valid range, 0.001 to 0.5")
+    quick = options.get("quick", False)
+    return ask(kind, clf, judged, held_out, out=directory, quick=quick, seed=seed, margin=margin, **more)
+
+
+def ask(
+    kind: Kind,
+    clf: Classifier,
+    judged: Judged,
+    holdout: Judged | None = None,
+    *,
+    out: Path | None,
+    quick: bool,
+    seed: int,
+    **more: Any,
+) -> StudyResult:
+    """Run a study on pairs that were read and checked, with its progress and its limits on standard error.
+
+    out: keeps what is computed; None: nothing is kept. more: further fields of `Study`.
+    """
+    if clf.directory is None:
+        raise ModelError("a study needs a classifier that was loaded from a directory or the hub")
+    if quick:
+        judged = pairs.quick_sample(judged, settings.QUICK_PAIRS, settings.QUICK_TITLES, seed)
+        if holdout is not None:
+            holdout = pairs.quick_sample(holdout, settings.QUICK_HOLDOUT_PAIRS, settings.QUICK_TITLES, seed)
+    cache = None if out is None else out / "cache"
+    with contextlib.closing(Stages()) as progress:
+        study = Study(
+            classifier=clf,
+            data=judged,
+            runner=Runner(clf, cache, identity_of(clf.directory, clf), progress),
+            out=Path(gettempdir()) if out is None else out,
+            holdout=holdout,
+            seed=seed,
+            model=str(clf.directory),
+            progress=progress,
+            effort=settings.QUICK if quick else settings.FULL,
+            **more,
+        )
+        for sentence in limits(kind, study):
+            warn(sentence)
+        return StudyResult(study, kinds.run(kind, study))
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> Json:
+    """Return nested objects and intervals as columns of their own."""
+    flat: Json = {}
+    for key, value in record.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{name}_")
+        elif isinstance(value, list) and len(value) == 2 and not isinstance(value[0], list):
+            flat[f"{name}_low"], flat[f"{name}_high"] = value
+        else:
+            flat[name] = value
+    return flat

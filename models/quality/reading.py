@@ -1,0 +1,41 @@
+"""Reads labelled pairs as models can be judged on them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.errors import ModelError
+from headroom.models.quality.comparison import Truth
+from headroom.models.quality.labelled import HIGHEST_GRADE, Columns, Rows, read_labelled
+
+
+def shared_labels(configs: Sequence[ModelConfig]) -> tuple[str, ...]:
+    """Return the names of the grades that judge these models: () if none of them has grades, or not as many
+    as another."""
+    graded = [config.labels for config in configs if config.is_graded]
+    return graded[0] if len({len(labels) for labels in graded}) == 1 else ()
+
+
+def read_truth(
+    path: Path | Rows, configs: Sequence[ModelConfig], columns: Columns, relevant: int | None
+) -> tuple[Truth, tuple[str, ...]]:
+    """Return pairs as all of these models can be judged on them, and the names of the grades.
+
+    If all models with grades have as many, grades are theirs. Else they are any from 0 to HIGHEST_GRADE, the
+    models are judged by their order, and there are no names.
+    relevant: the lowest grade that counts as relevant; None: the highest of the models' grades, or without
+    grades 1. Raises ModelError as `read_labelled` does, and if there is no such grade.
+    """
+    labels = shared_labels(configs)
+    if labels:
+        if relevant is not None and not 0 < relevant < len(labels):
+            raise ModelError(
+                f"relevant: {relevant} is outside the model's grades above 0, 1 to {len(labels) - 1}"
+            )
+        pairs = read_labelled(path, grades=len(labels), labels=labels, columns=columns)
+        return Truth(pairs, relevant or len(labels) - 1), labels
+    names = max((config.labels for config in configs if config.is_graded), key=len, default=())
+    pairs = read_labelled(path, grades=HIGHEST_GRADE + 1, labels=names, columns=columns)
+    if len({pair.grade for pair in pairs}) == 1:
+        raise ModelError(f"{path}: every pair has grade {pairs[0].grade}; an order takes two grades to judge")
+    return Truth(pairs, relevant or 1, has_grades=False), ()

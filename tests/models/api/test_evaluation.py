@@ -1,0 +1,163 @@
+"""`headroom.evaluate`: the command's figures, from a frame, a file or a list."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from headroom import Classifier, Evaluated, HeadMask, InvalidMask, ModelError, evaluate
+from headroom.models.commands.evaluate import command
+from tests.checkpoints import load, write_checkpoint
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+THINGS = "lamp cable case screw deck towel angle bracket".split()
+COLOURS = "red blue black white steel".split()
+
+
+@pytest.fixture(scope="module")
+def judged() -> pd.DataFrame:
+    """160 pairs of 40 queries: the grade is how many of two words the title shares, or a few more."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(40):
+        query = f"{COLOURS[number % 5]} {THINGS[number % 8]} {number}"
+        for _ in range(4):
+            title = f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"
+            shared = len(set(query.split()) & set(title.split()))
+            rows.append((query, title, 2 * shared))
+    return pd.DataFrame(rows, columns=["query", "title", "grade"])
+
+
+@pytest.fixture(scope="module")
+def one_label(tmp_path_factory: pytest.TempPathFactory) -> Classifier:
+    return load(write_checkpoint(tmp_path_factory.mktemp("one"), seed=1, num_labels=1))
+
+
+@pytest.fixture(scope="module")
+def evaluated(clf: Classifier, judged: pd.DataFrame) -> Evaluated:
+    return evaluate(clf, judged, masks=["none", "1-2.*"], resamples=200)
+
+
+def test_a_table_has_each_metric_of_each_side_with_its_interval_and_its_paired_change(
+    clf: Classifier, judged: pd.DataFrame, evaluated: Evaluated
+) -> None:
+    table = evaluated.to_frame()
+    assert table.groupby("side", sort=False)["head_mask"].first().to_dict() == {
+        "full": "none",
+        "full 1-2.*": "1-2.*",
+    }
+    values = table.set_index(["side", "metric"])
+    for side, mask in (("full", None), ("full 1-2.*", "1-2.*")):
+        pairs = list(judged[["query", "title"]].itertuples(index=False, name=None))
+        right = (clf.score(pairs, head_mask=mask).grade == judged["grade"].to_numpy()).mean()
+        assert values.loc[(side, "accuracy"), "value"] == pytest.approx(right)
+    of_mask = values.loc["full 1-2.*"]
+    np.testing.assert_allclose(of_mask["change"], of_mask["value"] - values.loc["full"]["value"], atol=1e-9)
+    with_interval = of_mask.dropna()  # few queries have a title of the highest grade
+    assert {"accuracy", "ndcg10"} <= set(with_interval.index)
+    assert (with_interval["change_low"] <= with_interval["change"]).all()
+    assert (with_interval["change"] <= with_interval["change_high"]).all()
+    assert values.loc["full"]["change"].isna().all()
+
+
+def test_a_frame_a_file_and_a_list_give_the_same_figures(
+    clf: Classifier, judged: pd.DataFrame, evaluated: Evaluated, tmp_path: Path
+) -> None:
+    judged.to_csv(tmp_path / "judged.csv", index=False)
+    renamed = judged.rename(columns={"query": "q", "title": "name", "grade": "stars"})
+    tuples = list(judged.itertuples(index=False, name=None))
+    for again in (
+        evaluate(clf, tmp_path / "judged.csv", masks=["none", "1-2.*"], resamples=200),
+        evaluate(clf, tuples, masks=[clf.all_heads, clf.mask("1-2.*")], resamples=200),
+        evaluate(clf, renamed, ["none", "1-2.*"], query="q", title="name", grade="stars", resamples=200),
+    ):
+        pd.testing.assert_frame_equal(again.to_frame(), evaluated.to_frame())
+
+
+def test_the_report_is_the_commands(
+    clf: Classifier, tiny_checkpoint: Path, judged: pd.DataFrame, tmp_path: Path
+) -> None:
+    judged.to_csv(tmp_path / "judged.csv", index=False)
+    command(
+        tmp_path / "judged.csv",
+        model=[str(tiny_checkpoint)],
+        mask=["1-2.*"],
+        resamples=200,
+        device="cpu",
+        dtype="float32",
+        out=tmp_path / "command",
+    )
+    evaluated = evaluate(clf, tmp_path / "judged.csv", ["none", "1-2.*"], resamples=200)
+    page = evaluated.report(tmp_path / "python")
+    assert page == tmp_path / "python" / "report.html"
+    assert page.read_text() == (tmp_path / "command" / "report.html").read_text()
+    ours, theirs = (json.loads((tmp_path / d / "report.json").read_text()) for d in ("python", "command"))
+    assert ours == theirs
+
+
+def test_several_models_are_compared_in_what_they_share(
+    clf: Classifier, one_label: Classifier, judged: pd.DataFrame
+) -> None:
+    table = evaluate({"graded": clf, "plain": one_label}, judged, resamples=200).to_frame()
+    metrics = table.groupby("side")["metric"].agg(set)
+    assert "ndcg10" in metrics["plain"]
+    assert "qwk" in metrics["graded"] - metrics["plain"]
+    change = table[table["side"] == "plain"].set_index("metric")["change"]
+    assert np.isfinite(change["ndcg10"])
+    two = evaluate([clf, clf], judged, resamples=200).to_frame()
+    assert two["side"].unique().tolist() == [clf.name, f"{clf.name} 1"]
+
+
+def test_it_shows_itself_in_a_terminal_and_in_a_notebook(evaluated: Evaluated) -> None:
+    assert repr(evaluated).splitlines()[0].endswith("on data: 160 pairs, 40 queries")
+    assert "ndcg10" in repr(evaluated)
+    page = evaluated._repr_html_()
+    assert page.startswith("<p><strong>160 pairs of 40 queries from data</strong></p>\n<table>")
+    assert page.count("<table>") == page.count("</table>") > 2
+    labels = [text.get_text() for text in evaluated.plot().axes[0].get_yticklabels()]
+    assert labels == ["full", "full 1-2.*", "word overlap", "BM25"]
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({"columns": ["query", "title", "rating"]}, {}, "data has no column 'grade'; found 'query', 'title'"),
+        ({}, {"query": "q"}, r"data has no column 'q'; found .* name yours, as in query='…'"),
+        ({"grade": 9}, {}, "data, row 0: grade 9 is not a whole number from 0 to 4"),
+        ({"title": None}, {}, "data, row 0: there is no title"),
+        ({}, {"masks": ["none", "3.*"]}, r"masks\[1\]: layer 3 does not exist; this model has layers 0 to 2"),
+        ({}, {"masks": [HeadMask.none(12, 12)]}, r"masks\[0\]: the mask is for 12 layers of 12 heads"),
+        ({}, {"masks": []}, "masks: none given"),
+        ({}, {"relevant": 5}, "relevant: 5 is outside the model's grades above 0, 1 to 4"),
+    ],
+)
+def test_wrong_input_is_refused_in_a_sentence(
+    clf: Classifier, judged: pd.DataFrame, change: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    wrong = judged.copy()
+    if "columns" in change:
+        wrong.columns = change["columns"]
+    else:
+        wrong = wrong.assign(**change)
+    with pytest.raises(ModelError, match=message) as error:
+        evaluate(clf, wrong, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_other_data_that_cannot_judge_is_refused_too(clf: Classifier, tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"data\[1\]: \('usb', 'cable'\) is not a tuple \(query, title, grade\)"
+    ):
+        evaluate(clf, [("usb", "cable", 3), ("usb", "cable")])  # type: ignore[list-item]
+    with pytest.raises(ModelError, match="data holds no pairs"):
+        evaluate(clf, [])
+    with pytest.raises(ModelError, match=r"nothing\.csv does not exist"):
+        evaluate(clf, tmp_path / "nothing.csv")
+    with pytest.raises(ModelError, match="models: none given"):
+        evaluate([], [("usb", "cable", 3)])
+    with pytest.raises(InvalidMask, match="no mask is stored as 'x'"):
+        evaluate(clf, [("usb", "cable", 3)], masks="@x")

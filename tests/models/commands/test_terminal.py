@@ -1,0 +1,49 @@
+"""Nothing that takes long is silent."""
+
+import io
+import sys
+import threading
+
+import pytest
+
+from headroom.models.commands import terminal
+
+
+class Heard(io.StringIO):
+    """A standard error stream that can be waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = threading.Event()
+
+    def flush(self) -> None:
+        self.line.set()
+
+
+def test_what_takes_longer_than_two_seconds_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert terminal.DELAY_S == 2
+    heard = Heard()
+    monkeypatch.setattr(sys, "stderr", heard)
+    with terminal.waiting("reading pairs.csv"):
+        pass
+    assert heard.getvalue() == ""
+    monkeypatch.setattr(terminal, "DELAY_S", 0.01)
+    with terminal.waiting("reading pairs.csv"):
+        assert heard.line.wait(30)
+    assert heard.getvalue() == "reading pairs.csv: 0 s\n"
+
+
+def test_a_stage_says_how_far_it_is_after_two_seconds_and_then_every_fifteen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now)
+    stages = terminal.Stages()
+    stages.start("plots", 100)
+    shown = []
+    for now in (1.0, 2.5, 10.0, 17.0, 18.0):
+        stages.advance()
+        if capsys.readouterr().err:
+            shown.append(now)
+    stages.close()
+    assert shown == [2.5, 17.0]

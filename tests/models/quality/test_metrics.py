@@ -1,0 +1,74 @@
+"""Metrics of rankings against trec_eval, whose order of equal titles is averaged over all orders."""
+
+from collections.abc import Iterable
+from itertools import permutations
+
+import numpy as np
+import pytest
+import pytrec_eval
+from scipy.stats import kendalltau, spearmanr
+
+from headroom.models.arrays import Floats, Ints
+from headroom.models.quality import metrics
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.labelled import LabelledPair
+
+MEASURES = {"ndcg10": "ndcg_cut_10", "mrr10": "recip_rank", "map": "map", "recall10": "recall_10"}
+
+
+def trec_eval(truth: Ints, ranked: Iterable[int], relevant: int) -> dict[str, float]:
+    """trec_eval's metrics of titles in this order; its gain of a grade is the grade itself."""
+    judged = {f"d{row}": int(grade) for row, grade in enumerate(truth)}
+    run = {"q": {f"d{row}": 1000.0 - rank for rank, row in enumerate(ranked)}}
+    gains = {name: 2**grade - 1 for name, grade in judged.items()}
+    asked = {"recip_rank", "map", "recall.10"}
+    found = pytrec_eval.RelevanceEvaluator({"q": judged}, asked, relevance_level=relevant).evaluate(run)["q"]
+    found |= pytrec_eval.RelevanceEvaluator({"q": gains}, {"ndcg_cut.10"}).evaluate(run)["q"]
+    values = {name: float(found[measure]) for name, measure in MEASURES.items()}
+    values["mrr10"] *= values["mrr10"] >= 0.1  # it looks at all ranks, MRR@10 at ten
+    return values
+
+
+def ours(truth: Ints, scores: Floats, relevant: int) -> dict[str, float]:
+    evaluation = Evaluation([LabelledPair("q", "title", int(grade)) for grade in truth], scores, relevant)
+    return {name: float(evaluation.of_query(name)[0]) for name in metrics.BY_QUERY}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_without_ties_the_metrics_are_those_of_trec_eval(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    truth = np.append(rng.integers(0, 4, 24), [0, 3])
+    scores = rng.normal(size=26)
+    for relevant in (1, 3):
+        found = ours(truth, scores, relevant)
+        for name, value in trec_eval(truth, np.argsort(-scores), relevant).items():
+            assert found[name] == pytest.approx(value, abs=1e-6), name
+    assert found["query_spearman"] == pytest.approx(spearmanr(truth, scores).statistic)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_titles_of_equal_score_share_what_all_their_orders_give(seed: int) -> None:
+    """The order of a file decided between them, so sorted judgments made any tied model look good."""
+    rng = np.random.default_rng(seed)
+    below = rng.normal(size=8) + 10 * (seed % 2)  # with ten before them, the tied ones straddle the cutoff
+    truth = np.concatenate([rng.integers(0, 3, 8), [0, 2, 0, 1, 2]])
+    scores = np.concatenate([below, [5.0] * 5])
+    tied = range(8, 13)
+    fixed = [int(row) for row in np.argsort(-scores[:8])]
+    orders = []
+    for order in permutations(tied):
+        before = [row for row in fixed if scores[row] > 5]
+        orders.append(trec_eval(truth, [*before, *order, *(row for row in fixed if scores[row] < 5)], 1))
+    found = ours(truth, scores, 1)
+    for name in MEASURES:
+        assert found[name] == pytest.approx(np.mean([one[name] for one in orders]), abs=1e-6), name
+
+
+def test_pair_accuracy_is_kendalls_count_and_ties_are_half() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.permutation(12)  # without ties, tau = 2 · accuracy − 1
+    scores = rng.normal(size=12)
+    tau = kendalltau(truth, scores).statistic
+    assert metrics.pair_accuracy(truth, scores) == pytest.approx((tau + 1) / 2)
+    assert metrics.pair_accuracy(truth, np.zeros(12)) == 0.5
+    assert metrics.pair_accuracy(np.array([0, 0, 1]), np.array([0.0, 2.0, 1.0])) == 0.5

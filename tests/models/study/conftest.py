@@ -1,0 +1,3 @@
+"""The `headroom` program as a fixture."""
+
+from tests.prompt import run as run

@@ -1,0 +1,209 @@
+"""A reranker with one score goes the whole way: study, search, prune, serve. Its dead heads are found."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from transformers import BertForSequenceClassification
+
+from headroom import Classifier, HeadMask, ModelError
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.study import kinds, pairs, report_files
+from headroom.models.study.pairs import Judged, read_for
+from headroom.models.study.roles import report as roles
+from headroom.models.study.runner import Runner
+from headroom.models.study.search.networks import Networks
+from headroom.models.study.study import QUICK, Study
+from tests.checkpoints import load, random_model, random_pairs, write_vocabulary
+from tests.models.study.data import drawn, reported
+from tests.prompt import Run
+from tests.service.page.browsing import PATIENCE_S
+from tests.service.page.seeding import served
+
+LAYERS = 4
+HEADS = 5
+SIZE = 8
+DEAD = {(0, 1), (0, 4), (1, 0), (1, 2), (1, 3), (2, 2), (3, 0), (3, 4)}
+ALIVE = {(layer, head) for layer in range(LAYERS) for head in range(HEADS)} - DEAD
+FEW = replace(QUICK, resamples=100, rounds=1, role_pairs=10, role_sets=2, compared_pairs=12)
+QUERIES = 130
+TITLES = 6
+GRADED_WORDS = re.compile(
+    r"QWK|macro-F1|(?<!pair.)(?<!relative )accuracy|calibration error|grades differ|of the grades"
+)
+
+
+def pooled(
+    model: BertForSequenceClassification, clf: Classifier, pairs: Sequence[tuple[str, str]]
+) -> np.ndarray:
+    """Return what the classifier of transformers' network reads, (n, D)."""
+    encoded = clf.tokenizer.encode(pairs)
+    shape = (len(encoded), max(len(pair) for pair in encoded))
+    ids, types, is_token = (torch.zeros(shape, dtype=torch.int64) for _ in range(3))
+    for row, pair in enumerate(encoded):
+        ids[row, : len(pair)] = torch.from_numpy(pair.ids.astype(np.int64))
+        types[row, pair.title_start : len(pair)] = 1
+        is_token[row, : len(pair)] = 1
+    with torch.no_grad():
+        features: np.ndarray = model.bert(ids, is_token, types).pooler_output.numpy()
+    return features
+
+
+def some_pairs(first: int, seed: int) -> list[tuple[str, str]]:
+    """QUERIES queries of TITLES titles; the numbers in the queries count from `first`."""
+    words = random_pairs(QUERIES * TITLES, seed)
+    numbers = [first + row // TITLES for row in range(len(words))]
+    return [(f"lamp {number}", title) for number, (_, title) in zip(numbers, words, strict=True)]
+
+
+def write_judged(path: Path, pairs: Sequence[tuple[str, str]], relevance: np.ndarray) -> Path:
+    """Write five grades, each of a fifth of the pairs."""
+    grades = np.searchsorted(np.quantile(relevance, (0.2, 0.4, 0.6, 0.8)), relevance)
+    rows = [
+        {"query": query, "title": title, "grade": int(grade)}
+        for (query, title), grade in zip(pairs, grades, strict=True)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`model`: a random body whose heads in DEAD write nothing, and a head that was fitted to judgments by
+    least squares; `data.jsonl` and `holdout.jsonl`, judgments of the same people."""
+    directory = tmp_path_factory.mktemp("one label")
+    model: BertForSequenceClassification = random_model(
+        5, num_hidden_layers=LAYERS, num_attention_heads=HEADS, hidden_size=HEADS * SIZE, num_labels=1
+    )
+    with torch.no_grad():
+        for layer, head in DEAD:
+            output = model.bert.encoder.layer[layer].attention.output.dense.weight
+            output[:, head * SIZE : (head + 1) * SIZE] = 0
+    model.save_pretrained(directory / "model")
+    write_vocabulary(directory / "model")
+    clf = load(directory / "model")
+    rng = np.random.default_rng(0)
+    taste = rng.standard_normal(HEADS * SIZE)
+    for name, first, seed in (("data", 0, 1), ("holdout", 1000, 2)):
+        rows = some_pairs(first, seed)
+        features = pooled(model, clf, rows)
+        relevance = features @ taste
+        relevance += 0.1 * relevance.std() * rng.standard_normal(len(rows))
+        write_judged(directory / f"{name}.jsonl", rows, relevance)
+        if name == "data":
+            centred = features - features.mean(0)
+            fitted, *_ = np.linalg.lstsq(centred, relevance - relevance.mean(), rcond=None)
+            with torch.no_grad():
+                model.classifier.weight[0] = torch.from_numpy(fitted)
+                model.classifier.bias[0] = 7 - float(features.mean(0) @ fitted)  # far from a probability of ½
+    model.save_pretrained(directory / "model")
+    return directory
+
+
+def read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((path / "report.json").read_text(encoding="utf-8"))
+    return content
+
+
+def study(shop: Path, out: Path, *, rows: int = 60, **changes: Any) -> Study:
+    clf = load(shop / "model")
+    data = read_for(clf.config, shop / "data.jsonl", seed=0)
+    asked = Study(clf, data.take(list(range(rows))), Runner(clf), out, model=str(shop / "model"))
+    return replace(asked, effort=FEW, **changes)
+
+
+def test_from_judgments_to_a_smaller_model_that_serves_the_same_order(
+    shop: Path, run: Run, tmp_path: Path
+) -> None:
+    given = ["--model", str(shop / "model"), "--data", str(shop / "data.jsonl"), "--dtype", "float32"]
+    for kind in ("single", "random", "layers", "search"):
+        options = [] if kind == "single" else ["--quick"]
+        if kind == "search":
+            options += ["--holdout", str(shop / "holdout.jsonl")]
+        verdict = run("study", kind, *given, *options, "--out", str(tmp_path / kind)).out
+        assert "NDCG@10" in verdict or kind == "single"
+        for name in ("report.md", "report.html", "report.json"):
+            text = (tmp_path / kind / name).read_text(encoding="utf-8")
+            assert not GRADED_WORDS.search(text), (kind, name, GRADED_WORDS.search(text))
+
+    heads = {(row["layer"], row["head"]): row for row in read(tmp_path / "single")["heads"]}
+    assert {head for head, row in heads.items() if row["p_non_inferior"] <= 0.05} == DEAD
+    assert all(set(heads[head]["delta"].values()) == {0.0} for head in DEAD)
+    assert {head for head, row in heads.items() if row["p_adjusted"] <= 0.05} == ALIVE
+    study = json.loads((tmp_path / "single" / "head_study.json").read_text(encoding="utf-8"))
+    assert next(iter(study["metrics"])) == "ndcg10"
+
+    search = read(tmp_path / "search")
+    mask = HeadMask.parse(search["chosen"]["spec"], layers=LAYERS, heads=HEADS)
+    assert {(int(layer), int(head)) for layer, head in np.argwhere(mask.matrix == 0)} == DEAD
+    assert search["chosen"]["holdout"]["passed"]
+    small = tmp_path / "small"
+    run("prune", "--model", str(shop / "model"), "--mask", str(tmp_path / "search" / "mask.json"),
+        "--out", str(small))  # fmt: skip
+
+    titles = [title for _, title in some_pairs(0, 1)[:8]]
+    expected = load(shop / "model").score([("lamp", title) for title in titles]).raw_score
+    with served(small) as url:
+        answer = httpx.post(
+            f"{url}/v1/score", json={"query": "lamp", "titles": titles}, timeout=PATIENCE_S
+        ).raise_for_status()
+    results = sorted(answer.json()["results"], key=lambda result: result["index"])
+    assert [result["raw_score"] for result in results] == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["roles", "similarity"])
+def test_the_other_kinds_judge_by_the_order_too_and_english_needs_no_jieba(
+    shop: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roles, "has_jieba", lambda: False)
+    asked = study(shop, tmp_path)
+    result = kinds.run(kind, asked)
+    assert drawn(result)
+    report_files.write(asked, result)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert not GRADED_WORDS.search(text)
+    assert ("it takes jieba, which is not installed" in text) == (kind == "roles")
+    assert re.search(r"\d % \(\d+ to \d+\) of the heads have another", text) or kind == "roles"
+
+
+def test_a_search_by_time_goes_by_how_far_scores_move(shop: Path, tmp_path: Path) -> None:
+    """All scores are moved far from 0, where a sigmoid is flat."""
+    asked = study(shop, tmp_path, rows=300, what=("heads", "units", "layers"), speedup=1.1)
+    result = reported("search", asked)
+    assert {"ndcg10", "pair_accuracy"} <= result.json["path"][0].keys()
+    assert "qwk" not in result.json["path"][0]
+    assert drawn(result) == "search"
+    networks = Networks(asked)
+    heads = np.ones((LAYERS, HEADS), np.float32)
+    heads[tuple(np.transpose(sorted(DEAD)))] = 0
+    assert networks.divergence(HeadMask(heads)) == pytest.approx(0, abs=1e-9)
+    heads[0, 0] = 0
+    assert networks.divergence(HeadMask(heads)) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("grade", "words"), [(101, "whole number from 0 to 100"), (1, "no query has titles")]
+)
+def test_judgments_that_give_no_order_are_refused(shop: Path, tmp_path: Path, grade: int, words: str) -> None:
+    rows = [{"query": f"lamp {n}", "title": "red", "grade": grade if n % 2 else 0} for n in range(30)]
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with pytest.raises(ModelError, match=words):
+        read_for(load(shop / "model").config, path, seed=0)
+
+
+def test_chinese_texts_alone_need_jieba(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "has_jieba", lambda: False)
+    for text in ("red lamp", "빨간 램프", "赤いランプ"):
+        pairs.check_words("roles", Judged([LabelledPair(text, text, 1)], "d"))
+    chinese = Judged([LabelledPair("红色台灯", "护眼台灯", 1)], "d")
+    pairs.check_words("single", chinese)
+    with pytest.raises(ModuleNotFoundError, match="headroom study all of Chinese texts needs jieba"):
+        pairs.check_words("all", chinese)

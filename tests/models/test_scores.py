@@ -1,0 +1,107 @@
+"""Scores as a sequence and as a table, as a notebook uses them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headroom import Classifier, PairScore, Scores
+from tests.checkpoints import GRADES, load, write_checkpoint
+
+TITLES = ["steel angle", "wood deck screws", "red kitchen towel"]
+
+
+@pytest.fixture(scope="module")
+def graded(clf: Classifier) -> Scores:
+    return clf.score("angle bracket", TITLES)
+
+
+@pytest.fixture(scope="module")
+def one_label(tmp_path_factory: pytest.TempPathFactory) -> Scores:
+    directory = write_checkpoint(tmp_path_factory.mktemp("one"), num_labels=1)
+    return load(directory).score("angle bracket", TITLES)
+
+
+def test_an_index_gives_the_result_of_one_pair(graded: Scores) -> None:
+    assert len(graded) == 3
+    one = graded[1]
+    assert isinstance(one, PairScore)
+    assert (one.query, one.title) == ("angle bracket", "wood deck screws")
+    assert one.score == pytest.approx(float(graded.score[1]))
+    assert one.grade == graded.logits[1].argmax()
+    assert one.label == GRADES[one.grade]
+    assert one.expected_grade == pytest.approx(float(graded.probabilities[1] @ np.arange(5)))
+    assert graded[-1].title == TITLES[2]
+    assert graded[np.int64(2)].title == TITLES[2]
+    with pytest.raises(IndexError):
+        graded[3]
+    with pytest.raises(TypeError):
+        graded["title"]  # type: ignore[call-overload]
+
+
+def test_they_are_iterated_sorted_and_sliced_as_a_list_is(graded: Scores) -> None:
+    assert [one.title for one in graded] == TITLES
+    best_first = sorted(graded, key=lambda one: -one.raw_score)
+    assert [one.title for one in best_first] == [TITLES[row] for row in np.argsort(-graded.raw_score)]
+    tail = graded[1:]
+    assert isinstance(tail, Scores)
+    assert [one.label for one in tail] == [one.label for one in graded][1:]
+    np.testing.assert_array_equal(tail.logits, graded.logits[1:])
+    assert len(graded[:0]) == 0
+
+
+def test_a_table_of_a_graded_model_has_the_texts_the_grade_and_each_probability(graded: Scores) -> None:
+    table = graded.to_frame()
+    assert list(table.columns) == [
+        *("query", "title", "score", "expected_grade", "grade", "label"),
+        *(f"p_{label}" for label in GRADES),
+    ]
+    assert table["title"].tolist() == TITLES
+    assert table["label"].tolist() == [GRADES[grade] for grade in graded.grade]
+    np.testing.assert_array_equal(table[[f"p_{label}" for label in GRADES]], graded.probabilities)
+
+
+def test_a_table_of_one_label_has_a_score_and_no_grade(one_label: Scores) -> None:
+    table = one_label.to_frame()
+    assert list(table.columns) == ["query", "title", "score", "raw_score"]
+    np.testing.assert_allclose(table["score"], 1 / (1 + np.exp(-table["raw_score"])), rtol=1e-5)
+    one = one_label[0]
+    assert (one.grade, one.label, one.expected_grade, one.probabilities) == (None, None, None, None)
+
+
+def test_scores_of_logits_alone_have_no_texts() -> None:
+    scores = Scores.from_logits(np.array([[0, 3], [2, 0]], np.float32))
+    assert list(scores.to_frame().columns) == ["score", "expected_grade", "grade", "p_0", "p_1"]
+    assert (scores[0].query, scores[0].label, scores[0].grade) == (None, None, 1)
+
+
+def test_they_print_as_a_table_that_is_not_longer_than_a_screen(clf: Classifier, one_label: Scores) -> None:
+    lines = repr(clf.score("angle bracket", ["steel angle", "a long title " * 20] * 20)).splitlines()
+    assert lines[0] == "Scores of 40 pairs (5 grades)"
+    assert lines[1].split() == ["query", "title", "score", "grade", "label"]
+    assert lines[2].startswith("0  angle bracket  steel angle")
+    assert lines[-1] == "… and 30 more"
+    assert len(lines) == 13
+    assert max(map(len, lines)) < 120
+    assert repr(one_label[:1]).splitlines()[0] == "Scores of 1 pair (one label)"
+    assert repr(clf.score([])) == "Scores of 0 pairs (5 grades)"
+
+
+def test_without_pandas_a_table_says_how_to_install_it(tmp_path: Path) -> None:
+    (tmp_path / "pandas.py").write_text("raise ModuleNotFoundError('pandas')")
+    code = (
+        "import numpy as np; from headroom import Scores\n"
+        "try: Scores.from_logits(np.zeros((1, 2), np.float32)).to_frame()\n"
+        "except ModuleNotFoundError as error: print(error)"
+    )
+    path = [str(tmp_path), *sys.path]
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {path}\n{code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.startswith("to_frame() needs pandas: ")
+    assert "[notebook]" in run.stdout
