@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from headroom.models.commands.terminal import table
 
 from headroom.models.commands.options import AsJson
+from headroom.models.terminal import table
 
 app = typer.Typer(help="The scores that are kept on disk (`score_store`).", no_args_is_help=True)
 
