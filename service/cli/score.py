@@ -113,8 +113,6 @@ def command(
             prefix=prefix,
             judgments=judgments,
         )
-        if judgments is not None and not output.endswith(".csv"):
-            raise typer.BadParameter("a judgment list is a .csv file", param_hint="--output")
         score_files.run(source, output, options, overwrite=overwrite, as_json=as_json)
         return
     if query is None:
@@ -124,11 +122,25 @@ def command(
     chosen = choice.resolve(network)
     if network.variant is None:
         _say_which_default(chosen, network.mask)
+    with_query = query == "-"
+    _print_scores(chosen, pairs, overflow, instruction, as_json=as_json, with_query=with_query)
+
+
+def _print_scores(
+    chosen: Variant,
+    pairs: Iterator[tuple[str, str]],
+    overflow: Overflow,
+    instruction: str | None,
+    *,
+    as_json: bool,
+    with_query: bool,
+) -> None:
+    """Print a line for each pair, portion by portion."""
     from headroom.service.scoring.offline import score
 
     for portion in portions(pairs, whole_queries=bool(chosen.stages)):
         scored = score(chosen, portion, overflow=overflow, instruction=instruction)
-        for line in lines(chosen, portion, scored, as_json=as_json, with_query=query == "-"):
+        for line in lines(chosen, portion, scored, as_json=as_json, with_query=with_query):
             print(line)
 
 

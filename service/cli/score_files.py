@@ -69,6 +69,8 @@ def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_
 
     from headroom.service.files.running import run as run_job
 
+    if options.judged_ids and not output.endswith(".csv"):
+        raise typer.BadParameter("a judgment list is a .csv file", param_hint="--output")
     began = time.monotonic()
     job, scorer = prepared(source, output, options)
     with closing(Rows()) as progress:

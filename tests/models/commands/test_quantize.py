@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from headroom import Classifier
 from headroom.models.commands.quantize import loss_claim
 from headroom.models.quality.bootstrap import Interval
+from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
 from tests.checkpoints import WORDS, random_pairs, unusual_modes, write_checkpoint
@@ -107,3 +108,24 @@ def test_what_cannot_be_quantized_is_refused_in_one_line(
     ungraded = run("quantize", *model, "--test", str(traffic), "--out", str(tmp_path / "int8"), status=1)
     assert "there is no column grade" in ungraded.err
     assert not (tmp_path / "int8").exists()
+
+
+def test_int8_of_a_one_label_model_is_judged_by_its_order(
+    run: Run, traffic: Path, judged: Path, tmp_path: Path
+) -> None:
+    source = write_checkpoint(tmp_path / "one-label", num_labels=1)
+    out = tmp_path / "int8"
+    files = ("--data", str(traffic), "--test", str(judged))
+    output = run("quantize", "--model", str(source), *files, "--out", str(out))
+    rows = [json.loads(line) for line in judged.read_text().splitlines()]
+    labelled = [LabelledPair(**row) for row in rows]
+    pairs = [(pair.query, pair.title) for pair in labelled]
+    before, after = (
+        Evaluation(labelled, Classifier.load(path, "cpu", dtype).score(pairs).raw_score).metrics()["ndcg10"]
+        for path, dtype in ((source, "float32"), (out, "auto"))
+    )
+    (line,) = [line.split() for line in output.out.splitlines() if line.split()[:1] == ["ndcg10"]]
+    assert line[1:4] == [f"{before:.4f}", "→", f"{after:.4f}"]
+    assert "NDCG@10 changes by" in output.out
+    assert "% of two titles of a query keep their order" in output.out
+    assert "keep their grade" not in output.out

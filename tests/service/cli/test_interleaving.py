@@ -6,15 +6,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
+from headroom import Classifier, HeadMask
 from headroom.service.cli.experiment import describe
 from headroom.service.experiments import report_page
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.preference_report import deciding
 from headroom.service.experiments.store import Store
+from tests.checkpoints import WORDS, write_checkpoint
 from tests.prompt import Run, with_config
 from tests.service.experiments.making import start
 from tests.service.experiments.test_preference_report import BEGAN, config_of, fill, units
@@ -101,6 +104,19 @@ def test_lists_that_differ_are_measured_on_the_shops_own_queries(
     masked = json.loads(run(*options, "--mask", "0-1.*").out)
     assert masked["deciding"] == plan["deciding"]
     assert "the arms rank alike" in run(*options, "--variant", "same", status=2).err
+
+
+def test_lists_of_a_one_label_model_are_measured_too(run: Run, tmp_path: Path) -> None:
+    one = write_checkpoint(tmp_path / "one", num_labels=1)
+    data = tmp_path / "queries.csv"
+    data.write_text("query,title\n" + "".join(f"deck screws,{word}\n" for word in WORDS[:12]), "utf-8")
+    options = [*PLAN, "--data", str(data), "--model", str(one), "--mask", "0-1.*", "--json"]
+    plan = json.loads(run(*options).out)
+    clf = Classifier.load(one, "cpu")
+    pairs = [("deck screws", word) for word in WORDS[:12]]
+    mask = HeadMask.parse("0-1.*", layers=clf.num_layers, heads=clf.num_heads)
+    orders = [np.argsort(-clf.score(pairs, one_mask).raw_score) for one_mask in (None, mask)]
+    assert plan["differing"] == float((orders[0] != orders[1]).any()) == 1
 
 
 @pytest.fixture
