@@ -41,9 +41,9 @@ def test_a_stage_says_how_far_it_is_after_two_seconds_and_then_every_fifteen(
     stages = terminal.Stages()
     stages.start("plots", 100)
     shown = []
-    for now in (1.0, 2.5, 10.0, 17.0, 18.0):
+    for now in (1.0, 2.5, 10.0, 17.0, 17.5, 18.0):
         stages.advance()
         if capsys.readouterr().err:
             shown.append(now)
     stages.close()
-    assert shown == [2.5, 17.0]
+    assert shown == [2.5, 17.5]
