@@ -41,10 +41,10 @@ from default_model.yardstick import (
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
-from headroom.models.scores import Scores
 from headroom.models.files import write_whole
 from headroom.models.learner import Learner
 from headroom.models.quality.labelled import LabelledPair
+from headroom.models.scores import Scores
 from headroom.models.training.loop import Progress, Schedule, logits_of, train
 
 log = logging.getLogger(__name__)
