@@ -190,8 +190,8 @@ class Classifier:
         >>> pairs = [("angle bracket", "Simpson 12-Gauge Angle"), ("usb cable", "a red towel")]
         >>> clf.score(pairs, head_mask="@pruned20")[1].label
         'irrelevant'
-        >>> clf.score(pairs, head_mask=["6-11.*", None]).score.round(1)
-        array([0.5, 0. ], dtype=float32)
+        >>> clf.score(pairs, head_mask=["6-11.*", None]).score > 0.3
+        array([ True, False])
         """
         if isinstance(pairs, str):
             texts = _titles_of(pairs, titles)

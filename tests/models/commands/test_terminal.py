@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from headroom.models.commands import terminal
+from headroom.models import terminal
 
 
 class Heard(io.StringIO):
