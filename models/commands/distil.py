@@ -57,7 +57,6 @@ Rate = Annotated[
 MaxTokens = Annotated[int, typer.Option(min=8, max=8192, help="Tokens after which a pair is cut.")]
 
 
-@ends_at_once("headroom: stopped; the same command goes on from the last checkpoint")
 def command(
     data: Data,
     out: options.NewDirectory,
@@ -92,7 +91,7 @@ def command(
     """
     if steps is not None and minutes is not None:
         raise typer.BadParameter("give one of --steps and --minutes", param_hint="--minutes")
-    job = prepare(
+    run(
         Options(
             data=data,
             out=out,
@@ -109,8 +108,15 @@ def command(
             device=device,
             columns=Columns(query_column, title_column, grade_column, delimiter),
             resamples=resamples,
-        )
+        ),
+        as_json=as_json,
     )
+
+
+@ends_at_once("headroom: stopped; the same command goes on from the last checkpoint")
+def run(options: Options, *, as_json: bool) -> None:
+    """Check the options, teach, and print what was learnt."""
+    job = prepare(options)
     if job.survey.left_out:
         warn(f"{job.survey.left_out:,} pairs are left out, because their queries are in {job.test_name}")
     import transformers
@@ -121,7 +127,7 @@ def command(
     transformers.logging.disable_progress_bar()
     with contextlib.closing(Stages()) as stages:
         metrics = distil(job, stages)
-    print(json.dumps(metrics) if as_json else f"{out}: {summary(metrics)}")
+    print(json.dumps(metrics) if as_json else f"{options.out}: {summary(metrics)}")
 
 
 def summary(metrics: Json) -> str:

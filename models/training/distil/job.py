@@ -46,7 +46,7 @@ class Cut:
     layers: int | None = None
     heads: int | None = None
     units: int | None = None
-    mask: str | None = None
+    mask: str | Json | None = None
 
     @property
     def keeps_all(self) -> bool:
