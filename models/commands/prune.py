@@ -9,8 +9,9 @@ import typer
 from headroom.models.checkpoint.config import read_config, read_stored_masks
 from headroom.models.checkpoint.files import bytes_of_weights, check_empty, new_directory
 from headroom.models.checkpoint.hub import locate
-from headroom.models.commands import distil
+from headroom.models.commands.distil import run as teach
 from headroom.models.commands.options import FORMS, AsJson, Device, Model, NewDirectory, Seed, read_form
+from headroom.models.training.distil.job import Cut, Options
 
 Recover = Annotated[
     float | None,
@@ -45,17 +46,17 @@ def command(
     if (recover is None) != (data is None):
         raise typer.BadParameter("--recover needs --data, and only it takes that", param_hint="--recover")
     if recover is not None and data is not None:
-        options = distil.Options(
+        options = Options(
             data=data,
             out=out,
             teacher=model,
             model=model,
-            cut=distil.Cut(mask=read_form(mask)),
+            cut=Cut(mask=read_form(mask)),
             minutes=recover,
             seed=seed,
             device=device,
         )
-        distil.run(options, as_json=as_json)
+        teach(options, as_json=as_json)
         return
     source = locate(model)
     config = read_config(source)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Protocol
 
 import numpy as np
+from scipy.stats import rankdata
 
 from headroom.models.arrays import Floats
 from headroom.models.checkpoint.files import bytes_of_weights
@@ -123,12 +124,13 @@ def _agreement(
     for row, (query, _) in enumerate(texts):
         rows_of.setdefault(query, []).append(row)
     lists = [rows for rows in rows_of.values() if np.ptp(wanted[rows]) > 0]
+    ranks = rankdata(wanted, "dense").astype(np.int64)  # the metric takes grades
     if not lists:
         return None
     counts = resample(len(lists), job.options.resamples, job.options.seed)
     draws: dict[str, MetricDraws] = {}
     for name in ("before", "student"):
-        values = np.array([spearman(wanted[rows], scores[name][rows]) for rows in lists])
+        values = np.array([spearman(ranks[rows], scores[name][rows]) for rows in lists])
         enough = len(lists) >= bootstrap.MIN_QUERIES
         draws[name] = {"query_spearman": _mean_draws(values, counts, enough=enough)}
     return {

@@ -65,14 +65,16 @@ def evenly(count: int, kept: int) -> list[int]:
 def _head_sizes(tensors: TensorDict, config: ModelConfig, layer: int) -> Tensor:
     """Return the norm of each held head's part of W^O, (heads,)."""
     output = tensors[f"{layer_prefix(layer)}attention.output.dense.weight"].float()
-    return output.unflatten(1, (-1, config.head_size)).square().sum((0, 2)).sqrt()
+    by_head = output.reshape(len(output), -1, config.head_size)
+    return by_head.square().sum((0, 2)).sqrt()
 
 
 def _unit_sizes(tensors: TensorDict, layer: int) -> Tensor:
     """Return the product of the norms of each unit's weights in the up and the down map, (units,)."""
     prefix = layer_prefix(layer)
-    up = tensors[f"{prefix}intermediate.dense.weight"].float().norm(dim=1)
-    return up * tensors[f"{prefix}output.dense.weight"].float().norm(dim=0)
+    up = tensors[f"{prefix}intermediate.dense.weight"].float().square().sum(1)
+    down = tensors[f"{prefix}output.dense.weight"].float().square().sum(0)
+    return (up * down).sqrt()
 
 
 def _smallest(sizes: Tensor, count: int) -> Ints:

@@ -32,9 +32,10 @@ def test_a_student_is_written_and_its_table_has_intervals(
     run: Run, tiny_checkpoint: Path, pairs: Path, judged: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "half"
-    arguments = ("--data", str(pairs), "--teacher", str(tiny_checkpoint), "--layers", "2", "--heads", "3")
-    arguments = (*arguments, "--test", str(judged), "--steps", "5", "--device", "cpu", "--out", str(out))
-    taught = run("distil", *arguments)
+    student = ("--teacher", str(tiny_checkpoint), "--layers", "2", "--heads", "3", "--out", str(out))
+    taught = run(
+        *("distil", "--data", str(pairs), "--test", str(judged), "--steps", "5", "--device", "cpu", *student)
+    )
     lines = taught.out.splitlines()
     assert lines[0].startswith(f"{out}: 2 of 3 layers, 6 of 12 heads, 128 of 192 units, 0.")
     rows = {line.split("  ")[1]: line for line in lines if line.startswith("  ")}

@@ -21,10 +21,12 @@ from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.classifier import Scores
 from headroom.models.compress.prune import prune
+from headroom.models.quality.labelled import DEFAULT
 from headroom.models.training import loop
 from headroom.models.training.distil import pairs as distil_pairs
 from headroom.models.training.distil import running
 from headroom.models.training.distil.job import Cut, Options, prepare
+from headroom.models.training.distil.job import write_pairs as write_pairs_of
 from headroom.models.training.distil.losses import listwise, margin_mse, raw_scores
 from headroom.models.training.distil.student import kept_mask
 from tests.checkpoints import WORDS, load, write_checkpoint, write_int8
@@ -155,7 +157,7 @@ def test_an_answer_that_was_kept_is_not_computed_again(
     """A large teacher takes hours; of a file that was cut off in the middle, whole parts count."""
     monkeypatch.setattr("headroom.models.training.distil.teacher.PART", 16)
     job = prepare(options)
-    running.write_pairs(job)
+    write_pairs_of(job)
     teacher = running.Run(job, Mock()).teacher
     assert teacher is not None
     asked = [distil_pairs.Pair(*pair) for pair in drawn(10, seed=4)]
@@ -251,7 +253,7 @@ def test_the_queries_of_the_test_are_not_trained_on(
     data = write_pairs(tmp_path / "both.csv", [*drawn(30), (tested, "a lamp"), (tested, "steel")])
     job = prepare(replace(options, data=data))
     assert (job.survey.left_out, job.survey.pairs) == (2, 120)
-    running.write_pairs(job)
+    write_pairs_of(job)
     written = "".join(file.read_text() for file in job.options.pairs.iterdir())
     assert tested not in written
     assert written.count("\n") == 120
@@ -262,8 +264,8 @@ def test_a_portion_holds_whole_queries_and_every_pair_is_in_one_part(
 ) -> None:
     monkeypatch.setattr(distil_pairs, "PORTION_PAIRS", 100)
     monkeypatch.setattr(distil_pairs, "BUFFER_BYTES", 1000)
-    found = distil_pairs.survey(data, distil_pairs.Columns(), None, ())
-    distil_pairs.cut_into_portions(data, distil_pairs.Columns(), None, (), found, tmp_path / "parts")
+    found = distil_pairs.survey(data, DEFAULT, None, ())
+    distil_pairs.cut_into_portions(data, DEFAULT, None, (), found, tmp_path / "parts")
     parts = [distil_pairs.read_portion(file) for file in sorted((tmp_path / "parts").iterdir())]
     assert len(parts) == found.portions + 1
     assert sorted(pair[:2] for part in parts for pair in part) == sorted(drawn(150))
