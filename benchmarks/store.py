@@ -100,7 +100,8 @@ def _times_as_fast(
             seconds = time.monotonic() - began
         return answered / seconds
 
-    rates = turns({name: lambda _, server=server: rate(server) for name, server in servers.items()}, rounds)
+    sides = {name: partial(_rate_of, server) for name, server in servers.items()}
+    rates = turns(sides, rounds)
     return Ratio.of(rates["keeping"], rates["plain"])
 
 

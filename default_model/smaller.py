@@ -10,36 +10,29 @@ word embeddings, most of the file, stay the model's: the new checkpoint's index 
 import argparse
 import json
 import logging
-from collections.abc import Iterator
-from itertools import count
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 from safetensors.torch import load_file, save_file
 
 from default_model.build import SECOND
-from default_model.mixture import mixed_groups, read_sources
+from default_model.mixture import Sources, mixed_groups, read_sources
 from default_model.tuning import JUDGED_SHARES, PAIRS_PER_ROUND
 from headroom.models.checkpoint.files import INDEX, OF_PARENT, readable_as_usual
 from headroom.models.classifier import Classifier
 from headroom.models.commands.options import read_form
 from headroom.models.compress.prune import write_checkpoint
-from headroom.models.study.search.recovery import PAIRS, distilled
+from headroom.models.training.distil.teaching import WARM_UP, peak_rate, teach_part
+from headroom.models.training.loop import Schedule
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 SEED = 2
 
 
-def pairs_of(data: Path) -> Iterator[list[tuple[str, str]]]:
-    """Yield batches of pairs without end, drawn as the second phase draws them."""
-    sources = read_sources(data, JUDGED_SHARES)
-    rng = np.random.default_rng(SEED)
-    for index in count():
-        groups = mixed_groups(sources, SECOND.shares, count=PAIRS_PER_ROUND, seed=SEED, index=index)
-        rows = [(example.query, example.title) for group in groups for example in group]
-        order = rng.permutation(len(rows))
-        for start in range(0, len(rows) - PAIRS + 1, PAIRS):
-            yield [rows[row] for row in order[start : start + PAIRS]]
+def pairs_of(sources: Sources, index: int) -> list[tuple[str, str]]:
+    """Return the pairs of a round, drawn as the second phase draws them."""
+    groups = mixed_groups(sources, SECOND.shares, count=PAIRS_PER_ROUND, seed=SEED, index=index)
+    return [(example.query, example.title) for group in groups for example in group]
 
 
 def share_words(directory: Path) -> None:
@@ -68,16 +61,19 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
 
-    def share_done(step: int) -> float:
-        if step % 50 == 0:
-            logging.info("step %d of %d", step, options.steps)
-        return step / int(options.steps)
-
     teacher = Classifier.load(options.model, "cpu", "bfloat16")
     mask = teacher.config.parse_mask(read_form(options.mask), teacher.stored_masks)
-    student = distilled(teacher, mask, pairs_of(options.data), share_done)
-    logging.info("loss: %.4f, at last %.4f", *student.before_and_after)
     out = options.model / "networks" / options.name
+    student = teach_part(
+        teacher,
+        mask,
+        partial(pairs_of, read_sources(options.data, JUDGED_SHARES)),
+        Schedule(options.steps, peak_rate(teacher.config), warmup=options.steps // 20, decay=1 - WARM_UP),
+        Path("runs") / f"{options.name}.pt",
+        seed=SEED,
+        swaps=False,
+    )
+    logging.info("loss: %.4f, at last %.4f", *student.before_and_after)
     tensors = {name: tensor.half() for name, tensor in student.tensors.items()}
     write_checkpoint(options.model, out, tensors, student.config)
     share_words(out)

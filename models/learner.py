@@ -60,10 +60,17 @@ class Learner(nn.Module):
 
     def forward(self, pairs: Sequence[EncodedPair]) -> Tensor:
         """Return the logits of pairs, (B, labels), in their order and on the CPU, where their targets are."""
+        return self.with_states(pairs)[0].cpu()
+
+    def with_states(self, pairs: Sequence[EncodedPair]) -> tuple[Tensor, Tensor]:
+        """Return the logits of pairs, (B, labels), and what the classifier reads of each, (B, D), in their
+        order."""
         network = self.network()
         batch = pack(pairs, device=self.device)
         pooled = network.pooled(batch, network.selector.select(None))[: len(pairs)]
-        return network.classify(F.dropout(pooled, self.dropout, self.training))[batch.answers].cpu()
+        with torch.autocast(self.device.type, enabled=False):  # as it is served, in float32
+            logits = network.classify(F.dropout(pooled.float(), self.dropout, self.training))
+        return logits[batch.answers], pooled[batch.answers]
 
 
 class _DropoutOps(TorchOps):

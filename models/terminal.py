@@ -57,8 +57,10 @@ class Stages:
         pace.
         """
         now = time.monotonic()
-        seconds_left = (now - self.began) * (1 - share) / (share - before) if share > before else 0.0
-        words = f"{what}: {share:4.0%}, {timedelta(seconds=round(seconds_left))} left"
+        words = f"{what}: {share:4.0%}"
+        if share > before:
+            seconds_left = (now - self.began) * (1 - share) / (share - before)
+            words += f", {timedelta(seconds=round(seconds_left))} left"
         self._bar.update(self._task, completed=share, words=words)
         if now - self.began < DELAY_S:
             return

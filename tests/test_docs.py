@@ -114,8 +114,9 @@ def played(**assignment: str) -> tuple[list[str], list[dict[str, Any]]]:
 def test_the_users_of_the_tutorial_click_what_they_see_and_say_how_far_they_are() -> None:
     """They take some minutes, in which there was nothing to see."""
     lines, clicks = played(arm="interleaved", impression="9f0c")
-    assert [line.split()[:3] for line in lines] == [[done, "of", "250"] for done in ("100", "200", "250")]
-    assert [line.split()[8] for line in lines] == ["100", "200", "250"]  # how many are in the experiment
+    words = [line.split() for line in (lines[0], lines[-1])]  # a busy machine prints more between them
+    assert [line[:3] for line in words] == [["10", "of", "250"], ["250", "of", "250"]]
+    assert [line[8] for line in words] == ["10", "250"]  # how many are in the experiment
     assert all(line.endswith(" s left") for line in lines)
     assert lines[-1].endswith("; 0 s left")
     assert {(click["metric"], click["impression"], click["value"]) for click in clicks} == {

@@ -31,8 +31,9 @@ ATTRACTION = (0.02, 0.1, 0.2, 0.4, 0.8)
 RETRIED = (429, 503)
 """Statuses of a busy service, and of one that is starting."""
 
-REPORT_USERS = 100
-"""One line is printed for so many users."""
+FIRST_REPORT = 10
+REPORT_SECONDS = 5.0
+"""After so many users a line is printed, and then one in so many seconds."""
 
 Page = list[dict[str, Any]]
 
@@ -109,13 +110,16 @@ def main() -> None:
     users = int(sys.argv[2])
     asked = pages()
     began = time.monotonic()
+    reported_at = began
     exposed = 0
     with ThreadPoolExecutor(2) as threads:
         visits = threads.map(lambda number: visit(url, number, asked), range(users))
         for done, is_exposed in enumerate(visits, start=1):
             exposed += is_exposed
-            if done % REPORT_USERS == 0 or done == users:
-                left = round((time.monotonic() - began) * (users - done) / done)
+            now = time.monotonic()
+            if done in (FIRST_REPORT, users) or now - reported_at >= REPORT_SECONDS:
+                reported_at = now
+                left = round((now - began) * (users - done) / done)
                 print(
                     f"{done} of {users} users have asked a query, {exposed} in an experiment; {left} s left",
                     flush=True,

@@ -1,6 +1,7 @@
 """`headroom prune` removes heads, feed-forward units and layers: a checkpoint becomes a smaller one."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,21 +9,55 @@ import typer
 from headroom.models.checkpoint.config import read_config, read_stored_masks
 from headroom.models.checkpoint.files import check_empty
 from headroom.models.checkpoint.hub import locate
-from headroom.models.commands.options import FORMS, AsJson, Model, NewDirectory, read_form
+from headroom.models.commands.distil import run as teach
+from headroom.models.commands.options import FORMS, AsJson, Device, Model, NewDirectory, Seed, read_form
+from headroom.models.training.distil.job import Cut, Options
+
+Recover = Annotated[
+    float | None,
+    typer.Option(min=0.01, max=6000, help="Train what stays on the whole model's scores, for minutes."),
+]
+Data = Annotated[
+    Path | None, typer.Option(help="For --recover: unjudged pairs, as `headroom distil` takes them.")
+]
 
 
 def command(
     out: NewDirectory,
     mask: Annotated[str, typer.Option(help=f"Mask that says what to remove: {FORMS}.")],
     model: Model = None,
+    recover: Recover = None,
+    data: Data = None,
+    seed: Seed = 0,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Remove heads, units and layers for good. The new checkpoint scores like the old one with the mask. Its
     layers are numbered from 0.
 
+    With --recover it is taught by the old one afterwards, as `headroom distil` teaches, and what that gained
+    is printed. The same command goes on after Ctrl-C.
+
     Example: headroom prune --mask @pruned20 --out ./smaller && headroom serve --model ./smaller
+
+    Example: headroom prune --mask 6-11.* --recover 20 --data pairs.csv --out ./smaller
     """
     check_empty(out)
+    if (recover is None) != (data is None):
+        raise typer.BadParameter("--recover needs --data, and only it takes that", param_hint="--recover")
+    if recover is not None and data is not None:
+        options = Options(
+            data=data,
+            out=out,
+            teacher=model,
+            model=model,
+            cut=Cut(mask=read_form(mask)),
+            minutes=recover,
+            seed=seed,
+            device=device,
+        )
+        teach(options, as_json=as_json)
+        return
     source = locate(model)
     config = read_config(source)
     weights = config.parse_mask(read_form(mask), read_stored_masks(source, config))

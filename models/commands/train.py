@@ -101,8 +101,8 @@ def summary(metrics: Json) -> str:
         rows.append([f"  {name}", fixed(before), fixed(metrics["validation"][name]), change])
     lines = [
         f"kept epoch {metrics['best_epoch']} of {metrics['epochs']}, the best on "
-        f"{metrics['validation_queries']} validation queries; each half of them measured with what the other "
-        "half chooses:",
+        f"{metrics['validation_queries']} validation queries. No figure is of queries that chose: each half "
+        "of them is measured with the epoch and the temperature that the other half chooses:",
         table(rows),
     ]
     if metrics["validation_change"]["accuracy"]["low"] is None:

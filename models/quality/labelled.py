@@ -70,6 +70,16 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
     return [(judgment.query, judgment.title) for judgment in read_judgments(path, with_grade=False)]
 
 
+def iter_rows(
+    path: Path, columns: Columns, others: Sequence[str] = ()
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield where each row of a file is, for errors, and its values: query, title and `others` at least.
+
+    Raises ModelError as `read_labelled` does.
+    """
+    return _read(path, columns, others)
+
+
 def query_key(query: str) -> str:
     """Return a text that is the same for queries that differ only in capitals and spaces."""
     return " ".join(query.casefold().split())

@@ -6,11 +6,10 @@ import logging
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -53,7 +52,15 @@ class Batch:
     weights: Tensor
 
 
-B = TypeVar("B", bound=Batch)
+class HasPairs(Protocol):
+    """A batch of any kind of training."""
+
+    @property
+    def pairs(self) -> Sequence[EncodedPair]:
+        """Return the pairs that the network reads."""
+
+
+B = TypeVar("B", bound=HasPairs)
 
 
 def grouped(lengths: Sequence[int], *, batch_tokens: int) -> list[list[int]]:
@@ -130,21 +137,52 @@ class Schedule:
         decayed = (self.steps - step) / max(1.0, self.steps * self.decay)
         return self.rate * min(1.0, (step + 1) / self.warmup, decayed)
 
+    def rate_after(self, progress: Progress) -> float:
+        """Return the learning rate of the next step."""
+        return self.rate_at(progress.step)
+
+    def share(self, progress: Progress) -> float:
+        """Return the share of the training that is done; it is over at 1."""
+        return progress.step / self.steps
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSchedule:
+    """A time and a learning rate: it rises over a first share of the time, then falls to 0 in a line."""
+
+    seconds: float
+    rate: float
+    warmup: float = 0.05
+
+    def rate_after(self, progress: Progress) -> float:
+        """Return the learning rate of the next step."""
+        share = self.share(progress)
+        return self.rate * min(1.0, (share + 1e-3) / self.warmup, (1 - share) / (1 - self.warmup))
+
+    def share(self, progress: Progress) -> float:
+        """Return the share of the training that is done; it is over at 1."""
+        return min(1.0, progress.seconds / self.seconds)
+
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of a stage. With weights and optimiser states, it is enough to go on exactly."""
+    """The progress of a stage. With weights and optimiser states, it is enough to go on exactly.
+
+    round, batch: the next round, and the next batch in it.
+    """
 
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0
+    round: int = 0
+    batch: int = 0
 
 
 def train(
     model: nn.Module,
     loss_of: Callable[[B], Tensor],
     make_round: Callable[[int], list[B]],
-    schedule: Schedule,
+    schedule: Schedule | TimedSchedule,
     checkpoint: Path,
     *,
     seed: int,
@@ -153,8 +191,8 @@ def train(
     """Train `model` in place to the end of its schedule and return its progress.
 
     make_round(i) gives the i-th round of batches and must depend on i alone. With a file at `checkpoint`
-    the run goes on from it and ends with the same weights as an uninterrupted run. Parameters that need no
-    gradient stay as they are.
+    the run goes on from it and, if its schedule counts steps, ends with the same weights as an uninterrupted
+    run. Parameters that need no gradient stay as they are.
     after_step: is called after each step.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -165,20 +203,22 @@ def train(
     progress_log = _ProgressLog(schedule)
     saved_at = time.monotonic()
     started = saved_at - progress.seconds
-    batches = chain.from_iterable(make_round(index) for index in count())
     model.train()
-    for batch in islice(batches, progress.step, schedule.steps):
+    batches = _batches(make_round, progress)
+    while schedule.share(progress) < 1:
+        batch = next(batches)
         torch.manual_seed(seed * 1_000_003 + progress.step)  # dropout depends on the step alone
         with autocast(parameters[0].device):
             loss = loss_of(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(parameters, 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = schedule.rate_at(progress.step)
+            group["lr"] = schedule.rate_after(progress)
         optimizer.step()
         model.zero_grad()
 
         progress.step += 1
+        progress.batch += 1
         progress.tokens += sum(map(len, batch.pairs))
         progress.seconds = time.monotonic() - started
         progress_log.add(progress, loss.item())
@@ -190,11 +230,19 @@ def train(
     return progress
 
 
+def _batches(make_round: Callable[[int], list[B]], progress: Progress) -> Iterator[B]:
+    """Yield batches without end from where `progress` is, and count its rounds."""
+    while True:
+        yield from make_round(progress.round)[progress.batch :]
+        progress.round += 1
+        progress.batch = 0
+
+
 class _ProgressLog:
     """Logs loss, pace and time left after the first steps, and then every REPORT_SECONDS."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.steps = schedule.steps
+    def __init__(self, schedule: Schedule | TimedSchedule) -> None:
+        self.schedule = schedule
         self.loss: float | None = None  # a running mean
         self.logged_at = time.monotonic()
 
@@ -205,14 +253,14 @@ class _ProgressLog:
         if progress.step not in FIRST_REPORTS and now - self.logged_at < REPORT_SECONDS:
             return
         self.logged_at = now
-        seconds_left = progress.seconds / progress.step * (self.steps - progress.step)
+        share = self.schedule.share(progress)
         log.info(
-            "step %d/%d  loss %.4f  %.0f tokens/s  %.1f min left",
+            "step %d%s  loss %.4f  %.0f tokens/s  %.1f min left",
             progress.step,
-            self.steps,
+            f"/{self.schedule.steps}" if isinstance(self.schedule, Schedule) else "",
             self.loss,
             progress.tokens / progress.seconds,
-            seconds_left / 60,
+            progress.seconds * (1 - share) / share / 60,
         )
         give_back_memory()
 
@@ -243,6 +291,8 @@ def _restore(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimize
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     progress = Progress(**state["progress"])
+    if progress.step and "round" not in state["progress"]:
+        raise ModelError(f"{checkpoint} is of an older version of headroom; remove it to begin anew")
     log.info("resuming %s at step %d", checkpoint.name, progress.step)
     return progress
 

@@ -10,6 +10,7 @@ import logging
 import math
 import re
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from headroom.models.quality.labelled import LabelledPair, digest, query_key
 from headroom.models.scores import Scores
 from headroom.models.training.job import FINGERPRINT, Options, TrainingRun
 from headroom.models.training.loop import (
+    REPORT_SECONDS,
     Batch,
     Progress,
     Schedule,
@@ -76,6 +78,9 @@ RANKING = ("spearman", "ndcg10")
 
 RESAMPLES = 2000
 
+ENCODED_PAIRS = 10_000
+"""Pairs that are tokenized between two looks at the clock."""
+
 
 def tune(run: TrainingRun) -> Json:
     """Train, write the checkpoint, and return the content of its metrics.json.
@@ -87,7 +92,7 @@ def tune(run: TrainingRun) -> Json:
     model = start(run.base, options.labels, options.seed).to(resolve_device(options.device))
     tokenizer = load_tokenizer(run.base, model.config).within(options.max_tokens)
     write_whole(options.work / FINGERPRINT, json.dumps(run.fingerprint, indent=1).encode())
-    pairs = tokenizer.encode([(pair.query, pair.title) for pair in run.training])
+    pairs = encoded(tokenizer, run.training)
     steps = planned([len(pair) for pair in pairs], model, options)
     sample = run.training[:LOSS_PAIRS]
     before = measure(model, tokenizer, run.validation, "start")
@@ -117,6 +122,19 @@ def tune(run: TrainingRun) -> Json:
         "options": {name: str(value) for name, value in asdict(options).items()},
     }
     return finish(run, model, metrics)
+
+
+def encoded(tokenizer: PairTokenizer, pairs: Sequence[LabelledPair]) -> list[EncodedPair]:
+    """Return the pairs, tokenized, and log how many are done if it takes long."""
+    done = list[EncodedPair]()
+    logged_at = time.monotonic()
+    for start in range(0, len(pairs), ENCODED_PAIRS):
+        portion = pairs[start : start + ENCODED_PAIRS]
+        done += tokenizer.encode([(pair.query, pair.title) for pair in portion])
+        if time.monotonic() - logged_at >= REPORT_SECONDS:
+            logged_at = time.monotonic()
+            log.info("tokenizing: %d/%d pairs", len(done), len(pairs))
+    return done
 
 
 class Steps(NamedTuple):
@@ -235,6 +253,7 @@ def report(before: np.ndarray, after: np.ndarray, pairs: Sequence[LabelledPair],
         "validation_before": first.metrics(),
         "validation_change": change,
         "validation_queries": last.queries,
+        "validation_measured": "each half of the queries with the epoch and temperature of the other half",
         "ndcg10_random_order": last.random_order_ndcg10(),
         "better": change[ranks].low > 0,
     }

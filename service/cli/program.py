@@ -6,7 +6,17 @@ import typer
 from typer.core import TyperGroup
 
 from headroom.loadtest.cli import app as load
-from headroom.models.commands import calibrate, condense, evaluate, options, prune, quantize, study, train
+from headroom.models.commands import (
+    calibrate,
+    condense,
+    distil,
+    evaluate,
+    options,
+    prune,
+    quantize,
+    study,
+    train,
+)
 from headroom.service.cli import choice, experiment, score, serve, store
 
 
@@ -56,6 +66,7 @@ options.sides = choice.sides
 app.command("serve")(serve.command)
 app.command("score")(score.command)
 app.command("train")(train.command)
+app.command("distil")(distil.command)
 app.command("condense")(condense.command)
 app.command("calibrate")(calibrate.command)
 app.command("evaluate")(evaluate.command)

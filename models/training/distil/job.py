@@ -1,0 +1,247 @@
+"""The run of `headroom distil`: options, pairs and checkpoints, checked before torch is imported."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from headroom.models.checkpoint.config import (
+    ModelConfig,
+    check_holds_floats,
+    read_config,
+    read_raw,
+    read_stored_masks,
+)
+from headroom.models.checkpoint.files import check_empty, digest_of
+from headroom.models.checkpoint.hub import locate
+from headroom.models.checkpoint.model_config import ScoreActivation
+from headroom.models.checkpoint.tokenizer import load_tokenizer
+from headroom.models.cores import check_device_name
+from headroom.models.errors import ModelError
+from headroom.models.files import Json
+from headroom.models.quality.labelled import DEFAULT, Columns, LabelledPair, query_key, read_labelled
+from headroom.models.training.distil import pairs
+from headroom.models.training.job import FINGERPRINT
+
+SAMPLE = Path(__file__).parents[2] / "commands" / "sample" / "test.jsonl.gz"
+"""The judged pairs that models of five grades are compared on, unless others are given."""
+
+SAMPLE_GRADES = 5
+
+HIGHEST_GRADE = 100
+"""Of files that judge a one-label student."""
+
+NAMES = {
+    "columns": "--query-column, --title-column or --delimiter",
+    "cut": "--layers, --heads, --units or --mask",
+}
+"""Options of the commands that do not have the names of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How many layers, heads per layer and units per layer a student keeps; None: all. mask: what goes,
+    instead of those: a spec or a JSON form."""
+
+    layers: int | None = None
+    heads: int | None = None
+    units: int | None = None
+    mask: str | Json | None = None
+
+    @property
+    def keeps_all(self) -> bool:
+        """Return whether nothing is cut."""
+        return self == Cut()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of a distillation.
+
+    teacher: a checkpoint directory or hub id; None for the shipped model, unless `scores` names the column
+    that teaches. model: the student; None for the teacher, or the shipped model if the teacher is a decoder
+    or a column. steps, minutes: how long it is trained; None for the default number of steps.
+    """
+
+    data: Path
+    out: Path
+    teacher: str | None = None
+    scores: str | None = None
+    model: str | None = None
+    cut: Cut = Cut()
+    test: Path | None = None
+    steps: int | None = None
+    minutes: float | None = None
+    rate: float | None = None
+    max_tokens: int = 128
+    seed: int = 0
+    device: str = "auto"
+    columns: Columns = DEFAULT
+    resamples: int = 2000
+
+    @property
+    def work(self) -> Path:
+        """Return the directory of the run's state, which exists until the run is done."""
+        return self.out.with_name(f"{self.out.name}.distil")
+
+    @property
+    def pairs(self) -> Path:
+        """Return the directory of the pairs' portions."""
+        return self.work / "pairs"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A distillation that has been checked.
+
+    teacher: its directory; None if a column teaches. source: the directory of the checkpoint that the student
+    is, or is cut from. test: the judged pairs, none without a file. survey: what the data holds.
+    """
+
+    options: Options
+    teacher: Path | None
+    source: Path
+    config: ModelConfig
+    test: list[LabelledPair]
+    test_name: str
+    survey: pairs.Survey
+    fingerprint: dict[str, str]
+
+    @property
+    def is_cut_from_teacher(self) -> bool:
+        """Return whether the student is a part of its teacher."""
+        return self.source == self.teacher
+
+
+def prepare(options: Options) -> Job:
+    """Read and check the options, the data and the checkpoints.
+
+    Writes nothing. Raises ModelError for wrong data or options, UnsupportedCheckpoint if the student's
+    checkpoint cannot be trained.
+    """
+    check_device_name(options.device)
+    check_empty(options.out)
+    if options.scores is not None and options.teacher is not None:
+        raise ModelError("--scores and --teacher: give one of them; either a column teaches or a model")
+    teacher = None if options.scores is not None else locate(options.teacher)
+    teacher_config = None if teacher is None else read_config(teacher)
+    source = _source(options, teacher, teacher_config)
+    config = _with_labels(source, read_config(source), teacher_config)
+    load_tokenizer(source, config)  # what it refuses could not be served after the training either
+    check_holds_floats(source, config)
+    _check_cut(source, config, options, teacher)
+    test_file, test = _read_test(options, config)
+    avoided = {query_key(pair.query) for pair in test}
+    found = pairs.survey(options.data, options.columns, options.scores, avoided)
+    fingerprint = _fingerprint(options, teacher, source, test_file)
+    _check_unfinished(options.work, fingerprint)
+    return Job(options, teacher, source, config, test, str(test_file), found, fingerprint)
+
+
+def write_pairs(job: Job) -> None:
+    """Cut the data into portions, unless an earlier run did, and write the fingerprint."""
+    options = job.options
+    options.work.mkdir(parents=True, exist_ok=True)
+    (options.work / FINGERPRINT).write_text(json.dumps(job.fingerprint, indent=1), encoding="utf-8")
+    if not options.pairs.exists():
+        avoided = {query_key(pair.query) for pair in job.test}
+        pairs.cut_into_portions(
+            options.data, options.columns, options.scores, avoided, job.survey, options.pairs
+        )
+
+
+def _source(options: Options, teacher: Path | None, config: ModelConfig | None) -> Path:
+    """Return the directory of the checkpoint that the student is, or is cut from."""
+    if options.model is not None:
+        return locate(options.model)
+    if teacher is None or config is None or config.decoder is not None:
+        return locate(None)
+    return teacher
+
+
+def is_plain_encoder(raw: Json) -> bool:
+    """Return whether a checkpoint has no classifier. raw: the content of its config.json."""
+    names = raw.get("architectures") or ()
+    return bool(names) and not any("SequenceClassification" in name or "CausalLM" in name for name in names)
+
+
+def _with_labels(source: Path, config: ModelConfig, teacher: ModelConfig | None) -> ModelConfig:
+    """Return a student's configuration; a plain encoder gets the teacher's labels, or one if a column
+    teaches."""
+    if config.decoder is not None or not is_plain_encoder(read_raw(source)):
+        return config
+    labels = ("LABEL_0",) if teacher is None else teacher.labels
+    activation: ScoreActivation = "softmax" if len(labels) > 1 else "sigmoid"
+    return replace(
+        config,
+        labels=labels,
+        label_order=tuple(range(len(labels))),
+        temperature=1.0,
+        bias=(0.0,),
+        score_activation=activation,
+    )
+
+
+def _check_cut(source: Path, config: ModelConfig, options: Options, teacher: Path | None) -> None:
+    """Raise ModelError if the student cannot keep what it is to keep, or would be its teacher."""
+    cut = options.cut
+    limits = {
+        "layers": config.num_layers,
+        "heads": max(map(len, config.kept_heads)),
+        "units": max(config.widths),
+    }
+    for name, limit in limits.items():
+        wanted: int | None = getattr(cut, name)
+        if wanted is not None and not 1 <= wanted <= limit:
+            per_layer = "" if name == "layers" else " per layer"
+            raise ModelError(f"--{name} {wanted}: {source} has {limit} {name}{per_layer}; give 1 to {limit}")
+    if cut.mask is not None:
+        config.check_head_left(config.parse_mask(cut.mask, read_stored_masks(source, config)))
+    kept = {name: getattr(cut, name) or limit for name, limit in limits.items()}
+    if source == teacher and cut.mask is None and kept == limits:
+        raise ModelError(
+            "the student would be its teacher; give --layers, --heads or --units to cut it, or --model"
+        )
+
+
+def _read_test(options: Options, config: ModelConfig) -> tuple[Path | None, list[LabelledPair]]:
+    """Return the file of judged pairs and its content; None and nothing without one."""
+    test = options.test
+    if test is None and len(config.labels) == SAMPLE_GRADES and SAMPLE.exists():
+        test = SAMPLE
+    if test is None:
+        return None, []
+    if not config.is_graded:
+        return test, read_labelled(test, grades=HIGHEST_GRADE + 1, columns=options.columns)
+    grades = len(config.labels)
+    columns = DEFAULT if test == SAMPLE else options.columns
+    return test, read_labelled(test, grades=grades, labels=config.labels, columns=columns)
+
+
+def _fingerprint(options: Options, teacher: Path | None, source: Path, test: Path | None) -> dict[str, str]:
+    fingerprint = {}
+    for name, value in asdict(options).items():
+        if name not in ("out", "resamples"):  # its `work` directory is found by the first
+            fingerprint[NAMES.get(name, f"--{name.replace('_', '-')}")] = str(value)
+    for file in (options.data, test):
+        if file is not None:
+            with file.open("rb") as stream:
+                fingerprint[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
+    for directory in (teacher, source):
+        if directory is not None:
+            fingerprint[f"content of {directory}"] = digest_of(directory)
+    return fingerprint
+
+
+def _check_unfinished(work: Path, fingerprint: dict[str, str]) -> None:
+    """Raise ModelError if a run with other options or files is unfinished there."""
+    file = work / FINGERPRINT
+    if not file.exists():
+        return
+    unfinished: Json = json.loads(file.read_text(encoding="utf-8"))
+    for name, value in fingerprint.items():
+        if unfinished.get(name) != value:
+            raise ModelError(
+                f"{work} holds an unfinished run with another {name}; repeat that run, or remove {work} to "
+                "begin anew"
+            )

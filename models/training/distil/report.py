@@ -1,0 +1,176 @@
+"""What a student learnt, beside its teacher and itself before: quality, agreement and speed, with
+intervals."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from scipy.stats import rankdata
+
+from headroom.models.arrays import Floats
+from headroom.models.checkpoint.files import bytes_of_weights
+from headroom.models.classifier import Classifier
+from headroom.models.device import in_turns, one_thread
+from headroom.models.files import Json
+from headroom.models.quality import bootstrap
+from headroom.models.quality.bootstrap import MetricDraws, resample
+from headroom.models.quality.evaluation import changes_of, intervals_of
+from headroom.models.quality.graded import evaluation_of
+from headroom.models.quality.metrics import spearman
+from headroom.models.quality.speed import speedup
+from headroom.models.training.distil.job import Job
+from headroom.models.training.distil.lessons import given_scores
+from headroom.models.training.distil.pairs import HELD_OUT, Pair, read_portion
+
+METRICS = ("ndcg10", "query_spearman", "qwk")
+"""The metrics of the table, as far as a model has them."""
+
+SPEED_PAIRS = 128
+ROUNDS = 7
+"""How often the time of these pairs is measured."""
+
+PORTION = 1024
+
+
+class Notify(Protocol):
+    """Receives how far the measuring is."""
+
+    def show(self, what: str, share: float, before: float = 0.0) -> None:
+        """Take note of a share of a stage."""
+
+
+def measure(
+    before: Classifier, student: Classifier, teacher: Classifier | None, job: Job, notify: Notify
+) -> Json:
+    """Return quality on the judged pairs, agreement with the teacher on pairs held out, sizes and speed."""
+    sides = {"student": student, "before": before}
+    if teacher is not None:
+        sides["teacher"] = teacher
+    held_out = read_portion(job.options.pairs / f"{HELD_OUT}.jsonl")
+    agreed = _agreement(sides, held_out, job, notify)
+    figures: Json = {"agreement": agreed}
+    if job.test:
+        quality = _quality(sides, job, notify)
+        figures |= {"test": {name: one.value for name, one in quality["student"].items()}, "quality": quality}
+        figures |= {"test_file": job.test_name, "test_pairs": len(job.test)}
+        figures["test_queries"] = len({pair.query for pair in job.test})
+    else:
+        figures["validation"] = {} if agreed is None else {"agreement": agreed["student"].value}
+    pairs = [(pair.query, pair.title) for pair in (job.test or held_out)[:SPEED_PAIRS]]
+    if not pairs:
+        pairs = [("query", "title")]
+    figures["speed"] = _speed(sides, pairs, notify)
+    figures["size"] = {name: _size(one) for name, one in sides.items()}
+    return figures
+
+
+def _size(clf: Classifier) -> Json:
+    directory = clf.directory
+    return {
+        "layers": clf.config.num_layers,
+        "heads": sum(map(len, clf.config.kept_heads)),
+        "units": sum(clf.config.widths),
+        "bytes": 0 if directory is None else bytes_of_weights(directory),
+    }
+
+
+def _raw_scores(clf: Classifier, pairs: Sequence[tuple[str, str]], what: str, notify: Notify) -> np.ndarray:
+    """Return the logits of pairs, (n, labels)."""
+    logits = []
+    for start in range(0, len(pairs), PORTION):
+        logits.append(clf.score(pairs[start : start + PORTION]).logits)
+        notify.show(what, min(1.0, (start + PORTION) / len(pairs)))
+    return np.concatenate(logits)
+
+
+def _quality(sides: dict[str, Classifier], job: Job, notify: Notify) -> Json:
+    """Return each side's metrics, and the student's paired differences to the others, an Interval each."""
+    texts = [(pair.query, pair.title) for pair in job.test]
+    draws: dict[str, MetricDraws] = {}
+    counts = np.empty(0)
+    for name, clf in sides.items():
+        scores = clf.scores(_raw_scores(clf, texts, f"judging the {name}", notify))
+        evaluation = evaluation_of(job.test, scores)
+        counts = resample(evaluation.clusters, job.options.resamples, job.options.seed)
+        every = evaluation.draws(counts)
+        draws[name] = {metric: every[metric] for metric in METRICS if metric in every}
+    quality: Json = {name: intervals_of(drawn, counts) for name, drawn in draws.items()}
+    for name in draws.keys() - {"student"}:
+        both = [metric for metric in draws["student"] if metric in draws[name]]
+        first, second = (
+            {metric: drawn[metric] for metric in both} for drawn in (draws[name], draws["student"])
+        )
+        quality[f"student_minus_{name}"] = changes_of(first, second, counts)
+    return quality
+
+
+def _agreement(
+    sides: dict[str, Classifier], held_out: Sequence[Pair], job: Job, notify: Notify
+) -> Json | None:
+    """Return Spearman's correlation within queries with what teaches, on queries that were not trained on: of
+    the student, before, and the paired change. None if no such query has two titles of different scores."""
+    if not held_out:
+        return None
+    texts = [(pair.query, pair.title) for pair in held_out]
+    scores = {
+        name: clf.scores(_raw_scores(clf, texts, f"asking the {name}", notify)).raw_score
+        for name, clf in sides.items()
+    }
+    wanted = scores.get("teacher")
+    if wanted is None:
+        wanted = given_scores(held_out, are_shares=False)
+    rows_of: dict[str, list[int]] = {}
+    for row, (query, _) in enumerate(texts):
+        rows_of.setdefault(query, []).append(row)
+    lists = [rows for rows in rows_of.values() if np.ptp(wanted[rows]) > 0]
+    ranks = rankdata(wanted, "dense").astype(np.int64)  # the metric takes grades
+    if not lists:
+        return None
+    counts = resample(len(lists), job.options.resamples, job.options.seed)
+    draws: dict[str, MetricDraws] = {}
+    for name in ("before", "student"):
+        values = np.array([spearman(ranks[rows], scores[name][rows]) for rows in lists])
+        enough = len(lists) >= bootstrap.MIN_QUERIES
+        draws[name] = {"query_spearman": _mean_draws(values, counts, enough=enough)}
+    return {
+        "queries": len(lists),
+        **{name: intervals_of(drawn, counts)["query_spearman"] for name, drawn in draws.items()},
+        "change": changes_of(draws["before"], draws["student"], counts)["query_spearman"],
+    }
+
+
+def _mean_draws(values: Floats, counts: Floats, *, enough: bool) -> bootstrap.Draws:
+    """Return the draws of the mean of a value of each query. enough: whether they are enough for
+    intervals."""
+
+    def mean(drawn: Floats) -> dict[str, Floats]:
+        return {"mean": drawn @ values / drawn.sum(1)}
+
+    draws = bootstrap.draws(mean, counts)["mean"]
+    return draws if enough else bootstrap.Draws(draws.values, np.full_like(draws.influences, np.nan))
+
+
+def _speed(sides: dict[str, Classifier], pairs: Sequence[tuple[str, str]], notify: Notify) -> Json:
+    """Return pairs per second of teacher and student on one thread, which take turns, an Interval each, and
+    how many times as fast the student is."""
+    names = [name for name in sides if name != "before"]
+    done = 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        notify.show("speed", done / ((1 + ROUNDS) * len(names)))
+
+    calls: list[Callable[[], object]] = [partial(sides[name].score, pairs) for name in names]
+    with one_thread():
+        seconds = in_turns(calls, ROUNDS, advance)
+    rates = {
+        name: speedup(before=np.full(ROUNDS, float(len(pairs))), after=seconds[:, column])
+        for column, name in enumerate(names)
+    }
+    times = None
+    if "teacher" in names:
+        columns = {name: column for column, name in enumerate(names)}
+        times = speedup(before=seconds[:, columns["teacher"]], after=seconds[:, columns["student"]])
+    return {"pairs": len(pairs), "threads": 1, "pairs_per_second": rates, "student_times_teacher": times}

@@ -1,0 +1,244 @@
+"""Teaches a student and writes its checkpoint with what it learnt and what it costs: `headroom distil`."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import orjson
+
+from headroom.models.checkpoint.files import put_in_place
+from headroom.models.checkpoint.tensors import TensorDict
+from headroom.models.checkpoint.tokenizer import PairTokenizer
+from headroom.models.classifier import Classifier
+from headroom.models.compress.prune import write_checkpoint
+from headroom.models.device import resolve_device
+from headroom.models.files import Json
+from headroom.models.learner import Learner
+from headroom.models.quality.labelled import query_key
+from headroom.models.training.distil import report
+from headroom.models.training.distil.job import Job, Options, write_pairs
+from headroom.models.training.distil.lessons import (
+    BATCH_PAIRS,
+    Objective,
+    Rounds,
+    Scale,
+    Targets,
+    TeacherTargets,
+    given_scores,
+    teacher_scores,
+)
+from headroom.models.training.distil.pairs import Pair, portions_of, read_portion
+from headroom.models.training.distil.student import fields_of, read_student
+from headroom.models.training.distil.teacher import Teacher
+from headroom.models.training.distil.teaching import WARM_UP, Student, peak_rate, teach
+from headroom.models.training.loop import Progress, Schedule, TimedSchedule
+
+STEPS = 1500
+"""The default number of steps, unless one pass over the data takes more."""
+
+SCALE_PAIRS = 1024
+"""Pairs on which the teacher's scale and the student's are compared."""
+
+
+class Notify(Protocol):
+    """Receives how far a run is."""
+
+    def show(self, what: str, share: float, before: float = 0.0) -> None:
+        """Take note of a share from 0 to 1 of the stage `what`, of which an earlier run did `before`."""
+
+
+@dataclass(eq=False)
+class Run:
+    """A distillation at work."""
+
+    job: Job
+    notify: Notify
+
+    @property
+    def options(self) -> Options:
+        """Return the options of the run."""
+        return self.job.options
+
+    @cached_property
+    def start(self) -> tuple[TensorDict, Any]:
+        """Return the student's tensors and configuration before it learns."""
+        return read_student(self.job.source, self.job.config, self.options.cut)
+
+    @cached_property
+    def before(self) -> Classifier:
+        """Return the student before it learns, as it would be served."""
+        directory = self.options.work / "before"
+        tensors, _ = self.start
+        self.write(directory, tensors)
+        return Classifier.load(directory, self.options.device)
+
+    @cached_property
+    def model(self) -> Classifier | None:
+        """Return the model that teaches; None if a column does."""
+        return None if self.job.teacher is None else Classifier.load(self.job.teacher, self.options.device)
+
+    @cached_property
+    def window(self) -> int:
+        """Return how many tokens of a pair the student and its teacher read: no more than either can."""
+        windows = [self.before.max_tokens, self.options.max_tokens]
+        if self.model is not None and self.model.config.decoder is None:
+            windows.append(self.model.max_tokens)
+        return min(windows)
+
+    @cached_property
+    def tokenizer(self) -> PairTokenizer:
+        """Return the student's tokenizer, within the window."""
+        return self.before.tokenizer.within(self.window)
+
+    @cached_property
+    def teacher(self) -> Teacher | None:
+        """Return the teacher; None if a column teaches."""
+        if self.model is None:
+            return None
+        states = self.job.is_cut_from_teacher and self.model.config.decoder is None
+        return Teacher(self.model, self.model.tokenizer.within(self.window), states)
+
+    @cached_property
+    def portions(self) -> list[Path]:
+        """Return the files of the pairs."""
+        return portions_of(self.options.pairs)
+
+    def write(self, directory: Path, tensors: TensorDict) -> None:
+        """Write the student's checkpoint with these tensors, in the number format that it had."""
+        first, config = self.start
+        shutil.rmtree(directory, ignore_errors=True)
+        stored = {name: tensor.detach().to("cpu", first[name].dtype) for name, tensor in tensors.items()}
+        write_checkpoint(self.job.source, directory, stored, config, **fields_of(self.job.source, config))
+
+    def answer(self, pairs: Sequence[Pair], name: str) -> np.ndarray:
+        """Return the teacher's answers to pairs, from disk if an earlier run computed them; those of earlier
+        rounds are removed."""
+        assert self.teacher is not None
+        directory = self.options.work / "answers"
+        if name.startswith("round"):
+            for file in directory.glob("round-*"):
+                if file.stem != name:
+                    file.unlink()
+        return self.teacher.kept_answers(pairs, directory / f"{name}.bin", self.show_progress)
+
+    def targets_of(self, pairs: Sequence[Pair], answers: np.ndarray | None) -> Targets:
+        """Return what the student should give pairs. answers: the teacher's; None if their scores teach."""
+        if answers is None:
+            return Targets(self.scale.of(given_scores(pairs, are_shares=self.are_shares)))
+        assert self.teacher is not None
+        return TeacherTargets(self.teacher, self.scale, self.same_grades).of(answers)
+
+    @property
+    def are_shares(self) -> bool:
+        """Return whether all given scores are in [0, 1]."""
+        return self.job.survey.lowest >= 0 and self.job.survey.highest <= 1
+
+    @property
+    def same_grades(self) -> bool:
+        """Return whether student and teacher have the same grades, so that probabilities can be learnt."""
+        return self.model is not None and self.before.grades == self.model.grades != ()
+
+    @cached_property
+    def scale(self) -> Scale:
+        """Return what maps the wanted scores to the student's own scale.
+
+        Log-odds of a score mean the same in any model and stay. If a one-label model or a column of any
+        numbers teaches grades, only the order counts: it is learnt on the scale that the student has.
+        """
+        pairs = read_portion(self.portions[0])[:SCALE_PAIRS]
+        if self.teacher is None:
+            wanted = given_scores(pairs, are_shares=self.are_shares)
+            is_order = not self.are_shares
+        else:
+            answers = self.answer(pairs, "portion-000000")
+            wanted, _ = teacher_scores(answers["logits"], self.teacher.clf.config)
+            is_order = self.before.config.is_graded and not self.teacher.clf.config.is_graded
+        if not is_order:
+            return Scale(spread=float(wanted.std()) or 1.0)
+        own = self.before.score([(pair.query, pair.title) for pair in pairs]).raw_score
+        return Scale.between(wanted, own.astype(np.float64))
+
+    def teach(self) -> Student:
+        """Train the student, from where an earlier run stopped."""
+        options = self.options
+        tensors, config = self.start
+        rounds = Rounds(
+            portions=len(self.portions),
+            read=lambda portion: read_portion(self.portions[portion]),
+            tokenizer=self.tokenizer,
+            answer=None if self.teacher is None else self.answer,
+            targets_of=self.targets_of,
+            key_of=query_key,
+            seed=options.seed,
+        )
+        return teach(
+            Learner(config, tensors).to(resolve_device(options.device)),
+            Objective(config, self.scale.spread),
+            rounds.make,
+            self.schedule,
+            options.work / "progress.pt",
+            seed=options.seed,
+            after_step=self.shown,
+        )
+
+    @cached_property
+    def schedule(self) -> Schedule | TimedSchedule:
+        """Return how long is trained, and the rates."""
+        options = self.options
+        _, config = self.start
+        rate = options.rate or peak_rate(config)
+        if options.minutes is not None:
+            return TimedSchedule(options.minutes * 60, rate, WARM_UP)
+        pass_steps = self.job.survey.pairs * (1 if self.teacher is None else 2) // BATCH_PAIRS
+        steps = options.steps or max(STEPS, pass_steps)
+        return Schedule(steps, rate, warmup=max(1, round(WARM_UP * steps)), decay=1 - WARM_UP)
+
+    _share = 0.0
+    _first_share: float | None = None
+
+    def shown(self, progress: Progress) -> None:
+        """Show how much of the training is done."""
+        self._share = self.schedule.share(progress)
+        if self._first_share is None:
+            self._first_share = self._share
+        self.show_progress()
+
+    def show_progress(self) -> None:
+        """Show the same progress again, because a teacher's answers may take long."""
+        self.notify.show("training", self._share, self._first_share or 0.0)
+
+
+def distil(job: Job, notify: Notify) -> Json:
+    """Teach the student, write its checkpoint, and return the content of its metrics.json.
+
+    A run that was killed goes on, to the same weights unless its time was given in minutes, when it is
+    started again with the same options and files; its state is in `<out>.distil/` until it is done.
+    """
+    write_pairs(job)
+    run = Run(job, notify)
+    student = run.teach()
+    draft = job.options.work / "checkpoint"
+    run.write(draft, student.tensors)
+    served = Classifier.load(draft, job.options.device)
+    metrics = {
+        "schema": 1,
+        **report.measure(run.before, served, run.model, job, notify),
+        "window": run.window,
+        "pairs": job.survey.pairs,
+        "left_out": job.survey.left_out,
+        "steps": student.progress.step,
+        "tokens": student.progress.tokens,
+        "seconds": student.progress.seconds,
+        "loss": dict(zip(("first", "last"), student.before_and_after, strict=True)),
+        "options": {name: str(value) for name, value in asdict(job.options).items()},
+    }
+    written = orjson.dumps(metrics, option=orjson.OPT_INDENT_2)  # an undefined figure becomes null
+    (draft / "metrics.json").write_bytes(written + b"\n")
+    put_in_place(draft, job.options.out)
+    shutil.rmtree(job.options.work)
+    plain: Json = orjson.loads(written)
+    return plain

@@ -1,0 +1,99 @@
+"""The student's network before it learns: a checkpoint, or what is kept of one."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headroom.models.arrays import Ints
+from headroom.models.checkpoint.config import ModelConfig, read_raw, read_stored_masks
+from headroom.models.checkpoint.shapes import layer_prefix
+from headroom.models.checkpoint.tensors import TensorDict, read_tensors
+from headroom.models.compress.prune import cut, intact_mask
+from headroom.models.masks.head_mask import HeadMask
+from headroom.models.training.distil.job import Cut, is_plain_encoder
+
+
+def read_student(source: Path, config: ModelConfig, wanted: Cut) -> tuple[TensorDict, ModelConfig]:
+    """Return the tensors and the configuration of what is kept of a checkpoint.
+
+    A plain encoder gets a classifier with random weights. Raises ModelError if no head would be left.
+    """
+    torch.manual_seed(0)
+    tensors = read_tensors(source, config, new_classifier=True)
+    if wanted.mask is not None:
+        mask = config.parse_mask(wanted.mask, read_stored_masks(source, config))
+    elif wanted.keeps_all:
+        return tensors, config
+    else:
+        mask = kept_mask(tensors, config, wanted)
+    return cut(tensors, config, mask)
+
+
+def kept_mask(tensors: TensorDict, config: ModelConfig, wanted: Cut) -> HeadMask:
+    """Return the mask that keeps so many layers, and so many heads and units in each.
+
+    Layers are spread evenly, the first and the last among them, as DistilBERT's were (Sanh et al. 2019,
+    https://arxiv.org/abs/1910.01108). Heads and units with the largest weights stay.
+    """
+    layers = evenly(config.num_layers, wanted.layers or config.num_layers)
+    intact = intact_mask(config)
+    matrix = intact.matrix.copy()
+    off = np.zeros((config.num_layers, config.intermediate_size), np.bool_)
+    for layer in layers:
+        held = config.kept_heads[layer]
+        if wanted.heads is not None and wanted.heads < len(held):
+            for index in _smallest(_head_sizes(tensors, config, layer), len(held) - wanted.heads):
+                matrix[layer, held[index]] = 0
+        width = config.widths[layer]
+        if wanted.units is not None and wanted.units < width:
+            off[layer, _smallest(_unit_sizes(tensors, layer), width - wanted.units)] = True
+    skipped = tuple(sorted({*range(config.num_layers)} - set(layers)))
+    return replace(HeadMask(matrix, units_off=off if off.any() else None), skipped=skipped)
+
+
+def evenly(count: int, kept: int) -> list[int]:
+    """Return `kept` of the numbers from 0 to count − 1 at even distances, the first and the last among
+    them."""
+    return sorted(set(np.linspace(0, count - 1, kept).round().astype(int).tolist()))
+
+
+def _head_sizes(tensors: TensorDict, config: ModelConfig, layer: int) -> Tensor:
+    """Return the norm of each held head's part of W^O, (heads,)."""
+    output = tensors[f"{layer_prefix(layer)}attention.output.dense.weight"].float()
+    by_head = output.reshape(len(output), -1, config.head_size)
+    return by_head.square().sum((0, 2)).sqrt()
+
+
+def _unit_sizes(tensors: TensorDict, layer: int) -> Tensor:
+    """Return the product of the norms of each unit's weights in the up and the down map, (units,)."""
+    prefix = layer_prefix(layer)
+    up = tensors[f"{prefix}intermediate.dense.weight"].float().square().sum(1)
+    down = tensors[f"{prefix}output.dense.weight"].float().square().sum(0)
+    return (up * down).sqrt()
+
+
+def _smallest(sizes: Tensor, count: int) -> Ints:
+    return np.asarray(sizes.argsort(stable=True)[:count].numpy())
+
+
+def fields_of(source: Path, config: ModelConfig) -> dict[str, Any]:
+    """Return what config.json says of a student's classifier, if the source is a plain encoder without
+    one."""
+    raw = read_raw(source)
+    if not is_plain_encoder(raw):
+        return {}
+    return {
+        "architectures": [
+            re.sub(r"(Model|For[A-Z]\w*)$", "ForSequenceClassification", name)
+            for name in raw["architectures"]
+        ],
+        "id2label": dict(enumerate(config.labels)),
+        "label2id": {name: label for label, name in enumerate(config.labels)},
+        "num_labels": len(config.labels),
+        "problem_type": None,
+    }

@@ -1,0 +1,97 @@
+"""`headroom distil`, as typed at a prompt."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headroom import Classifier
+from tests.checkpoints import random_pairs, unusual_modes
+from tests.prompt import Run, write_labelled
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    rows = [f"{query} {number // 4}\t{title}" for number, (query, title) in enumerate(random_pairs(200))]
+    file = tmp_path / "pairs.tsv"
+    file.write_text("query\ttitle\n" + "\n".join(rows) + "\n")
+    return file
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Path:
+    rows = [(f"lamp {i}", title, grade) for i in range(20) for title, grade in (("a lamp", 4), ("wood", 0))]
+    return write_labelled(tmp_path / "judged.csv", rows)
+
+
+def test_a_student_is_written_and_its_table_has_intervals(
+    run: Run, tiny_checkpoint: Path, pairs: Path, judged: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "half"
+    student = ("--teacher", str(tiny_checkpoint), "--layers", "2", "--heads", "3", "--out", str(out))
+    taught = run(
+        *("distil", "--data", str(pairs), "--test", str(judged), "--steps", "5", "--device", "cpu", *student)
+    )
+    lines = taught.out.splitlines()
+    assert lines[0].startswith(f"{out}: 2 of 3 layers, 6 of 12 heads, 128 of 192 units, 0.")
+    rows = {line.split("  ")[1]: line for line in lines if line.startswith("  ")}
+    quality = json.loads((out / "metrics.json").read_text())["quality"]
+    lost = quality["student_minus_teacher"]["ndcg10"]
+    assert f"{lost['value']:+.3f}".replace("-", "−") in rows["NDCG@10"].replace("-", "−")
+    assert {"QWK", "Spearman within queries"} <= rows.keys()
+    assert "times as fast" in lines[-1]
+    assert Classifier.load(out).num_layers == 2
+    assert not unusual_modes(out), "another user, such as the service's, cannot read it"
+
+    scored = run("score", "lamp 3", "a lamp", "wood", "--model", str(out))
+    assert len(scored.out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (["--layers", "0"], 2, "--layers"),
+        (["--layers", "9"], 1, "has 3 layers; give 1 to 3"),
+        (["--layers", "2", "--steps", "2", "--minutes", "1"], 2, "give one of --steps and --minutes"),
+        (["--layers", "2", "--query-column", "q"], 1, "there is no column q"),
+        (["--teacher", "/no/such"], 1, "/no/such does not exist"),
+    ],
+)
+def test_wrong_use_is_one_line_and_a_status(
+    run: Run,
+    tiny_checkpoint: Path,
+    pairs: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    status: int,
+    reason: str,
+) -> None:
+    given = ("--data", str(pairs), "--teacher", str(tiny_checkpoint), "--out", str(tmp_path / "half"))
+    output = run("distil", *given, *arguments, status=status)
+    assert reason in output.err
+    assert not (tmp_path / "half").exists()
+    assert not (tmp_path / "half.distil").exists()
+
+
+def test_after_ctrl_c_the_same_command_goes_on(tiny_checkpoint: Path, pairs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "half"
+    progress = tmp_path / "half.distil" / "progress.pt"
+    code = (
+        "from headroom.models.training import loop; loop.CHECKPOINT_SECONDS = 0.2\n"
+        "from headroom.service.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "distil", "--data", str(pairs), "--out", str(out)]
+    command += ["--teacher", str(tiny_checkpoint), "--layers", "2", "--steps", "100000", "--device", "cpu"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not progress.exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1] == "headroom: stopped; the same command goes on from the last checkpoint"
+    assert not out.exists()
+    assert progress.exists()
