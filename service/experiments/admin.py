@@ -163,14 +163,17 @@ class ExperimentAdmin:
             )
         ledger = self._ledger
         self._recording += 1
+
+        def store(rows: Sequence[Outcome | SentClick]) -> OutcomeReceipt:
+            configs = ledger.configs
+            over = [config.name for config in configs if ledger.standing(config.name).is_over]
+            return ledger.store.record_outcomes(rows, configs, ledger.clock(), over)
+
         try:
             sent, has_unknown = await _in_thread(self._threads, lambda: self._look_up(outcomes()))
             if has_unknown:
                 await self._refresh()
-            return await _in_thread(
-                self._threads,
-                lambda: ledger.store.record_outcomes(sent, ledger.configs, ledger.clock()),
-            )
+            return await _in_thread(self._threads, lambda: store(sent))
         finally:
             self._recording -= 1
 

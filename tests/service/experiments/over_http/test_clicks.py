@@ -16,8 +16,6 @@ from tests.checkpoints import WORDS
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually
 from tests.service.in_process import QUERY, Service, serve
 
-SALT = "2026-11"
-
 
 @pytest.fixture
 async def shop(tiny_checkpoint: Path, file_url: str) -> AsyncIterator[Service]:
@@ -30,7 +28,7 @@ async def shop(tiny_checkpoint: Path, file_url: str) -> AsyncIterator[Service]:
 
 def show(shop: Service, unit: str = "user-1", ids: tuple[str, ...] | None = None) -> str:
     """Let a unit see the treatment's title 2, control's 0, and the shared 1; return the impression."""
-    name = impression_id(SALT, "prune20", unit)
+    name = impression_id(shop.replica.live.ledger.impression_key, "prune20", unit)
     writer = shop.replica.live.writer
     assert writer.put(Exposure("prune20", unit, "interleaved", 7, time.time(), "v"))
     assert writer.put(Impression("prune20", name, unit, time.time(), "v", "cst-", (2, 0, 1), ids))
