@@ -181,33 +181,52 @@ def record(
     _move(db, [click for click in waiting if key_of(click) in shown], shown, now)
     ready: dict[int, Click] = {}
     early: dict[int, SentClick] = {}
-    numbers_waiting = Counter(map(key_of, waiting))
-    unknown: list[UnknownOutcome] = []
+    recorded = Recorded(set(), [])
     for number, click in sent.items():
         title_list = shown.get(key_of(click))
-        if title_list is None and numbers_waiting[key_of(click)] >= MAX_WAITING:
-            message = f"impression {click.impression!r} is not stored, and {MAX_WAITING} clicks wait for it"
-            unknown.append(UnknownOutcome(number, click.id, "impression", message))
-        elif title_list is None:
-            numbers_waiting[key_of(click)] += 1
+        if title_list is None:
             early[number] = click
         elif (index := title_list.index_of(click)) is None:
             name = names.get(click.impression, click.impression)
-            unknown.append(UnknownOutcome(number, click.id, "index", _not_shown(click, title_list, name)))
+            message = _not_shown(click, title_list, name)
+            recorded.unknown.append(UnknownOutcome(number, click.id, "index", message))
         else:
             ready[number] = _click(click, index, title_list, now)
-    has_room = not early or _number_waiting(db, is_certain=True, limit=MAX_EARLY) < MAX_EARLY
-    if not has_room:
-        message = f"{MAX_EARLY:,} clicks wait for lists that are not stored; send it again in a minute"
-        unknown += [
-            UnknownOutcome(number, click.id, "impression", message) for number, click in early.items()
-        ]
-        return Recorded(_add(db, ready), unknown, crowded_out=len(early))
+    recorded.new = _add(db, ready)
     if early:
-        _confirm(db, set(map(key_of, early.values())), now)
-    known = {_title(click) for click in waiting if key_of(click) not in shown}
-    new = _add(db, ready) | _add_early(db, early, known, is_certain=True, expires=now + WAIT_SECONDS)
-    return Recorded(new, unknown)
+        _keep(db, early, [click for click in waiting if key_of(click) not in shown], now, recorded)
+    return recorded
+
+
+def _keep(
+    db: Connection,
+    early: Mapping[int, SentClick],
+    waiting: Sequence[SentClick],
+    now: float,
+    recorded: Recorded,
+) -> None:
+    """Store clicks until their list is stored, as long as there is room, and add their fate to `recorded`.
+
+    waiting: the clicks on the same lists that wait already.
+    """
+    is_full = _number_waiting(db, is_certain=True, limit=MAX_EARLY) >= MAX_EARLY
+    numbers_waiting = Counter(map(key_of, waiting))
+    kept = {}
+    for number, click in early.items():
+        if is_full:
+            recorded.crowded_out += 1
+            message = f"{MAX_EARLY:,} clicks wait for lists that are not stored; send it again in a minute"
+        elif numbers_waiting[key_of(click)] >= MAX_WAITING:
+            message = f"impression {click.impression!r} is not stored, and {MAX_WAITING} clicks wait for it"
+        else:
+            numbers_waiting[key_of(click)] += 1
+            kept[number] = click
+            continue
+        recorded.unknown.append(UnknownOutcome(number, click.id, "impression", message))
+    if kept:
+        _confirm(db, set(map(key_of, kept.values())), now)
+        known = set(map(_title, waiting))
+        recorded.new |= _add_early(db, kept, known, is_certain=True, expires=now + WAIT_SECONDS)
 
 
 def hold(db: Connection, sent: Mapping[int, SentClick], now: float) -> None:
@@ -259,10 +278,9 @@ def settle(db: Connection, now: float) -> tuple[int, int]:
     """
     ready = [SentClick(*row) for row in db.execute(_ready().limit(CHUNK))]
     unseen = _move(db, ready, _shown(db, ready), now)
-    uncertain, dropped = (
-        db.execute(delete(early_clicks).where(_has_expired(now, [kind]))).rowcount for kind in (0, 1)
-    )
-    return len(ready) + uncertain + dropped, unseen + dropped
+    unaccepted = db.execute(delete(early_clicks).where(_has_expired(now, [0]))).rowcount
+    dropped = db.execute(delete(early_clicks).where(_has_expired(now, [1]))).rowcount
+    return len(ready) + unaccepted + dropped, unseen + dropped
 
 
 def _ready() -> Select[Any]:

@@ -221,13 +221,9 @@ class Store:
                 names[click.impression] = sorted_rows.strangers[number].impression
         duplicates = self._record_outcomes(sorted_rows.outcomes)
         for chunk in tables.chunks(sorted(sorted_rows.clicks.items()), clicks.CHUNK):
-            sent = dict(chunk)
-            with self._write_clicks() as db:
-                recorded = clicks.record(db, sent, now, names)
-            if recorded.crowded_out:
-                self.on_lost_clicks(recorded.crowded_out)
+            recorded = self._record_clicks(dict(chunk), now, names)
             unknown += recorded.unknown
-            duplicates += sent.keys() - recorded.new - {row.index for row in recorded.unknown}
+            duplicates += dict(chunk).keys() - recorded.new - {row.index for row in recorded.unknown}
         return OutcomeReceipt(
             accepted=len(rows) - len(duplicates) - len(unknown),
             duplicates=len(duplicates),
@@ -270,6 +266,15 @@ class Store:
                 new.discard((row.experiment, row.id))  # the same again in this call is a duplicate, too
         return duplicates
 
+    def _record_clicks(
+        self, sent: Mapping[int, SentClick], now: float, names: Mapping[str, str]
+    ) -> clicks.Recorded:
+        with self._write_clicks() as db:
+            recorded = clicks.record(db, sent, now, names)
+        if recorded.crowded_out:
+            self.on_lost_clicks(recorded.crowded_out)
+        return recorded
+
     def _find_lists(
         self,
         strangers: Mapping[int, SentClick],
@@ -296,23 +301,24 @@ class Store:
             is_others = click.impression in seen_by_others
             its_list = next((each for each in candidates[number] if clicks.key_of(each) in stored), None)
             expected = next((each for each in candidates[number] if each.experiment not in over), None)
-            problem: _Problem | None = _problem_of_stranger(click, is_others)
-            if not is_others and (named := its_list or expected) is not None:
-                wrong_metric = _problem_of_metric(click.metric, by_name[str(named.experiment)])
-                if its_list is not None:
-                    problem = wrong_metric
+            named = None if is_others else its_list or expected
+            problem = _problem_of_stranger(click, is_others)
+            if named is not None:
+                problem = _problem_of_metric(click.metric, by_name[str(named.experiment)]) or problem
+                is_right = problem[0] != "metric"
+                if is_right and its_list is not None:
                     found.clicks[number] = its_list
-                elif wrong_metric is not None:
-                    problem = wrong_metric
-                else:
+                    continue
+                if is_right:
                     early[number] = named
-            if problem is not None:
-                found.clicks.pop(number, None)
-                found.unknown.append(UnknownOutcome(number, click.id, *problem))
+            found.unknown.append(UnknownOutcome(number, click.id, *problem))
+        self._hold(early, now)
+        return found
+
+    def _hold(self, early: Mapping[int, SentClick], now: float) -> None:
         if early:
             with self._write_clicks() as db:
                 clicks.hold(db, early, now)
-        return found
 
     def settle_early_clicks(self, now: float) -> None:
         """Let early clicks count whose impressions are stored by now, and drop those that waited too long.
