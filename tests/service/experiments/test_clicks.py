@@ -24,10 +24,11 @@ from headroom.service.experiments.events import (
 from headroom.service.experiments.interleaving import impression_id
 from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.preference import Tally
+from headroom.service.experiments.retention import DAY_SECONDS
 from headroom.service.experiments.state import identity, withdrawals
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import clicks, early_clicks, impressions, outcomes
-from headroom.service.experiments.upkeep import DAY_SECONDS, Upkeep
+from headroom.service.experiments.upkeep import Upkeep
 from headroom.service.observe.metrics import Metrics
 from tests.service.experiments.making import KEY, experiment, use_known_key
 
