@@ -224,3 +224,14 @@ def test_actions_come_back_in_order_and_an_experiment_starts_once(store: Store) 
     assert store.actions(["prune20"]) == [start, rollback]
     assert [action.traffic for action in store.actions(["prune20", "other"])] == [None, 0.25, None]
     assert store.actions([]) == []
+
+
+def test_all_replicas_and_later_starts_code_impressions_under_one_secret(
+    stores: list[Store], url: str
+) -> None:
+    at_once(*(store.prepare for store in stores))
+    keys = {store.impression_key() for store in stores}
+    with closing(Store(url)) as restarted:
+        keys.add(restarted.impression_key())
+    assert len(keys) == 1
+    assert len(keys.pop()) == 64

@@ -242,3 +242,71 @@ async def test_clicks_on_real_lists_prefer_the_arm_whose_titles_they_are(shop: S
         0,
     ]
     assert (preference["metric"], preference["estimate"]) == ("click", 0)
+
+
+SHAPES = [
+    ("/v1/score", "titles"),
+    ("/v1/rerank", "documents"),
+    ("/v2/rerank", "documents"),
+    ("/rerank", "documents"),
+    ("/rerank", "texts"),
+    ("/", "texts"),
+]
+
+
+@pytest.mark.parametrize(("path", "field"), SHAPES)
+async def test_events_find_a_list_by_the_callers_own_query_id(shop: Service, path: str, field: str) -> None:
+    """OpenSearch's plugin makes the query_id, and the shop's events name that."""
+    titles = [" ".join(WORDS[start : start + 4]) for start in range(4)]
+    answers = []
+    for unit in ("user-1", "user-2"):
+        body = {
+            "query": QUERY,
+            field: titles,
+            "unit": unit,
+            "query_id": "00112233-4455-6677-8899-aabbccddeeff",
+        }
+        for _ in range(2):  # the search client sent the request again
+            answer = await shop.http.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            answers.append(answer.headers["x-impression"])
+    first, repeated, others, _ = answers
+    assert (first == repeated, first == others) == (True, False)
+    await flushed(shop)
+    named = ubi("00112233-4455-6677-8899-aabbccddeeff")
+    by_impression = ubi(first, attributes={"position": {"ordinal": 2}})
+    receipt = await shop.post(
+        "/v1/ubi/events",
+        events=[named, named | {"client_id": "user-2"}, by_impression, named | {"client_id": "user-3"}],
+    )
+    assert (receipt["accepted"], receipt["duplicates"], receipt["unknown"]) == (3, 0, 1)
+    assert {(unit, metric) for unit, metric, _ in counted(shop)} == {("user-1", "click"), ("user-2", "click")}
+    page = await shop.http.get("/v1/experiments/prune20/rows?source=impressions", headers=BOSS)
+    rows = [dict(zip(page.json()["columns"], row, strict=True)) for row in page.json()["rows"]]
+    assert {row["query_id"] for row in rows} == {"00112233-4455-6677-8899-aabbccddeeff"}
+    assert len(rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [("", "at least 1"), ("x" * 257, "at most 256"), ("a\0", "NUL")]
+)
+async def test_a_query_id_that_no_database_holds_is_refused(shop: Service, value: str, message: str) -> None:
+    error = await shop.refused("/v1/score", 422, query=QUERY, titles=["a"], unit="u", query_id=value)
+    assert (error["param"], message in error["message"]) == ("query_id", True), error
+
+
+async def test_no_key_of_a_user_can_make_the_id_of_an_impression(shop: Service) -> None:
+    """The salt is in the log that every key may read, and codes nothing."""
+    shown = await shop.http.get("/v1/experiments/prune20")
+    salt = config()["experiments"][0]["salt"]
+    assert salt in shown.json()["history"][0]["detail"]
+    key = shop.replica.live.ledger.impression_key
+    assert len(key) == 64
+    for path in ("/v1/experiments/prune20", "/v1/experiments", "/v1/variants", "/metrics"):
+        assert key not in (await shop.http.get(path)).text
+    for source in ("exposures", "impressions", "outcomes", "clicks"):
+        path = f"/v1/experiments/prune20/rows?source={source}"
+        assert key not in (await shop.http.get(path, headers=BOSS)).text
+    forged = impression_id(salt, "prune20", "user-1")
+    receipt = await shop.post("/v1/outcomes", outcomes=[outcome(forged)])
+    assert (receipt["accepted"], receipt["unknown"]) == (0, 1)
