@@ -254,45 +254,38 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("path", "field"), SHAPES)
-async def test_events_find_a_list_by_the_callers_own_query_id(shop: Service, path: str, field: str) -> None:
+async def test_events_find_a_list_by_the_callers_own_query_id_in_every_shape(shop: Service) -> None:
     """OpenSearch's plugin makes the query_id, and the shop's events name that."""
     titles = [" ".join(WORDS[start : start + 4]) for start in range(4)]
-    answers = []
-    for unit in ("user-1", "user-2"):
-        body = {
-            "query": QUERY,
-            field: titles,
-            "unit": unit,
-            "query_id": "00112233-4455-6677-8899-aabbccddeeff",
-        }
+    query_id = "00112233-4455-6677-8899-aabbccddeeff"
+    shown = {}
+    for number, (path, field) in enumerate(SHAPES):
+        unit = f"user-{number}"
+        impressions_of_unit = set()
         for _ in range(2):  # the search client sent the request again
+            body = {"query": QUERY, field: titles, "unit": unit, "query_id": query_id}
             answer = await shop.http.post(path, json=body)
             assert answer.status_code == 200, answer.text
-            answers.append(answer.headers["x-impression"])
-    first, repeated, others, _ = answers
-    assert (first == repeated, first == others) == (True, False)
+            impressions_of_unit.add(answer.headers["x-impression"])
+        (shown[unit],) = impressions_of_unit
+    assert len(set(shown.values())) == len(SHAPES)
     await flushed(shop)
-    named = ubi("00112233-4455-6677-8899-aabbccddeeff")
-    by_impression = ubi(first, attributes={"position": {"ordinal": 2}})
-    receipt = await shop.post(
-        "/v1/ubi/events",
-        events=[named, named | {"client_id": "user-2"}, by_impression, named | {"client_id": "user-3"}],
-    )
-    assert (receipt["accepted"], receipt["duplicates"], receipt["unknown"]) == (3, 0, 1)
-    assert {(unit, metric) for unit, metric, _ in counted(shop)} == {("user-1", "click"), ("user-2", "click")}
+    events = [ubi(query_id, client_id=unit) for unit in shown]
+    second = {"position": {"ordinal": 2}}
+    events += [ubi(shown["user-0"], client_id="user-0", attributes=second), ubi(query_id, client_id="u")]
+    receipt = await shop.post("/v1/ubi/events", events=events)
+    assert (receipt["accepted"], receipt["duplicates"], receipt["unknown"]) == (len(SHAPES) + 1, 0, 1)
+    assert {unit for unit, _, _ in counted(shop)} == shown.keys()
     page = await shop.http.get("/v1/experiments/prune20/rows?source=impressions", headers=BOSS)
     rows = [dict(zip(page.json()["columns"], row, strict=True)) for row in page.json()["rows"]]
-    assert {row["query_id"] for row in rows} == {"00112233-4455-6677-8899-aabbccddeeff"}
-    assert len(rows) == 2
+    assert {row["unit"]: row["query_id"] for row in rows} == dict.fromkeys(shown, query_id)
+    assert len(rows) == len(SHAPES)
 
 
-@pytest.mark.parametrize(
-    ("value", "message"), [("", "at least 1"), ("x" * 257, "at most 256"), ("a\0", "NUL")]
-)
-async def test_a_query_id_that_no_database_holds_is_refused(shop: Service, value: str, message: str) -> None:
-    error = await shop.refused("/v1/score", 422, query=QUERY, titles=["a"], unit="u", query_id=value)
-    assert (error["param"], message in error["message"]) == ("query_id", True), error
+async def test_a_query_id_that_no_database_holds_is_refused(shop: Service) -> None:
+    for value, message in (("", "at least 1"), ("x" * 257, "at most 256"), ("a\0", "NUL")):
+        error = await shop.refused("/v1/score", 422, query=QUERY, titles=["a"], unit="u", query_id=value)
+        assert (error["param"], message in error["message"]) == ("query_id", True), error
 
 
 async def test_no_key_of_a_user_can_make_the_id_of_an_impression(shop: Service) -> None:
