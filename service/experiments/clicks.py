@@ -53,8 +53,8 @@ send any number."""
 MAX_EARLY = 100_000
 """Clicks that wait, at most, about: replicas that add some at once do not see each other's."""
 
-MAX_UNCERTAIN = 50_000
-"""The same of clicks by a query id."""
+MAX_UNCERTAIN = 10_000
+"""The same of clicks by a query id. Each second all that wait are looked up, so these are few."""
 
 NOT_SHOWN = "-"
 
