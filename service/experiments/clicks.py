@@ -209,7 +209,7 @@ def _keep(
 
     waiting: the clicks on the same lists that wait already.
     """
-    is_full = _number_waiting(db, is_certain=True, limit=MAX_EARLY) >= MAX_EARLY
+    is_full = _number_waiting(db, early_clicks.c.is_uncertain.is_(None), MAX_EARLY) >= MAX_EARLY
     numbers_waiting = Counter(map(key_of, waiting))
     kept = {}
     for number, click in early.items():
@@ -224,9 +224,9 @@ def _keep(
             continue
         recorded.unknown.append(UnknownOutcome(number, click.id, "impression", message))
     if kept:
-        _confirm(db, set(map(key_of, kept.values())), now)
+        _confirm(db, set(map(key_of, kept.values())))
         known = set(map(_title, waiting))
-        recorded.new |= _add_early(db, kept, known, is_certain=True, expires=now + WAIT_SECONDS)
+        recorded.new |= _add_early(db, kept, known, now)
 
 
 def hold(db: Connection, sent: Mapping[int, SentClick], now: float) -> None:
@@ -234,7 +234,7 @@ def hold(db: Connection, sent: Mapping[int, SentClick], now: float) -> None:
 
     sent: by number, at most CHUNK, each with the experiment and the impression that it would be on.
     """
-    if _number_waiting(db, is_certain=False, limit=MAX_UNCERTAIN) >= MAX_UNCERTAIN:
+    if _number_waiting(db, early_clicks.c.is_uncertain == 1, MAX_UNCERTAIN) >= MAX_UNCERTAIN:
         return
     waiting = _early(db, {key_of(click) for click in sent.values()})
     numbers_waiting = Counter(map(key_of, waiting))
@@ -244,30 +244,35 @@ def hold(db: Connection, sent: Mapping[int, SentClick], now: float) -> None:
         if numbers_waiting[key_of(click)] <= MAX_WAITING:
             early[number] = click
     known = set(map(_title, waiting))
-    _add_early(db, early, known, is_certain=False, expires=now + UNCERTAIN_WAIT_SECONDS)
+    _add_early(db, early, known, now, is_uncertain=True)
 
 
-def _confirm(db: Connection, keys: Collection[ImpressionKey], now: float) -> None:
+def _confirm(db: Connection, keys: Collection[ImpressionKey]) -> None:
     """Let the clicks by query ids on these lists wait as long as others, as the lists were surely shown."""
     columns = tuple_(early_clicks.c.experiment, early_clicks.c.impression)
-    theirs = and_(early_clicks.c.is_certain == 0, columns.in_(sorted(keys)))
-    db.execute(update(early_clicks).where(theirs).values(is_certain=1, expires=now + WAIT_SECONDS))
+    theirs = and_(early_clicks.c.is_uncertain == 1, columns.in_(sorted(keys)))
+    db.execute(update(early_clicks).where(theirs).values(is_uncertain=None))
 
 
-def _number_waiting(db: Connection, *, is_certain: bool, limit: int) -> int:
-    """Return how many clicks of this kind wait, or the limit if there are more."""
-    query = select(early_clicks.c.id).where(early_clicks.c.is_certain == int(is_certain)).limit(limit)
+def _number_waiting(db: Connection, kind: ColumnElement[bool], limit: int) -> int:
+    """Return how many clicks of a kind wait, or the limit if there are more."""
+    query = select(early_clicks.c.id).where(kind).limit(limit)
     return db.scalar(select(func.count()).select_from(query.subquery())) or 0
 
 
 def is_due(db: Connection, now: float) -> bool:
     """Return whether `settle` has something to do."""
-    expired = select(early_clicks.c.id).where(_has_expired(now)).limit(1)
-    return any(db.execute(query).first() is not None for query in (_ready().limit(1), expired))
+    expired = (select(early_clicks.c.id).where(old).limit(1) for old in (_unaccepted(now), _old(now)))
+    return any(db.execute(query).first() is not None for query in (_ready().limit(1), *expired))
 
 
-def _has_expired(now: float, kinds: Sequence[int] = (0, 1)) -> ColumnElement[bool]:
-    return and_(early_clicks.c.is_certain.in_(kinds), early_clicks.c.expires < now)
+def _old(now: float) -> ColumnElement[bool]:
+    return early_clicks.c.received < now - WAIT_SECONDS
+
+
+def _unaccepted(now: float) -> ColumnElement[bool]:
+    """Return the condition of clicks by query ids that waited too long."""
+    return and_(early_clicks.c.is_uncertain == 1, early_clicks.c.received < now - UNCERTAIN_WAIT_SECONDS)
 
 
 def settle(db: Connection, now: float) -> tuple[int, int]:
@@ -278,8 +283,8 @@ def settle(db: Connection, now: float) -> tuple[int, int]:
     """
     ready = [SentClick(*row) for row in db.execute(_ready().limit(CHUNK))]
     unseen = _move(db, ready, _shown(db, ready), now)
-    unaccepted = db.execute(delete(early_clicks).where(_has_expired(now, [0]))).rowcount
-    dropped = db.execute(delete(early_clicks).where(_has_expired(now, [1]))).rowcount
+    unaccepted = db.execute(delete(early_clicks).where(_unaccepted(now))).rowcount
+    dropped = db.execute(delete(early_clicks).where(_old(now))).rowcount
     return len(ready) + unaccepted + dropped, unseen + dropped
 
 
@@ -398,9 +403,9 @@ def _add_early(
     db: Connection,
     early: Mapping[int, SentClick],
     known: set[tuple[object, ...]],
+    now: float,
     *,
-    is_certain: bool,
-    expires: float,
+    is_uncertain: bool = False,
 ) -> set[int]:
     """Store clicks whose impression is not stored. Return the numbers of those that are new."""
     first: dict[ImpressionKey, int] = {}
@@ -411,8 +416,8 @@ def _add_early(
             first.setdefault((str(click.experiment), click.id), number)
     if not first:
         return set()
-    fate = {"is_certain": int(is_certain), "expires": expires}
-    rows = [values_of(early[first[key]]) | fate for key in sorted(first)]
+    more = {"received": now, "is_uncertain": 1 if is_uncertain else None}
+    rows = [values_of(early[first[key]]) | more for key in sorted(first)]
     statement = tables.insert_new(db, early_clicks).returning(*early_clicks.primary_key)
     return {first[tuple(row)] for row in db.execute(statement, rows)}
 

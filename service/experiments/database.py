@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import secrets
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, inspe
 
 from headroom.models.errors import how_to_install
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments import tables
 from headroom.service.experiments.tables import EXTENDED_VERSION, VERSION, metadata, schema_version
 
 CONNECT_S = 3
@@ -22,11 +20,6 @@ LOCK_S = 3
 PREPARATION_S = 60
 ANALYSIS_S = 60
 """Limit of one statement that reads all rows of an experiment (PostgreSQL)."""
-
-IMPRESSION_KEY = "impressions"
-"""Name of the secret under which the ids of impressions are coded."""
-
-KEY_BYTES = 32
 
 STATEMENT_S = 5
 """A write or a look-up takes milliseconds; a statement that takes this long hangs."""
@@ -139,7 +132,6 @@ def prepare(engine: Engine) -> None:
         if not existing:
             metadata.create_all(connection)
             connection.execute(schema_version.insert().values(version=VERSION))
-            _make_key(connection)
             return
         version = None
         if schema_version.name in existing:
@@ -152,19 +144,6 @@ def prepare(engine: Engine) -> None:
                 message="The experiments' database was made by another release of headroom, whose tables "
                 "this one does not know. Use that release, or set HEADROOM_DATABASE_URL to a new database."
             )
-        _make_key(connection)
-
-
-def impression_key(connection: Connection) -> str:
-    """Return the key of this database under which the ids of impressions are coded."""
-    of_name = tables.secrets.c.name == IMPRESSION_KEY
-    return str(connection.execute(select(tables.secrets.c.value).where(of_name)).scalar_one())
-
-
-def _make_key(connection: Connection) -> None:
-    """Make the key if there is none. All replicas, and all later starts, use the same."""
-    row = {"name": IMPRESSION_KEY, "value": secrets.token_hex(KEY_BYTES)}
-    connection.execute(tables.insert_once(connection, tables.secrets).values(row))
 
 
 def _sqlite(url: URL) -> Engine:

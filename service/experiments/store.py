@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from secrets import token_hex
 from typing import Any, NamedTuple
 
 import orjson
@@ -41,6 +42,7 @@ from headroom.service.experiments.tables import (
     actions,
     exposures,
     impressions,
+    secrets,
     shadow_results,
     started_experiments,
     unit_counts,
@@ -59,6 +61,11 @@ DELETED_AT_ONCE = 5_000
 
 MAX_STARTED = 128
 """Experiments started without a file that replicas know: those not stopped first, then the latest."""
+
+IMPRESSION_KEY = "impressions"
+"""Name of the secret under which the ids of impressions are coded."""
+
+KEY_BYTES = 32
 
 _OF_LIST = ("experiment", "id", "teams_by_index", "places", "ids")
 _MARK_REUSED = (
@@ -121,8 +128,15 @@ class Store:
     def impression_key(self) -> str:
         """Return the database's key, under which the ids of impressions are coded. It never changes."""
         if self._impression_key is None:
+            value = select(secrets.c.value).where(secrets.c.name == IMPRESSION_KEY)
             with self.read() as db:
-                self._impression_key = database.impression_key(db)
+                key = db.scalar(value)
+            if key is None:
+                with self._write() as db:  # of replicas that do so at once, the first makes it
+                    row = {"name": IMPRESSION_KEY, "value": token_hex(KEY_BYTES)}
+                    db.execute(tables.insert_once(db, secrets).values(row))
+                    key = db.execute(value).scalar_one()
+            self._impression_key = str(key)
         return self._impression_key
 
     def close(self) -> None:
@@ -172,7 +186,6 @@ class Store:
             | {
                 "places": _json(row.places),
                 "ids": None if row.ids is None else _json(row.ids),
-                "is_reused": 0,
             }
             for row in sorted(rows, key=lambda row: (row.experiment, row.id))  # no two calls can deadlock
         ]

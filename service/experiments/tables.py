@@ -25,9 +25,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 T = TypeVar("T")
 
-VERSION = 6
+VERSION = 5
 EXTENDED_VERSION = 4
-"""The version of the last release. Its tables are unchanged in this one, which has more."""
+"""The version whose tables are unchanged in this one, which has more."""
 
 metadata = MetaData()
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
@@ -93,7 +93,7 @@ impressions = Table(
     *_columns(Text, "places", comment="A JSON array of the request's indices in the order shown."),
     *_columns(Text, "ids", nullable=True, comment="A JSON array of the ids that the request sent."),
     *_columns(Text, "query_id", nullable=True, comment="The caller's own id of the list."),
-    *_columns(Integer, "is_reused", comment="1 once another list was shown under the same query_id."),
+    *_columns(Integer, "is_reused", nullable=True, comment="1 once another list had the same query_id."),
     *_columns(Double, "time"),
     Index("impressions_time", "time"),
 )
@@ -118,10 +118,11 @@ early_clicks = Table(
     *_columns(Double, "value", "time"),
     *_columns(Integer, "index", "rank", nullable=True),
     *_columns(Text, "object_id", nullable=True),
-    *_columns(Integer, "is_certain", comment="1 if the click's id proves that the list was shown."),
-    *_columns(Double, "expires"),
+    *_columns(Double, "received"),
+    *_columns(Integer, "is_uncertain", nullable=True, comment="1 if only a query_id names the list."),
     Index("early_clicks_impression", "experiment", "impression"),
-    Index("early_clicks_expires", "is_certain", "expires"),
+    Index("early_clicks_received", "received"),
+    Index("early_clicks_uncertain", "is_uncertain", "received"),
     comment="Clicks whose impression is not stored yet.",
 )
 

@@ -32,7 +32,7 @@ def experiment(*arms: str, **more: Any) -> ExperimentConfig:
 
 def use_known_key(store: Store) -> None:
     """Put KEY into a database, so that a test can make the ids of impressions before it has a store."""
-    store.prepare()
+    store.impression_key()
     with store._write() as db:
         db.execute(update(secrets).values(value=KEY))
 

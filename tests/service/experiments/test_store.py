@@ -145,7 +145,7 @@ def test_the_database_of_the_last_release_gets_the_tables_that_it_lacks(store: S
         extended.prepare()
         with extended.read() as db:
             assert set(inspect(db).get_table_names()) == metadata.tables.keys()
-            assert db.scalar(text("SELECT version FROM schema_version")) == 6
+            assert db.scalar(text("SELECT version FROM schema_version")) == 5
         assert extended.unit_counts(["prune20"]) == {"prune20": {"control": 1}}
 
 

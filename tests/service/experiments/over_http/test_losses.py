@@ -262,7 +262,7 @@ def unsettled(store: Store) -> int:
 def expire_early_clicks(store: Store) -> None:
     """Let an hour pass for the clicks that wait."""
     with store._write() as db:
-        db.execute(update(early_clicks).values(expires=0.0))
+        db.execute(update(early_clicks).values(received=0.0))
 
 
 async def written(server: Server) -> bool:
@@ -346,8 +346,8 @@ async def reconcile(shop: Shop, server: Server, store: Store, killed: float) -> 
     assert sorted(counted) == sorted(click for click in shop.sent if click[1] in stored_teams)
     # What does not count waits for its list if it was accepted, and else its sender was told.
     lost = {click for click in shop.sent if click[1] in unstored}
-    waiting = rows(store, early_clicks, "impression", "is_certain")
-    certain = sum(is_certain for _, is_certain in waiting)
+    waiting = rows(store, early_clicks, "impression", "is_uncertain")
+    certain = sum(is_uncertain is None for _, is_uncertain in waiting)
     assert {name for name, _ in waiting} <= unstored
     assert lost <= shop.known | shop.told
     assert certain == len(lost & shop.known)
