@@ -57,7 +57,18 @@ def start(
     from headroom.service.config.file import load_experiment
 
     experiment = load_experiment(file)
-    show(call(url, key, body=experiment.model_dump(mode="json", exclude_unset=True)), as_json)
+    answer = call(url, key, body=experiment.model_dump(mode="json", exclude_unset=True))
+    show(answer, as_json)
+    if experiment.is_interleaved and not as_json:
+        from headroom.service.experiments.retention import window_text
+
+        kept_days = answer["kept_days"]
+        print(
+            f"\nLists and clicks are kept for {number(kept_days)} days. If the plan takes longer, set "
+            "outcome_days to more first."
+        )
+        if (warning := window_text(experiment, kept_days)) is not None:
+            print(warning)
 
 
 @app.command()
@@ -131,7 +142,7 @@ def ship(
 @app.command()
 def export(
     name: Name,
-    out: Annotated[Path, typer.Option(help="Parquet file to write; it must not exist.")],
+    out: Annotated[Path, typer.Option(help="File to write, .parquet, .csv or .csv.gz; it must not exist.")],
     database_url: Annotated[
         str | None,
         typer.Option(help="Read this database, sqlite:////path or postgresql://…, not the service."),
@@ -139,16 +150,20 @@ def export(
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Write an experiment's exposures, interleaved lists and outcomes to a parquet file for a warehouse.
+    """Write an experiment's exposures, interleaved lists and outcomes to a file for a warehouse.
 
     With a service that has API keys, this needs one with the admin role. Or read the database, also of an
     experiment that is no longer in the config.
 
     Example: headroom experiment export prune20 --out prune20.parquet
     """
-    from headroom.service.cli.export import database_pages, export_rows
+    from headroom.service.cli.export import check_suffix, database_pages, export_rows
     from headroom.service.experiments.export import Page
 
+    try:
+        check_suffix(out)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--out") from None
     if database_url is not None:
         try:
             get_page, close = database_pages(database_url, name)
@@ -245,6 +260,7 @@ def describe(experiment: dict[str, Any], *, analysed: bool) -> str:
     report = experiment["report"]
     if report is not None:
         parts.append(f"{headline(experiment).upper()}: {report['text']}")
+        parts.append(report.get("retention") or "")
         parts.append(_exposures(report))
         parts.append(_preferences(report) if experiment.get("preference") else _metrics(report))
         shadows = [arm["shadow"]["text"] for arm in report["arms"] if arm["shadow"]]

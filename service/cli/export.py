@@ -1,31 +1,47 @@
-"""`headroom experiment export`: write an experiment's rows to a parquet file."""
+"""`headroom experiment export`: write an experiment's rows to a parquet or CSV file."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headroom.service.errors import ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyarrow import RecordBatch, Schema
+
     from headroom.service.experiments.export import Page, Source
 
     GetPage = Callable[[Source, str], Page]
     """Returns the rows of one kind after a key."""
 
+    class _Writer(Protocol):
+        def write(self, batch: RecordBatch) -> None:
+            """Append rows."""
+
+
+SUFFIXES = (".parquet", ".csv", ".csv.gz")
+"""What the name of an exported file may end with, which says its format."""
+
+
+def check_suffix(out: Path) -> None:
+    """Raise ValueError if a file's name does not say its format."""
+    if not out.name.endswith(SUFFIXES):
+        raise ValueError(f"{out.name}: must end with .parquet, .csv or .csv.gz, which says the format")
+
 
 def export_rows(get_page: GetPage, out: Path) -> int:
-    """Write all rows to a parquet file, page by page, and return their number.
+    """Write all rows to a file, page by page, and return their number. Its name says the format.
 
-    The file is not there before it is whole. Raises RuntimeError if it exists, or if there are no rows.
+    The file is not there before it is whole. Raises RuntimeError if it exists.
     """
     import pyarrow
-    from pyarrow import parquet
 
     if out.exists():
         raise RuntimeError(f"{out} exists; give another --out, or delete it")
@@ -44,12 +60,13 @@ def export_rows(get_page: GetPage, out: Path) -> int:
             "team": pyarrow.string(),
             "teams": pyarrow.string(),
             "config_version": pyarrow.string(),
+            "query_id": pyarrow.string(),
         }
     )
     number = 0
     draft = out.with_name(f"{out.name}.{os.getpid()}.tmp")
     try:
-        with parquet.ParquetWriter(draft, schema, compression="zstd") as writer:
+        with _writer(draft, schema, out.name) as writer:
             for rows in _pages(get_page):
                 columns = [list(column) for column in zip(*rows, strict=True)]
                 at = schema.get_field_index("timestamp")
@@ -57,12 +74,26 @@ def export_rows(get_page: GetPage, out: Path) -> int:
                 arrays = [
                     pyarrow.array(values, field.type) for values, field in zip(columns, schema, strict=True)
                 ]
-                writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
+                writer.write(pyarrow.record_batch(arrays, schema=schema))
                 number += len(rows)
         draft.replace(out)
     finally:
         draft.unlink(missing_ok=True)
     return number
+
+
+@contextmanager
+def _writer(draft: Path, schema: Schema, name: str) -> Iterator[_Writer]:
+    """Open a file for record batches, in the format that the name of the finished file says."""
+    from pyarrow import csv, output_stream, parquet
+
+    if name.endswith(".parquet"):
+        with parquet.ParquetWriter(draft, schema, compression="zstd") as writer:
+            yield writer
+        return
+    compression = "gzip" if name.endswith(".gz") else None
+    with output_stream(str(draft), compression=compression) as file, csv.CSVWriter(file, schema) as writer:
+        yield writer
 
 
 def database_pages(url: str, name: str) -> tuple[GetPage, Callable[[], None]]:

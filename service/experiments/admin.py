@@ -133,9 +133,13 @@ class _Analysis:
 
 
 class ExperimentAdmin:
-    """Answers the experiment routes. Asks the database in threads, and raises DatabaseUnavailable."""
+    """Answers the experiment routes. Asks the database in threads, and raises DatabaseUnavailable.
 
-    def __init__(self, live: LiveExperiments) -> None:
+    kept_days: `outcome_days`.
+    """
+
+    def __init__(self, live: LiveExperiments, kept_days: float = 30.0) -> None:
+        self._kept_days = kept_days
         self._ledger = live.ledger
         self._windows = live.windows
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="experiment-admin")
@@ -163,14 +167,17 @@ class ExperimentAdmin:
             )
         ledger = self._ledger
         self._recording += 1
+
+        def store(rows: Sequence[Outcome | SentClick]) -> OutcomeReceipt:
+            configs = ledger.configs
+            over = [config.name for config in configs if ledger.standing(config.name).is_over]
+            return ledger.store.record_outcomes(rows, configs, ledger.clock(), over)
+
         try:
             sent, has_unknown = await _in_thread(self._threads, lambda: self._look_up(outcomes()))
             if has_unknown:
                 await self._refresh()
-            return await _in_thread(
-                self._threads,
-                lambda: ledger.store.record_outcomes(sent, ledger.configs, ledger.clock()),
-            )
+            return await _in_thread(self._threads, lambda: store(sent))
         finally:
             self._recording -= 1
 
@@ -205,7 +212,11 @@ class ExperimentAdmin:
         exposures = ledger.exposures(name) if report is None else report.exposures
         view = self._view(config, ledger.standing(name), exposures)
         return ExperimentDetail(
-            **values_of(view), history=ledger.history(name), report=report, preference=deciding(report)
+            **values_of(view),
+            history=ledger.history(name),
+            report=report,
+            kept_days=self._kept_days,
+            preference=deciding(report),
         )
 
     async def act(self, name: str, decide: Decide, *, reason: str, actor: str) -> ExperimentDetail:
@@ -258,7 +269,9 @@ class ExperimentAdmin:
         history = _log_of(config.name, log)
         standing = self._standings([config], history)[config.name]
         view = self._view(config, standing, self._ledger.exposures(config.name))
-        return ExperimentDetail(**values_of(view), history=history, report=None, preference=None)
+        return ExperimentDetail(
+            **values_of(view), history=history, report=None, kept_days=self._kept_days, preference=None
+        )
 
     def _look_up(self, sent: Sequence[Outcome | SentClick]) -> tuple[Sequence[Outcome | SentClick], bool]:
         """Return what was sent, and whether some of it names an experiment that is not known here yet."""
@@ -299,7 +312,10 @@ class ExperimentAdmin:
                 begun = ledger.monotonic()
                 now = ledger.clock()
                 analysis.report = await _in_thread(
-                    self._analysts, lambda: analyse(ledger.store, config, history, now, analysis.looks)
+                    self._analysts,
+                    lambda: analyse(
+                        ledger.store, config, history, now, analysis.looks, kept_days=self._kept_days
+                    ),
                 )
                 analysis.made = begun
             return analysis.report

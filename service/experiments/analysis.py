@@ -1,5 +1,6 @@
 """Analyses an experiment. The report is valid at any time, however often it is made."""
 
+import math
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from headroom.service.experiments.report import (
     Report,
     SampleRatio,
 )
+from headroom.service.experiments.retention import retention_text
 from headroom.service.experiments.sample_ratio import check_units
 from headroom.service.experiments.shadow_report import shadow_reports
 from headroom.service.experiments.state import fold, logged_at, withdrawals
@@ -48,15 +50,18 @@ def analyse(
     actions: Log,
     now: float,
     looks: dict[float, Look],
+    kept_days: float = math.inf,
 ) -> Report:
     """Read the store and return a report. This takes seconds at millions of units.
 
     actions: the experiment's log. now: seconds since the epoch.
     looks: by time, those that earlier reports of the same config and log computed; new ones are added.
+    kept_days: how long the store keeps lists, clicks and outcomes.
     Raises DatabaseUnavailable.
     """
     exposures = dict.fromkeys(config.spans, 0) | store.unit_counts([config.name])[config.name]
     arms: list[ArmReport] = []
+    retention = None
     recommendation: Recommendation = "invalid"
     standing = fold(config, actions)
     if standing.status == "changed":
@@ -72,7 +77,9 @@ def analyse(
         shadow = shadow_reports(store, config.name, config.treatments, _alpha(config))
         arms = [ArmReport(arm, metrics, shadow.get(arm)) for arm, metrics in compared.items()]
         running = [arm for arm in arms if arm.arm not in rolled_back]
-        recommendation, text = recommend(config, running, ratio, _progress(config, arms, exposures))
+        progress = _progress(config, arms, exposures)
+        recommendation, text = recommend(config, running, ratio, progress)
+        retention = retention_text(config, standing, now, kept_days, progress.units)
     return Report(
         experiment=config.name,
         time=now,
@@ -84,6 +91,7 @@ def analyse(
         arms=arms,
         recommendation=recommendation,
         text=text,
+        retention=retention,
         looks=past_looks(store, config, actions, now, looks),
     )
 

@@ -54,6 +54,7 @@ class Impression:
         treatment's, "s" shared by both, "-" not shown.
     places: the request's indices in the order shown.
     ids: the ids that the request sent for its titles, in its order.
+    query_id: the caller's own id of the list.
     """
 
     experiment: str
@@ -64,6 +65,7 @@ class Impression:
     teams_by_index: str
     places: tuple[int, ...]
     ids: tuple[str, ...] | None = None
+    query_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ COLUMNS = (
     "team",
     "teams",
     "config_version",
+    "query_id",
 )
 """The columns of a row.
 
@@ -37,6 +38,7 @@ timestamp: Unix seconds. variation_id: the unit's arm; None for an outcome of a 
 kind: `exposure`, `impression` (an interleaved list) or `outcome` (a click on one is an outcome, too).
 index: of the clicked title in the request. team: of the clicked title, `control`, `treatment` or `shared`.
 teams: of an impression's titles in the order shown, `c`, `t` or `s` each.
+query_id: the caller's own id of an impression.
 """
 
 TEAMS = {"c": "control", "t": "treatment", "s": "shared"}

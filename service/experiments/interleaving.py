@@ -23,7 +23,7 @@ TREATMENT = "t"
 SHARED = "s"
 """The teams of titles: who picked it, or `s` if both arms' next title was the same."""
 
-_RANDOM_DIGITS = 16
+_FIRST_DIGITS = 16
 _CODE_DIGITS = 16
 
 
@@ -122,24 +122,30 @@ def _from_ordinals(ordinals: np.ndarray) -> np.ndarray:
     return bits.astype(np.int32).view(np.float32)
 
 
-def impression_id(salt: str, experiment: str, unit: str) -> str:
-    """Return a new id of a list shown to a unit: 16 random hex digits, then 16 of their code.
+def impression_id(key: str, experiment: str, unit: str, query_id: str | None = None) -> str:
+    """Return the id of a list shown to a unit: 16 hex digits, then 16 of their code.
 
-    The code is HMAC-SHA256 under the salt, so an id that was made up, or is another unit's, is told from a
-    genuine one without the database.
+    The code is HMAC-SHA256 under the key, which no caller knows. So an id that was made up, or is another
+    unit's, is told from a genuine one without the database.
+
+    query_id: the caller's own id of the list. The first digits then follow from it, so that a click that
+        names it leads to this unit's list, and to no other unit's. None: they are random.
     """
-    random = secrets.token_hex(_RANDOM_DIGITS // 2)
-    return random + _code(salt, experiment, unit, random)
+    if query_id is None:
+        first = secrets.token_hex(_FIRST_DIGITS // 2)
+    else:
+        first = _code(key, experiment, unit, sha256(query_id.encode()).hexdigest())
+    return first + _code(key, experiment, unit, first)
 
 
-def is_genuine(impression: str, salt: str, experiment: str, unit: str) -> bool:
+def is_genuine(impression: str, key: str, experiment: str, unit: str) -> bool:
     """Return whether `impression_id` made this id for the unit in the experiment."""
-    random = impression[:_RANDOM_DIGITS]
-    expected = random + _code(salt, experiment, unit, random)
+    first = impression[:_FIRST_DIGITS]
+    expected = first + _code(key, experiment, unit, first)
     return hmac.compare_digest(expected.encode(), impression.encode())
 
 
-def _code(salt: str, experiment: str, unit: str, random: str) -> str:
-    # The experiment's name holds no line break, and the random part has a fixed length.
-    message = f"{experiment}\n{unit}\n{random}".encode()
-    return hmac.new(salt.encode(), message, sha256).hexdigest()[:_CODE_DIGITS]
+def _code(key: str, experiment: str, unit: str, part: str) -> str:
+    # An experiment's name holds no line break, and neither does the last part.
+    message = f"{experiment}\n{unit}\n{part}".encode()
+    return hmac.new(key.encode(), message, sha256).hexdigest()[:_CODE_DIGITS]

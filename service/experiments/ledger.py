@@ -53,6 +53,7 @@ class Ledger:
     store: the database. A SQLite file is made with the first experiment.
     clock: returns Unix seconds. monotonic: returns seconds that never go back.
     declared, variants: of the live config; None: any variant exists.
+    impression_key: the database's; "" before it was read, when no unit is assigned yet.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Ledger:
         self.declared: Configs = ()
         self.variants: ScoreKinds | None = None
         self.config_version = ""
+        self.impression_key = ""
         self.state = State()
         self._held: Configs = ()  # started without a file
         self._exchanging = threading.Lock()  # held while a thread talks to the database
@@ -240,6 +242,7 @@ class Ledger:
             self._database_failed = True
 
     def _exchange(self, declared: Sequence[ExperimentConfig]) -> None:
+        self.impression_key = self.store.impression_key()
         # First the experiments, then their log: whoever could take another's slots finds its end in the log.
         self._read_held()
         names = self._names = sorted({config.name for config in (*declared, *self._held)})

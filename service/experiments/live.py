@@ -199,11 +199,18 @@ class LiveExperiments:
         self.metrics.count("experiment_fallbacks_total", assigned.experiment, arm)
         logger.warning("experiment %s: arm %s failed: %r", assigned.experiment, arm, error)
 
-    def show(self, route: Route, drawn: Draw, places: Sequence[int], ids: Sequence[str] | None) -> str:
+    def show(
+        self,
+        route: Route,
+        drawn: Draw,
+        places: Sequence[int],
+        ids: Sequence[str] | None,
+        query_id: str | None = None,
+    ) -> str:
         """Hand an interleaved answer to the writer, and return its impression's id.
 
         places: the titles that the answer shows, in the drawn order.
-        ids: of the request's titles.
+        ids: of the request's titles. query_id: the caller's own id of the list.
         """
         assigned = route.assigned
         assert assigned is not None
@@ -212,7 +219,7 @@ class LiveExperiments:
         teams = [NOT_SHOWN] * len(drawn.order)
         for index in places:
             teams[index] = team_by_index[index]
-        impression = impression_id(assigned.interleaved.salt, assigned.experiment, route.unit)
+        impression = impression_id(self.ledger.impression_key, assigned.experiment, route.unit, query_id)
         self.writer.put(
             Impression(
                 experiment=assigned.experiment,
@@ -223,6 +230,7 @@ class LiveExperiments:
                 teams_by_index="".join(teams),
                 places=tuple(places),
                 ids=None if ids is None else tuple(ids),
+                query_id=query_id,
             )
         )
         rankings = "equal" if set(teams) <= {SHARED, NOT_SHOWN} else "different"

@@ -182,6 +182,9 @@ class Report:
     looks: Sequence[Look]
     """Earlier times, evenly spaced. If the database is slow some are missing: ask again.
     All\nintervals hold together, as a confidence sequence does."""
+    retention: str | None = None
+    """What the report lacks because `outcome_days` deleted it, or will lack before the planned units are
+    there; null if nothing."""
     schema: int = 1
     """Version of this format."""
 
@@ -286,6 +289,8 @@ class ExperimentDetail(ExperimentView):
     """The actions on the experiment, oldest first."""
     report: Report | None
     """The analysis so far; null while the database is down."""
+    kept_days: float
+    """`outcome_days`: how long lists, clicks and outcomes are kept; those of an A/B test after its end."""
     preference: MetricPreference | None
     """The preference by the first metric; null while the database is down, and unless the
     experiment\ninterleaves."""

@@ -61,7 +61,7 @@ def html(experiment: Json) -> str:
         title=f"Experiment {experiment['name']}",
         verdict=f"{headline(experiment)}: {report['text']}",
         conclusion=f"{_progress(report, metrics)}, on {_moment(now['time'])} UTC. "
-        f"{report['sample_ratio']['text']}",
+        + " ".join(filter(None, (report["sample_ratio"]["text"], report.get("retention")))),
         picture={"name": "effects", "caption": caption} if metrics else None,
         sections=_sections(experiment, metrics),
     )

@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from secrets import token_hex
 from typing import Any, NamedTuple
 
 import orjson
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, insert, or_, select, update
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import clicks, database, tables
@@ -41,6 +42,7 @@ from headroom.service.experiments.tables import (
     actions,
     exposures,
     impressions,
+    secrets,
     shadow_results,
     started_experiments,
     unit_counts,
@@ -60,7 +62,29 @@ DELETED_AT_ONCE = 5_000
 MAX_STARTED = 128
 """Experiments started without a file that replicas know: those not stopped first, then the latest."""
 
+IMPRESSION_KEY = "impressions"
+"""Name of the secret under which the ids of impressions are coded."""
+
+KEY_BYTES = 32
+
+_OF_LIST = ("experiment", "id", "teams_by_index", "places", "ids")
+_MARK_REUSED = (
+    update(impressions)
+    .where(
+        impressions.c.experiment == bindparam("its_experiment"),
+        impressions.c.id == bindparam("its_id"),
+        or_(
+            impressions.c.teams_by_index != bindparam("its_teams_by_index"),
+            impressions.c.places != bindparam("its_places"),
+            impressions.c.ids.is_distinct_from(bindparam("its_ids")),
+        ),
+    )
+    .values(is_reused=1)
+)
+"""Marks the stored list of a query id if this one is another."""
+
 _LOG_LOCK = 0x6163746E
+_CLICKS_LOCK = 0x636C6963
 _DELETION_LOCK = 0x64656C65
 
 Decision = Callable[[Log, Sequence[ExperimentConfig]], Action | None]
@@ -80,10 +104,11 @@ class Store:
         self._engine = database.connect(self.url)
         self._is_prepared = False
         self._preparing = threading.Lock()
+        self._impression_key: str | None = None
         self.on_failure: Callable[[str], None] = lambda _: None
         """Called with the reason each time the database fails. If it raises, that is logged."""
         self.on_lost_clicks: Callable[[int], None] = lambda _: None
-        """Called with the number of early clicks that will not count."""
+        """Called with the number of clicks before their list that will not count."""
 
     def __repr__(self) -> str:
         return f"Store({self.url})"  # a URL hides its password
@@ -99,6 +124,20 @@ class Store:
     def is_made(self) -> bool:
         """Whether there is a database. Only a SQLite file that nothing has written to is known to be none."""
         return database.is_made(self.url)
+
+    def impression_key(self) -> str:
+        """Return the database's key, under which the ids of impressions are coded. It never changes."""
+        if self._impression_key is None:
+            value = select(secrets.c.value).where(secrets.c.name == IMPRESSION_KEY)
+            with self.read() as db:
+                key = db.scalar(value)
+            if key is None:
+                with self._write() as db:  # of replicas that do so at once, the first makes it
+                    row = {"name": IMPRESSION_KEY, "value": token_hex(KEY_BYTES)}
+                    db.execute(tables.insert_once(db, secrets).values(row))
+                    key = db.execute(value).scalar_one()
+            self._impression_key = str(key)
+        return self._impression_key
 
     def close(self) -> None:
         """Close the connections. A later call opens them again."""
@@ -138,16 +177,26 @@ class Store:
         return new.total()
 
     def add_impressions(self, rows: Sequence[Impression]) -> int:
-        """Store impressions. Return how many are new."""
+        """Store impressions. Return how many are new.
+
+        Of several lists that a unit was shown under one query id, the first stays, and is marked as reused.
+        """
         values = [
-            values_of(row) | {"places": _json(row.places), "ids": None if row.ids is None else _json(row.ids)}
+            values_of(row)
+            | {
+                "places": _json(row.places),
+                "ids": None if row.ids is None else _json(row.ids),
+            }
             for row in sorted(rows, key=lambda row: (row.experiment, row.id))  # no two calls can deadlock
         ]
+        named = [row for row in values if row["query_id"] is not None]
         added = 0
         with self._write() as db:
             add = tables.insert_new(db, impressions).returning(impressions.c.id)
             for chunk in tables.chunks(values, CHUNK):
                 added += len(db.execute(add, chunk).all())
+            for chunk in tables.chunks(named, CHUNK):  # after all inserts, for the same reason
+                db.execute(_MARK_REUSED, [{f"its_{name}": row[name] for name in _OF_LIST} for row in chunk])
         return added
 
     def add_shadow(self, rows: Sequence[ShadowResult]) -> None:
@@ -161,6 +210,7 @@ class Store:
         rows: Sequence[Outcome | SentClick],
         configs: Collection[ExperimentConfig],
         now: float | None = None,
+        over: Collection[str] = (),
     ) -> OutcomeReceipt:
         """Store outcomes and clicks on interleaved lists.
 
@@ -168,18 +218,25 @@ class Store:
         title of a list for the same metric.
         configs: the experiments of the live config. An outcome of another experiment, or of a metric that its
         experiment does not declare, is unknown and not stored. now: seconds since the epoch; None reads the
-        clock.
+        clock. over: the experiments that show no more lists.
         """
         now = time.time() if now is None else now
-        sorted_rows = _sort_out(rows, configs)
-        unknown = sorted_rows.unknown + self._sort_out_strangers(sorted_rows)
+        interleaving = [config for config in configs if config.kind == "interleave"]
+        key = self.impression_key() if interleaving else ""
+        sorted_rows = _sort_out(rows, configs, interleaving, key)
+        unknown = list(sorted_rows.unknown)
+        names: dict[str, str] = {}
+        for chunk in tables.chunks(list(sorted_rows.strangers.items()), clicks.CHUNK):
+            found = self._find_lists(dict(chunk), interleaving, key, now, over)
+            unknown += found.unknown
+            for number, click in found.clicks.items():
+                sorted_rows.clicks[number] = click
+                names[click.impression] = sorted_rows.strangers[number].impression
         duplicates = self._record_outcomes(sorted_rows.outcomes)
-        for chunk in tables.chunks(list(sorted_rows.clicks.items()), clicks.CHUNK):
-            sent = dict(chunk)
-            with self._write() as db:
-                recorded = clicks.record(db, sent, now)
+        for chunk in tables.chunks(sorted(sorted_rows.clicks.items()), clicks.CHUNK):
+            recorded = self._record_clicks(dict(chunk), now, names)
             unknown += recorded.unknown
-            duplicates += sent.keys() - recorded.new - {row.index for row in recorded.unknown}
+            duplicates += dict(chunk).keys() - recorded.new - {row.index for row in recorded.unknown}
         return OutcomeReceipt(
             accepted=len(rows) - len(duplicates) - len(unknown),
             duplicates=len(duplicates),
@@ -222,21 +279,59 @@ class Store:
                 new.discard((row.experiment, row.id))  # the same again in this call is a duplicate, too
         return duplicates
 
-    def _sort_out_strangers(self, sorted_rows: "_Sorted") -> list[UnknownOutcome]:
-        """Say of clicks on impressions that their unit did not see whether these are another unit's."""
-        unknown = []
-        for chunk in tables.chunks(list(sorted_rows.strangers.items()), CHUNK):
-            with self.read() as db:
-                ids = {click.impression for _, click in chunk}
-                seen_by_others = clicks.owners(db, sorted_rows.interleaving, ids)
-            for number, click in chunk:
-                if click.impression in seen_by_others:
-                    message = f"impression {click.impression!r} is not one of the unit {click.unit!r}"
-                    unknown.append(UnknownOutcome(number, click.id, "unit", message))
-                else:
-                    message = f"there is no impression {click.impression!r} of the unit {click.unit!r}"
-                    unknown.append(UnknownOutcome(number, click.id, "impression", message))
-        return unknown
+    def _record_clicks(
+        self, sent: Mapping[int, SentClick], now: float, names: Mapping[str, str]
+    ) -> clicks.Recorded:
+        with self._write_clicks() as db:
+            recorded = clicks.record(db, sent, now, names)
+        if recorded.crowded_out:
+            self.on_lost_clicks(recorded.crowded_out)
+        return recorded
+
+    def _find_lists(
+        self,
+        strangers: Mapping[int, SentClick],
+        interleaving: Sequence[ExperimentConfig],
+        key: str,
+        now: float,
+        over: Collection[str],
+    ) -> "_Found":
+        """Find the lists of clicks that name no impression of their unit, but may name a query id.
+
+        A click whose list is not stored is unknown. It is kept for a minute, in case the list is about to be.
+        """
+        by_name = {config.name: config for config in interleaving}
+        candidates = {
+            number: clicks.by_query_id(click, interleaving, key) for number, click in strangers.items()
+        }
+        with self.read() as db:
+            stored = clicks.stored(db, {clicks.key_of(each) for some in candidates.values() for each in some})
+            ids = {click.impression for click in strangers.values()}
+            seen_by_others = clicks.owners(db, list(by_name), ids)
+        found = _Found({}, [])
+        early: dict[int, SentClick] = {}
+        for number, click in strangers.items():
+            is_others = click.impression in seen_by_others
+            its_list = next((each for each in candidates[number] if clicks.key_of(each) in stored), None)
+            expected = next((each for each in candidates[number] if each.experiment not in over), None)
+            named = None if is_others else its_list or expected
+            problem = _problem_of_stranger(click, is_others)
+            if named is not None:
+                problem = _problem_of_metric(click.metric, by_name[str(named.experiment)]) or problem
+                is_right = problem[0] != "metric"
+                if is_right and its_list is not None:
+                    found.clicks[number] = its_list
+                    continue
+                if is_right:
+                    early[number] = named
+            found.unknown.append(UnknownOutcome(number, click.id, *problem))
+        self._hold(early, now)
+        return found
+
+    def _hold(self, early: Mapping[int, SentClick], now: float) -> None:
+        if early:
+            with self._write_clicks() as db:
+                clicks.hold(db, early, now)
 
     def settle_early_clicks(self, now: float) -> None:
         """Let early clicks count whose impressions are stored by now, and drop those that waited too long.
@@ -247,7 +342,7 @@ class Store:
             with self.read() as db:
                 if not clicks.is_due(db, now):
                     return
-            with self._write() as db:
+            with self._write_clicks() as db:
                 settled, lost = clicks.settle(db, now)
             if lost:
                 self.on_lost_clicks(lost)
@@ -361,6 +456,14 @@ class Store:
         return self._transaction(write=True, seconds=database.STATEMENT_S)
 
     @contextmanager
+    def _write_clicks(self) -> Iterator[Connection]:
+        """Open a transaction that may move early clicks, one at a time: two could deadlock."""
+        with self._write() as db:
+            if database.is_postgresql(db):  # SQLite: writing transactions exclude each other
+                db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CLICKS_LOCK})")
+            yield db
+
+    @contextmanager
     def _transaction(self, *, write: bool, seconds: int) -> Iterator[Connection]:
         try:
             if not self._is_prepared:
@@ -404,21 +507,34 @@ class _Sorted(NamedTuple):
     """Outcomes and clicks by their number in the request, and those that are unknown.
 
     clicks: on impressions that their unit saw, each with its experiment. strangers: on any other impression.
-    interleaving: the names of the interleaving experiments.
     """
 
     outcomes: dict[int, Outcome]
     clicks: dict[int, SentClick]
     strangers: dict[int, SentClick]
     unknown: list[UnknownOutcome]
-    interleaving: Collection[str]
 
 
-def _sort_out(rows: Sequence[Outcome | SentClick], configs: Collection[ExperimentConfig]) -> _Sorted:
-    """Sort rows by what they are. configs: the known experiments; one without metrics takes any."""
+class _Found(NamedTuple):
+    """Clicks by query ids whose list is stored, by their number, with its impression; and the others."""
+
+    clicks: dict[int, SentClick]
+    unknown: list[UnknownOutcome]
+
+
+def _sort_out(
+    rows: Sequence[Outcome | SentClick],
+    configs: Collection[ExperimentConfig],
+    interleaving: Sequence[ExperimentConfig],
+    key: str,
+) -> _Sorted:
+    """Sort rows by what they are.
+
+    configs: the known experiments; one without metrics takes any. interleaving: those that interleave.
+    key: that of impressions.
+    """
     by_name = {config.name: config for config in configs}
-    interleaving = [config for config in configs if config.kind == "interleave"]
-    parts = _Sorted({}, {}, {}, [], [config.name for config in interleaving])
+    parts = _Sorted({}, {}, {}, [])
     for number, row in enumerate(rows):
         problem: _Problem | None
         if isinstance(row, Outcome):
@@ -427,7 +543,7 @@ def _sort_out(rows: Sequence[Outcome | SentClick], configs: Collection[Experimen
                 parts.outcomes[number] = row
         else:
             problem = _problem_of_click(row, by_name)
-            if problem is None and (name := clicks.experiment_of(row, interleaving)) is None:
+            if problem is None and (name := clicks.experiment_of(row, interleaving, key)) is None:
                 parts.strangers[number] = row
             elif problem is None and (problem := _problem_of_metric(row.metric, by_name[str(name)])) is None:
                 parts.clicks[number] = replace(row, experiment=name)
@@ -471,6 +587,13 @@ def _problem_of_click(row: SentClick, by_name: Mapping[str, ExperimentConfig]) -
     if row.value <= 0:
         return "value", f"value {row.value:g} is no click; send clicks only, with a value above 0"
     return None
+
+
+def _problem_of_stranger(click: SentClick, is_others: bool) -> _Problem:
+    """Say that a click is on no stored list of its unit. is_others: whether it is on another unit's."""
+    if is_others:
+        return "unit", f"impression {click.impression!r} is not one of the unit {click.unit!r}"
+    return "impression", f"there is no impression {click.impression!r} of the unit {click.unit!r}"
 
 
 def _problem_of_metric(metric: str, config: ExperimentConfig) -> _Problem | None:

@@ -31,6 +31,13 @@ EXTENDED_VERSION = 4
 
 metadata = MetaData()
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+    comment="Random keys of this database, made once. No route returns them.",
+)
 
 
 def _keys(*names: str) -> list[Column[Any]]:
@@ -85,6 +92,8 @@ impressions = Table(
     *_columns(Text, "unit", "config_version", "teams_by_index"),
     *_columns(Text, "places", comment="A JSON array of the request's indices in the order shown."),
     *_columns(Text, "ids", nullable=True, comment="A JSON array of the ids that the request sent."),
+    *_columns(Text, "query_id", nullable=True, comment="The caller's own id of the list."),
+    *_columns(Integer, "is_reused", nullable=True, comment="1 once another list had the same query_id."),
     *_columns(Double, "time"),
     Index("impressions_time", "time"),
 )
@@ -110,8 +119,10 @@ early_clicks = Table(
     *_columns(Integer, "index", "rank", nullable=True),
     *_columns(Text, "object_id", nullable=True),
     *_columns(Double, "received"),
+    *_columns(Integer, "is_uncertain", nullable=True, comment="1 if only a query_id names the list."),
     Index("early_clicks_impression", "experiment", "impression"),
     Index("early_clicks_received", "received"),
+    Index("early_clicks_uncertain", "is_uncertain", "received"),
     comment="Clicks whose impression is not stored yet.",
 )
 

@@ -5,14 +5,13 @@ from contextlib import suppress
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments.ledger import Ledger
+from headroom.service.experiments.retention import DAY_SECONDS, window_text
 
 SETTLE_SECONDS = 1.0
 """Between two looks for clicks whose impression has come since, and for a portion to delete."""
 
 DELETE_EVERY = 600
 """The number of looks per search for old rows, once none were left."""
-
-DAY_SECONDS = 86_400
 
 
 class Upkeep:
@@ -23,7 +22,8 @@ class Upkeep:
 
     def __init__(self, ledger: Ledger, outcome_days: float) -> None:
         self._ledger = ledger
-        self._kept_seconds = outcome_days * DAY_SECONDS
+        self._kept_days = outcome_days
+        self._warned: set[str] = set()
         self._looks_to_deletion = 0
 
     async def run(self) -> None:
@@ -41,6 +41,7 @@ class Upkeep:
         """
         ledger = self._ledger
         now = ledger.clock()
+        self._warn()
         if any(config.kind == "interleave" for config in ledger.configs):
             ledger.store.settle_early_clicks(now)
         if self._looks_to_deletion == 0:
@@ -48,6 +49,14 @@ class Upkeep:
             running = [
                 config.name for config in ledger.configs if ledger.standing(config.name).status not in ended
             ]
-            is_more = ledger.store.delete_before(now - self._kept_seconds, running)
+            is_more = ledger.store.delete_before(now - self._kept_days * DAY_SECONDS, running)
             self._looks_to_deletion = 1 if is_more else DELETE_EVERY
         self._looks_to_deletion -= 1
+
+    def _warn(self) -> None:
+        """Tell the operator once of each experiment whose clicks count for longer than lists are kept."""
+        for config in self._ledger.configs:
+            warning = window_text(config, self._kept_days)
+            if warning is not None and config.name not in self._warned:
+                self._warned.add(config.name)
+                self._ledger.metrics.notify_operator(f"the experiment {config.name!r}: {warning}")

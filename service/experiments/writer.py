@@ -197,5 +197,5 @@ def _size(record: Record) -> int:
     ids = record.ids or ()
     pointers = 8 * (len(record.places) + len(ids))
     numbers = 32 * len(record.places)
-    texts = sum(map(getsizeof, ids)) + getsizeof(record.teams_by_index) + getsizeof(record.unit)
+    texts = sum(map(getsizeof, (*ids, record.teams_by_index, record.unit, record.query_id)))
     return pointers + numbers + texts

@@ -83,7 +83,10 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
     ),
     "impressions_written_total": ("Interleaved lists that the database has.", []),
     "impressions_lost_total": ("Interleaved lists that will not reach the database.", []),
-    "clicks_lost_total": ("Clicks accepted before their list, which never came or did not show them.", []),
+    "clicks_lost_total": (
+        "Clicks before their list that do not count: it never came, did not show them, or too many waited.",
+        [],
+    ),
     "experiment_rollbacks_total": (
         "Arms that a guardrail took back to control.",
         ["experiment", "guardrail"],

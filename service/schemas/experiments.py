@@ -107,7 +107,9 @@ class OutcomeItem(Request):
         description="Your own id, one per outcome of the experiment; a repeated id is a duplicate."
     )
     impression: Id | None = Field(
-        None, description="Of an interleaved list: the `impression` of its answer. With `index`."
+        None,
+        description="Of an interleaved list: the `impression` of its answer, or the `query_id` of its "
+        "request. With `index`.",
     )
     index: int | None = Field(
         None,
@@ -205,7 +207,8 @@ class UbiEvent(_UbiPart):
         description="What the user did: a metric of the experiment, such as `click`."
     )
     query_id: Annotated[str, Field(max_length=MAX_TEXT), STORABLE] | None = Field(
-        None, description="The `impression` of the answer (`x-impression`)."
+        None,
+        description="The `impression` of the answer (`x-impression`), or the `query_id` of the request.",
     )
     client_id: Annotated[str, Field(max_length=MAX_UNIT_CHARS), STORABLE] | None = Field(
         None, description="Who: the `unit` of the scoring request."

@@ -118,6 +118,14 @@ Ids = Annotated[
     ),
 ]
 
+QueryId = Annotated[
+    Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE] | None,
+    doc(
+        "Your own id of this list, such as User Behavior Insights' `query_id`: changes no score; clicks on "
+        "an interleaved list may then name it in place of the `impression`. Use each for one list."
+    ),
+]
+
 MinScore = Annotated[
     Annotated[float, Field(allow_inf_nan=False), Strict(), NUMBER] | None,
     doc(
@@ -282,6 +290,7 @@ class ScoreRequest(ScoringFields, PairsRequest):
         "experiment's shadow comparison then knows the NDCG of each arm.",
     )
     ids: Ids = None
+    query_id: QueryId = None
 
     model_config = ConfigDict(
         json_schema_extra={

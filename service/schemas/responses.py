@@ -94,7 +94,7 @@ class Assignment:
     """Whether the arm's variant failed, so that the control's scored."""
     impression: str | None = None
     """Of an interleaved answer, its id, for the outcomes of clicks on it; else null. Also sent as the
-    `X-Impression` header."""
+    `X-Impression` header. The same again if `query_id`, unit and experiment are the same."""
 
 
 @documented

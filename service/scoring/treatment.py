@@ -211,7 +211,8 @@ class Treatment:
         control, treatment = rankings
         results = merge(control, treatment, drawn, variants[0].classifier)
         places = [index for index in drawn.order if is_kept(results[index], request)]
-        impression = self._experiments.show(route, drawn, places[: request.titles_shown], request.ids)
+        shown = places[: request.titles_shown]
+        impression = self._experiments.show(route, drawn, shown, request.ids, request.query_id)
         assignment = _interleaved(assigned, impression=impression)
         return self._scorer.answer(results, columns, computed, deadline, assignment)
 

@@ -3,10 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sqlalchemy import select
 
 from headroom.service.experiments.store import Store
@@ -15,6 +18,7 @@ from tests.checkpoints import random_model, write_vocabulary
 from tests.service.in_process import QUERY, TITLES, Service
 from tests.service.running import PATIENCE_S
 
+SALT = "2026-11"
 KEYS = "plain,boss;role=admin"
 BOSS = {"authorization": "Bearer boss"}
 USER = {"authorization": "Bearer plain"}
@@ -29,8 +33,31 @@ def config(variants: list[dict[str, Any]] | None = None, **experiment: Any) -> d
     ]
     return {
         "variants": variants,
-        "experiments": [{"name": "prune20", "salt": "2026-11", "arms": arms, **experiment}],
+        "experiments": [{"name": "prune20", "salt": SALT, "arms": arms, **experiment}],
     }
+
+
+def draw_by_the_contract(
+    unit: str, control: ArrayLike, treatment: ArrayLike, query: str = QUERY
+) -> tuple[list[int], str]:
+    """The order and the teams by section 6a of the contract, read slowly."""
+    control_order = [int(index) for index in np.argsort(-np.asarray(control), kind="stable")]
+    treatment_order = [int(index) for index in np.argsort(-np.asarray(treatment), kind="stable")]
+    order: list[int] = []
+    teams = ""
+    rounds = 0
+    while len(order) < len(control_order):
+        first = next(index for index in control_order if index not in order)
+        second = next(index for index in treatment_order if index not in order)
+        if first == second:
+            order.append(first)
+            teams += "s"
+            continue
+        coin = sha256(f"{SALT}:{unit}:{query}:{rounds}".encode()).digest()[0] % 2
+        rounds += 1
+        order += [second, first] if coin else [first, second]
+        teams += "tc" if coin else "ct"
+    return order, teams
 
 
 def write_broken_checkpoint(directory: Path) -> Path:

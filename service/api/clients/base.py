@@ -17,7 +17,7 @@ from headroom.service.api.post import Post, Timed, validated
 from headroom.service.api.ranking import headers_of, score
 from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
-from headroom.service.schemas.requests import DocumentsRequest, Ids, ScoreRequest, ScoringFields
+from headroom.service.schemas.requests import DocumentsRequest, Ids, QueryId, ScoreRequest, ScoringFields
 from headroom.service.schemas.responses import (
     Assignment,
     HeadMaskInfo,
@@ -112,6 +112,7 @@ class RankingRequest(CompatRequest):
     """A request whose answer is the documents' order."""
 
     ids: Ids = None
+    query_id: QueryId = None
 
     @property
     @abstractmethod
@@ -121,7 +122,8 @@ class RankingRequest(CompatRequest):
     def ranking_fields(self) -> dict[str, Any]:
         """Return the fields of our request that say which order the answer shows."""
         shown = self.documents_shown
-        return {"ids": self.ids} if shown is None else {"ids": self.ids, "top_n": shown}
+        fields = {"ids": self.ids, "query_id": self.query_id}
+        return fields if shown is None else fields | {"top_n": shown}
 
 
 def refuse_order_fields(fields: OurFields, *names: str) -> None:

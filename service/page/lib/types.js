@@ -160,6 +160,7 @@
  * @property {{arm: string, metrics: Metric[], shadow: Shadow | null}[]} arms
  * @property {string} recommendation
  * @property {string} text
+ * @property {string | null} retention what is missing because it is deleted
  * @property {Look[]} looks earlier times
  */
 

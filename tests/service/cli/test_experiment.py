@@ -101,6 +101,7 @@ def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
         "traffic": 0.2,
         "rolled_back": ["pruned"],
         "shipped": None,
+        "kept_days": 30.0,
         "history": [asdict(action) for action in store.actions(["prune20"])],
         "report": asdict(report),
     }
@@ -125,6 +126,11 @@ def test_a_report_for_people_and_for_programs(
     assert "Stop: Every arm was rolled back to control." in shared.read_text(encoding="utf-8")
     assert "STOP: Every arm was rolled back to control." in shown.out
     assert shown.out.endswith(f"\n{shared}\n")
+    missing = {"retention": "Outcomes from before 2026-11-01 00:00 UTC are deleted."}
+    handler.detail["report"] |= missing
+    retained = run("experiment", "report", "prune20", "--url", url, "--out", str(shared)).out
+    for text in (retained, shared.read_text(encoding="utf-8")):
+        assert missing["retention"] in text
     running, handler.detail = handler.detail, handler.detail | {"status": "shipped", "shipped": "pruned"}
     over = run("experiment", "report", "prune20", "--url", url).out
     assert "shipped, traffic 0.2, rolled back: pruned, everybody gets pruned" in over
@@ -198,6 +204,22 @@ def test_an_experiment_is_started_from_a_file_and_a_ship_rolled_back(
         ("/v1/experiments/prune20/rollback", {"reason": "slow"}),
     ]
     assert handler.asked[0][2]["authorization"] == "Bearer secret"
+
+
+def test_the_start_of_an_interleaved_experiment_says_how_long_its_lists_are_kept(
+    run: Run, service: tuple[str, type[Service]], tmp_path: Path
+) -> None:
+    url, handler = service
+    handler.detail["report"] = None
+    file = tmp_path / "order.yaml"
+    file.write_text(ENTRY.replace("salt", "kind: interleave\nsalt"))
+    shown = run("experiment", "start", str(file), "--url", url).out
+    assert "Lists and clicks are kept for 30 days. If the plan takes longer, set outcome_days" in shown
+    assert "hours" not in shown
+    file.write_text(file.read_text().replace("margin: 0.02", "window_hours: 745"))
+    shown = run("experiment", "start", str(file), "--url", url).out
+    assert "count as click for 745 hours after their list" in shown
+    assert "set outcome_days to at least 32" in shown
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,14 @@ def test_a_plan_has_the_ab_test_beside_it_and_says_what_interleaving_cannot_show
         assert part in shown
 
 
+def test_a_plan_that_takes_longer_than_lists_are_kept_says_so(run: Run) -> None:
+    plan = ["experiment", "plan", "--interleave", "--margin", "0.05", "--clicked", "0.31"]
+    longer = run(*plan, "--units-per-day", "1500").out
+    assert "  interleaving, looking at any time   46,694    32" in longer
+    assert "For the service: outcome_days: 32 or more; lists and clicks are kept for 30 days" in longer
+    assert "outcome_days" not in run(*plan, "--units-per-day", "1600").out
+
+
 def test_fewer_lists_that_differ_take_more_units(run: Run) -> None:
     half, tenth = (json.loads(run(*PLAN, "--differing", share, "--json").out) for share in ("0.5", "0.1"))
     assert tenth["interleave_units"] == pytest.approx(5 * half["interleave_units"], rel=1e-3)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
+from sqlalchemy import update
 
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.estimates import Moments
@@ -13,7 +14,11 @@ from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.measure import Comparison
 from headroom.service.experiments.state import identity
 from headroom.service.experiments.store import Store
+from headroom.service.experiments.tables import secrets
 from headroom.service.observe.metrics import Metrics
+
+KEY = "s"
+"""The key of impressions in databases that `use_known_key` has seen."""
 
 ALWAYS = Comparison(("control", "pruned"))
 """A comparison of two arms that run all the time."""
@@ -23,6 +28,13 @@ def experiment(*arms: str, **more: Any) -> ExperimentConfig:
     """An experiment between these arms, or control and pruned."""
     named = [{"name": arm, "variant": arm} for arm in arms or ("control", "pruned")]
     return ExperimentConfig.model_validate({"name": "prune20", "salt": "s", "arms": named, **more})
+
+
+def use_known_key(store: Store) -> None:
+    """Put KEY into a database, so that a test can make the ids of impressions before it has a store."""
+    store.impression_key()
+    with store._write() as db:
+        db.execute(update(secrets).values(value=KEY))
 
 
 def start(config: ExperimentConfig, time: float = 0.0) -> Action:

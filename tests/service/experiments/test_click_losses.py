@@ -43,12 +43,14 @@ from headroom.service.observe.metrics import Metrics
 
 url, path, first, lists, units, *teams = sys.argv[1:]
 metrics = Metrics()
-writer = Writer(Store(url), metrics, interval_s=0.05)
+store = Store(url)
+key = store.impression_key()
+writer = Writer(store, metrics, interval_s=0.05)
 writer.start()
 with open(path, "a") as shown:
     for number in range(int(first), int(first) + int(lists)):
         unit = f"u{number % int(units)}"
-        name = impression_id("s", "order", unit)
+        name = impression_id(key, "order", unit)
         by_index = teams[number % len(teams)]
         places = tuple(index for index, team in enumerate(by_index) if team != "-")
         writer.put(Exposure("order", unit, "interleaved", 7, 1.0, "v"))

@@ -4,13 +4,14 @@ import random
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select
 
-from headroom.service.experiments.clicks import MAX_WAITING, WAIT_SECONDS
+from headroom.service.experiments.clicks import MAX_WAITING, UNCERTAIN_WAIT_SECONDS, WAIT_SECONDS
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.events import (
     Action,
@@ -23,12 +24,13 @@ from headroom.service.experiments.events import (
 from headroom.service.experiments.interleaving import impression_id
 from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.preference import Tally
+from headroom.service.experiments.retention import DAY_SECONDS
 from headroom.service.experiments.state import identity, withdrawals
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import clicks, early_clicks, impressions, outcomes
-from headroom.service.experiments.upkeep import DAY_SECONDS, Upkeep
+from headroom.service.experiments.upkeep import Upkeep
 from headroom.service.observe.metrics import Metrics
-from tests.service.experiments.making import experiment
+from tests.service.experiments.making import KEY, experiment, use_known_key
 
 CLICK = Metric(name="click")
 ORDER = experiment(name="order", kind="interleave", metrics=[{"name": "click"}, {"name": "buy"}])
@@ -42,18 +44,27 @@ def shown(
     *,
     time: float = 100.0,
     ids: tuple[str, ...] | None = None,
+    query_id: str | None = None,
 ) -> Impression:
     """A list that was shown to a unit; by default treatment's title 1, control's 0, and the shared 3."""
     return Impression(
         experiment="order",
-        id=impression_id("s", "order", unit),
+        id=impression_id(KEY, "order", unit, query_id),
         unit=unit,
         time=time,
         config_version="v",
         teams_by_index=teams,
         places=tuple(places),
         ids=ids,
+        query_id=query_id,
     )
+
+
+@pytest.fixture(autouse=True)
+def key(request: pytest.FixtureRequest) -> None:
+    """All these tests make their lists with KEY."""
+    with closing(Store(request.getfixturevalue("url"))) as store:
+        use_known_key(store)
 
 
 def exposed(*units: str, time: float = 100.0, bucket: int = 7) -> list[Exposure]:
@@ -154,7 +165,7 @@ def test_what_is_wrong_is_told_and_changes_nothing(store: Store) -> None:
     assert [row.index for row in receipt.unknown_outcomes] == list(range(len(cases)))
     for row, (_, reason, message) in zip(receipt.unknown_outcomes, cases, strict=True):
         assert (row.reason, message in row.message) == (reason, True), row
-    assert [rows_of(store, table) for table in (clicks, early_clicks, outcomes)] == [0, 0, 0]
+    assert [rows_of(store, table) for table in (clicks, outcomes)] == [0, 0]
 
 
 def test_ranks_and_ids_name_the_same_titles_as_indices(store: Store) -> None:
@@ -373,3 +384,120 @@ def test_callers_at_once_and_in_any_order_count_as_one_in_order(url: str) -> Non
     assert rows_of(stores[0], early_clicks) == 0
     for each_store in stores:
         each_store.close()
+
+
+def by_query(unit: str, query_id: str, index: int | None = 1, *, name: str = "", **more: Any) -> SentClick:
+    """A click that names the caller's query id; the experiment is not named, as in an event."""
+    click_id = name or f"{unit} {query_id} {index}"
+    return SentClick(None, click_id, unit, "click", query_id, 1.0, 105.0, index, **more)
+
+
+def test_clicks_may_name_the_callers_own_id_of_the_list(store: Store) -> None:
+    a = shown("a", query_id="q-1")
+    store.add_exposures(exposed("a", "b"))
+    assert store.add_impressions([a, a]) == 1
+    receipt = record(
+        store,
+        by_query("a", "q-1"),
+        by_query("a", "q-1", 2),
+        by_query("b", "q-1"),
+        click(a, 1, name="by the impression"),
+        by_query("a", "q-1", 1, name="again"),
+    )
+    assert numbers(receipt) == (1, 2, 2)
+    # The message names what was sent.
+    assert [(row.index, row.reason) for row in receipt.unknown_outcomes] == [(1, "index"), (2, "impression")]
+    assert "index 2 was not shown in impression 'q-1'" in receipt.unknown_outcomes[0].message
+    assert "there is no impression 'q-1' of the unit 'b'" in receipt.unknown_outcomes[1].message
+    assert preferred(store).wins == 1
+
+
+def test_the_same_query_id_of_two_units_is_two_lists(store: Store) -> None:
+    """Nobody can credit, or replace, another unit's list by guessing its query id."""
+    a = shown("a", query_id="q")
+    b = shown("b", "tc-s", (0, 1, 3), query_id="q")
+    assert a.id != b.id
+    store.add_exposures(exposed("a", "b"))
+    store.add_impressions([a, b])
+    assert numbers(record(store, by_query("a", "q"), by_query("b", "q"))) == (2, 0, 0)
+    found = preferred(store)
+    assert (found.wins, found.losses) == (1, 1)
+
+
+def test_a_click_by_a_query_id_before_its_list_is_unknown_and_counts_once_the_list_is_stored(
+    store: Store,
+) -> None:
+    a = shown("a", query_id="q")
+    lost: list[int] = []
+    store.on_lost_clicks = lost.append
+    early = record(
+        store, by_query("a", "q"), by_query("a", "never"), by_query("a", "q", None, rank=2, name="r")
+    )
+    assert numbers(early) == (0, 0, 3)
+    store.add_exposures(exposed("a"))
+    store.add_impressions([a])
+    found = preferred(store)
+    assert (found.units, found.ties) == (1, 1)
+    assert numbers(record(store, by_query("a", "q"))) == (0, 1, 0)
+    # What was never accepted is not lost, and does not stay.
+    store.settle_early_clicks(NOW + UNCERTAIN_WAIT_SECONDS + 1)
+    assert (rows_of(store, early_clicks), lost) == (0, [])
+
+
+def test_a_click_that_proves_its_list_lets_those_by_its_query_id_wait_as_long(store: Store) -> None:
+    a = shown("a", query_id="q")
+    record(store, by_query("a", "q"))
+    assert numbers(record(store, click(a, 1, name="same title"), click(a, 0))) == (1, 1, 0)
+    store.settle_early_clicks(NOW + UNCERTAIN_WAIT_SECONDS + 1)
+    store.add_exposures(exposed("a"))
+    store.add_impressions([a])
+    assert preferred(store).ties == 1
+
+
+def test_no_click_counts_once_two_lists_have_one_query_id(store: Store) -> None:
+    """An ordinal would be that of a title of the other list, so of the wrong arm."""
+    a = shown("a", query_id="q")
+    store.add_exposures(exposed("a"))
+    store.add_impressions([a, a])
+    assert numbers(record(store, by_query("a", "q"))) == (1, 0, 0)
+    assert store.add_impressions([replace(a, time=200.0)]) == 0  # a retry of the request: the same list
+    assert numbers(record(store, by_query("a", "q", 3))) == (1, 0, 0)
+    for other in ({"places": (0, 1, 3)}, {"ids": ("w", "x", "y", "z")}, {"teams_by_index": "tc-s"}):
+        assert store.add_impressions([replace(a, **other)]) == 0  # type: ignore[arg-type]
+        receipt = record(store, by_query("a", "q", 0), click(a, 0, name="x"))
+        assert numbers(receipt) == (0, 0, 2)
+        assert "several lists were shown to the unit as 'q'" in receipt.unknown_outcomes[0].message
+    assert preferred(store).wins == 1
+
+
+def test_an_event_of_another_action_does_not_wait(store: Store) -> None:
+    receipt = record(store, replace(by_query("a", "q"), metric="page_exit"))
+    assert (receipt.unknown_outcomes[0].reason, rows_of(store, early_clicks)) == ("metric", 0)
+
+
+def test_clicks_on_what_was_never_shown_fill_no_database(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headroom.service.experiments.clicks.MAX_EARLY", 150)
+    monkeypatch.setattr("headroom.service.experiments.clicks.MAX_UNCERTAIN", 110)
+    lost: list[int] = []
+    store.on_lost_clicks = lost.append
+    unseen = [by_query(f"u{number}", "q") for number in range(400)]
+    assert record(store, *unseen).unknown == 400
+    assert rows_of(store, early_clicks) == 200  # full after the second hundred
+    # Those that prove their list have room of their own.
+    receipt = record(store, *(click(shown(f"u{number}")) for number in range(400)))
+    assert numbers(receipt) == (200, 0, 200)
+    assert "150 clicks wait for lists that are not stored" in receipt.unknown_outcomes[0].message
+    assert (rows_of(store, early_clicks), sum(lost)) == (400, 200)
+    # A click on a list that is stored counts all the same.
+    a = shown("a")
+    store.add_impressions([a])
+    assert numbers(record(store, click(a, 1))) == (1, 0, 0)
+    store.settle_early_clicks(NOW + WAIT_SECONDS + 1)
+    assert (rows_of(store, early_clicks), sum(lost)) == (0, 400)
+
+
+def test_nobody_waits_for_lists_of_an_experiment_that_is_over(store: Store) -> None:
+    receipt = store.record_outcomes([by_query("a", "q")], [ORDER], NOW, over=["order"])
+    assert (receipt.unknown, rows_of(store, early_clicks)) == (1, 0)

@@ -32,7 +32,7 @@ def fill(store: Store, config: ExperimentConfig, clicked: list[str], *, teams: s
     for number, teams_clicked in enumerate(clicked):
         unit = f"u{number}"
         time = BEGAN + STEP * number
-        shown = impression_id(config.salt, config.name, unit)
+        shown = impression_id(store.impression_key(), config.name, unit)
         impressions.append(Impression(config.name, shown, unit, time, "v", teams, tuple(range(len(teams)))))
         for team in teams_clicked:
             click_id = f"{unit}-{team}"
@@ -50,8 +50,10 @@ def fill(store: Store, config: ExperimentConfig, clicked: list[str], *, teams: s
         assert receipt.accepted == len(clicks)
 
 
-def report_of(store: Store, config: ExperimentConfig, *log: Action, now: float = 1e6) -> Report:
-    return analyse(store, config, [start(config, BEGAN - 1), *log], now, {})
+def report_of(
+    store: Store, config: ExperimentConfig, *log: Action, now: float = 1e6, **more: float
+) -> Report:
+    return analyse(store, config, [start(config, BEGAN - 1), *log], now, {}, **more)
 
 
 def units(treatment: int, control: int, both: int = 0, neither: int = 0, shared: int = 0) -> list[str]:
@@ -164,3 +166,44 @@ def test_lists_and_clicks_after_the_end_do_not_count(store: Store) -> None:
     found = deciding(report_of(store, config, stop))
     assert found is not None
     assert (found.impressions, found.wins, found.losses) == (60, 60, 0)
+
+
+DAY = 86_400.0
+
+
+def test_a_report_says_which_lists_are_deleted(store: Store) -> None:
+    config = config_of()
+    fill(store, config, units(20, 20))
+    now = BEGAN + 40 * DAY
+    text = report_of(store, config, now=now, kept_days=30).retention
+    assert text is not None
+    assert "Lists and clicks from before 1970-01-11 00:16 UTC are deleted (outcome_days: 30)" in text
+    stop = Action(config.name, "stop", BEGAN + DAY, "boss")
+    assert report_of(store, config, stop, now=now, kept_days=30).retention == text
+    # A running A/B test loses nothing; one that is over loses its outcomes.
+    test = experiment(name="test", metrics=[{"name": "click"}])
+    assert report_of(store, test, now=now, kept_days=30).retention is None
+    over = report_of(store, test, Action("test", "stop", BEGAN + DAY, "boss"), now=now, kept_days=30)
+    assert "Outcomes from before 1970-01-11" in (over.retention or "")
+
+
+def test_a_report_says_in_time_that_the_plan_takes_longer_than_lists_are_kept(store: Store) -> None:
+    config = config_of()  # 300 planned units
+    fill(store, config, units(20, 20))
+    for days, needed in ((2, None), (4, None), (4.5, 34), (20, 150)):
+        text = report_of(store, config, now=BEGAN - 1 + days * DAY, kept_days=30).retention
+        assert (text is None) == (needed is None), (days, text)
+        if needed is not None:
+            assert f"the planned units take {needed} days, but lists and clicks are kept for 30" in text
+    assert report_of(store, config, now=BEGAN + 1000, kept_days=0.1).retention is None  # too early to say
+    stop = Action(config.name, "stop", BEGAN + DAY, "boss")
+    assert report_of(store, config, stop, now=BEGAN + 20 * DAY, kept_days=30).retention is None
+
+
+def test_a_window_that_is_longer_than_lists_are_kept_is_told_at_once(store: Store) -> None:
+    config = config_of(metrics=[{"name": "click", "window_hours": 73}])
+    fill(store, config, units(1, 1))
+    text = report_of(store, config, now=BEGAN + 10, kept_days=3).retention
+    assert "count as click for 73 hours" in (text or "")
+    assert "set outcome_days to at least 4" in (text or "")
+    assert report_of(store, config, now=BEGAN + 10, kept_days=4).retention is None

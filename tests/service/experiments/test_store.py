@@ -136,7 +136,7 @@ def test_a_database_of_another_release_is_left_alone(store: Store, url: str, cha
 
 def test_the_database_of_the_last_release_gets_the_tables_that_it_lacks(store: Store, url: str) -> None:
     store.add_exposures([exposure("a")])
-    new = {"impressions", "clicks", "early_clicks"}
+    new = {"impressions", "clicks", "early_clicks", "secrets"}
     with store._write() as db:
         for table in new:
             db.execute(text(f"DROP TABLE {table}"))
@@ -224,3 +224,14 @@ def test_actions_come_back_in_order_and_an_experiment_starts_once(store: Store) 
     assert store.actions(["prune20"]) == [start, rollback]
     assert [action.traffic for action in store.actions(["prune20", "other"])] == [None, 0.25, None]
     assert store.actions([]) == []
+
+
+def test_all_replicas_and_later_starts_code_impressions_under_one_secret(
+    stores: list[Store], url: str
+) -> None:
+    at_once(*(store.prepare for store in stores))
+    keys = {store.impression_key() for store in stores}
+    with closing(Store(url)) as restarted:
+        keys.add(restarted.impression_key())
+    assert len(keys) == 1
+    assert len(keys.pop()) == 64

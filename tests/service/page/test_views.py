@@ -269,6 +269,7 @@ def test_an_interleaving_experiment_shows_whose_titles_were_clicked_and_how_many
         const clicked = {wins: 1176, losses: 1159, ties: 81};
         metric.preference = {units: 416, impressions: 2000, differing: 1097, ...clicked};
         each.report.arms[0].metrics = [metric];
+        each.report.retention = 'Lists from before 2026-10-28 are deleted.';
         return each;
       };
       window.answer = async (path, options) => {
@@ -287,6 +288,7 @@ def test_an_interleaving_experiment_shows_whose_titles_were_clicked_and_how_many
         "1,176",
         "1,159",
         "1,097 of 2,000 (54.9 %)",
+        "are deleted.",
     ):
         assert part in text
     assert "Sample ratio" not in text

@@ -16,8 +16,6 @@ from tests.checkpoints import WORDS
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually
 from tests.service.in_process import QUERY, Service, serve
 
-SALT = "2026-11"
-
 
 @pytest.fixture
 async def shop(tiny_checkpoint: Path, file_url: str) -> AsyncIterator[Service]:
@@ -30,7 +28,7 @@ async def shop(tiny_checkpoint: Path, file_url: str) -> AsyncIterator[Service]:
 
 def show(shop: Service, unit: str = "user-1", ids: tuple[str, ...] | None = None) -> str:
     """Let a unit see the treatment's title 2, control's 0, and the shared 1; return the impression."""
-    name = impression_id(SALT, "prune20", unit)
+    name = impression_id(shop.replica.live.ledger.impression_key, "prune20", unit)
     writer = shop.replica.live.writer
     assert writer.put(Exposure("prune20", unit, "interleaved", 7, time.time(), "v"))
     assert writer.put(Impression("prune20", name, unit, time.time(), "v", "cst-", (2, 0, 1), ids))
@@ -244,3 +242,64 @@ async def test_clicks_on_real_lists_prefer_the_arm_whose_titles_they_are(shop: S
         0,
     ]
     assert (preference["metric"], preference["estimate"]) == ("click", 0)
+
+
+SHAPES = [
+    ("/v1/score", "titles"),
+    ("/v1/rerank", "documents"),
+    ("/v2/rerank", "documents"),
+    ("/rerank", "documents"),
+    ("/rerank", "texts"),
+    ("/", "texts"),
+]
+
+
+async def test_events_find_a_list_by_the_callers_own_query_id_in_every_shape(shop: Service) -> None:
+    """OpenSearch's plugin makes the query_id, and the shop's events name that."""
+    titles = [" ".join(WORDS[start : start + 4]) for start in range(4)]
+    query_id = "00112233-4455-6677-8899-aabbccddeeff"
+    shown = {}
+    for number, (path, field) in enumerate(SHAPES):
+        unit = f"user-{number}"
+        impressions_of_unit = set()
+        for _ in range(2):  # the search client sent the request again
+            body = {"query": QUERY, field: titles, "unit": unit, "query_id": query_id}
+            answer = await shop.http.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            impressions_of_unit.add(answer.headers["x-impression"])
+        (shown[unit],) = impressions_of_unit
+    assert len(set(shown.values())) == len(SHAPES)
+    await flushed(shop)
+    events = [ubi(query_id, client_id=unit) for unit in shown]
+    second = {"position": {"ordinal": 2}}
+    events += [ubi(shown["user-0"], client_id="user-0", attributes=second), ubi(query_id, client_id="u")]
+    receipt = await shop.post("/v1/ubi/events", events=events)
+    assert (receipt["accepted"], receipt["duplicates"], receipt["unknown"]) == (len(SHAPES) + 1, 0, 1)
+    assert {unit for unit, _, _ in counted(shop)} == shown.keys()
+    page = await shop.http.get("/v1/experiments/prune20/rows?source=impressions", headers=BOSS)
+    rows = [dict(zip(page.json()["columns"], row, strict=True)) for row in page.json()["rows"]]
+    assert {row["unit"]: row["query_id"] for row in rows} == dict.fromkeys(shown, query_id)
+    assert len(rows) == len(SHAPES)
+
+
+async def test_a_query_id_that_no_database_holds_is_refused(shop: Service) -> None:
+    for value, message in (("", "at least 1"), ("x" * 257, "at most 256"), ("a\0", "NUL")):
+        error = await shop.refused("/v1/score", 422, query=QUERY, titles=["a"], unit="u", query_id=value)
+        assert (error["param"], message in error["message"]) == ("query_id", True), error
+
+
+async def test_no_key_of_a_user_can_make_the_id_of_an_impression(shop: Service) -> None:
+    """The salt is in the log that every key may read, and codes nothing."""
+    shown = await shop.http.get("/v1/experiments/prune20")
+    salt = config()["experiments"][0]["salt"]
+    assert salt in shown.json()["history"][0]["detail"]
+    key = shop.replica.live.ledger.impression_key
+    assert len(key) == 64
+    for path in ("/v1/experiments/prune20", "/v1/experiments", "/v1/variants", "/metrics"):
+        assert key not in (await shop.http.get(path)).text
+    for source in ("exposures", "impressions", "outcomes", "clicks"):
+        path = f"/v1/experiments/prune20/rows?source={source}"
+        assert key not in (await shop.http.get(path, headers=BOSS)).text
+    forged = impression_id(salt, "prune20", "user-1")
+    receipt = await shop.post("/v1/outcomes", outcomes=[outcome(forged)])
+    assert (receipt["accepted"], receipt["unknown"]) == (0, 1)

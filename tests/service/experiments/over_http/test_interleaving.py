@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from numpy.typing import ArrayLike
 from sqlalchemy import select
 
 from headroom import Classifier, HeadMask, Scores
@@ -20,7 +19,16 @@ from headroom.service.errors import DeviceFailed
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import impressions
 from tests.checkpoints import WORDS, write_checkpoint
-from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed, write_broken_checkpoint
+from tests.service.experimenting import (
+    BOSS,
+    KEYS,
+    USER,
+    config,
+    draw_by_the_contract,
+    eventually,
+    exposed,
+    write_broken_checkpoint,
+)
 from tests.service.in_process import QUERY, Service, serve
 
 TITLES = [" ".join(WORDS[start : start + 4]) for start in range(20)]
@@ -43,29 +51,6 @@ async def service(tiny_checkpoint: Path, file_url: str) -> AsyncIterator[Service
 def own_scores(clf: Classifier, spec: str, query: str = QUERY, titles: Sequence[str] = TITLES) -> Scores:
     mask = HeadMask.parse(spec, layers=clf.num_layers, heads=clf.num_heads)
     return clf.score([(query, title) for title in titles], mask)
-
-
-def draw_by_the_contract(
-    unit: str, control: ArrayLike, treatment: ArrayLike, query: str = QUERY
-) -> tuple[list[int], str]:
-    """The order and the teams by section 6a of the contract, read slowly."""
-    control_order = [int(index) for index in np.argsort(-np.asarray(control), kind="stable")]
-    treatment_order = [int(index) for index in np.argsort(-np.asarray(treatment), kind="stable")]
-    order: list[int] = []
-    teams = ""
-    rounds = 0
-    while len(order) < len(control_order):
-        first = next(index for index in control_order if index not in order)
-        second = next(index for index in treatment_order if index not in order)
-        if first == second:
-            order.append(first)
-            teams += "s"
-            continue
-        coin = sha256(f"{SALT}:{unit}:{query}:{rounds}".encode()).digest()[0] % 2
-        rounds += 1
-        order += [second, first] if coin else [first, second]
-        teams += "tc" if coin else "ct"
-    return order, teams
 
 
 async def ask(service: Service, unit: str = "user-1", path: str = "/v1/score", **body: Any) -> httpx.Response:
