@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from importlib.metadata import version
 
 import torch
 
@@ -52,6 +51,7 @@ from headroom.service.scoring.shadow import Shadow
 from headroom.service.scoring.tokens import Encoder
 from headroom.service.scoring.treatment import Treatment
 from headroom.service.scoring.unscored import Progress, unscored
+from headroom.version import version
 
 logger = logging.getLogger("headroom.replica")
 
@@ -100,7 +100,7 @@ class Replica:
         metrics.set_gauge(
             "build_info",
             1,
-            version("headroom"),
+            version(),
             torch.__version__,
             catalog.base.name,
             describe(network.device),
@@ -207,8 +207,13 @@ class Replica:
         return self._catalog.config.on_failure
 
     def ready(self) -> str | None:
-        """Return None if requests are welcome, else the reason why not."""
-        return "draining" if self._draining else self.failure
+        """Return None if requests are welcome, else the reason why not.
+
+        A database of another release is one, so that a rolling update stops; requests are still answered.
+        """
+        if self._draining:
+            return "draining"
+        return self.failure or self.live.ledger.store.incompatible
 
     @property
     def failure(self) -> str | None:

@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 from headroom.loadtest.cli import app as load
 from headroom.models.commands import calibrate, condense, evaluate, options, prune, quantize, study, train
 from headroom.service.cli import choice, experiment, score, serve
+from headroom.version import version
 
 
 class Program(TyperGroup):
@@ -35,9 +36,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        print(f"headroom {version('headroom')}")
+        print(f"headroom {version()}")
         raise typer.Exit
 
 

@@ -240,6 +240,7 @@ class Ledger:
             self._database_failed = True
 
     def _exchange(self, declared: Sequence[ExperimentConfig]) -> None:
+        self.store.check()
         # First the experiments, then their log: whoever could take another's slots finds its end in the log.
         self._read_held()
         names = self._names = sorted({config.name for config in (*declared, *self._held)})

@@ -19,6 +19,10 @@ __all__ = ["Classifier", "HeadMask", "InvalidMask", "ModelError", "Scores", "Uns
 
 def __getattr__(name: str) -> Any:
     """Import torch only when a classifier is asked for: masks and errors work without it."""
+    if name == "__version__":
+        from headroom.version import version
+
+        return version()
     if name in ("Classifier", "Scores"):
         from headroom.models import classifier
 
