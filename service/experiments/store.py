@@ -109,6 +109,11 @@ class Store:
             raise DatabaseUnavailable(message=f"No experiment runs here: {problem}.")
 
     @property
+    def is_file(self) -> bool:
+        """Whether the database is a SQLite file, which replicas on other nodes do not see."""
+        return self.url.drivername == "sqlite+pysqlite"
+
+    @property
     def is_made(self) -> bool:
         """Whether there is a database. Only a SQLite file that nothing has written to is known to be none."""
         return database.is_made(self.url)
