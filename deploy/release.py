@@ -1,7 +1,7 @@
 """Writes dist/, all that a version is installed from: `make release`.
 
-It makes the commit a release first (`deploy.tagging`). If that cannot be, it says why, and dist/ holds a build
-from between two releases, such as 0.3.0.dev7+g1a2b3c4d. Chart, image and notes have the same version.
+It makes the commit a release first (`deploy.tagging`). If that cannot be, it says why, and dist/ holds a
+build from between two releases, such as 0.3.0.dev7+g1a2b3c4d. Chart, image and notes have the same version.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ def test_a_tag_is_a_version_and_commits_after_it_lead_to_the_next_one(checkout: 
     released = version_of(checkout)
     name = commit(git, 7)
     later = version_of(checkout)
-    (checkout / "src" / "headroom" / "version.py").open("a").write("# changed\n")
+    script = checkout / "src" / "headroom" / "version.py"
+    script.write_text(script.read_text() + "# changed\n")
     changed = version_of(checkout)
     assert (released, later) == ("0.3.0", f"0.4.0.dev7+g{name}")
     assert changed == f"{later}.dirty"

@@ -97,7 +97,7 @@ def test_a_release_dates_its_section_tags_the_commit_and_moves_on(checkout: Path
     assert re.fullmatch(r"## 0\.3\.0 \(\d{4}-\d\d-\d\d\)\n\nNew\.", notes)
     assert git("describe", "--tags") == "v0.3.0"
     assert not git("status", "--porcelain")
-    assert list(sections((checkout / "CHANGELOG.md").read_text()))[0] == "Unreleased"
+    assert next(iter(sections((checkout / "CHANGELOG.md").read_text()))) == "Unreleased"
     assert release(checkout)[:2] == ["v0.3.0 is tagged here already", "0.3.0"], "again, to build it again"
     git("commit", "--quiet", "--allow-empty", "--message", "more")
     said, number, _ = release(checkout)
