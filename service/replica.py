@@ -132,6 +132,7 @@ class Replica:
         on_failure = partial(metrics.count, "device_failures_total")
         engine, catalog = await asyncio.to_thread(load, settings, config, threads, on_failure)
         await asyncio.to_thread(_apply_experiments, live, catalog, may_start)
+        await asyncio.to_thread(version)  # which runs git once
         return cls(settings, metrics, engine, catalog, live)
 
     def check(self, config: LiveConfig) -> None:

@@ -106,7 +106,7 @@ class Store:
         self.incompatible = problem
         self._is_prepared = problem is None
         if problem is not None:
-            raise DatabaseUnavailable(message=f"No experiment runs here: {problem}.")
+            raise DatabaseUnavailable(message=f"{problem[0].upper()}{problem[1:]}.")
 
     @property
     def is_file(self) -> bool:

@@ -1,5 +1,6 @@
 """An update and its way back under a running experiment, by processes of the last release and of this one."""
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headroom.service.experiments.store import Store
+from headroom.version import version
 from tests.service.experimenting import exposed
 from tests.service.experiments.making import at_once
 from tests.service.experiments.postgres import Cluster
@@ -124,6 +126,9 @@ def test_a_database_of_a_newer_release_makes_a_replica_unready_and_not_silent(
             scraped = release.http.get("/metrics").text
             (count,) = (line for line in scraped.splitlines() if line.startswith(errors))
             assert float(count.removeprefix(errors)) > 0
+            assert re.search(
+                rf'^headroom_build_info{{.*version="{re.escape(version())}"', scraped, re.MULTILINE
+            )
             assert release.arms(range(2)) == {"0": None, "1": None}, "requests are answered all the same"
             set_version(4)
             wait_until_ready(200)
