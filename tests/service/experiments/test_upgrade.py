@@ -132,6 +132,8 @@ def test_a_database_of_a_newer_release_makes_a_replica_unready_and_not_silent(
             assert release.arms(range(2)) == {"0": None, "1": None}, "requests are answered all the same"
             set_version(4)
             wait_until_ready(200)
+            while release.arms(range(1)) == {"0": None}:  # the next look starts the experiment
+                time.sleep(0.1)
             assert set(release.arms(range(40)).values()) == {"control", "pruned"}
             set_version(99)  # under a replica that serves
             assert wait_until_ready(503) == reason
