@@ -87,9 +87,10 @@ soak load: install
 images: dev
 	$(BIN)/python -m tests.deploy.try_image $(DOCKER_BUILD)
 
-## make release   the wheel, the CPU image, the chart, SBOM, digests and notes of this version, in dist/; tags the commit
+## make release   tag the commit (VERSION=0.3.1; unset: the next minor release), and write dist/: the wheel, the CPU
+##                image, the chart, SBOM, digests and notes
 release: dev clients sbom
-	$(BIN)/python -m deploy.release
+	$(BIN)/python -m deploy.release $(VERSION)
 
 ## make model     fetch the base and the data, tune, and write models/default again (two hours and a half with AMX)
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)

@@ -7,7 +7,7 @@ one is answered.
 import itertools
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -89,7 +89,8 @@ def _times_as_fast(
     """
     seeds = itertools.count(1)
 
-    def rate(server: Server) -> float:
+    def rate_of(server: Server) -> float:
+        """Return the requests a second that a server answers."""
         mixed = mixed_requests(known, share, seed=next(seeds), by_title=by_title)
         with closing(Client(server.url, map(_body, mixed), CONNECTIONS).start()) as client:
             time.sleep(SETTLE_S)
@@ -100,8 +101,10 @@ def _times_as_fast(
             seconds = time.monotonic() - began
         return answered / seconds
 
-    sides = {name: partial(_rate_of, server) for name, server in servers.items()}
-    rates = turns(sides, rounds)
+    def side(name: str) -> Callable[[int], float]:
+        return lambda _: rate_of(servers[name])
+
+    rates = turns({name: side(name) for name in servers}, rounds)
     return Ratio.of(rates["keeping"], rates["plain"])
 
 

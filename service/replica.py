@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from importlib.metadata import version
 
 import torch
 
@@ -26,6 +25,7 @@ from headroom.service.engine.threads import Engine
 from headroom.service.errors import Draining
 from headroom.service.experiments.admin import ExperimentAdmin
 from headroom.service.experiments.database import reason_of
+from headroom.service.experiments.definition import ScoreKinds
 from headroom.service.experiments.flags import Flag, evaluate
 from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.store import Store
@@ -55,6 +55,7 @@ from headroom.service.scoring.tokens import Encoder
 from headroom.service.scoring.treatment import Treatment
 from headroom.service.scoring.unscored import Progress, unscored
 from headroom.service.scoring.warming import Warming
+from headroom.version import version
 
 logger = logging.getLogger("headroom.replica")
 
@@ -119,7 +120,7 @@ class Replica:
         metrics.set_gauge(
             "build_info",
             1,
-            version("headroom"),
+            version(),
             torch.__version__,
             catalog.base.name,
             describe(network.device),
@@ -136,17 +137,21 @@ class Replica:
         *,
         threads: int,
         may_start: bool = True,
+        nodes: Callable[[], int] = lambda: 1,
     ) -> Replica:
         """Load the models that settings and config name, warm them up, and begin to take requests.
 
         It takes seconds, on a thread. threads: as `Engine` takes them. may_start: as `apply` takes it.
+        nodes: returns the number of nodes that serve together.
         Raises ModelError or InvalidConfig.
         """
+        store = await asyncio.to_thread(Store, settings.database_url)
+        live = LiveExperiments(store, metrics, nodes=nodes)
+        await asyncio.to_thread(_check_experiments, live, config)
         on_failure = partial(metrics.count, "device_failures_total")
         engine, catalog = await asyncio.to_thread(load, settings, config, threads, on_failure)
-        store = await asyncio.to_thread(Store, settings.database_url)
-        live = LiveExperiments(store, metrics)
         await asyncio.to_thread(_apply_experiments, live, catalog, may_start)
+        await asyncio.to_thread(version)  # which runs git once
         disk = await asyncio.to_thread(open_store, settings, metrics)
         if disk is not None:
             await asyncio.to_thread(disk.register, engine.classifiers.values())
@@ -156,10 +161,7 @@ class Replica:
         """Raise InvalidConfig if `apply` would refuse this config; change nothing."""
         config.check_limits(self._settings.queue_tokens(self.engine.device_type))
         catalog = self._build(config)
-        try:
-            self.live.check(config.assigner, catalog.score_kinds)
-        except ValueError as error:
-            raise InvalidConfig(str(error)) from None
+        _check_experiments(self.live, config, catalog.score_kinds)
 
     def apply(self, config: LiveConfig, *, may_start: bool = True) -> None:
         """Put another live config in force; requests under way finish under the old one.
@@ -233,8 +235,13 @@ class Replica:
         return self._catalog.config.on_failure
 
     def ready(self) -> str | None:
-        """Return None if requests are welcome, else the reason why not."""
-        return "draining" if self._draining else self.failure
+        """Return None if requests are welcome, else the reason why not.
+
+        A database of another release is one, so that a rolling update stops; requests are still answered.
+        """
+        if self._draining:
+            return "draining"
+        return self.failure or self.live.ledger.store.incompatible
 
     @property
     def failure(self) -> str | None:
@@ -350,6 +357,13 @@ async def _restart_forever(work: Callable[[], Coroutine[object, object, None]]) 
                 next_log = time.monotonic() + ERROR_SECONDS
                 logger.exception("a background task failed; it is restarted in %g s", RESTART_SECONDS)
         await asyncio.sleep(RESTART_SECONDS)
+
+
+def _check_experiments(live: LiveExperiments, config: LiveConfig, variants: ScoreKinds | None = None) -> None:
+    try:
+        live.check(config.assigner, variants)
+    except ValueError as error:
+        raise InvalidConfig(str(error)) from None
 
 
 def _apply_experiments(live: LiveExperiments, catalog: Catalog, may_start: bool) -> None:

@@ -18,6 +18,7 @@ from headroom.models.commands import (
     train,
 )
 from headroom.service.cli import choice, experiment, score, serve, store
+from headroom.version import version
 
 
 class Program(TyperGroup):
@@ -45,9 +46,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        print(f"headroom {version('headroom')}")
+        print(f"headroom {version()}")
         raise typer.Exit
 
 

@@ -140,6 +140,7 @@ class ExperimentAdmin:
 
     def __init__(self, live: LiveExperiments, kept_days: float = 30.0) -> None:
         self._kept_days = kept_days
+        self._live = live
         self._ledger = live.ledger
         self._windows = live.windows
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="experiment-admin")
@@ -240,11 +241,16 @@ class ExperimentAdmin:
     async def start(self, config: ExperimentConfig, *, actor: str) -> ExperimentDetail:
         """Start an experiment that the config does not declare, and return its state.
 
-        Raises InvalidRequest for an unknown variant, and Conflict if its name or slots are taken.
+        Raises InvalidRequest for an unknown variant, and Conflict if its name or slots are taken, or the
+        database is a SQLite file of one of several nodes.
         """
         ledger = self._ledger
         declared = ledger.declared
         check_variants(config, ledger.variants or {})
+        try:
+            await _in_thread(self._threads, self._live.check_reach)
+        except ValueError as error:
+            raise Conflict(str(error)) from None
 
         def action(log: Log, started: Sequence[ExperimentConfig]) -> Action:
             standings = self._standings(merged(declared, started), log)

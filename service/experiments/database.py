@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, inspect, make_url, select
+from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
 
 from headroom.models.errors import how_to_install
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments.tables import EXTENDED_VERSION, VERSION, metadata, schema_version
+from headroom.service.experiments import migration
 
 CONNECT_S = 3
 LOCK_S = 3
@@ -119,31 +119,24 @@ def transaction(engine: Engine, *, write: bool, seconds: int) -> Iterator[Connec
         raise DatabaseUnavailable from error
 
 
-def prepare(engine: Engine) -> None:
-    """Make the tables that are missing, once, even if many replicas start at the same time.
+def prepare(engine: Engine) -> str | None:
+    """Make or extend the tables, once, even if many replicas start at the same time.
 
-    Raises DatabaseUnavailable, also if another release of headroom made the database.
+    Return why this release cannot use the database, as a clause, or None. Raises DatabaseUnavailable.
     """
     with transaction(engine, write=True, seconds=PREPARATION_S) as connection:
         if is_postgresql(connection):  # SQLite: writing transactions exclude each other
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PREPARATION_S}s'")
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_PREPARATION_LOCK})")
-        existing = metadata.tables.keys() & set(inspect(connection).get_table_names())
-        if not existing:
-            metadata.create_all(connection)
-            connection.execute(schema_version.insert().values(version=VERSION))
-            return
-        version = None
-        if schema_version.name in existing:
-            version = connection.scalar(select(schema_version.c.version))
-        if version == EXTENDED_VERSION:
-            metadata.create_all(connection)  # those that are missing
-            connection.execute(schema_version.update().values(version=VERSION))
-        elif version != VERSION:
-            raise DatabaseUnavailable(
-                message="The experiments' database was made by another release of headroom, whose tables "
-                "this one does not know. Use that release, or set HEADROOM_DATABASE_URL to a new database."
-            )
+            # A table's lock is not worth a wait: other statements would queue up behind this one.
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_S}s'")
+        if migration.is_empty(connection):
+            migration.make(connection)
+            return None
+        problem = migration.problem(connection)
+        if problem is None:
+            migration.extend(connection)
+        return problem
 
 
 def _sqlite(url: URL) -> Engine:

@@ -242,6 +242,7 @@ class Ledger:
             self._database_failed = True
 
     def _exchange(self, declared: Sequence[ExperimentConfig]) -> None:
+        self.store.check()
         self.impression_key = self.store.impression_key()
         # First the experiments, then their log: whoever could take another's slots finds its end in the log.
         self._read_held()

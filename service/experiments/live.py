@@ -81,6 +81,7 @@ class LiveExperiments:
     ledger: the state of the experiments; its `follow` runs in the background. guard: watches the guardrails;
         its `run` runs in the background. writer: stores exposures.
     store: the database; a SQLite file is made with the first experiment.
+    nodes: returns the number of nodes that serve together, each with files of its own.
     clock: returns Unix seconds. monotonic: returns seconds that never go back.
     """
 
@@ -89,10 +90,12 @@ class LiveExperiments:
         store: Store,
         metrics: Metrics,
         *,
+        nodes: Callable[[], int] = lambda: 1,
         clock: Clock = time.time,
         monotonic: Clock = time.monotonic,
     ) -> None:
         self.metrics = metrics
+        self._nodes = nodes
         store.on_failure = self._database_failed
         store.on_lost_clicks = lambda clicks: metrics.count("clicks_lost_total", by=clicks)
         self.ledger = Ledger(store, metrics, clock=clock, monotonic=monotonic)
@@ -107,8 +110,11 @@ class LiveExperiments:
     def check(self, assigner: Assigner, variants: ScoreKinds | None = None) -> None:
         """Raise ValueError if a config would move the units of an experiment that has begun.
 
-        Also if it stands in the way of one that was started without a file. variants: as `apply` takes them.
+        Also if it stands in the way of one that was started without a file, or as `check_reach` does.
+        variants: as `apply` takes them.
         """
+        if assigner.experiments:
+            self.check_reach()
         self.ledger.check(assigner.experiments, variants)
         current = {config.name: config for config in self.ledger.declared}
         for experiment_index, config in enumerate(assigner.experiments):
@@ -129,12 +135,27 @@ class LiveExperiments:
         variants: ScoreKinds | None = None,
         may_start: bool = True,
     ) -> None:
-        """Put a config in force, as `Ledger.apply` says. Blocks."""
+        """Put a config in force, as `Ledger.apply` says. Blocks. Raises also as `check_reach` does."""
+        if assigner.experiments:
+            self.check_reach()
         self.ledger.apply(assigner.experiments, config_version, variants=variants, may_start=may_start)
+        if self.ledger.state.started and not self._writes:  # at the start, experiments without a file
+            self.check_reach()
         with self._starting:
             if not self._writes:
                 self.writer.start()
                 self._writes = True
+
+    def check_reach(self) -> None:
+        """Raise ValueError if several nodes serve, and each would keep experiments of its own."""
+        if not self.ledger.store.is_file:
+            return
+        nodes = self._nodes()
+        if nodes > 1:
+            raise ValueError(
+                f"experiments: {nodes} nodes serve together, and each would keep results of its own in a "
+                "SQLite file; set HEADROOM_DATABASE_URL to a PostgreSQL"
+            )
 
     def assigner(self, declared: Assigner) -> Assigner:
         """Return the assigner of a config's experiments and of those that were started without a file.

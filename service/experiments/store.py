@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, insert, or_, select, update
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments import clicks, database, tables
+from headroom.service.experiments import clicks, database, migration, tables
 from headroom.service.experiments.credit import tally
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.events import (
@@ -105,6 +105,8 @@ class Store:
         self._is_prepared = False
         self._preparing = threading.Lock()
         self._impression_key: str | None = None
+        self.incompatible: str | None = None
+        """Why this release cannot use the database, as a clause; None if it can, or has not asked it yet."""
         self.on_failure: Callable[[str], None] = lambda _: None
         """Called with the reason each time the database fails. If it raises, that is logged."""
         self.on_lost_clicks: Callable[[int], None] = lambda _: None
@@ -114,11 +116,27 @@ class Store:
         return f"Store({self.url})"  # a URL hides its password
 
     def prepare(self) -> None:
-        """Make the tables if there are none. Several replicas may do so at once."""
+        """Make or extend the tables. Several replicas may do so at once."""
         with self._preparing:
             if not self._is_prepared:
-                database.prepare(self._engine)
-                self._is_prepared = True
+                self._settle(database.prepare(self._engine))
+
+    def check(self) -> None:
+        """Raise DatabaseUnavailable if this release cannot use the tables any more, as after an upgrade."""
+        with self.read() as db:
+            self._settle(migration.problem(db))
+
+    def _settle(self, problem: str | None) -> None:
+        """Raise DatabaseUnavailable if there is a problem, and have every further call look for it again."""
+        self.incompatible = problem
+        self._is_prepared = problem is None
+        if problem is not None:
+            raise DatabaseUnavailable(message=f"{problem[0].upper()}{problem[1:]}.")
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the database is a SQLite file, which replicas on other nodes do not see."""
+        return self.url.drivername == "sqlite+pysqlite"
 
     @property
     def is_made(self) -> bool:

@@ -1,6 +1,8 @@
 """The tables of the experiments' database, and how rows are added to them.
 
-A change of the tables needs another VERSION: a service takes only a database of its own version.
+`migration` brings a database to what is declared here. So a new table, or a new column with `nullable=True`,
+needs only its declaration, and a code that takes NULL for "written by an older release". Nothing else may
+change within a minor release (see `migration`).
 
 Times are seconds since the epoch in double precision, so that the arithmetic of analysis windows is the same
 in SQLite and PostgreSQL.
@@ -25,9 +27,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 T = TypeVar("T")
 
-VERSION = 5
-EXTENDED_VERSION = 4
-"""The version whose tables are unchanged in this one, which has more."""
+VERSION = 4
+"""Stands in the database, and changes only with what an older release could not use. A release older than the
+database refuses a version that it does not know."""
+
+BUILD_VERSION = 5
+"""Builds between 0.2 and 0.3 wrote this one; the tables are those of VERSION."""
 
 metadata = MetaData()
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import unquote
@@ -14,6 +14,7 @@ from headroom.models.rows import Format, known_format
 from headroom.service.files.options import ScoreOptions
 from headroom.service.files.reading import WINDOW_BYTES, WINDOW_ROWS, Window, windows
 from headroom.service.files.storage import Stat, Storage
+from headroom.version import version
 
 REJECTS = ".rejects.jsonl"
 """Ends the name of the file of rows that were set aside."""
@@ -59,7 +60,7 @@ class Job:
             "--overflow": options.overflow,
             "--judgments": options.judged_ids,
             "device or number format": [options.device, options.dtype],
-            "version of headroom": [version("headroom"), version("pyarrow"), self.window_rows, WINDOW_BYTES],
+            "version of headroom": [version(), metadata.version("pyarrow"), self.window_rows, WINDOW_BYTES],
         }
 
 

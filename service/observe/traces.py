@@ -13,7 +13,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -40,6 +39,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, format_trace_id
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from headroom.service.observe.access_log import MAX_PATH_BYTES, Record
+from headroom.version import version
 
 PROTOCOL = "http/protobuf"
 UNSENT = "traces: spans cannot be sent to the collector; the replicas' logs say why"
@@ -59,13 +59,13 @@ class Traces:
 
     def __init__(self, instance: str, notify_operator: Callable[[str], None]) -> None:
         _check_environment()
-        named = Resource({SERVICE_NAME: "headroom", SERVICE_VERSION: version("headroom")})
+        named = Resource({SERVICE_NAME: "headroom", SERVICE_VERSION: version()})
         named = named.merge(OTELResourceDetector().detect())  # the operator's names win
         resource = Resource.create({**named.attributes, SERVICE_INSTANCE_ID: instance})
         # Ours alone, not the process's global one: Ray has spans and metrics of its own.
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(_Exporter(notify_operator)))
-        self._tracer = self._provider.get_tracer("headroom", version("headroom"))
+        self._tracer = self._provider.get_tracer("headroom", version())
         self._open = 0
         self._is_idle = threading.Event()
         self._is_idle.set()

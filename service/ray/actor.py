@@ -185,7 +185,12 @@ class Relevance:
         self._metrics.notify_operator = partial(notify_operator, once=True)
         try:
             replica = await start(
-                self._settings, config, self._metrics, threads=_threads(), may_start=may_start
+                self._settings,
+                config,
+                self._metrics,
+                threads=_threads(),
+                may_start=may_start,
+                nodes=_serving_nodes,
             )
         except InvalidConfig as error:
             notify_operator(f"a replica cannot start: {error}", once=True)
@@ -231,6 +236,11 @@ def _notify_operator(line: str) -> None:
         notify_operator(line, once=True)
     else:
         logger.warning("%s", line)
+
+
+def _serving_nodes() -> int:
+    """Return the number of nodes that replicas may run on. Blocks."""
+    return sum(node["Alive"] and node["Resources"].get("CPU", 0) > 0 for node in ray.nodes())
 
 
 def _threads() -> int:

@@ -51,6 +51,10 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     """Import torch only when it is needed: masks, scores and errors work without it."""
+    if name == "__version__":
+        from headroom.version import version
+
+        return version()
     if name == "study":
         return import_module("headroom.models.api.studies")
     if name not in _LAZY:

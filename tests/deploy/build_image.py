@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from headroom.version import version
 from tests import referees
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +64,7 @@ def build(engine: Engine, arguments: list[str]) -> None:
     """Build IMAGE; `arguments` are more arguments of `docker build`. Raises SystemExit if it fails."""
     with TemporaryDirectory() as folder:
         options = _podman_options(Path(folder)) if engine is PODMAN else []
+        options += ["--build-arg", f"VERSION={version()}"]
         command = [*engine.command, "build", "--file", str(DOCKERFILE), "--tag", IMAGE, *options, *arguments]
         if subprocess.run([*command, str(ROOT)], check=False).returncode:
             raise SystemExit(f"{IMAGE} was not built")

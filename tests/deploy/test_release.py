@@ -13,9 +13,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
 from deploy import release
 from headroom.loadtest.server import free_port
+from headroom.version import version
 
 Run = Callable[..., str]
 
@@ -63,6 +65,13 @@ for level in LEVELS:
     files = run("python", "-c", script).split()
     assert len(files) >= 8
     assert all(Path(file).is_relative_to(headroom.parents[1]) for file in files)
+
+
+def test_the_wheel_has_the_version_of_its_commit(run: Run, headroom: Path) -> None:
+    packages = next(headroom.parents[1].glob("lib/python*/site-packages"))
+    metadata = next(packages.glob("headroom-*.dist-info/METADATA")).read_text()
+    assert f"\nVersion: {version()}\n" in metadata
+    assert run("headroom", "--version") == f"headroom {version()}\n"
 
 
 def test_the_wheel_leaves_another_wheels_models_package_alone(run: Run, headroom: Path) -> None:
@@ -115,18 +124,13 @@ def test_the_service_runs_in_an_empty_directory(run: Run, headroom: Path, tmp_pa
 
 
 def test_helm_packs_the_chart_with_the_files_that_it_links_to(tmp_path: Path) -> None:
-    package = release.make_chart(tmp_path)
-    assert package.name == f"headroom-{release.version()}.tgz"
+    package = release.make_chart(tmp_path, "0.3.0.dev7+g1a2b3c4d")
+    assert package.name == "headroom-0.3.0-dev.7+g1a2b3c4d.tgz", "Semantic Versioning"
     with tarfile.open(package) as archive:
+        chart = archive.extractfile("headroom/Chart.yaml")
+        assert chart is not None
+        assert yaml.safe_load(chart)["appVersion"] == "0.3.0.dev7+g1a2b3c4d"
         for name, source in (("rules.yml", "prometheus/rules.yml"), ("serve.yaml", "serve.yaml")):
             packed = archive.extractfile(f"headroom/files/{name}")
             assert packed is not None
             assert packed.read() == (release.ROOT / "deploy" / source).read_bytes()
-
-
-def test_the_notes_are_the_versions_section_of_the_changelog() -> None:
-    text = release.notes(release.version())
-    assert text.startswith(f"## {release.version()}")
-    assert "\n## " not in text
-    with pytest.raises(SystemExit, match=r"CHANGELOG\.md has no section 9\.9\.9"):
-        release.notes("9.9.9")

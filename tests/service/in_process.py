@@ -75,6 +75,7 @@ async def serve(
     *,
     threads: int = 1,
     traces: Traces | None = None,
+    nodes: int = 1,
     **settings: Any,
 ) -> AsyncIterator[Service]:
     # A wait that no machine reaches: only tests of the limits are to meet them.
@@ -82,7 +83,7 @@ async def serve(
     options = Settings(model=str(model), device="cpu", **settings)
     metrics = Metrics()
     live = LiveConfig.model_validate(config or CONFIG)
-    replica = await Replica.start(options, live, metrics, threads=threads)
+    replica = await Replica.start(options, live, metrics, threads=threads, nodes=lambda: nodes)
     app = create_app(options, metrics, traces)
     app.state.backend = replica
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -33,6 +32,7 @@ from headroom.service.schemas.listings import VariantInfo
 from headroom.service.schemas.requests import WHOLE_NUMBER, DocumentsRequest, example, too_many
 from headroom.service.schemas.responses import ScoreResult
 from headroom.service.sentences import shortened
+from headroom.version import version
 
 if TYPE_CHECKING:
     from headroom.service.replica import Replica
@@ -228,7 +228,7 @@ async def model_ready(request: Request, model: ModelName) -> Response:
 async def server() -> Response:
     """This server and the extensions of the protocol that it knows."""
     extensions = ["binary_tensor_data", "parameters"]
-    return json_response({"name": "headroom", "version": version("headroom"), "extensions": extensions})
+    return json_response({"name": "headroom", "version": version(), "extensions": extensions})
 
 
 async def health(request: Request) -> Response:

@@ -5,7 +5,6 @@ https://github.com/huggingface/text-embeddings-inference/blob/v1.9.3/router/src/
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from fastapi import FastAPI, Request, Response
@@ -27,6 +26,7 @@ from headroom.service.descriptions import doc, documented
 from headroom.service.errors import EmptyRequest
 from headroom.service.schemas.requests import ScoreRequest, accepted, example
 from headroom.service.schemas.responses import Number, ScoreResponse
+from headroom.version import version
 
 TAG = "text-embeddings-inference"
 
@@ -241,7 +241,7 @@ async def info(request: Request) -> Response:
             "max_client_batch_size": settings.max_pairs,
             "auto_truncate": True,
             "tokenization_workers": 1,
-            "version": version("headroom"),
+            "version": version(),
             "sha": None,
             "docker_label": None,
         }

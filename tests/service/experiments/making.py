@@ -1,5 +1,7 @@
 """Makes what the tests of experiments start from: configs, logs, metrics, moments."""
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -77,3 +79,21 @@ def assert_alike(found: Moments, expected: Moments) -> None:
     assert found.units == expected.units
     assert found.mean == pytest.approx(expected.mean, rel=1e-12)
     assert found.scatter == pytest.approx(expected.scatter, rel=1e-9)
+
+
+def at_once(*work: Callable[[], object]) -> None:
+    """Run all at the same time and fail if one does."""
+    failures: list[BaseException] = []
+
+    def guarded(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(call,)) for call in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures

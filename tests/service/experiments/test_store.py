@@ -1,22 +1,20 @@
 """The experiments' database, on SQLite and on a real PostgreSQL."""
 
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, inspect, select, text
+from sqlalchemy import event, inspect, select
 
-from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.events import Action, Exposure, Outcome, OutcomeReceipt
 from headroom.service.experiments.measure import measure
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import exposures, metadata
-from tests.service.experiments.making import ALWAYS, experiment, exposure
+from tests.service.experiments.making import ALWAYS, at_once, experiment, exposure
 
 OPEN = [experiment()]  # without metrics it takes any
 SPENT = [experiment(metrics=[{"name": "clicks", "covariate": "spent"}])]
@@ -35,24 +33,6 @@ def counts(receipt: OutcomeReceipt) -> tuple[int, int, int]:
 def times(store: Store) -> dict[str, float]:
     with store.read() as db:
         return {row.unit: row.time for row in db.execute(select(exposures))}
-
-
-def at_once(*work: Callable[[], object]) -> None:
-    """Runs all at the same time and fails if one does."""
-    failures: list[BaseException] = []
-
-    def guarded(call: Callable[[], object]) -> None:
-        try:
-            call()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(call,)) for call in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
 
 
 @pytest.fixture
@@ -122,31 +102,6 @@ def test_replicas_that_start_at_once_make_the_schema_once(stores: list[Store]) -
     at_once(*(store.prepare for store in stores))
     with stores[0].read() as db:
         assert set(inspect(db).get_table_names()) == metadata.tables.keys()
-
-
-@pytest.mark.parametrize("change", ["UPDATE schema_version SET version = 0", "DROP TABLE schema_version"])
-def test_a_database_of_another_release_is_left_alone(store: Store, url: str, change: str) -> None:
-    store.add_exposures([exposure("a")])
-    with store._write() as db:
-        db.execute(text(change))
-    refused = pytest.raises(DatabaseUnavailable, match=r"another release .* HEADROOM_DATABASE_URL to a new")
-    with closing(Store(url)) as other, refused:
-        other.add_exposures([exposure("b")])
-
-
-def test_the_database_of_the_last_release_gets_the_tables_that_it_lacks(store: Store, url: str) -> None:
-    store.add_exposures([exposure("a")])
-    new = {"impressions", "clicks", "early_clicks", "secrets"}
-    with store._write() as db:
-        for table in new:
-            db.execute(text(f"DROP TABLE {table}"))
-        db.execute(text("UPDATE schema_version SET version = 4"))
-    with closing(Store(url)) as extended:
-        extended.prepare()
-        with extended.read() as db:
-            assert set(inspect(db).get_table_names()) == metadata.tables.keys()
-            assert db.scalar(text("SELECT version FROM schema_version")) == 5
-        assert extended.unit_counts(["prune20"]) == {"prune20": {"control": 1}}
 
 
 def test_unknown_outcomes_are_named_with_their_reason(store: Store) -> None:

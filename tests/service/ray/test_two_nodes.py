@@ -34,6 +34,12 @@ def found(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     return result
 
 
+def test_an_experiment_in_a_sqlite_file_is_refused_at_the_start(found: dict[str, Any]) -> None:
+    """Each node would keep results of its own, and say nothing."""
+    assert "2 nodes serve together" in found["refused"]
+    assert "set HEADROOM_DATABASE_URL to a PostgreSQL" in found["refused"]
+
+
 def test_tokens_start_a_second_replica_and_requests_spread_over_the_nodes(found: dict[str, Any]) -> None:
     """The script waits until both nodes have answered, and for one replica again; the counts add up."""
     (answers,) = found["scaled_up"]

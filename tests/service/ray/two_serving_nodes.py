@@ -1,5 +1,7 @@
 """Serves on a local cluster of two nodes while it scales, is updated, and loses a node. Prints JSON.
 
+First it tries an experiment in a SQLite file, which must be refused.
+
 python -m tests.service.ray.two_serving_nodes DIRECTORY MODEL OTHER_MODEL
 
 It is `serve deploy` without the REST server in between. Each node has a front and a metrics directory of its
@@ -33,6 +35,15 @@ PATIENCE_S = 400.0
 """For what must happen sooner or later; on a machine that runs other tests too, a start takes a minute."""
 
 TOKENS_PER_REPLICA = 400
+WITH_EXPERIMENT = LIVE | {
+    "experiments": [
+        {
+            "name": "lower",
+            "salt": "2026-11",
+            "arms": [{"name": "control", "variant": "full"}, {"name": "lower", "variant": "masked"}],
+        }
+    ]
+}
 GONE_FOR_S = 3.0
 """How long after the node's death the load goes on."""
 
@@ -199,6 +210,16 @@ class Serving:
         )
         self.deploy(first)
 
+    def refusal(self) -> str:
+        """Wait until Serve has given up on what was deployed, and return what it says."""
+        from ray import serve
+
+        def application() -> Any:
+            return serve.status().applications.get("headroom")
+
+        wait("refused", lambda: getattr(application(), "status", None) == "DEPLOY_FAILED")
+        return "\n".join(found.message for found in application().deployments.values())
+
     def deploy(self, document: dict[str, Any]) -> None:
         self._client.deploy_apps(self._schema.model_validate(document))
 
@@ -266,9 +287,12 @@ def killed(serving: Serving, node: Any) -> dict[str, Any]:
 def main(directory: Path, model: Path, other: Path) -> None:
     head, worker = free_port(), free_port()
     with two_nodes(directory, (head, worker)) as cluster:
-        serving = Serving(directory, head, worker, config(model, port=head))
+        serving = Serving(directory, head, worker, config(model, port=head, live=WITH_EXPERIMENT))
+        refusal = serving.refusal()
+        serving.deploy(config(model, port=head))
         wait("ready", lambda: serving.replicas() == 1 and ready(head))
         found = scaled(serving)
+        found["refused"] = refusal
         live = {**LIVE, "masks": {"lower": "2.*", "more": "0.0"}}
         found["edited"] = updated(serving, config(model, port=head, live=live))
         # Each node has room for one new replica beside an old one, so both start before the old one stops.

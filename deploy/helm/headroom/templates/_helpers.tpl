@@ -9,9 +9,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "headroom.labels" -}}
 {{ include "headroom.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | replace "+" "_" | trunc 63 | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 }}
 {{- end }}
 
 {{- /* deploy/serve.yaml with the chart's values in it. */ -}}

@@ -28,8 +28,10 @@ UNITS = [f"user-{number}" for number in range(12)]
 
 
 @asynccontextmanager
-async def replica(model: Path, url: str, live: dict[str, Any] | None = None) -> AsyncIterator[Service]:
-    async with serve(model, live or LIVE, database_url=url, api_keys=KEYS) as service:
+async def replica(
+    model: Path, url: str, live: dict[str, Any] | None = None, nodes: int = 1
+) -> AsyncIterator[Service]:
+    async with serve(model, live or LIVE, nodes=nodes, database_url=url, api_keys=KEYS) as service:
         service.http.headers.update(USER)
         yield service
 
@@ -212,6 +214,27 @@ async def test_without_an_experiment_no_database_is_made(tiny_checkpoint: Path, 
         await asyncio.to_thread(service.replica.live.ledger.refresh)
         assert (await service.http.get("/v1/experiments")).json()["experiments"] == []
     assert not file.parent.exists()
+
+
+async def test_of_several_nodes_none_starts_an_experiment_in_a_file_of_its_own(
+    tiny_checkpoint: Path, url: str
+) -> None:
+    """With PostgreSQL all of them start it."""
+    is_file = url.startswith("sqlite")
+    edited = LiveConfig.model_validate(config())
+    async with replica(tiny_checkpoint, url, nodes=2) as service:
+        answer = await start(service, 409 if is_file else 201, slots=[0, 10])
+        if is_file:
+            assert "2 nodes serve together" in answer["message"]
+            with pytest.raises(InvalidConfig, match="2 nodes serve together"):
+                await asyncio.to_thread(service.replica.check, edited)
+            assert not Path(url.removeprefix("sqlite:///")).exists()
+    if is_file:
+        async with replica(tiny_checkpoint, url) as alone:
+            await start(alone)
+        with pytest.raises(InvalidConfig, match=r"2 nodes .* HEADROOM_DATABASE_URL"):
+            async with replica(tiny_checkpoint, url, nodes=2):
+                pass
 
 
 async def test_names_slots_and_salts_that_are_taken_are_a_conflict(

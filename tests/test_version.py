@@ -1,0 +1,128 @@
+"""The version of a checkout, from git, or from what is there without it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from headroom.version import ROOT
+
+Git = Callable[..., str]
+IDENTITY = {
+    f"GIT_{role}_{part}": "test@example.org" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")
+}
+
+
+def git_in(directory: Path) -> Git:
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], cwd=directory, capture_output=True, text=True, env=os.environ | IDENTITY
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return git
+
+
+def version_of(checkout: Path) -> str:
+    script = checkout / "src" / "headroom" / "version.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd="/")
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A directory with our code, without git."""
+    directory = tmp_path / "checkout"
+    (directory / "src" / "headroom").mkdir(parents=True)
+    shutil.copy(ROOT / "src" / "headroom" / "version.py", directory / "src" / "headroom")
+    (directory / "CHANGELOG.md").write_text("# Changelog\n\n## Unreleased\n\n## 0.2.0 (2026-11-26)\n")
+    return directory
+
+
+@pytest.fixture
+def git(checkout: Path) -> Git:
+    git = git_in(checkout)
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "first")
+    return git
+
+
+def commit(git: Git, times: int) -> str:
+    """Make commits and return the last one's short name."""
+    for _ in range(times):
+        git("commit", "--quiet", "--allow-empty", "--message", "more")
+    return git("rev-parse", "--short=8", "HEAD")
+
+
+def test_a_tag_is_a_version_and_commits_after_it_lead_to_the_next_one(checkout: Path, git: Git) -> None:
+    git("tag", "--annotate", "v0.3.0", "--message", "x")
+    released = version_of(checkout)
+    name = commit(git, 7)
+    later = version_of(checkout)
+    script = checkout / "src" / "headroom" / "version.py"
+    script.write_text(script.read_text() + "# changed\n")
+    changed = version_of(checkout)
+    assert (released, later) == ("0.3.0", f"0.4.0.dev7+g{name}")
+    assert changed == f"{later}.dirty"
+    assert Version("0.3.0") < Version(later) < Version(changed) < Version("0.4.0.dev8") < Version("0.4.0")
+
+
+def test_without_tags_the_changelog_names_the_last_release(checkout: Path, git: Git, tmp_path: Path) -> None:
+    """As in a fresh clone by CI, or of depth 1."""
+    name = commit(git, 2)
+    assert version_of(checkout) == f"0.3.0.dev3+g{name}"
+    git("tag", "v0.2.0")
+    git_in(tmp_path)("clone", "--quiet", "--depth", "1", "--no-tags", f"file://{checkout}", "shallow")
+    assert version_of(tmp_path / "shallow") == f"0.3.0.dev1+g{name}"
+
+
+def test_a_worktree_has_a_version_of_its_own(checkout: Path, git: Git, tmp_path: Path) -> None:
+    git("tag", "v0.3.0")
+    git("worktree", "add", "--quiet", "-b", "side", str(tmp_path / "side"))
+    name = commit(git_in(tmp_path / "side"), 1)
+    assert version_of(checkout) == "0.3.0"
+    assert version_of(tmp_path / "side") == f"0.4.0.dev1+g{name}"
+
+
+def test_without_git_the_version_is_the_one_that_was_written_or_that_comes_next(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert version_of(checkout) == "0.3.0.dev0"
+    (checkout / "CHANGELOG.md").unlink()
+    assert version_of(checkout) == "0.1.0.dev0"
+    (checkout / "src" / "headroom" / "version.txt").write_text("0.3.0.dev7+g1a2b3c4d\n")
+    monkeypatch.setenv("PATH", "")
+    assert version_of(checkout) == "0.3.0.dev7+g1a2b3c4d"
+
+
+def test_code_that_is_copied_into_somebody_elses_repository_is_none_of_theirs(checkout: Path) -> None:
+    theirs = git_in(checkout.parent)
+    theirs("init", "--quiet")
+    theirs("add", ".")
+    theirs("commit", "--quiet", "--message", "theirs")
+    theirs("tag", "v9.0.0")
+    assert version_of(checkout) == "0.3.0.dev0"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files to another user")
+def test_the_service_may_be_another_user_than_the_owner(checkout: Path, git: Git) -> None:
+    """Git refuses such a checkout: "detected dubious ownership"."""
+    git("tag", "v0.3.0")
+    for path in (checkout, *checkout.rglob("*")):
+        os.chown(path, 65534, 65534)
+    assert version_of(checkout) == "0.3.0"
+
+
+def test_the_program_says_the_version_of_this_checkout() -> None:
+    program = Path(sys.executable).with_name("headroom")
+    printed = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    assert printed == f"headroom {version_of(ROOT)}\n"
+    Version(printed.split()[1])
