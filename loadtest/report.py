@@ -61,6 +61,8 @@ def build(
             "sent": recorder.sent,
             "answered": sum(window.answered for window in recorder.windows),
             "ok": recorder.ok,
+            "unreranked": recorder.unreranked,
+            "partly_reranked": recorder.partly_reranked,
             "errors": dict(sorted(recorder.errors.items())),
         },
         "objective": None if objective is None else _judged(objective, recorder, latency),
@@ -136,6 +138,8 @@ def _by(recorder: Recorder, dimension: int) -> dict[str, Any]:
             "errors": group.errors,
             "titles": group.titles,
             "degraded": group.degraded,
+            "unreranked": group.unreranked,
+            "partly_reranked": group.partly_reranked,
             "latency_ms": group.latency.summary_ms(),
         }
         for name, group in sorted(joined.items())
@@ -151,6 +155,7 @@ def _window(window: Tally, at: float, width: float) -> dict[str, Any]:
         "achieved": window.answered / width,
         "ok": window.ok,
         "errors": window.errors,
+        "unreranked": window.unreranked + window.partly_reranked,
         **{f"p{percent}": latency.percentile_ms(percent) for percent in (50, 90, 99)},
         "max": latency.max_ms(),
         "mean": latency.mean_ms(),
