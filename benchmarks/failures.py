@@ -26,7 +26,6 @@ import numpy as np
 import uvloop
 import yaml
 
-from benchmarks import freezing_engine
 from benchmarks.load import Texts, peak_rate, plan_for, texts
 from benchmarks.peers import reading
 from benchmarks.report import Report, Row, at_most
@@ -78,8 +77,11 @@ SHAPES = {
 IN_THE_REQUESTS_ORDER = ("weaviate", "score")
 """Shapes whose answers give each title its score where it stood; the others are sorted."""
 
+FROZEN = "HEADROOM_FROZEN"
+"""Variable that names the directory of `benchmarks.freezing_engine`."""
+
 Event = Callable[[Server, Path], None]
-"""Makes something fail. Takes the server and the directory of `freezing_engine`."""
+"""Makes something fail. Takes the server and the directory of the frozen."""
 
 
 class Fault(NamedTuple):
@@ -181,7 +183,7 @@ def measure(rounds: int, model: Path = DEFAULT, answers: int = ANSWERS, rate: fl
         frozen.mkdir()
         config = Path(directory, "failures.yaml")
         config.write_text(_config(), "utf-8")
-        variables = {freezing_engine.DIRECTORY: str(frozen)}
+        variables = {FROZEN: str(frozen)}
         with mock.patch.dict(os.environ, variables), headroom(config, model, REPLICAS) as server:
             if rate is None:
                 plan = plan_for(server.url).changed(duration=6.0, traffic=[{"titles": TITLES}])

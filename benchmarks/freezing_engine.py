@@ -13,6 +13,7 @@ from unittest import mock
 
 from ray import serve
 
+from benchmarks.failures import FROZEN
 from headroom.service import replica
 from headroom.service.config.file import DEPLOYMENT
 from headroom.service.engine.threads import Engine, Lane, PairRow
@@ -24,17 +25,14 @@ if TYPE_CHECKING:
 else:  # Serve's decorator has put the class into a deployment
     _Relevance = Relevance.func_or_class
 
-DIRECTORY = "HEADROOM_FROZEN"
-"""Variable that names the directory of the files: `all`, or a replica's process id."""
-
 LOOK_S = 0.005
 
 
 class FreezingEngine(Engine):
-    """The engine of a device that can freeze."""
+    """The engine of a device that is frozen while the file `all` exists, or one named by the process's id."""
 
     def _forward(self, lane: Lane, rows: Sequence[PairRow]) -> Sequence[Any]:
-        directory = Path(os.environ[DIRECTORY])
+        directory = Path(os.environ[FROZEN])
         marks = [directory / "all", directory / str(os.getpid())]
         while any(mark.exists() for mark in marks):
             time.sleep(LOOK_S)
