@@ -9,6 +9,7 @@ recorded bytes over HTTP: the clients themselves are too slow to send so many re
 import asyncio
 import gc
 import json
+import math
 import os
 import tempfile
 import threading
@@ -34,7 +35,7 @@ from headroom.loadtest import arrivals, running
 from headroom.loadtest.alarm import clock
 from headroom.loadtest.client import Client
 from headroom.loadtest.plan import Plan, Traffic
-from headroom.loadtest.recorder import Recorder
+from headroom.loadtest.recorder import Recorder, server_timing
 from headroom.loadtest.wire import Answer
 from headroom.loadtest.workload import Kind, Request, title_counts
 from headroom.models.checkpoint.hub import DEFAULT
@@ -77,11 +78,11 @@ SHAPES = {
 IN_THE_REQUESTS_ORDER = ("weaviate", "score")
 """Shapes whose answers give each title its score where it stood; the others are sorted."""
 
-FROZEN = "HEADROOM_FROZEN"
+FROZEN = "BENCHMARK_FROZEN"
 """Variable that names the directory of `benchmarks.freezing_engine`."""
 
 Event = Callable[[Server, Path], None]
-"""Makes something fail. Takes the server and the directory of the frozen."""
+"""Makes something fail. Takes the server and the directory that FROZEN names."""
 
 
 class Fault(NamedTuple):
@@ -135,12 +136,17 @@ FAULTS = (
 
 
 class Kept(Recorder):
-    """A recorder that keeps every answer, and what became of the others."""
+    """A recorder that keeps every answer, and what became of the others.
+
+    late_ms: from a request's deadline to its answer's last byte; the time counts from when it was written.
+    late_in_replica_ms: the same, of the time that the replica measured.
+    """
 
     def __init__(self) -> None:
         super().__init__(0.0)
         self.answers: dict[str, list[Answer]] = {name: [] for name in SHAPES}
         self.late_ms: list[float] = []
+        self.late_in_replica_ms: list[float] = []
 
     def answered(self, request: Request, answer: Answer) -> None:
         """Keep a whole HTTP answer."""
@@ -148,7 +154,9 @@ class Kept(Recorder):
         name = request.kind.traffic.name
         self.answers[name].append(answer)
         deadline_ms = request.kind.traffic.deadline_ms or 0.0
-        self.late_ms.append((answer.at - request.intended) * 1000 - deadline_ms)
+        self.late_ms.append((answer.at - request.sent) * 1000 - deadline_ms)
+        total_s = dict(server_timing(answer.server_timing)).get("total", math.inf)
+        self.late_in_replica_ms.append(total_s * 1000 - deadline_ms)
 
 
 @dataclass
@@ -156,12 +164,15 @@ class Found:
     """What became of the requests under one fault.
 
     wrong: why answers were not 200 and whole, with their numbers. kinds: answers by `x-reranked`.
+    late_ms, late_in_replica_ms: as `Kept` has them. lag_ms: how late the client sent, at p99.
+    read: as `reading.read` returns it.
     """
 
     sent: int
     wrong: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     late_ms: list[float] = field(default_factory=list)
+    late_in_replica_ms: list[float] = field(default_factory=list)
     lag_ms: float = 0.0
     read: Counter[str] = field(default_factory=Counter)
 
@@ -171,12 +182,17 @@ class Found:
         self.wrong += other.wrong
         self.kinds += other.kinds
         self.late_ms += other.late_ms
+        self.late_in_replica_ms += other.late_in_replica_ms
         self.lag_ms = max(self.lag_ms, other.lag_ms)
         self.read += other.read
 
 
 def measure(rounds: int, model: Path = DEFAULT, answers: int = ANSWERS, rate: float | None = None) -> Report:
-    """Run all faults. answers: of each shape and fault. rate: requests a second; None: OVERLOAD."""
+    """Run all faults. answers: of each shape and fault. rate: requests a second; None: OVERLOAD.
+
+    Raises Unavailable if the clients are not installed.
+    """
+    reading.check_installed()
     found: dict[str, Found] = {}
     with tempfile.TemporaryDirectory() as directory:
         frozen = Path(directory, "frozen")
@@ -192,7 +208,12 @@ def measure(rounds: int, model: Path = DEFAULT, answers: int = ANSWERS, rate: fl
                 for fault in FAULTS:
                     one = under(fault, server, frozen, answers=answers, rate=rate, seed=number)
                     found.setdefault(fault.name, Found(0)).add(one)
-    return report_on(found, rate, answers * rounds)
+    about = (
+        f"{answers * rounds:,} answers of each of {len(SHAPES)} shapes under each fault, {TITLES} titles a "
+        f"request, {rate:,.0f} requests/s, {REPLICAS} replicas, a deadline of {DEADLINE_MS:g} ms. "
+        f"Load average at the end: {os.getloadavg()[0]:.1f}."
+    )
+    return report_on(found, answers * rounds, about)
 
 
 def _config() -> str:
@@ -217,7 +238,7 @@ def under(fault: Fault, server: Server, frozen: Path, *, answers: int, rate: flo
         happening = pool.submit(_happen, fault, server, frozen, start, seconds)
         runner.run(_send(plan, requests, recorder, start, seconds))
         happening.result()
-    found = Found(count, late_ms=recorder.late_ms)
+    found = Found(count, late_ms=recorder.late_ms, late_in_replica_ms=recorder.late_in_replica_ms)
     found.lag_ms = recorder.send_lag.percentile_ms(99) or 0.0
     found.wrong.update(recorder.errors)
     for name, kept in recorder.answers.items():
@@ -313,21 +334,24 @@ def _complaint(name: str, answer: Answer) -> str:
     return "" if is_whole == (answer.reranked == "false") else "says another share than it has scored"
 
 
-def report_on(found: dict[str, Found], rate: float, answers: int) -> Report:
-    """Return the report."""
-    report = Report(
-        f"{answers:,} answers of each of {len(SHAPES)} shapes under each fault, {TITLES} titles a request, "
-        f"{rate:,.0f} requests/s (three times the saturation), {REPLICAS} replicas, a deadline of "
-        f"{DEADLINE_MS:g} ms. Load average at the end: {os.getloadavg()[0]:.1f}."
-    )
+def _p99(values: Sequence[float]) -> float:
+    return float(np.percentile(values, 99)) if values else math.inf
+
+
+def report_on(found: dict[str, Found], answers: int, about: str) -> Report:
+    """Return the report. answers: of each shape and fault."""
+    report = Report(about)
     for name, one in found.items():
         right = one.sent - one.wrong.total()
         wrong = "; ".join(f"{count} {kind}" for kind, count in one.wrong.most_common(3))
         value = f"{right:,} of {one.sent:,}{f' ({wrong})' if wrong else ''}"
         report.rows.append(Row(f"{name}: 200 and whole", value, "all", ok=not one.wrong))
         kinds = ", ".join(f"{kind} {count / one.sent:.1%}" for kind, count in sorted(one.kinds.items()))
-        p99 = float(np.percentile(one.late_ms, 99)) if one.late_ms else float("inf")
-        more = f" (highest {max(one.late_ms):,.0f} ms; the client sent {one.lag_ms:.0f} ms late; {kinds})"
+        p99 = _p99(one.late_ms)
+        more = (
+            f" (in the replica {_p99(one.late_in_replica_ms):.0f} ms; the client's own lag "
+            f"{one.lag_ms:.0f} ms; {kinds})"
+        )
         report.rows.append(at_most(f"{name}: p99 after the deadline", p99, LATE_MS, ".0f", " ms", more))
         unread = one.read.total() - one.read["read"]
         complaints = "; ".join(f"{count} {kind}" for kind, count in one.read.items() if kind != "read")

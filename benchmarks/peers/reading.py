@@ -42,13 +42,17 @@ def rows_of(name: str, document: Any) -> Rows:
     return [(row["index"], row["relevance_score"]) for row in document["results"]]
 
 
+def check_installed() -> None:
+    """Raise Unavailable if the clients are not installed."""
+    if not PYTHON.exists():
+        raise Unavailable("the clients are not installed; run: make clients")
+
+
 def read(answers: Mapping[str, Sequence[Answer]], titles: int) -> Counter[str]:
     """Return how many answers the clients read, as `read`, and the others by what was wrong.
 
-    titles: of each request. Raises Unavailable if the clients are not installed.
+    titles: of each request.
     """
-    if not PYTHON.exists():
-        raise Unavailable("the clients are not installed; run: make clients")
     with ThreadPoolExecutor(2) as pool:
         return sum(pool.map(lambda name: _read(name, answers[name], titles), CLIENTS), Counter())
 

@@ -80,11 +80,11 @@ def test_what_a_client_cannot_read_is_counted(name: str) -> None:
 
 
 def test_a_report_says_what_was_missed() -> None:
-    found = Found(6, late_ms=[10.0] * 5 + [80.0], lag_ms=1.0)
+    found = Found(6, late_ms=[10.0] * 5 + [80.0], late_in_replica_ms=[5.0] * 6, lag_ms=1.0)
     found.kinds.update({"false": 5})
     found.wrong.update({"jina: http_503": 1})
     found.read.update({"read": 3, "tei: ValueError: no": 1})
-    report = report_on({"overload": found}, 100.0, 1)
+    report = report_on({"overload": found}, 1, "")
     assert len(SHAPES) == 6
     assert [(row.ok, row.value.split(" (")[0]) for row in report.rows] == [
         (False, "5 of 6"),
