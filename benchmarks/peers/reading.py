@@ -64,7 +64,7 @@ def _read(name: str, answers: Sequence[Answer], titles: int) -> Counter[str]:
             rows = rows_of(name, json.loads(body)) if answer.status == 200 else []
             file.write(json.dumps({"status": answer.status, "body": body, "rows": rows}) + "\n")
         file.flush()
-        command = [PYTHON, SCRIPT, name, file.name, str(titles)]
+        command = [str(PYTHON), str(SCRIPT), name, file.name, str(titles)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return Counter({f"{name}: {done.stderr.strip().splitlines()[-1]}": 1})

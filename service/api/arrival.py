@@ -4,7 +4,8 @@ HAProxy stamps each request once, also one that it then sends to a second replic
 its deadline does not begin anew (service/ray/haproxy.cfg.jinja). The stamp replaces whatever the caller sent
 under this name.
 
-It counts only on the machine that made it: another one's clock may be wrong by more than a deadline.
+It counts only on the machine that made it: another one's clock may be wrong by more than a deadline. A forged
+one, from a caller that reaches a replica past HAProxy, could only shorten that caller's own deadline.
 """
 
 import time
