@@ -56,15 +56,7 @@ def build(
             "achieved": recorder.ok / recorder.answering_seconds(seconds),
             "goodput": good / seconds,
         },
-        "requests": {
-            "scheduled": recorder.scheduled,
-            "sent": recorder.sent,
-            "answered": sum(window.answered for window in recorder.windows),
-            "ok": recorder.ok,
-            "unreranked": recorder.unreranked,
-            "partly_reranked": recorder.partly_reranked,
-            "errors": dict(sorted(recorder.errors.items())),
-        },
+        "requests": _requests(recorder),
         "objective": None if objective is None else _judged(objective, recorder, latency),
         "by": {dimension: _by(recorder, index) for index, dimension in enumerate(DIMENSIONS)},
         "stages_ms": {stage: histogram.summary_ms() for stage, histogram in recorder.stages.items()},
@@ -123,6 +115,19 @@ def _judged(objective: Objective, recorder: Recorder, latency: Histogram) -> dic
         "bound_ms": objective.bound_ms,
         "met": not missed,
         "missed_because": missed,
+    }
+
+
+def _requests(recorder: Recorder) -> dict[str, Any]:
+    """Return what became of the requests."""
+    return {
+        "scheduled": recorder.scheduled,
+        "sent": recorder.sent,
+        "answered": sum(window.answered for window in recorder.windows),
+        "ok": recorder.ok,
+        "unreranked": recorder.unreranked,
+        "partly_reranked": recorder.partly_reranked,
+        "errors": dict(sorted(recorder.errors.items())),
     }
 
 
