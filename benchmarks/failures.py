@@ -53,6 +53,9 @@ LATE_MS = 50.0
 """How much longer than its deadline a request may take, at p99."""
 
 REPLICAS = 2
+TIMEOUT_S = 60.0
+"""When a request is given up; much later than its deadline, so that a late answer is told from none."""
+
 READY_S = 60.0
 """How long a fault waits for the replicas that it needs."""
 
@@ -229,7 +232,10 @@ def under(fault: Fault, server: Server, frozen: Path, *, answers: int, rate: flo
     """Send the requests of all shapes while the fault happens, and judge the answers."""
     _until_ready(server)
     count = answers * len(SHAPES)
-    plan = plan_for(server.url).changed(rate=rate, duration=2 * count / rate, warmup=0, seed=seed + 1)
+    seconds = 2 * count / rate  # Poisson arrivals: surely enough for `count` requests
+    plan = plan_for(server.url).changed(
+        rate=rate, duration=seconds, warmup=0, seed=seed + 1, timeout=TIMEOUT_S
+    )
     requests = list(_requests(plan, fault, count))
     recorder = Kept()
     start = clock() + 0.5
