@@ -71,6 +71,13 @@ def run(
         Option(help="How texts repeat: the k-th most frequent in proportion to 1/k^ZIPF.  [default: 0]"),
     ] = None,
     deadline_ms: Annotated[float | None, Option(help="Deadline that each request carries.")] = None,
+    on_failure: Annotated[
+        Text,
+        Option(
+            help="What each request wants if it cannot be scored: error or original_order."
+            "  [default: the server's]"
+        ),
+    ] = None,
     api_key: Annotated[Text, Option(help="API key to send.", envvar="HEADROOM_API_KEY")] = None,
     timeout: Annotated[
         Text, Option(help="Time limit, counted from the intended send time.  [default: 10s]")
@@ -84,7 +91,9 @@ def run(
         ),
     ] = None,
     seed: Annotated[int | None, Option(help="Seed of every random draw.  [default: 1]")] = None,
-    slo: Annotated[Text, Option(help="Objective, such as p99=100ms,errors=0.1%.")] = None,
+    slo: Annotated[
+        Text, Option(help="Objective, such as p99=100ms,errors=0.1% or p99=100ms,unreranked=1%.")
+    ] = None,
     find_max: Annotated[
         bool, Option("--find-max", help="Find the highest rate that meets --slo; --duration is per probe.")
     ] = False,

@@ -54,7 +54,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """The shares of scheduled requests without a good answer."""
+    """The shares of scheduled requests without a good answer, or with one that is not reranked."""
 
     a: float
     b: float
@@ -103,7 +103,8 @@ def unanswered(a: Report, b: Report) -> Unanswered:
 
 def _unanswered_share(report: Report) -> float:
     requests = report["requests"]
-    return float(1 - requests["ok"] / max(1, requests["scheduled"]))
+    reranked = requests["ok"] - requests.get("unreranked", 0)
+    return float(1 - reranked / max(1, requests["scheduled"]))
 
 
 def _interval(a: Values, b: Values) -> tuple[float, float, float]:

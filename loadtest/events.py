@@ -58,7 +58,10 @@ class Events:
     def _follow(self, event: Event, origin: float) -> None:
         at = event.at
         while not self._over.wait(max(0.0, origin + at - clock())):
-            self.ran.append({"at": clock() - origin, "name": event.name, **self._run(event)})
+            began = clock()
+            result = self._run(event)
+            seconds = clock() - began
+            self.ran.append({"at": began - origin, "seconds": seconds, "name": event.name, **result})
             if event.every is None:
                 return
             at += event.every

@@ -39,11 +39,15 @@ or never accepts, is the server's."""
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Limits of latency percentiles (percent → milliseconds) and of the share of errors."""
+    """Limits of latency percentiles (percent → milliseconds) and of shares of the requests.
+
+    errors: of failed ones. unreranked: of those whose titles could not be scored, all or some; None: any.
+    """
 
     text: str
     limits_ms: dict[float, float]
     errors: float = DEFAULT_ERRORS
+    unreranked: float | None = None
 
     @property
     def bound_ms(self) -> float:
@@ -62,6 +66,9 @@ class Objective:
         failed = recorder.errors.total() / max(1, recorder.scheduled)
         if failed > self.errors:
             reasons.append(f"{failed:.2%} of the requests failed, over {self.errors:.2%}")
+        unreranked = (recorder.unreranked + recorder.partly_reranked) / max(1, recorder.scheduled)
+        if self.unreranked is not None and unreranked > self.unreranked:
+            reasons.append(f"{unreranked:.2%} of the answers were not reranked, over {self.unreranked:.2%}")
         return reasons
 
     def good(self, recorder: Recorder, latency: Histogram) -> int:
@@ -91,13 +98,13 @@ def objective_of(plan: Plan) -> Objective | None:
 def parse(text: str) -> Objective:
     """Return the objective of text such as `p99=100ms,errors=0.1%`. Raises PlanError."""
     limits: dict[float, float] = {}
-    errors = DEFAULT_ERRORS
+    shares: dict[str, float] = {}
     for item in filter(None, map(str.strip, text.split(","))):
         name, _, value = (part.strip() for part in item.partition("="))
         try:
-            if name == "errors":
-                errors = share(value)
-                if not 0 <= errors <= 1:
+            if name in ("errors", "unreranked"):
+                shares[name] = share(value)
+                if not 0 <= shares[name] <= 1:
                     raise ValueError
             elif re.fullmatch(r"p\d{1,2}(\.\d+)?", name):
                 if not value[-1:].isalpha():
@@ -106,10 +113,12 @@ def parse(text: str) -> Objective:
             else:
                 raise ValueError
         except ValueError:
-            raise PlanError(f"--slo: {item!r} is not of the form p99=100ms or errors=0.1%") from None
+            raise PlanError(
+                f"--slo: {item!r} is not of the form p99=100ms, errors=0.1% or unreranked=1%"
+            ) from None
     if not limits:
         raise PlanError("--slo: name at least one percentile, such as p99=100ms")
-    return Objective(text, limits, errors)
+    return Objective(text, limits, **shares)
 
 
 def invalid_because(outcome: Outcome) -> list[str]:

@@ -26,12 +26,19 @@ Key = tuple[str, str, str, str, str]
 OTHER: Key = ("other",) * 5
 
 
+COUNTS = (
+    *("scheduled", "sent", "ok", "errors", "answered", "titles", "degraded"),
+    *("unreranked", "partly_reranked"),
+)
+
+
 @dataclass(slots=True)
 class Tally:
     """Counts of some requests: those of one kind, or those of one window of the time line.
 
-    A window counts by intended send time, but `answered` and `titles` (of good answers) by the time of the
-    answer.
+    A window counts by intended send time, but `answered` and `titles` by the time of the answer. titles: of
+    good answers, in a window without those that are not reranked.
+    unreranked, partly_reranked: good answers whose titles could not be scored, all or some of them.
     """
 
     latency: Histogram = field(default_factory=Histogram)
@@ -42,11 +49,13 @@ class Tally:
     answered: int = 0
     titles: int = 0
     degraded: int = 0
+    unreranked: int = 0
+    partly_reranked: int = 0
 
     def add(self, other: Tally) -> None:
         """Add other requests."""
         self.latency.add(other.latency)
-        for name in ("scheduled", "sent", "ok", "errors", "answered", "titles", "degraded"):
+        for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
@@ -96,7 +105,10 @@ class Recorder:
             return
         latency = answer.at - request.intended
         self.ok += 1
-        at_answer.titles += max(1, request.titles)
+        is_unreranked = answer.reranked == "false"
+        is_partly_reranked = answer.reranked == "partial"
+        if not is_unreranked:
+            at_answer.titles += max(1, request.titles)
         window = self._window(request.intended)
         window.ok += 1
         window.latency.record(latency)
@@ -104,6 +116,9 @@ class Recorder:
         group.ok += 1
         group.titles += request.titles
         group.degraded += document.get("degraded") is True
+        for tally in (window, group):
+            tally.unreranked += is_unreranked
+            tally.partly_reranked += is_partly_reranked
         group.latency.record(latency)
         if answer.server_timing:
             for stage, seconds in server_timing(answer.server_timing):
@@ -167,6 +182,16 @@ class Recorder:
         self.scheduled += count
         if count:
             self.errors["not_sent"] += count
+
+    @property
+    def unreranked(self) -> int:
+        """The number of good answers in which no title could be scored."""
+        return sum(window.unreranked for window in self.windows)
+
+    @property
+    def partly_reranked(self) -> int:
+        """The number of good answers in which some titles could not be scored."""
+        return sum(window.partly_reranked for window in self.windows)
 
     def latency(self) -> Histogram:
         """Return the latencies of all answers, and the waiting times of timeouts."""

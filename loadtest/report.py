@@ -56,13 +56,7 @@ def build(
             "achieved": recorder.ok / recorder.answering_seconds(seconds),
             "goodput": good / seconds,
         },
-        "requests": {
-            "scheduled": recorder.scheduled,
-            "sent": recorder.sent,
-            "answered": sum(window.answered for window in recorder.windows),
-            "ok": recorder.ok,
-            "errors": dict(sorted(recorder.errors.items())),
-        },
+        "requests": _requests(recorder),
         "objective": None if objective is None else _judged(objective, recorder, latency),
         "by": {dimension: _by(recorder, index) for index, dimension in enumerate(DIMENSIONS)},
         "stages_ms": {stage: histogram.summary_ms() for stage, histogram in recorder.stages.items()},
@@ -124,6 +118,19 @@ def _judged(objective: Objective, recorder: Recorder, latency: Histogram) -> dic
     }
 
 
+def _requests(recorder: Recorder) -> dict[str, Any]:
+    """Return what became of the requests."""
+    return {
+        "scheduled": recorder.scheduled,
+        "sent": recorder.sent,
+        "answered": sum(window.answered for window in recorder.windows),
+        "ok": recorder.ok,
+        "unreranked": recorder.unreranked,
+        "partly_reranked": recorder.partly_reranked,
+        "errors": dict(sorted(recorder.errors.items())),
+    }
+
+
 def _by(recorder: Recorder, dimension: int) -> dict[str, Any]:
     """Return one table: the groups joined by their name in this dimension."""
     joined: dict[str, Tally] = {}
@@ -136,6 +143,8 @@ def _by(recorder: Recorder, dimension: int) -> dict[str, Any]:
             "errors": group.errors,
             "titles": group.titles,
             "degraded": group.degraded,
+            "unreranked": group.unreranked,
+            "partly_reranked": group.partly_reranked,
             "latency_ms": group.latency.summary_ms(),
         }
         for name, group in sorted(joined.items())
@@ -151,6 +160,7 @@ def _window(window: Tally, at: float, width: float) -> dict[str, Any]:
         "achieved": window.answered / width,
         "ok": window.ok,
         "errors": window.errors,
+        "unreranked": window.unreranked + window.partly_reranked,
         **{f"p{percent}": latency.percentile_ms(percent) for percent in (50, 90, 99)},
         "max": latency.max_ms(),
         "mean": latency.mean_ms(),

@@ -42,12 +42,17 @@ def percentiles(report: Report) -> Rows:
 
 def by_dimension(report: Report) -> list[Rows]:
     """Return one table for each dimension in which requests differ."""
-    counts = ("requests", "errors", "titles", "degraded")
+    counts = ["requests", "errors", "titles", "degraded"]
+    counts += [name for name in ("unreranked", "partly_reranked") if report["requests"][name]]
     keys = ("p50", "p90", "p99", "p99.9", "max")
     tables = []
     for dimension in DIMENSIONS:
         rows = [
-            [name, *(f"{row[c]:,}" for c in counts), *(number(row["latency_ms"][key]) for key in keys)]
+            [
+                name,
+                *(f"{row[count]:,}" for count in counts),
+                *(number(row["latency_ms"][key]) for key in keys),
+            ]
             for name, row in report["by"][dimension].items()
         ]
         if len(rows) > 1:
@@ -92,10 +97,15 @@ def summary(report: Report) -> str:
     rate = report["rate"]
     requests = report["requests"]
     failed = sum(requests["errors"].values())
+    kept = [
+        f", {requests[name]:,} {name.replace('_', ' ')}"
+        for name in ("unreranked", "partly_reranked")
+        if requests[name]
+    ]
     return (
         f"{rate['intended']:,.1f}/s intended, {rate['achieved']:,.1f}/s achieved, "
         f"{rate['goodput']:,.1f}/s goodput; "
-        f"{requests['ok']:,} of {requests['scheduled']:,} ok, {failed:,} errors"
+        f"{requests['ok']:,} of {requests['scheduled']:,} ok{''.join(kept)}, {failed:,} errors"
     )
 
 

@@ -34,13 +34,14 @@ class Owner(Protocol):
 
 @dataclass(slots=True)
 class Answer:
-    """An answer, and when its last byte was read."""
+    """An answer, and when its last byte was read. reranked: what its header `x-reranked` says, or ""."""
 
     at: float = 0.0
     status: int = 0
     body: bytes = b""
     is_json: bool = False
     server_timing: bytes = b""
+    reranked: str = ""
 
 
 class Connection(asyncio.Protocol):
@@ -109,6 +110,9 @@ class Connection(asyncio.Protocol):
         elif size == 13 and name.lower() == b"server-timing":
             assert self._answer is not None
             self._answer.server_timing = value
+        elif size == 10 and name.lower() == b"x-reranked":
+            assert self._answer is not None
+            self._answer.reranked = str(value, "latin-1")
         elif size == 12 and name.lower() == b"content-type":
             assert self._answer is not None
             media_type, _, _ = value.partition(b";")

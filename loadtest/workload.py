@@ -177,7 +177,12 @@ def _kinds(
 
 def _extras(traffic: Traffic, mask: str, variant: str) -> bytes:
     """Return the body's fields beside the texts, each after a comma."""
-    fields: dict[str, object] = {"head_mask": mask, "variant": variant, "deadline_ms": traffic.deadline_ms}
+    fields: dict[str, object] = {
+        "head_mask": mask,
+        "variant": variant,
+        "deadline_ms": traffic.deadline_ms,
+        "on_failure": traffic.on_failure,
+    }
     if traffic.endpoint == "compare":
         fields |= {"masks": list(traffic.masks) or ["none"], "variants": list(traffic.variants)}
     if traffic.endpoint == "attention":

@@ -41,6 +41,11 @@ MAX_GROWTH = {"memory_mb": 0.0, "open_files": 0.0, "disk_mb": 100.0}
 MAX_PROCESS_GROWTH = 10.0
 """MB an hour by which the memory of one process may grow. Ray's own processes grow by up to 3."""
 
+BEFORE_S = 5.0
+RECOVERY_S = 30.0
+"""How long before a fault requests may be sent, and how long after it, whose titles stay unscored: they are
+under way, or a replica starts and the others have its work."""
+
 MAX_FALLS = 20
 UNCLEAR = {
     "timeout": "got no answer in time",
@@ -187,6 +192,7 @@ def conclusion(watch: Watch, report: Report) -> dict[str, Any]:
     samples = len(watch.samples)
     is_whole = not report["interrupted"]  # Ctrl-C ends events too
     problems = _unclear_errors(watch.plan, report)
+    problems += _unreranked_without_fault(watch.plan, report)
     problems += [f"the objective was missed: {reason}" for reason in missed_objective(report)]
     problems += _event_problems(report["events"], is_whole)
     if watch.scrapes < max(2, samples / 2) and is_whole:
@@ -209,11 +215,37 @@ def _unclear_errors(plan: Plan, report: Report) -> list[str]:
     """Return the errors of requests that no fault of the plan excuses."""
     errors = report["requests"]["errors"]
     # A connection that ends with its replica tells the client to send the request again.
-    has_faults = any("KILL" in event.run or "STOP" in event.run for event in plan.events)
+    has_faults = any(_is_fault(event.run) for event in plan.events)
     excused = {"closed", "reset"} if has_faults else set()
     return [
         f"{errors[kind]:,} requests {UNCLEAR[kind]}" for kind in UNCLEAR if kind in errors.keys() - excused
     ]
+
+
+def _unreranked_without_fault(plan: Plan, report: Report) -> list[str]:
+    """Return one line if titles stayed unscored although no fault is near."""
+    faults = {event.name for event in plan.events if _is_fault(event.run)}
+    spans = [
+        (event["at"] - BEFORE_S, event["at"] + event["seconds"] + RECOVERY_S)
+        for event in report["events"]
+        if event["name"] in faults
+    ]
+    series = report["series"]
+    width = series["window_seconds"]
+    quiet = [
+        window
+        for window in series["windows"]
+        if window["unreranked"]
+        and not any(begin < window["at"] + width and window["at"] < end for begin, end in spans)
+    ]
+    if not quiet:
+        return []
+    count = sum(window["unreranked"] for window in quiet)
+    return [f"{count:,} answers were not reranked without a fault, the first at {quiet[0]['at']:.0f} s"]
+
+
+def _is_fault(command: str) -> bool:
+    return "KILL" in command or "STOP" in command
 
 
 def _event_problems(events: list[dict[str, Any]], is_whole: bool) -> list[str]:

@@ -21,6 +21,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headroom.service.api.arrival import seconds_at_proxy
 from headroom.service.api.body import HeldBytes, send_and_drain
 from headroom.service.api.clients import add_compat_routes
 from headroom.service.api.edge import SAFE_REQUEST_ID
@@ -166,7 +167,7 @@ class RequestMiddleware:
         scope = {**scope, "path": _tidied(scope)}
         if is_head:
             scope["method"] = "GET"
-        scope.setdefault("state", {})["arrived"] = arrived
+        scope.setdefault("state", {})["arrived"] = arrived - seconds_at_proxy(scope["headers"])
 
         async def send_with_headers(message: Message) -> None:
             """Send a part of the answer, with the request's id and timing in its head."""

@@ -5,7 +5,7 @@ what `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=headroom.service.api.edge:middle
 things:
 
 * removes the request headers with which a client could steer Serve (switch off its request timeout and its
-  disconnect handling, pick a replica), before Serve reads them;
+  disconnect handling, pick a replica), before Serve reads them, and a stamp that HAProxy did not make;
 * tells Serve in a replica, with the same headers, to leave clients and clocks of POST requests to us;
 * replaces the answers that Serve makes itself (plain text, or none at all when a replica dies) by errors of
   our shape. Everything our application answers passes untouched, and so does what a replica tells HAProxy's
@@ -22,6 +22,7 @@ import orjson
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headroom.service.api.arrival import STAMP
 from headroom.service.api.errors import to_shaped_response
 from headroom.service.errors import (
     DeadlineExceeded,
@@ -37,6 +38,7 @@ from headroom.service.errors import (
 _STEERING = (b"x_request_timeout_seconds", b"x_request_disconnect_disabled", b"x_session_id")
 _STEERING_PREFIXES = (b"serve_multiplexed_model_id", b"x_serve_router_")
 _REQUEST_ID = b"x-request-id"
+_STAMP = STAMP.encode()
 # POST routes watch client and clock themselves (`headroom.service.api.post`); Serve's watch costs two more
 # tasks.
 _WATCHED = [(b"x-request-disconnect-disabled", b"?1"), (b"x-request-timeout-seconds", b"0")]
@@ -75,7 +77,9 @@ class Edge:
             await self._app(scope, receive, send)
             return
         headers = [header for header in scope["headers"] if not _steers_serve(*header)]
-        if self._in_replica and scope["method"] == "POST":
+        if not self._in_replica:  # HAProxy is not in front
+            headers = [header for header in headers if header[0] != _STAMP]
+        elif scope["method"] == "POST":
             headers += _WATCHED
         scope["headers"] = headers
         answer = _Answer(scope, send)

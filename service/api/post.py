@@ -55,6 +55,7 @@ class Post(Request):
     replica: None while there is none. key: the caller's; None if the service has no keys.
     keeps_order: whether a failure is answered with the titles in the caller's order (`ranking`).
     refusal: why the request is not to be scored, although it keeps the order; None if it is.
+    is_untimed: whether the answer stands in for an error, so that its stages took no time that is known.
     """
 
     settings: Settings
@@ -63,6 +64,7 @@ class Post(Request):
     key: ApiKey | None = None
     keeps_order: bool = False
     refusal: ServiceError | None = None
+    is_untimed: bool = False
 
     @property
     def backend(self) -> Replica:
@@ -290,11 +292,13 @@ def _response(value: Any, request: Post, config_version: str, status: int) -> Re
         timing = getattr(value, "timing_ms", None)
     if timing is None:
         return json_response(value, status=status)
-    current().set_latencies(timing.queue, timing.inference)
     began = time.perf_counter()
     headers = {"x-config-version": config_version, "server-timing": timing.server_timing(), **headers}
     content = value if isinstance(value, bytes) else to_json(value)
     response = Response(content, status, headers, media_type="application/json")
+    if request.is_untimed:
+        return response
+    current().set_latencies(timing.queue, timing.inference)
     request.app.state.metrics.stages(
         tokenize=timing.tokenize / 1000,
         queue=timing.queue / 1000,

@@ -65,6 +65,7 @@ async def _score_or_keep_order(request: Post, body: ScoreRequest) -> ScoreRespon
 
 def _so_far(request: Post, body: ScoreRequest, progress: Progress, error: ServiceError) -> ScoreResponse:
     """Return the answer in place of an error, and count it. Raises InvalidRequest or InvalidMask."""
+    request.is_untimed = True
     if request.replica is None:
         response = unscored(body, request.deadline)
     else:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headroom.service.api.arrival import MACHINE, STAMP
 from headroom.service.ray import patches
 from headroom.service.ray.environment import BODY_TIMEOUT
 from headroom.service.ray.notices import notify_operator
@@ -58,10 +59,14 @@ class ServerLists:
 class TemplateValues:
     """Values that our template needs beyond Serve's own. pages: the directory of HAProxy's answers.
 
+    stamp, machine: the header of the time of arrival, and the part of it that says whose clock it is.
+
     It keeps the servers that each backend had before. Serve does not list a replica while it takes a new live
     config, so the death of the only listed one would be an outage. HAProxy itself finds out which are down.
     """
 
+    stamp = STAMP
+    machine = MACHINE
     patience_s = 10
     """A replica is down for good once it has let two checks wait for so long. A busy one is back earlier."""
 

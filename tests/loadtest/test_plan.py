@@ -62,6 +62,7 @@ def test_the_scenarios_that_are_promised_are_there():
         ({"speed": 3}, "speed: "),
         ({"phases": [{"for": "3s", "rate": 0}]}, "at least one needs a rate"),
         ({"traffic": [{"titles": 3}, {"titles": 4}]}, "name of its own"),
+        ({"traffic": [{"on_failure": "ignore"}]}, "on_failure: .*'error' or 'original_order'"),
         ({"traffic": [{"masks": "none=much"}]}, "traffic.0.masks: 'none=much'"),
     ],
 )
@@ -121,7 +122,11 @@ def test_an_objective_that_a_timeout_cannot_miss_is_refused():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "errors=1%", "p99", "p99=fast", "p101=3ms", "errors=200%,p50=1s", "mean=3ms"]
+    "text",
+    [
+        *("", "errors=1%", "p99", "p99=fast", "p101=3ms", "errors=200%,p50=1s", "mean=3ms"),
+        *("unreranked=1%", "p50=1s,unreranked=200%", "p50=1s,unreranked=few"),
+    ],
 )
 def test_a_wrong_objective_is_refused(text):
     with pytest.raises(PlanError, match="--slo"):

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from headroom.loadtest import judging, page, report, server
+from headroom.loadtest import judging, page, report, server, tables
 from headroom.loadtest.judging import invalid_because
 from headroom.loadtest.plan import make_plan
 from headroom.loadtest.recorder import Recorder
@@ -59,6 +59,8 @@ def test_it_has_what_the_contract_promises():
     assert made["requests"] == {
         **dict.fromkeys(("scheduled", "sent", "answered"), 200),
         "ok": 180,
+        "unreranked": 0,
+        "partly_reranked": 0,
         "errors": {"http_503": 20},
     }
     assert made["by"]["variant"]["full"]["ok"] == 180
@@ -66,6 +68,29 @@ def test_it_has_what_the_contract_promises():
     assert made["stages_ms"]["inference"]["p50"] == pytest.approx(5, rel=1e-2)
     assert made["objective"]["missed_because"] == ["10.00% of the requests failed, over 1.00%"]
     assert made["machine"]["python"]
+
+
+def test_titles_in_the_callers_order_are_counted_apart():
+    """They are 200, and as quick as errors: without a count of their own a broken service would look well."""
+    recorder = Recorder(0)
+    for place, reranked in enumerate(["true", "false", "false", "partial", ""] * 10):
+        sent = request(place / 10, variant="full")
+        recorder.dispatched(sent)
+        got = answer(place / 10 + 0.010)
+        got.reranked = reranked
+        recorder.answered(sent, got)
+    plan = make_plan({"url": "http://127.0.0.1:1", "duration": 5, "warmup": 0, "rate": 10})
+    ran = Outcome(plan, recorder, datetime.now(UTC), 5.0, 0.1, False)
+    made = report.build(ran, judging.parse("p99=100ms,unreranked=59%"))
+    assert (made["requests"]["ok"], made["requests"]["errors"]) == (50, {})
+    assert (made["requests"]["unreranked"], made["requests"]["partly_reranked"]) == (20, 10)
+    assert made["by"]["variant"]["full"]["unreranked"] == 20
+    assert sum(window["unreranked"] for window in made["series"]["windows"]) == 30
+    assert made["objective"]["missed_because"] == ["60.00% of the answers were not reranked, over 59.00%"]
+    assert tables.summary(made).endswith("50 of 50 ok, 20 unreranked, 10 partly reranked, 0 errors")
+    assert report.build(ran, judging.parse("p99=100ms,unreranked=60%"))["objective"]["met"]
+    assert report.build(ran, judging.parse("p99=100ms"))["objective"]["met"]
+    assert sum(window.titles for window in recorder.windows) == 30, "they would hide the saturation"
 
 
 @pytest.mark.parametrize(

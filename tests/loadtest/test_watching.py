@@ -59,7 +59,13 @@ def watch(seconds: float, /, *memory: Memory, **more: Any) -> Watch:
 
 
 def report(**errors: int) -> dict[str, Any]:
-    return {"requests": {"errors": errors}, "events": [], "objective": None, "interrupted": False}
+    return {
+        "requests": {"errors": errors},
+        "events": [],
+        "objective": None,
+        "interrupted": False,
+        "series": {"window_seconds": 1.0, "windows": []},
+    }
 
 
 def grows(bytes_per_second: float, of: float = 4e8) -> Memory:
@@ -129,6 +135,24 @@ def test_only_a_killed_process_excuses_a_connection_that_closes() -> None:
     assert conclusion(faulty, report(**errors))["problems"] == []
     assert conclusion(quiet, report(**errors))["problems"] == ["3 requests were closed without an answer"]
     assert len(conclusion(faulty, report(timeout=1, http_500=2))["problems"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("at", "excused"), [(20, False), (27, True), (31, True), (62, True), (63, False), (90, False)]
+)
+def test_titles_stay_unscored_only_near_a_fault(at: int, excused: bool) -> None:
+    """The fault lasts from 32 s to 33 s."""
+    kill = {"at": 1, "name": "kill", "run": "python -m headroom.loadtest.soak.faults KILL x"}
+    edit = {"at": 1, "name": "edit", "run": "python -m headroom.loadtest.soak.faults EDIT x"}
+    seen = watch(100, flat, events=[kill, edit])
+    windows = [{"at": float(second), "unreranked": 2 * (second == at)} for second in range(100)]
+    made = report() | {"series": {"window_seconds": 1.0, "windows": windows}}
+    made["events"] = [
+        {"at": 32.0, "seconds": 1.0, "name": "kill", "status": 0},
+        {"at": 88.0, "seconds": 9.0, "name": "edit", "status": 0},
+    ]
+    told = [f"2 answers were not reranked without a fault, the first at {at} s"]
+    assert conclusion(seen, made)["problems"] == ([] if excused else told)
 
 
 def test_a_counter_that_falls_or_disappears_is_told() -> None:

@@ -25,7 +25,16 @@ def body(request):
 
 
 def test_a_score_request_is_what_the_service_takes():
-    traffic = [{"titles": 3, "masks": "2.3,7.*;", "variants": "full", "units": 5, "deadline_ms": 200}]
+    traffic = [
+        {
+            "titles": 3,
+            "masks": "2.3,7.*;",
+            "variants": "full",
+            "units": 5,
+            "deadline_ms": 200,
+            "on_failure": "original_order",
+        }
+    ]
     made = requests(traffic, keys={"HEADROOM_API_KEY": "s3cret"})
     head = made[0].payload.partition(b"\r\n\r\n")[0].decode().split("\r\n")
     assert head[0] == "POST /base/v1/score HTTP/1.1"
@@ -34,7 +43,8 @@ def test_a_score_request_is_what_the_service_takes():
     )
     for request in made:
         sent = body(request)
-        assert sent.keys() == {"query", "titles", "head_mask", "variant", "unit", "deadline_ms"}
+        assert sent.keys() == {"query", "titles", "head_mask", "variant", "unit", "deadline_ms", "on_failure"}
+        assert sent["on_failure"] == "original_order"
         assert (sent["head_mask"], sent["variant"], sent["deadline_ms"]) == ("2.3,7.*", "full", 200)
         assert len(sent["titles"]) == request.titles == 3
         assert (sent["query"], sent["titles"][0]) in PAIRS

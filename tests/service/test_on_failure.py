@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,17 @@ from headroom.service.config.file import ConfigFileError
 from headroom.service.engine.runner import Batch
 from headroom.service.errors import DeviceFailed, InferenceFailed, OutOfMemory
 from tests.service.experimenting import config as experiment_config
-from tests.service.in_process import CONFIG, LIMITS, QUERY, TITLES, Service, long_queue, read_config, serve
+from tests.service.in_process import (
+    CONFIG,
+    LIMITS,
+    QUERY,
+    TITLES,
+    Service,
+    in_session,
+    long_queue,
+    read_config,
+    serve,
+)
 
 KEEP = {"on_failure": "original_order"}
 DROPS: dict[str, Any] = {"drain_timeout_s": 0.1}
@@ -354,3 +365,49 @@ async def test_a_failed_request_without_an_order_is_an_error_all_the_same(tiny_c
         assert json.loads((await service.http.post("/v1/score", content="{")).text)["error"]["type"] == (
             "invalid_json"
         )
+
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+STAMPS: list[tuple[str, float, bool]] = [  # the machine, seconds before now, whether that counts
+    (BOOT_ID, 10.0, True),
+    (BOOT_ID, 0.0, False),
+    (BOOT_ID, -1000.0, False),
+    ("another machine", 10.0, False),
+    ("", 10.0, False),
+]
+
+
+@in_session
+@pytest.mark.parametrize(("machine", "seconds", "counts"), STAMPS)
+async def test_a_deadline_counts_from_the_proxy_of_this_machine(
+    machine: str, seconds: float, counts: bool, shared: Service
+) -> None:
+    """A request whose replica died is sent to another one, which must not give it all of its time anew."""
+    headers = {"x-headroom-received": f"{machine};{int((time.time() - seconds) * 1e6)}"}
+    body = {"query": QUERY, "titles": TITLES, "deadline_ms": 9000}
+    answer = await shared.http.post("/v1/score", json=body, headers=headers)
+    assert answer.status_code == (504 if counts else 200)
+    kept = await shared.http.post("/v1/score", json=body | KEEP, headers=headers)
+    assert (kept.status_code, kept.headers["x-reranked"]) == (200, "false" if counts else "true")
+
+
+@in_session
+@pytest.mark.parametrize(
+    "stamp", ["", ";", "1", f"{BOOT_ID};", f"{BOOT_ID};-1", f"{BOOT_ID};1e3", "é;1" * 99]
+)
+async def test_a_stamp_that_is_none_is_ignored(stamp: str, shared: Service) -> None:
+    headers = {b"x-headroom-received": stamp.encode("latin-1")}
+    body = {"query": QUERY, "titles": TITLES}
+    assert (await shared.http.post("/v1/score", json=body, headers=headers)).status_code == 200
+
+
+async def test_an_answer_without_scores_counts_in_no_stage(tiny_checkpoint: Path) -> None:
+    """Zeros would make the stages of a service that fails look fast."""
+    async with serve(tiny_checkpoint, max_batch_tokens=16, **DROPS) as service:
+        counted = 'headroom_stage_seconds_count{stage="inference"}'
+        await service.post("/v1/score", query=QUERY, titles=TITLES, **KEEP)
+        assert service.metric(counted) == 1
+        Device(service, DeviceFailed("cuda"), passes=1)
+        assert (await service.post("/v1/score", query=QUERY, titles=TITLES, **KEEP))["reranked"] == "partial"
+        assert (await service.post("/v1/score", query=QUERY, titles=TITLES, **KEEP))["reranked"] is False
+        assert service.metric(counted) == 1

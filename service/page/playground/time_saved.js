@@ -69,10 +69,14 @@ async function run(state, base, active, signal, show) {
   }
 }
 
-/** @param {State} state @param {Column} one */
+/**
+ * @param {State} state @param {Column} one
+ * @returns {Record<string, unknown>} a request whose failure is an error, whatever the service's default
+ */
 function bodyOf({ query, titles, facts }, { mask, variant }) {
   const shape = /** @type {import("../lib/mask.js").Shape} */ (facts?.model);
-  return mask ? { query, titles, head_mask: requestForm(mask, shape) } : { query, titles, variant };
+  const network = mask ? { head_mask: requestForm(mask, shape) } : { variant };
+  return { query, titles, ...network, on_failure: "error" };
 }
 
 /**

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from headroom.service.api.arrival import STAMP
 from headroom.service.api.edge import Edge, Message, Receive, Scope, Send
 from headroom.service.api.post import PostRoute
 from tests.service.api.test_api import metrics_of
@@ -53,6 +54,17 @@ STEERING = (
     b"x-request-timeout-seconds X-Request-Timeout-Seconds x-request-disconnect-disabled x-session-id "
     b"x_session_id serve_multiplexed_model_id serve-multiplexed-model-id x-serve-router-target"
 )
+
+
+@pytest.mark.parametrize(("haproxy", "kept"), [("1", True), ("0", False)])
+async def test_a_time_of_arrival_counts_only_from_the_proxy(
+    haproxy: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HAProxy replaces what the client sends; without HAProxy nobody does."""
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", haproxy)
+    seen: list[tuple[bytes, bytes]] = []
+    await ask(noting(seen), [(STAMP.encode(), b"x;1")])
+    assert (dict(seen).get(STAMP.encode()) is not None) is kept
 
 
 async def test_a_client_cannot_steer_serve_with_headers() -> None:

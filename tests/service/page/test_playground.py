@@ -269,9 +269,15 @@ def test_a_cascade_that_was_short_of_time_is_marked(page: Page) -> None:
 def test_time_is_measured_in_turns(page: Page) -> None:
     page.open("#playground?q=mouse&t=mouse&t=towel&mask=none&mask=0-11.*&active=1&base=0")
     settled(page)
+    page.run("""
+      window.bodies = [];
+      window.answer = (...what) => { bodies.push(JSON.parse(what[1].body)); return unwatched(...what); };""")
     page.button("Measure time, B against A").click()
     page.until(lambda: "of 11 turns" in page.one(".time [role=status]").text)
+    page.run("window.answer = undefined")
     assert "for 2 titles, in the model; 99 % interval" in page.one(".time [role=status]").text
+    # An order that was kept would look like a time of 0: whatever the service's default, it is an error here.
+    assert {body["on_failure"] for body in page.run("return bodies")} == {"error"}
 
 
 @pytest.mark.parametrize(("factor", "claim"), [(0.8, "saved"), (1.25, "more"), (1.0, "No difference shown")])

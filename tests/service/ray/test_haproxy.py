@@ -180,7 +180,11 @@ class Answers(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"]))
         if body == b"poison": os._exit(1)
         while os.path.exists(hold): time.sleep(0.01)
-        self.do_GET()
+        stamp = ", ".join(self.headers.get_all("x-headroom-received", []))
+        self.send_response(200)
+        self.send_header("content-length", str(len(stamp)))
+        self.end_headers()
+        self.wfile.write(stamp.encode())
 hold = sys.argv[1] if sys.argv[1:] else "no such file"
 http.server.ThreadingHTTPServer.request_queue_size = 1000
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
@@ -260,9 +264,11 @@ async def test_a_replica_that_is_killed_loses_no_request_but_those_that_change_s
         written = write(**{name: address for name, (_, address) in running.items()})
         async with proxy(written, tmp_path) as port:
             await until_up(port, tmp_path, "http-headroom/a", "http-headroom/b")
+            began = time.time()
+            forged = "x-headroom-received: forged;1\r\n"
             bodies = [b"x" * size for size in (1, 1_000, 20_000, 100_000)] * 10
             asked = [
-                asyncio.create_task(send_raw(port, request("POST", "/v2/rerank", body=body)))
+                asyncio.create_task(send_raw(port, request("POST", "/v2/rerank", body=body, headers=forged)))
                 for body in bodies
             ]
             recorded = [
@@ -279,8 +285,16 @@ async def test_a_replica_that_is_killed_loses_no_request_but_those_that_change_s
             running["a"][0].kill()
             running["a"][0].wait()
             await asyncio.wait(recorded, return_when=asyncio.FIRST_COMPLETED)  # HAProxy has noticed
+            killed_at = time.time()
             hold.unlink()
-            assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * len(asked)
+            answers = await asyncio.gather(*asked)
+            assert [answer.status for answer in answers] == [200] * len(asked)
+            stamps = [answer.body.decode().split(";") for answer in answers]
+            assert {machine for machine, _ in stamps} == {
+                Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            }
+            # Those that went to the other replica in the end were not stamped again.
+            assert all(began - 0.01 <= int(time_us) / 1e6 <= killed_at for _, time_us in stamps)
             statuses = [answer.status for answer in await asyncio.gather(*recorded)]
             assert set(statuses) == {200, 503}
 

@@ -1,0 +1,93 @@
+"""What `on_failure: original_order` promises, on a small scale: each client reads an order."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import failures
+from benchmarks.failures import FAULTS, SHAPES, TITLES, Found, report_on
+from benchmarks.peers import reading
+from headroom.loadtest.wire import Answer
+
+ANSWERS = 200
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_page_breaks_whatever_fails(tiny_checkpoint: Path) -> None:
+    report = failures.measure(1, tiny_checkpoint, answers=ANSWERS, rate=150.0)
+    rows = {row.name: row for row in report.rows}
+    for fault in FAULTS:
+        whole = rows[f"{fault.name}: 200 and whole"]
+        assert whole.ok, whole.value
+        assert whole.value.startswith("1,200 of 1,200")
+        read = rows[f"{fault.name}: read by the clients"]
+        assert read.ok, read.value
+        assert read.value == "800"
+    kinds = rows["a device freezes: p99 after the deadline"].value
+    assert "false" in kinds
+    assert "true 100.0%" not in rows["a deadline of 1 ms: p99 after the deadline"].value
+
+
+def answer(scores: Sequence[tuple[int, float]], reranked: str, status: int = 200) -> Answer:
+    results = [{"index": index, "relevance_score": score} for index, score in scores]
+    body = json.dumps({"results": results}).encode()
+    return Answer(0.0, status, body, is_json=True, reranked=reranked)
+
+
+FALSE = [(index, 0.0) for index in range(TITLES)]
+PARTIAL = [(4, 0.9), (2, 0.1), *((index, 0.0) for index in range(TITLES) if index not in (2, 4))]
+TRUE = [(index, 1 - index / TITLES) for index in range(TITLES)]
+
+
+@pytest.mark.parametrize(
+    ("scores", "reranked", "complaint"),
+    [
+        (FALSE, "false", ""),
+        (PARTIAL, "partial", ""),
+        (TRUE, "true", ""),
+        (FALSE, "", "x-reranked is ''"),
+        (FALSE, "partial", "says another share"),
+        (PARTIAL, "false", "says another share"),
+        (FALSE[:-1], "false", "does not hold each title once"),
+        ([*FALSE[:-1], FALSE[0]], "false", "does not hold each title once"),
+        (FALSE[::-1], "false", "does not keep the order"),
+        (PARTIAL[1::-1] + PARTIAL[2:], "partial", "is not sorted"),
+    ],
+)
+def test_an_answer_that_is_no_whole_order_is_named(scores: Any, reranked: str, complaint: str) -> None:
+    found = failures._complaint("jina", answer(scores, reranked))
+    assert found.startswith(complaint)
+    assert bool(found) == bool(complaint)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cohere 2", "tei"])
+def test_what_a_client_cannot_read_is_counted(name: str) -> None:
+    """Else a change of an answer that breaks the clients would pass."""
+    rows = [{"index": index, "score": 0.0, "relevance_score": 0.0} for index in range(TITLES)]
+    whole = {"id": "1", "results": rows} if name == "cohere 2" else rows
+    broken: Any = {"id": "1", "results": [{"index": 0}]} if name == "cohere 2" else {"error": "no"}
+    bodies = [json.dumps(whole).encode(), json.dumps(whole).encode()]
+    answers = [Answer(0.0, 200, body, is_json=True) for body in bodies]
+    answers.append(Answer(0.0, 503, json.dumps(broken).encode(), is_json=True))
+    counted = reading._read(name, answers, TITLES)
+    assert counted["read"] == 2
+    assert counted.total() == 3
+
+
+def test_a_report_says_what_was_missed() -> None:
+    found = Found(6, late_ms=[80.0] * 6, late_in_replica_ms=[5.0] * 6, lag_ms=1.0)
+    found.kinds.update({"false": 5})
+    found.wrong.update({"jina: http_503": 1})
+    found.read.update({"read": 3, "tei: ValueError: no": 1})
+    report = report_on({"overload": found}, 1, "")
+    assert len(SHAPES) == 6
+    assert [(row.ok, row.value.split(" (")[0]) for row in report.rows] == [
+        (False, "5 of 6"),
+        (False, "80 ms"),
+        (False, "3"),
+    ]
