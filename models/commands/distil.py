@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from headroom.models.commands import options
-from headroom.models.commands.terminal import Stages, ends_at_once, table, warn
 from headroom.models.files import Json
 from headroom.models.quality.bootstrap import NO_INTERVAL, Interval
 from headroom.models.quality.labelled import Columns
 from headroom.models.quality.metrics import NAMES
+from headroom.models.terminal import Stages, ends_at_once, table, warn
 from headroom.models.training.distil.job import Cut, Options, prepare
 
 Data = Annotated[

@@ -1,15 +1,18 @@
 """Reads labelled query–title pairs from files of any kind that `judgments` knows."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from headroom.models.errors import ModelError
+from headroom.models.errors import ModelError, reading_problem
 from headroom.models.quality.judgments import DEFAULT as DEFAULT
 from headroom.models.quality.judgments import Columns as Columns
 from headroom.models.quality.judgments import Rows as Rows
 from headroom.models.quality.judgments import read_judgments
+from headroom.models.quality.tables import opened
+from headroom.models.rows import check_columns, problem_of
 
 ESCI = {
     4: {"irrelevant": 0, "complement": 1, "substitute": 2, "exact": 3},
@@ -77,7 +80,21 @@ def iter_rows(
 
     Raises ModelError as `read_labelled` does.
     """
-    return _read(path, columns, others)
+    texts = (columns.query, columns.title)
+    where = str(path)
+    try:
+        with opened(path, columns.delimiter) as table:
+            if table.header:
+                check_columns(table.header, table.names, (*texts, *others))
+            for row in table.read(texts, others):
+                where = f"{path}, {table.unit} {row.line}"
+                if problem := row.problem or problem_of(row.values, *texts, others):
+                    raise ModelError(f"{where}: {problem}")
+                yield where, row.values
+    except (ValueError, OSError, EOFError) as error:  # also pyarrow's
+        raise ModelError(reading_problem(path, error)) from None
+    if where == str(path):
+        raise ModelError(f"{path} holds no pairs")
 
 
 def query_key(query: str) -> str:

@@ -14,9 +14,10 @@ from headroom.models.quality.evaluation import Evaluation
 from headroom.models.study.search import plans
 from headroom.models.study.search.networks import Networks, Pace, measure_times
 from headroom.models.study.search.plans import Gradients, Planner, gradients
-from headroom.models.study.search.recovery import Student, recover
+from headroom.models.study.search.recovery import recover
 from headroom.models.study.statistics import NonInferiority, Resamples, fixed_sequence, loss_by_metric
 from headroom.models.study.study import Study
+from headroom.models.training.distil.teaching import Student
 
 GRADIENT_PAIRS = 2_048
 SPEEDUPS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
