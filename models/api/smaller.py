@@ -1,4 +1,4 @@
-"""Smaller checkpoints from Python: `headroom.prune` and `headroom.quantize`."""
+"""Pruned checkpoints from Python: `headroom.prune`."""
 
 from __future__ import annotations
 

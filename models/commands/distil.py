@@ -1,19 +1,16 @@
 """`headroom distil` teaches a small model from a large one, or from a column of scores."""
 
-import contextlib
 import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headroom.models.api.taught import taught
 from headroom.models.commands import options
-from headroom.models.files import Json
-from headroom.models.quality.bootstrap import NO_INTERVAL, Interval
 from headroom.models.quality.labelled import Columns
-from headroom.models.quality.metrics import NAMES
-from headroom.models.terminal import Stages, ends_at_once, table, warn
-from headroom.models.training.distil.job import Cut, Options, prepare
+from headroom.models.terminal import ends_at_once, warn
+from headroom.models.training.distil.job import Cut, Job, Options
 
 Data = Annotated[
     Path, typer.Option(help="Unjudged pairs: csv, tsv, jsonl or parquet of query,title, of any size.")
@@ -116,72 +113,10 @@ def command(
 @ends_at_once("headroom: stopped; the same command goes on from the last checkpoint")
 def run(options: Options, *, as_json: bool) -> None:
     """Check the options, teach, and print what was learnt."""
-    job = prepare(options)
+    student = taught(options, _say_what_is_left_out)
+    print(json.dumps(student.metrics) if as_json else student)
+
+
+def _say_what_is_left_out(job: Job) -> None:
     if job.survey.left_out:
         warn(f"{job.survey.left_out:,} pairs are left out, because their queries are in {job.test_name}")
-    import transformers
-
-    from headroom.models.training.distil.running import distil
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    with contextlib.closing(Stages()) as stages:
-        metrics = distil(job, stages)
-    print(json.dumps(metrics) if as_json else f"{options.out}: {summary(metrics)}")
-
-
-def summary(metrics: Json) -> str:
-    """Return what a student is and what it learnt as text for people."""
-    size = metrics["size"]
-    teacher = size.get("teacher", size["before"])
-    parts = [
-        f"{size['student'][name]:,} of {teacher[name]:,} {name}" for name in ("layers", "heads", "units")
-    ]
-    megabytes = " of ".join(f"{one['bytes'] / 1e6:.1f} MB" for one in (size["student"], teacher))
-    lines = [f"{', '.join(parts)}, {megabytes}; {metrics['steps']:,} steps, {metrics['pairs']:,} pairs"]
-    if "quality" in metrics:
-        lines.append("on {test_pairs:,} judged pairs of {test_queries:,} queries:".format(**metrics))
-        lines.append(_quality_table(metrics["quality"]))
-    agreement = metrics["agreement"]
-    if agreement is not None:
-        before, after, change = (_text(agreement[name], sign=name == "change") for name in _AGREEMENT)
-        lines.append(
-            f"order of {agreement['queries']:,} queries that were not trained on, Spearman with what taught: "
-            f"{before} before, {after} after, change {change}"
-        )
-    return "\n".join([*lines, _speed(metrics["speed"])])
-
-
-_AGREEMENT = ("before", "student", "change")
-
-
-def _quality_table(quality: Json) -> str:
-    sides = [name for name in ("teacher", "before", "student") if name in quality]
-    differences = [name for name in ("student_minus_teacher", "student_minus_before") if name in quality]
-    heads = {"before": "student before", "student_minus_teacher": "student − teacher"}
-    heads["student_minus_before"] = "student − before"
-    rows = [["", *(heads.get(name, name) for name in (*sides, *differences))]]
-    for metric in quality["student"]:
-        texts = [_text(quality[side].get(metric)) for side in sides]
-        texts += [_text(quality[name].get(metric), sign=True) for name in differences]
-        rows.append([f"  {NAMES[metric]}", *texts])
-    return table(rows)
-
-
-def _speed(speed: Json) -> str:
-    rates = speed["pairs_per_second"]
-    texts = [
-        f"{name} {_text(rates[name], digits=0)} pairs/s" for name in ("teacher", "student") if name in rates
-    ]
-    line = f"on one thread: {', '.join(texts)}"
-    if speed["student_times_teacher"] is not None:
-        line += f"; the student is {_text(speed['student_times_teacher'], digits=2)} times as fast"
-    return line
-
-
-def _text(value: Json | None, *, digits: int = 3, sign: bool = False) -> str:
-    """Return a value and its interval, as metrics.json has them."""
-    if value is None:
-        return "–"
-    ends = (float("nan") if end is None else float(end) for end in value.values())
-    return Interval(*ends).text(digits, sign=sign).removesuffix(NO_INTERVAL)

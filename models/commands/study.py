@@ -52,6 +52,8 @@ def command(
     title_column: options.TitleColumn = "title",
     grade_column: options.GradeColumn = "grade",
     delimiter: options.Delimiter = ",",
+    queries: options.Queries = None,
+    titles: options.Titles = None,
     margin: Margin = 0.02,
     seed: options.Seed = 0,
     device: options.Device = "auto",
@@ -74,7 +76,7 @@ def command(
     parts = _parts(kind, what, speedup, recover)
     check_directory(out, kind)
     config = read_config(locate(model))
-    columns = Columns(query_column, title_column, grade_column, delimiter)
+    columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
 
     def read(file: Path) -> pairs.Judged:
         with waiting(f"reading {file}"):

@@ -43,6 +43,8 @@ def command(
     title_column: options.TitleColumn = "title",
     grade_column: options.GradeColumn = "grade",
     delimiter: options.Delimiter = ",",
+    queries: options.Queries = None,
+    titles: options.Titles = None,
     labels: Labels = None,
     epochs: Epochs = None,
     rate: Rate = None,
@@ -71,7 +73,7 @@ def command(
             max_tokens=max_tokens,
             seed=seed,
             device=device,
-            columns=Columns(query_column, title_column, grade_column, delimiter),
+            columns=Columns(query_column, title_column, grade_column, delimiter, queries, titles),
         )
     )
     with ends_at_once("headroom: stopped; the same command goes on from the last checkpoint"):

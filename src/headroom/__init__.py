@@ -17,8 +17,10 @@ from headroom.models.scores import PairScore, Scores
 if TYPE_CHECKING:
     from headroom.models.api import studies as study
     from headroom.models.api.evaluation import Evaluated, evaluate
+    from headroom.models.api.quantized import Quantized, quantize
     from headroom.models.api.smaller import Pruned, prune
     from headroom.models.api.studies import StudyResult
+    from headroom.models.api.taught import Taught, distil
     from headroom.models.classifier import Classifier
 
 __all__ = [
@@ -30,11 +32,15 @@ __all__ = [
     "ModelError",
     "PairScore",
     "Pruned",
+    "Quantized",
     "Scores",
     "StudyResult",
+    "Taught",
     "UnsupportedCheckpoint",
+    "distil",
     "evaluate",
     "prune",
+    "quantize",
     "study",
 ]
 
@@ -42,9 +48,13 @@ _LAZY = {
     "Classifier": "headroom.models.classifier",
     "Evaluated": "headroom.models.api.evaluation",
     "Pruned": "headroom.models.api.smaller",
+    "Quantized": "headroom.models.api.quantized",
     "StudyResult": "headroom.models.api.studies",
+    "Taught": "headroom.models.api.taught",
+    "distil": "headroom.models.api.taught",
     "evaluate": "headroom.models.api.evaluation",
     "prune": "headroom.models.api.smaller",
+    "quantize": "headroom.models.api.quantized",
 }
 """The modules of names that need torch or take long to import."""
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from headroom import Classifier
-from headroom.models.commands.quantize import loss_claim
+from headroom.models.api.quantized import loss_claim
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.graded import GradedEvaluation

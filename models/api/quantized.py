@@ -1,0 +1,251 @@
+"""Int8 checkpoints from Python: `headroom.quantize`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headroom.models.checkpoint.config import check_holds_floats, read_config
+from headroom.models.checkpoint.files import bytes_of_weights, check_empty, new_directory
+from headroom.models.checkpoint.hub import locate
+from headroom.models.checkpoint.model_config import ModelConfig
+from headroom.models.errors import ModelError
+from headroom.models.files import Json
+from headroom.models.frame import frame
+from headroom.models.numbers import fixed
+from headroom.models.quality.bootstrap import Interval
+from headroom.models.quality.labelled import DEFAULT, LabelledPair, read_pairs
+from headroom.models.quality.metrics import GRADED, NAMES, RANKED, Measures
+from headroom.models.quality.reading import read_truth
+from headroom.models.quality.scoring import scored
+from headroom.models.study.wording import speed_claim
+from headroom.models.terminal import counted, table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from headroom.models.checkpoint.tokenizer import EncodedPair
+    from headroom.models.classifier import Classifier
+
+BATCH = 64
+"""Pairs in the batch whose time is measured."""
+
+ROUNDS = 7
+"""How often it is measured in each number format."""
+
+SAMPLE = Path(__file__).parents[1] / "commands" / "sample"
+"""Links to files of data/sample, which are files in a wheel."""
+
+TOLERANCE = 0.005
+"""A loss of the main metric that the command warns of, if the interval shows that it is larger."""
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """An int8 checkpoint, and what it gains and loses on this machine.
+
+    path: its directory. document: the figures, as `headroom quantize --json` prints them. speed: how many
+    times as fast it is as the checkpoint that it was made from, in the format that this is served in.
+    """
+
+    path: Path
+    document: Json
+    speed: Interval
+
+    def load(self, device: str = "auto", dtype: str = "auto") -> Classifier:
+        """Return its classifier, as `Classifier.load` does."""
+        from headroom.models.classifier import Classifier
+
+        return Classifier.load(self.path, device, dtype)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a pandas DataFrame, a row for each metric: before, after, change, and the ends of its 95 %
+        interval; none without judged pairs. Raises ModuleNotFoundError without pandas."""
+        result = self.document["against_float32"]
+        change = result["change"]
+        return frame(
+            {
+                "metric": list(change),
+                "before": [result["before"][name] for name in change],
+                "after": [result["after"][name] for name in change],
+                "change": [interval.value for interval in change.values()],
+                "low": [interval.low for interval in change.values()],
+                "high": [interval.high for interval in change.values()],
+            }
+        )
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return a sentence for each thing that speaks against it."""
+        sentences = []
+        result = self.document["against_float32"]
+        main = _measures(result).main
+        if result["change"] and result["change"][main].is_below(-TOLERANCE):
+            sentences.append(
+                f"{loss_claim(main, result['change'][main])}: calibrate with pairs of the model's own "
+                "traffic (--data), or keep the checkpoint that it was made from"
+            )
+        if self.speed.is_below(1):
+            sentences.append(f"{self.speed_text}: serve the checkpoint that it was made from")
+        return sentences
+
+    @property
+    def speed_text(self) -> str:
+        """Return how fast it is, and no more than the interval says."""
+        return f"int8 {speed_claim(self.speed, self.document['speed']['dtype'])}"
+
+    def __str__(self) -> str:
+        pairs = self.document["speed"]["batch_pairs"]
+        return f"{as_text(self.document)}\non this machine, {self.speed_text} (batches of {pairs} pairs)"
+
+    __repr__ = __str__
+
+
+def quantize(
+    clf: Classifier,
+    out: str | PathLike[str],
+    *,
+    data: str | PathLike[str] | None = None,
+    test: str | PathLike[str] | None = None,
+) -> Quantized:
+    """Write a copy with 8-bit weights and activations, and measure what it gains and loses on this machine.
+
+    out: an empty or new directory. data: a file of query–title pairs to calibrate with; None for the
+    sample's. test: a file of judged pairs to measure the loss on; None for the sample's, if they fit.
+    Raises ModelError for wrong files, or if the checkpoint is int8 already or `out` is not empty.
+    """
+    if clf.directory is None:
+        raise ModelError("quantize needs a classifier that was loaded from a directory or the hub")
+    return quantized(str(clf.directory), Path(out), None if data is None else Path(data), _path(test))
+
+
+def _path(value: str | PathLike[str] | None) -> Path | None:
+    return None if value is None else Path(value)
+
+
+def quantized(model: str | None, out: Path, data: Path | None, test: Path | None) -> Quantized:
+    """Quantize the checkpoint in a directory or of a hub id; None for the shipped one."""
+    check_empty(out)
+    source = locate(model)
+    config = read_config(source)
+    check_holds_floats(source, config)
+    test = test or _usual_test(config, data)
+    data = data or SAMPLE / "calibration.jsonl.gz"
+    calibration = read_pairs(data)
+    labelled = None if test is None else read_truth(test, [config], DEFAULT, None)[0].pairs
+    pairs = calibration if labelled is None else [(pair.query, pair.title) for pair in labelled]
+    result, speed, formats = _made(model, source, out, calibration, pairs, labelled)
+    document = {
+        "schema": 1,
+        "out": str(out),
+        "model": formats["model"],
+        "calibration": str(data),
+        "test": None if test is None else str(test),
+        "bytes": {"before": bytes_of_weights(source), "after": bytes_of_weights(out)},
+        "parameters": formats["parameters"],
+        "against_float32": result,
+        "speed": {
+            "dtype": formats["dtype"],
+            "median": speed.value,
+            "low": speed.low,
+            "high": speed.high,
+            "batch_pairs": min(BATCH, len(pairs)),
+        },
+    }
+    return Quantized(out, document, speed)
+
+
+def _usual_test(config: ModelConfig, data: Path | None) -> Path | None:
+    """Return the sample's judged pairs, if they fit the model and no other pairs were given."""
+    fits = len(config.labels) == 5 or (data is None and not config.is_graded)
+    return SAMPLE / "test.jsonl.gz" if fits else None
+
+
+def _made(
+    model: str | None,
+    source: Path,
+    out: Path,
+    calibration: Sequence[tuple[str, str]],
+    pairs: Sequence[tuple[str, str]],
+    labelled: Sequence[LabelledPair] | None,
+) -> tuple[Json, Interval, Json]:
+    """Write the checkpoint. Return its agreement with float32, its speed, and what was compared."""
+    from headroom.models.classifier import Classifier  # imports torch
+    from headroom.models.compress.quantize import quantize
+    from headroom.models.quality.comparison import agreement
+
+    exact = Classifier.load(model, "cpu", "float32")
+    order = np.random.default_rng(0).permutation(len(calibration))
+    with new_directory(out) as draft:
+        encoded = exact.tokenizer.encode([calibration[i] for i in order])
+        with counted("layers", exact.num_layers) as advance:
+            quantize(source, draft, encoded, advance)
+        int8 = Classifier.load(draft, "cpu")
+        result = agreement(scored(exact, pairs), scored(int8, pairs), pairs, labelled)
+        served = Classifier.load(model, "cpu")
+        speed = speed_of(served, int8, int8.tokenizer.encode(pairs[:BATCH]))
+    formats = {
+        "model": exact.name,
+        "dtype": served.network.number_format,
+        "parameters": {"before": exact.network.nbytes, "after": int8.network.nbytes},
+    }
+    return result, speed, formats
+
+
+def speed_of(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair]) -> Interval:
+    """Return how many times as fast as floats int8 computes one batch: the median of ROUNDS, in which they
+    took turns, with its 95 % interval."""
+    from headroom.models.device import in_turns  # imports torch
+    from headroom.models.quality.speed import speedup
+
+    calls = partial(floats.forward, pairs), partial(int8.forward, pairs)
+    with counted("rounds of timing", (1 + ROUNDS) * len(calls)) as advance:
+        seconds = in_turns(calls, ROUNDS, partial(advance, 1))
+    return speedup(seconds[:, 0], seconds[:, 1])
+
+
+def loss_claim(metric: str, change: Interval) -> str:
+    """Say whether a metric fell by more than TOLERANCE, and no more than the interval says."""
+    measured = f"{NAMES[metric]} changes by {change.text(4, sign=True)}"
+    if change.is_below(-TOLERANCE):
+        return f"{measured}, a fall of more than {TOLERANCE}"
+    if change.is_above(-TOLERANCE):
+        return f"{measured}, so it does not fall by {TOLERANCE}"
+    return f"{measured}, which does not show whether it falls by {TOLERANCE}; more judged pairs (--test) may"
+
+
+def as_text(document: Json) -> str:
+    """Return the size, the metrics before and after, each change with its 95 % interval, and how far scores
+    moved."""
+    sizes = document["bytes"]
+    result = document["against_float32"]
+    lines = [
+        f"{document['out']}: {sizes['after'] / 1e6:.1f} MB of {sizes['before'] / 1e6:.1f} MB",
+        f"against {document['model']} in float32, on {document['test'] or 'the calibration pairs'}:",
+    ]
+    if result["change"]:
+        measures = _measures(result)
+        rows = []
+        for name in measures.names:
+            values = f"{fixed(result['before'][name], 4)} → {fixed(result['after'][name], 4)}"
+            rows.append([f"  {name}", values, result["change"][name].text(4, sign=True)])
+        lines += [table(rows), f"  {loss_claim(measures.main, result['change'][measures.main])}"]
+    if "same_grade" in result:
+        lines.append("  {same_grade:.1%} of {pairs} pairs keep their grade".format(**result))
+    elif result["same_order"] == result["same_order"]:
+        lines.append("  {same_order:.1%} of two titles of a query keep their order".format(**result))
+    lines.append(
+        "  probabilities differ by at most {largest_probability_difference:.4f}, on average by "
+        "{mean_probability_difference:.4f}".format(**result)
+    )
+    return "\n".join(lines)
+
+
+def _measures(result: Json) -> Measures:
+    return GRADED if "same_grade" in result else RANKED

@@ -1,0 +1,178 @@
+"""Small models taught by large ones, from Python: `headroom.distil`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headroom.models.errors import ModelError
+from headroom.models.files import Json
+from headroom.models.frame import frame
+from headroom.models.quality.bootstrap import NO_INTERVAL, Interval
+from headroom.models.quality.labelled import Columns
+from headroom.models.quality.metrics import NAMES
+from headroom.models.terminal import Stages, table
+from headroom.models.training.distil.job import Cut, Job, Options, prepare
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from headroom.models.classifier import Classifier
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A student after its lessons. path: its checkpoint. metrics: the content of its metrics.json."""
+
+    path: Path
+    metrics: Json
+
+    def load(self, device: str = "auto", dtype: str = "auto") -> Classifier:
+        """Return its classifier, as `Classifier.load` does."""
+        from headroom.models.classifier import Classifier
+
+        return Classifier.load(self.path, device, dtype)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a pandas DataFrame, a row for each metric of each side and each paired difference.
+
+        Columns: side, metric, value, low, high; no rows without judged pairs. Raises ModuleNotFoundError
+        without pandas.
+        """
+        rows = [
+            (side, metric, interval["value"], interval["low"], interval["high"])
+            for side, metrics in self.metrics.get("quality", {}).items()
+            for metric, interval in metrics.items()
+        ]
+        names = ("side", "metric", "value", "low", "high")
+        return frame({name: [row[index] for row in rows] for index, name in enumerate(names)})
+
+    def __str__(self) -> str:
+        return f"{self.path}: {summary(self.metrics)}"
+
+    __repr__ = __str__
+
+
+def distil(
+    teacher: Classifier | str | PathLike[str] | None,
+    data: str | PathLike[str],
+    out: str | PathLike[str],
+    *,
+    student: str | PathLike[str] | None = None,
+    layers: int | None = None,
+    heads: int | None = None,
+    units: int | None = None,
+    scores: str | None = None,
+    test: str | PathLike[str] | None = None,
+    steps: int | None = None,
+    minutes: float | None = None,
+    query: str = "query",
+    title: str = "title",
+    seed: int = 0,
+) -> Taught:
+    """Teach a small model the scores of a large one, or those in a column, on pairs that nobody judged.
+
+    teacher: a classifier, a checkpoint's directory or a hub id; None for the shipped model, or with `scores`.
+    data: a file of query–title pairs, of any size. student: a checkpoint; None for the teacher, of which
+    `layers`, `heads` and `units` say what stays. scores: a column of `data` that teaches in place of a model.
+    test: a file of judged pairs; None for the sample's, if they fit. A call that was stopped goes on when it
+    is repeated.
+    Raises ModelError for wrong files or options.
+    """
+    from headroom.models.classifier import Classifier
+
+    if isinstance(teacher, Classifier):
+        if teacher.directory is None:
+            raise ModelError("distil needs a teacher that was loaded from a directory or the hub")
+        teacher = teacher.directory
+    if steps is not None and minutes is not None:
+        raise ModelError("steps, minutes: give one of them")
+    options = Options(
+        data=Path(data),
+        out=Path(out),
+        teacher=None if teacher is None else str(teacher),
+        scores=scores,
+        model=None if student is None else str(student),
+        cut=Cut(layers, heads, units),
+        test=None if test is None else Path(test),
+        steps=steps,
+        minutes=minutes,
+        seed=seed,
+        columns=Columns(query, title),
+    )
+    return taught(options)
+
+
+def taught(options: Options, notice: Callable[[Job], None] = lambda _: None) -> Taught:
+    """Check the options and teach. notice: is given the job before the work begins."""
+    job = prepare(options)
+    notice(job)
+    import transformers
+
+    from headroom.models.training.distil.running import distil
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    with contextlib.closing(Stages()) as stages:
+        return Taught(options.out, distil(job, stages))
+
+
+def summary(metrics: Json) -> str:
+    """Return what a student is and what it learnt as text for people."""
+    size = metrics["size"]
+    teacher = size.get("teacher", size["before"])
+    parts = [
+        f"{size['student'][name]:,} of {teacher[name]:,} {name}" for name in ("layers", "heads", "units")
+    ]
+    megabytes = " of ".join(f"{one['bytes'] / 1e6:.1f} MB" for one in (size["student"], teacher))
+    lines = [f"{', '.join(parts)}, {megabytes}; {metrics['steps']:,} steps, {metrics['pairs']:,} pairs"]
+    if "quality" in metrics:
+        lines.append("on {test_pairs:,} judged pairs of {test_queries:,} queries:".format(**metrics))
+        lines.append(_quality_table(metrics["quality"]))
+    agreement = metrics["agreement"]
+    if agreement is not None:
+        before, after, change = (_text(agreement[name], sign=name == "change") for name in _AGREEMENT)
+        lines.append(
+            f"order of {agreement['queries']:,} queries that were not trained on, Spearman with what taught: "
+            f"{before} before, {after} after, change {change}"
+        )
+    return "\n".join([*lines, _speed(metrics["speed"])])
+
+
+_AGREEMENT = ("before", "student", "change")
+
+
+def _quality_table(quality: Json) -> str:
+    sides = [name for name in ("teacher", "before", "student") if name in quality]
+    differences = [name for name in ("student_minus_teacher", "student_minus_before") if name in quality]
+    heads = {"before": "student before", "student_minus_teacher": "student − teacher"}
+    heads["student_minus_before"] = "student − before"
+    rows = [["", *(heads.get(name, name) for name in (*sides, *differences))]]
+    for metric in quality["student"]:
+        texts = [_text(quality[side].get(metric)) for side in sides]
+        texts += [_text(quality[name].get(metric), sign=True) for name in differences]
+        rows.append([f"  {NAMES[metric]}", *texts])
+    return table(rows)
+
+
+def _speed(speed: Json) -> str:
+    rates = speed["pairs_per_second"]
+    texts = [
+        f"{name} {_text(rates[name], digits=0)} pairs/s" for name in ("teacher", "student") if name in rates
+    ]
+    line = f"on one thread: {', '.join(texts)}"
+    if speed["student_times_teacher"] is not None:
+        line += f"; the student is {_text(speed['student_times_teacher'], digits=2)} times as fast"
+    return line
+
+
+def _text(value: Json | None, *, digits: int = 3, sign: bool = False) -> str:
+    """Return a value and its interval, as metrics.json has them."""
+    if value is None:
+        return "–"
+    ends = (float("nan") if end is None else float(end) for end in value.values())
+    return Interval(*ends).text(digits, sign=sign).removesuffix(NO_INTERVAL)

@@ -1,0 +1,51 @@
+"""`headroom.distil` and `headroom.quantize`: what they return is what they wrote."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headroom import Classifier, ModelError, distil, quantize
+from tests.checkpoints import random_pairs
+from tests.prompt import write_labelled
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    rows = [f"{query} {number // 4}\t{title}" for number, (query, title) in enumerate(random_pairs(120))]
+    file = tmp_path / "pairs.tsv"
+    file.write_text("query\ttitle\n" + "\n".join(rows) + "\n")
+    return file
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Path:
+    rows = [(f"lamp {i}", title, grade) for i in range(20) for title, grade in (("a lamp", 4), ("wood", 0))]
+    return write_labelled(tmp_path / "judged.csv", rows)
+
+
+def test_a_student_comes_with_its_figures(clf: Classifier, pairs: Path, judged: Path, tmp_path: Path) -> None:
+    student = distil(clf, pairs, tmp_path / "half", layers=2, test=judged, steps=3)
+    written = json.loads((tmp_path / "half" / "metrics.json").read_text())
+    frame = student.to_frame()
+    lost = frame[(frame["side"] == "student_minus_teacher") & (frame["metric"] == "ndcg10")].iloc[0]
+    assert lost["value"] == written["quality"]["student_minus_teacher"]["ndcg10"]["value"]
+    assert student.load("cpu").num_layers == 2
+    assert f"{tmp_path / 'half'}: 2 of 3 layers" in repr(student)
+    with pytest.raises(ModelError, match="steps, minutes: give one of them"):
+        distil(clf, pairs, tmp_path / "other", layers=2, steps=3, minutes=1)
+
+
+def test_an_int8_copy_comes_with_what_it_loses(
+    clf: Classifier, pairs: Path, judged: Path, tmp_path: Path
+) -> None:
+    made = quantize(clf, tmp_path / "int8", data=pairs, test=judged)
+    frame = made.to_frame().set_index("metric")
+    row = frame.loc["ndcg10"]
+    assert row["change"] == pytest.approx(row["after"] - row["before"])
+    texts = [("lamp 1", "a lamp"), ("lamp 1", "wood")]
+    np.testing.assert_allclose(made.load("cpu").score(texts).score, clf.score(texts).score, atol=0.05)
+    assert "on this machine, int8 runs at" in repr(made)
+    with pytest.raises(ModelError, match="int8"):
+        quantize(made.load("cpu"), tmp_path / "again")
