@@ -152,16 +152,19 @@ class Estimate:
         return replace(self, value=-self.value, t=-self.t[::-1]).p_above(-bound)
 
 
-def queries_needed(change: Estimate, queries: int, margin: float) -> int | None:
+def queries_needed(
+    change: Estimate, *, queries: int, ranked: int, margin: float, level: float = ERROR_RATE
+) -> int | None:
     """Return how many queries like these would show that a metric falls by less than the margin.
 
-    The chance of this is POWER if the truth is a change of 0. queries: how many the change was measured on.
-    None if they are too few to say.
+    The chance of this is POWER if the truth is a change of 0. They are at least so many that MIN_TESTED have
+    titles of different grades. queries: how many the change was measured on; ranked: how many of these have
+    titles of different grades. level: of the one-sided test. None if they are too few to say.
     """
-    if not (len(change.t) and math.isfinite(change.error)):
+    if not (ranked and len(change.t) and math.isfinite(change.error)):
         return None
-    reach = float(norm.ppf(1 - ERROR_RATE) + norm.ppf(POWER)) * change.error / margin
-    return max(math.ceil(queries * reach**2), MIN_TESTED)
+    reach = float(norm.ppf(1 - level) + norm.ppf(POWER)) * change.error / margin
+    return math.ceil(queries * max(reach**2, MIN_TESTED / ranked))
 
 
 def resample(queries: int, resamples: int, seed: int) -> Floats:

@@ -155,7 +155,8 @@ def _difference(
     after = draws[other.name]
     drawn = {name: after[name] - before[name] for name in before if name in after}
     changes = intervals_of(drawn, counts, change=True)
-    testable = len(one.evaluation.ranked_queries) >= MIN_TESTED
+    ranked = len(one.evaluation.ranked_queries)
+    testable = ranked >= MIN_TESTED
     excluded = {}
     needed = {}
     for name in one.evaluation.measures.judged:
@@ -164,7 +165,9 @@ def _difference(
             estimated = estimate(drawn[name].values, errors, testable=testable)
             bound = min(estimated.lower_bound(ERROR_RATE), changes[name].low)
             excluded[name] = bound > -margin
-            needed[name] = queries_needed(estimated, one.evaluation.queries, margin)
+            needed[name] = queries_needed(
+                estimated, queries=one.evaluation.queries, ranked=ranked, margin=margin
+            )
     return {
         "first": one.name,
         "second": other.name,

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import false_discovery_control, norm
+from scipy.stats import false_discovery_control
 
 from headroom.models.arrays import Floats
+from headroom.models.quality import bootstrap
 from headroom.models.quality.bootstrap import (
     ERROR_RATE,
     MIN_TESTED,
-    POWER,
     Draws,
     Estimate,
     Interval,
@@ -68,14 +68,11 @@ class Resamples:
     def queries_needed(self, change: Estimate, margin: float, level: float) -> int | None:
         """Return how many queries give a mask that changes nothing on average the chance POWER to pass.
 
-        It goes by the spread of the change over the queries that are here, and is at least the number that
-        has MIN_TESTED queries with titles of different grades. level: of the one-sided test. None if too few
-        queries have the metric for a spread.
+        level: of the one-sided test. None if too few queries have the metric for a spread.
         """
-        if not (self.ranked and len(change.t)):
-            return None
-        reach = float(norm.ppf(1 - level) + norm.ppf(POWER)) * change.error / margin
-        return math.ceil(self.queries * max(reach**2, MIN_TESTED / self.ranked))
+        return bootstrap.queries_needed(
+            change, queries=self.queries, ranked=self.ranked, margin=margin, level=level
+        )
 
     def queries_needed_for(
         self, changes: Mapping[str, Estimate], metrics: Sequence[str], margin: float, level: float
