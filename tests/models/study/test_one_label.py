@@ -148,6 +148,14 @@ def test_from_judgments_to_a_smaller_model_that_serves_the_same_order(
     run("prune", "--model", str(shop / "model"), "--mask", str(tmp_path / "search" / "mask.json"),
         "--out", str(small))  # fmt: skip
 
+    both = ["--model", str(shop / "model"), "--model", str(small), "--dtype", "float32"]
+    judged = json.loads(run("evaluate", *both, "--data", str(shop / "holdout.jsonl"), "--json").out)
+    (difference,) = judged["differences"]
+    assert difference["change"]["ndcg10"]["value"] == pytest.approx(0, abs=1e-9)
+    assert difference["margin_excluded"] == {"ndcg10": True}
+    assert "qwk" not in judged["sides"][0]["metrics"]
+    assert judged["sides"][0]["metrics"]["ndcg10"]["low"] > judged["ndcg10_random_order"]
+
     titles = [title for _, title in some_pairs(0, 1)[:8]]
     expected = load(shop / "model").score([("lamp", title) for title in titles]).raw_score
     with served(small) as url:
