@@ -16,6 +16,7 @@ from functools import partial
 
 import torch
 
+from headroom.models.classifier import Classifier
 from headroom.models.device import describe
 from headroom.service.config.settings import InvalidConfig, LiveConfig, OnFailure, Settings
 from headroom.service.engine.free_memory import release_memory_periodically
@@ -42,12 +43,11 @@ from headroom.service.schemas.listings import (
 from headroom.service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from headroom.service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 from headroom.service.scoring import listings
-from headroom.service.scoring.cache import ScoreCache
 from headroom.service.scoring.catalog import BASE, CACHED_SPEC_CHARS, Catalog, build_catalog, make_room
 from headroom.service.scoring.compare import attention, compare
 from headroom.service.scoring.condense import Condenser
 from headroom.service.scoring.cutoff import check_cutoff
-from headroom.service.scoring.kept import DiskScores, KeptScores, open_store
+from headroom.service.scoring.kept import DiskScores, kept_scores, open_store
 from headroom.service.scoring.loading import load, load_classifier, warm_up
 from headroom.service.scoring.score import Scorer
 from headroom.service.scoring.shadow import Shadow
@@ -92,10 +92,7 @@ class Replica:
         self.scheduler = _scheduler(settings, metrics, engine)
         self._encoder = Encoder(settings.max_queue_s)
         self._disk = disk
-        kept = None
-        if settings.score_cache_size or settings.score_store is not None:
-            cache = ScoreCache(settings.score_cache_size) if settings.score_cache_size else None
-            kept = KeptScores(cache, disk, metrics)
+        kept = kept_scores(settings, disk, metrics)
         self._scorer = Scorer(self.scheduler, settings, metrics, self._encoder, kept)
         self._condenser = Condenser(self._scorer, self._encoder)
         shadow = Shadow(live, self._scorer)
@@ -116,16 +113,7 @@ class Replica:
             warming = Warming(settings.score_store_warm, self._scorer, lambda: self._catalog, metrics)
             background += (warming.run,)
         self._background = [asyncio.create_task(_restart_forever(work)) for work in background]
-        network = catalog.base.network
-        metrics.set_gauge(
-            "build_info",
-            1,
-            version(),
-            torch.__version__,
-            catalog.base.name,
-            describe(network.device),
-            network.number_format,
-        )
+        _tell_what_runs(metrics, catalog.base)
         self._publish()
 
     @classmethod
@@ -344,6 +332,13 @@ class Replica:
             self._metrics.set_gauge("unread_characters", self._encoder.waiting_chars)
             self._metrics.set_gauge("ready", self.ready() is None)
             await asyncio.sleep(GAUGE_SECONDS)
+
+
+def _tell_what_runs(metrics: Metrics, base: Classifier) -> None:
+    """Set the metric whose labels say what runs. base: the service's own checkpoint."""
+    network = base.network
+    device = describe(network.device)
+    metrics.set_gauge("build_info", 1, version(), torch.__version__, base.name, device, network.number_format)
 
 
 async def _restart_forever(work: Callable[[], Coroutine[object, object, None]]) -> None:

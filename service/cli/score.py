@@ -99,9 +99,9 @@ def command(
     Example: headroom score --input head-queries.csv --store /var/lib/headroom/scores.db
     """
     if source is not None or output is not None or store is not None:
-        if query is not None or source is None or (output is None) == (store is None):
+        if query is not None or source is None:
             raise typer.BadParameter(
-                "--input goes with one of --output and --store, and without a query", param_hint="--input"
+                "it goes without a query, and with --output or --store", param_hint="--input"
             )
         if instruction is not None:
             raise typer.BadParameter("does not go with --input", param_hint="--instruction")
@@ -116,12 +116,8 @@ def command(
             prefix=prefix,
             judgments=judgments,
         )
-        if store is not None:
-            if judgments is not None:
-                raise typer.BadParameter("a judgment list goes into an --output", param_hint="--judgments")
-            score_files.run_into_store(source, store, options, as_json=as_json)
-        elif output is not None:
-            score_files.run(source, output, options, overwrite=overwrite, as_json=as_json)
+        target = score_files.Target(output, store, overwrite)
+        score_files.score_file(source, target, options, as_json=as_json)
         return
     if query is None:
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")

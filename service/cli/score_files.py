@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,6 +88,29 @@ def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_
     print(f"{job.output}: {summary.rows:,} pairs scored in {seconds:,.0f} s")
     if summary.rejects:
         warn(f"{summary.rejects:,} rows were set aside: {summary.rejects_file}")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where scores go: the values of --output, --store and --overwrite."""
+
+    output: str | None
+    store: Path | None
+    overwrite: bool
+
+
+def score_file(source: str, target: Target, options: ScoreOptions, *, as_json: bool) -> None:
+    """Score a file into another one, or into a score store. Raises BadParameter for options that do not go
+    together."""
+    if (target.output is None) == (target.store is None):
+        raise typer.BadParameter("it goes with one of --output and --store", param_hint="--input")
+    if target.output is not None:
+        run(source, target.output, options, overwrite=target.overwrite, as_json=as_json)
+        return
+    if options.judged_ids:
+        raise typer.BadParameter("a judgment list goes into an --output", param_hint="--judgments")
+    assert target.store is not None
+    run_into_store(source, target.store, options, as_json=as_json)
 
 
 @ends_at_once("headroom: stopped; what is scored is kept, and the same command goes on from there")

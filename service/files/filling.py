@@ -60,43 +60,66 @@ def fill(
     If it is stopped, what is kept stays, and the next call computes the rest.
     Raises ModelError if the file cannot be read, or sqlite3.Error if the store cannot be written.
     """
-    filled = Filled()
+    filling = _Filling(options, scorer, store)
     under_way: deque[tuple[Window, list[_Batch]]] = deque()
-    variants = [scorer.catalog.choose(one.variant, one.mask, with_units=True) for one in options.columns]
-    models = {one.classifier: store.register(one.classifier) for one in variants}
 
     def finish() -> None:
-        window, batches = under_way.popleft()
-        for batch in batches:
-            logits = batch.logits.result()
-            finite = np.isfinite(logits).all(axis=1)
-            rows = zip(batch.keys, logits, finite, strict=True)
-            store.keep(batch.model, {key: row.tobytes() for key, row, is_finite in rows if is_finite})
-            filled.computed += len(batch.keys)
-        filled.pairs += len(window.rows)
-        report(window.share, filled.pairs + filled.set_aside, 0)
+        filling.keep(*under_way.popleft())
+        report(filling.share, filling.filled.pairs + filling.filled.set_aside, 0)
 
     for window in _windows(name, options):
-        filled.set_aside += len(window.rejects)
-        if window.rejects and not filled.problem:
-            filled.problem = f"line {window.rejects[0].line}: {window.rejects[0].reason}"
-        pairs = [(row[options.fields.query], row[options.fields.title]) for row in window.rows]
-        batches: list[_Batch] = []
-        for variant in variants:
-            rows = _encoded(variant, pairs, options.overflow)
-            model = models[variant.classifier]
-            found = store.look_up(model, [(row, variant.mask) for row in rows])
-            missing = {key: row for key, row in zip(found.keys, rows, strict=True) if key not in found.logits}
-            filled.known += len(found.keys) - len(missing)
-            batches += _submitted(scorer, variant, model, missing)
-        under_way.append((window, batches))
+        under_way.append((window, filling.submit(window)))
         if len(under_way) > 1:
             finish()
     while under_way:
         finish()
+    filled = filling.filled
     if not filled.pairs:
         raise ModelError(f"{name}: no row can be scored" + (f"; {filled.problem}" if filled.problem else ""))
     return filled
+
+
+class _Filling:
+    """A store that is being filled. share: of the file that is done."""
+
+    def __init__(self, options: ScoreOptions, scorer: WindowScorer, store: ScoreStore) -> None:
+        self.filled = Filled()
+        self.share = 0.0
+        self._options = options
+        self._scorer = scorer
+        self._store = store
+        self._variants = [
+            scorer.catalog.choose(column.variant, column.mask, with_units=True) for column in options.columns
+        ]
+        self._models = {one.classifier: store.register(one.classifier) for one in self._variants}
+
+    def submit(self, window: Window) -> list[_Batch]:
+        """Hand the rows of a window that the store does not know to the forward threads."""
+        self.filled.set_aside += len(window.rejects)
+        if window.rejects and not self.filled.problem:
+            self.filled.problem = f"line {window.rejects[0].line}: {window.rejects[0].reason}"
+        fields = self._options.fields
+        pairs = [(row[fields.query], row[fields.title]) for row in window.rows]
+        batches: list[_Batch] = []
+        for variant in self._variants:
+            rows = _encoded(variant, pairs, self._options.overflow)
+            model = self._models[variant.classifier]
+            found = self._store.look_up(model, [(row, variant.mask) for row in rows])
+            missing = {key: row for key, row in zip(found.keys, rows, strict=True) if key not in found.logits}
+            self.filled.known += len(found.keys) - len(missing)
+            batches += _submitted(self._scorer, variant, model, missing)
+        return batches
+
+    def keep(self, window: Window, batches: list[_Batch]) -> None:
+        """Wait for a window's scores, and keep those that are finite."""
+        for batch in batches:
+            logits = batch.logits.result()
+            finite = np.isfinite(logits).all(axis=1)
+            rows = zip(batch.keys, logits, finite, strict=True)
+            self._store.keep(batch.model, {key: row.tobytes() for key, row, is_finite in rows if is_finite})
+            self.filled.computed += len(batch.keys)
+        self.filled.pairs += len(window.rows)
+        self.share = window.share
 
 
 def _windows(name: str, options: ScoreOptions) -> Iterator[Window]:

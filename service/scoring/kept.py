@@ -254,6 +254,14 @@ class DiskScores:
             )
 
 
+def kept_scores(settings: Settings, disk: DiskScores | None, metrics: Metrics) -> KeptScores | None:
+    """Return what keeps scores by the settings; None if nothing does. disk: the store, if it is usable."""
+    if not settings.score_cache_size and settings.score_store is None:
+        return None
+    cache = ScoreCache(settings.score_cache_size) if settings.score_cache_size else None
+    return KeptScores(cache, disk, metrics)
+
+
 def open_store(settings: Settings, metrics: Metrics) -> DiskScores | None:
     """Return the store of the settings; None if there is none, or if it cannot be used, which is said."""
     if settings.score_store is None:

@@ -76,7 +76,7 @@ def test_what_is_no_store_or_goes_together_with_nothing_is_named(
     assert source.read_text().startswith("query,title")
     both = ["--store", str(tmp_path / "s.db"), "--output", str(tmp_path / "out.csv")]
     refused = run("score", "--input", str(source), *both, *options, status=2)
-    assert "--input goes with one of --output and --store" in refused.err
+    assert "it goes with one of --output and --store" in refused.err
     empty = tmp_path / "empty.csv"
     empty.write_text("query,title\n,nothing\n")
     line = run("score", "--input", str(empty), "--store", str(tmp_path / "s.db"), *options, status=1).err
