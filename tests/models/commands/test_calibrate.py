@@ -268,7 +268,6 @@ def test_wrong_cuts_are_refused_in_one_sentence(
         ("--threshold", "nan"): "it must be from 0 to 1",
         ("--threshold", "0.5", "--precision", "0.5"): "give one of --precision and --threshold",
         ("--threshold", "0.5", "--relevant", "9"): "the model's grades are 0 to 4",
-        ("--relevant", "3"): "it needs --precision or --threshold",
         ("--precision", "0.5", "--out", str(tmp_path / "out")): "do not take it",
         ("--precision", "0.5", "--mask", "0.1", "--mask", "0.2"): "do not take more than one",
     }

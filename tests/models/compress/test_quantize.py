@@ -161,9 +161,9 @@ def test_attention_maps_are_the_float_ones(tiny_checkpoint: Path, int8_checkpoin
     exact, int8 = (load(directory) for directory in (tiny_checkpoint, int8_checkpoint))
     pair = exact.tokenizer.encode([PAIRS[0]])[0]
 
-    found = int8.attention(pair, heads, mask)
+    found = int8.attention_maps(pair, heads, mask)
 
-    np.testing.assert_allclose(found, exact.attention(pair, heads, mask), atol=0.1)
+    np.testing.assert_allclose(found, exact.attention_maps(pair, heads, mask), atol=0.1)
     assert not found[1].any()
 
 
