@@ -8,6 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from default_model.attributes import LANGUAGES, NEGATIONS, AttributeLists
+from default_model.changed_lists import WITHOUT, NegatedTitles, StuffedLists
 from default_model.changed_titles import ChangedTitles, ShortTitles
 from default_model.groups import TRAINING_FOLDS
 from default_model.mixture import BEGINNING, Drawer, Row, Sources, read_sources
@@ -20,7 +21,7 @@ from default_model.multilingual import (
     words_of,
 )
 from default_model.tuning import JUDGED_SHARES
-from default_model.written_lists import BrandLists, ShopLists
+from default_model.written_lists import BrandLists, ShopLists, read_shop_lists
 from default_model.yardstick import read_short_lists
 from headroom.models.quality.lexical import TOKEN
 
@@ -61,14 +62,25 @@ def all_sources(data: Path, without: Collection[str], tokenizer: Tokenizer, attr
         name: (SentencePairs if name in SENTENCES else GradedLists)(own).group for name, own in lists.items()
     }
     judged = [rows for name in SHOPS if name in shares for rows in sources.judged[name]]
-    drawers |= title_drawers(sources.catalogue, judged, lists, partial(words_of, tokenizer=tokenizer))
+    split_chinese = partial(words_of, tokenizer=tokenizer)
+    drawers |= title_drawers(sources.catalogue, judged, lists, split_chinese)
     asked = [one.query for one in read_short_lists()]
     titles = [title for one in read_short_lists() for title in one.titles]
+    shown = {
+        "en": (titles_of(judged), first_words),
+        "ko": (catalogue_titles(sources.catalogue, "ko") + written_titles("ko"), str.split),
+        "zh": (catalogue_titles(sources.catalogue, "zh") + titles_of(lists.get("openbg", ())), split_chinese),
+    }
+    for language, (own_titles, split) in shown.items():
+        negated = NegatedTitles(own_titles, language, split, without=[*asked, *titles])
+        drawers[f"negated_{language}"] = negated.group
     for language in LANGUAGES:
         drawers[f"attributes_{language}"] = AttributeLists(language, weight=attributes, without=asked).group
         negations = AttributeLists(language, weight=attributes, without=asked, axes=NEGATIONS)
         drawers[f"negations_{language}"] = negations.group
         drawers[f"shops_{language}"] = ShopLists(language).group
+        drawers[f"stuffed_{language}"] = StuffedLists(ShopLists(language).group, language).group
+        drawers[f"without_{language}"] = ShopLists(language, WITHOUT[language]).group
         drawers[f"brands_{language}"] = BrandLists(language, without=titles).group
     return replace(sources, drawers=drawers)
 
@@ -83,8 +95,8 @@ def title_drawers(
 
     judged: the English shops' lists. lists: those of data/multilingual, by name.
     """
-    korean = [title for row in catalogue["ko"] for title in row["titles"]]
-    chinese = [title for row in catalogue["zh"] for title in row["titles"]]
+    korean = catalogue_titles(catalogue, "ko")
+    chinese = catalogue_titles(catalogue, "zh")
     for name in CHINESE_TITLES:
         chinese += titles_of(lists.get(name, ()))
     drawers: dict[str, Drawer] = {
@@ -98,6 +110,17 @@ def title_drawers(
     if "openbg" in lists:
         drawers["short_zh"] = ShortTitles(lists["openbg"], split_chinese).group
     return drawers
+
+
+def catalogue_titles(catalogue: Mapping[str, Sequence[Row]], language: str) -> list[str]:
+    """Return the titles of the catalogue's things."""
+    return [title for row in catalogue[language] for title in row["titles"]]
+
+
+def written_titles(language: str) -> list[str]:
+    """Return the titles of the shop lists that are what was asked for, or nearly."""
+    rows = [row for row in read_shop_lists() if row["language"] == language]
+    return [row[column] for row in rows for column in ("exact", "other_name", "variant")]
 
 
 def titles_of(lists: Iterable[PairList]) -> list[str]:
