@@ -91,11 +91,11 @@ images: dev
 release: dev clients sbom
 	$(BIN)/python -m deploy.release
 
-## make model     fetch the base and the data, tune, and write models/default again (an hour and a half)
+## make model     fetch the base and the data, tune, and write models/default again (an hour and a half; RECIPES=written,everything,longer)
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)
 model: .venv/installed
 	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m default_model.fetch --out $(DATA))
-	$(BIN)/python -m default_model.build --data $(DATA)
+	$(BIN)/python -m default_model.build --data $(DATA) $(if $(RECIPES),--recipes $(RECIPES))
 
 ## make audit     what is known to be vulnerable among the installed packages (asks PyPI's service); makes the SBOM too
 audit: sbom

@@ -78,44 +78,44 @@ class NegatedTitles:
 
     def group(self, rng: random.Random) -> Group:
         """Draw a title and a feature; return what was asked for, then what is not."""
-        title = ""
         query = ""
-        while not query or query.lower() in self._without:
-            title, feature, present = self._drawn(rng)
-            words = [word for word in self._words_of(title) if self._can_be_asked(word, feature)]
-            if not words:
-                continue
-            count = min(len(words), rng.randint(1, LONGEST_THING))
-            at = sorted(rng.sample(range(len(words)), count))
-            separator = "" if self._language == "zh" and rng.random() < 0.5 else " "
-            thing = separator.join(words[index] for index in at)
+        title = ""
+        while not query or {query.lower(), title.lower()} & self._without:
+            whole, stranger, other = rng.sample(self._titles, 3)
+            title, feature, present = self._drawn(self._cut(whole), rng)
             asks_for_it = rng.random() < POSITIVE
-            form = rng.choice(self._words["wanted" if asks_for_it else "asked"])
-            query = form.format(thing=thing, feature=feature)
+            query = self._query(title, feature, "wanted" if asks_for_it else "asked", rng)
         absent = self._with_feature(title, feature, "absent", rng)
-        other = self._cut(rng.choice(self._titles))
-        agreeing = self._with_feature(other, feature, "present" if asks_for_it else "absent", rng)
-        best, worst = (present, absent) if asks_for_it else (absent, present)
+        way = "present" if asks_for_it else "absent"
+        agreeing = self._with_feature(self._cut(stranger), feature, way, rng)
         return [
-            ranked_example(query, best, AS_ASKED),
+            ranked_example(query, present if asks_for_it else absent, AS_ASKED),
             ranked_example(query, title, SILENT),
-            ranked_example(query, worst, CONTRARY),
+            ranked_example(query, absent if asks_for_it else present, CONTRARY),
             ranked_example(query, agreeing, STRANGER),
-            ranked_example(query, rng.choice(self._titles), NOTHING),
+            ranked_example(query, other, NOTHING),
         ]
 
-    def _drawn(self, rng: random.Random) -> tuple[str, str, str]:
-        """Return a title that is silent on a feature, the feature, and the title that has it."""
-        title = self._cut(rng.choice(self._titles))
+    def _query(self, title: str, feature: str, way: str, rng: random.Random) -> str:
+        """Return a query of words in a row of the title, and the feature; empty if no word can be asked."""
+        words = [word for word in self._words_of(title) if self._can_be_asked(word, feature)]
+        if not words:
+            return ""
+        count = min(len(words), rng.randint(1, LONGEST_THING))
+        first = rng.randint(0, len(words) - count)
+        separator = "" if self._language == "zh" and rng.random() < 0.5 else " "
+        thing = separator.join(words[first : first + count])
+        return rng.choice(self._words[way]).format(thing=thing, feature=feature)
+
+    def _drawn(self, title: str, rng: random.Random) -> tuple[str, str, str]:
+        """Return the title silent on a feature, the feature, and the title that has it."""
         if rng.random() < OWN_WORD:
             words = [word for word in self._words_of(title) if self._can_be_asked(word, "")]
             if len(words) > 2:
                 feature = rng.choice(words[1:])  # the first one is mostly a brand
                 silent = re.sub(r"\s+", " ", re.sub(re.escape(feature), "", title, flags=re.IGNORECASE))
                 return silent.strip(" ,"), feature, title
-        feature = rng.choice(
-            [feature for feature in self._words["features"] if feature not in title.lower()]
-        )
+        feature = rng.choice([feature for feature in self._words["features"] if feature not in title.lower()])
         return title, feature, self._with_feature(title, feature, "present", rng)
 
     def _with_feature(self, title: str, feature: str, way: str, rng: random.Random) -> str:
@@ -142,8 +142,9 @@ class StuffedLists:
 
     def group(self, rng: random.Random) -> Group:
         """Draw a list; all its titles are stuffed, about as much."""
+        group = self._draw(rng)
         count = rng.randint(FEWEST_FILLERS, MOST_FILLERS)
-        return [self._stuffed(example, count, rng) for example in self._draw(rng)]
+        return [self._stuffed(example, count, rng) for example in group]
 
     def _stuffed(self, example: Example, count: int, rng: random.Random) -> Example:
         fillers = rng.sample(self._fillers, max(1, count + rng.randint(-1, 1)))

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from default_model.attributes import LANGUAGES, NEGATIONS, AttributeLists
 from default_model.changed_lists import WITHOUT, NegatedTitles, StuffedLists
 from default_model.changed_titles import ChangedTitles, ShortTitles
+from default_model.checks import FIRST, KINDS, read_quadruples
 from default_model.groups import TRAINING_FOLDS
 from default_model.mixture import BEGINNING, Drawer, Row, Sources, read_sources
 from default_model.multilingual import (
@@ -71,8 +72,9 @@ def all_sources(data: Path, without: Collection[str], tokenizer: Tokenizer, attr
         "ko": (catalogue_titles(sources.catalogue, "ko") + written_titles("ko"), str.split),
         "zh": (catalogue_titles(sources.catalogue, "zh") + titles_of(lists.get("openbg", ())), split_chinese),
     }
+    judged_with = [*asked, *titles, *quadruples()]
     for language, (own_titles, split) in shown.items():
-        negated = NegatedTitles(own_titles, language, split, without=[*asked, *titles])
+        negated = NegatedTitles(own_titles, language, split, without=judged_with)
         drawers[f"negated_{language}"] = negated.group
     for language in LANGUAGES:
         drawers[f"attributes_{language}"] = AttributeLists(language, weight=attributes, without=asked).group
@@ -110,6 +112,12 @@ def title_drawers(
     if "openbg" in lists:
         drawers["short_zh"] = ShortTitles(lists["openbg"], split_chinese).group
     return drawers
+
+
+def quadruples() -> list[str]:
+    """Return the queries and titles of the hand-written quadruples."""
+    rows = [row for name in FIRST for row in read_quadruples(name)]
+    return [row[column] for row in rows for column in ("query", *KINDS)]
 
 
 def catalogue_titles(catalogue: Mapping[str, Sequence[Row]], language: str) -> list[str]:
