@@ -91,7 +91,7 @@ images: dev
 release: dev clients sbom
 	$(BIN)/python -m deploy.release
 
-## make model     fetch the base and the data, tune, and write models/default again (an hour and a half; RECIPES=written,everything,longer)
+## make model     fetch the base and the data, tune, and write models/default again (1.5 h; RECIPES= recipes to end with)
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)
 model: .venv/installed
 	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m default_model.fetch --out $(DATA))

@@ -9,6 +9,7 @@ the features, the forms of queries and titles, and those words.
 import random
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -50,6 +51,7 @@ WITHOUT = {
 """Queries that ask for something without something."""
 
 
+@cache
 def read_title_words(language: str) -> Words:
     """Return the features, forms and fillers of a language."""
     words: Words = yaml.safe_load(TITLE_WORDS.read_text(encoding="utf-8"))[language]
