@@ -63,28 +63,29 @@ def all_sources(data: Path, without: Collection[str], tokenizer: Tokenizer, attr
         name: (SentencePairs if name in SENTENCES else GradedLists)(own).group for name, own in lists.items()
     }
     judged = [rows for name in SHOPS if name in shares for rows in sources.judged[name]]
-    split_chinese = partial(words_of, tokenizer=tokenizer)
-    drawers |= title_drawers(sources.catalogue, judged, lists, split_chinese)
+    drawers |= title_drawers(sources.catalogue, judged, lists, partial(words_of, tokenizer=tokenizer))
+    for language in LANGUAGES:
+        drawers |= written_drawers(language, attributes)
+    return replace(sources, drawers=drawers)
+
+
+def written_drawers(language: str, attributes: float) -> dict[str, Drawer]:
+    """Return the drawers of the lists that were written for headroom, in one language.
+
+    attributes: the weight of the grades of lists that differ in an attribute.
+    """
     asked = [one.query for one in read_short_lists()]
     titles = [title for one in read_short_lists() for title in one.titles]
-    shown = {
-        "en": (titles_of(judged), first_words),
-        "ko": (catalogue_titles(sources.catalogue, "ko") + written_titles("ko"), str.split),
-        "zh": (catalogue_titles(sources.catalogue, "zh") + titles_of(lists.get("openbg", ())), split_chinese),
+    shops = ShopLists(language)
+    varied = partial(AttributeLists, language, weight=attributes, without=asked)
+    return {
+        f"attributes_{language}": varied().group,
+        f"negations_{language}": varied(axes=NEGATIONS).group,
+        f"shops_{language}": shops.group,
+        f"stuffed_{language}": StuffedLists(shops.group, language).group,
+        f"without_{language}": ShopLists(language, WITHOUT[language]).group,
+        f"brands_{language}": BrandLists(language, without=titles).group,
     }
-    judged_with = [*asked, *titles, *quadruples()]
-    for language, (own_titles, split) in shown.items():
-        negated = NegatedTitles(own_titles, language, split, without=judged_with)
-        drawers[f"negated_{language}"] = negated.group
-    for language in LANGUAGES:
-        drawers[f"attributes_{language}"] = AttributeLists(language, weight=attributes, without=asked).group
-        negations = AttributeLists(language, weight=attributes, without=asked, axes=NEGATIONS)
-        drawers[f"negations_{language}"] = negations.group
-        drawers[f"shops_{language}"] = ShopLists(language).group
-        drawers[f"stuffed_{language}"] = StuffedLists(ShopLists(language).group, language).group
-        drawers[f"without_{language}"] = ShopLists(language, WITHOUT[language]).group
-        drawers[f"brands_{language}"] = BrandLists(language, without=titles).group
-    return replace(sources, drawers=drawers)
 
 
 def title_drawers(
@@ -99,6 +100,8 @@ def title_drawers(
     """
     korean = catalogue_titles(catalogue, "ko")
     chinese = catalogue_titles(catalogue, "zh")
+    negated = partial(NegatedTitles, without=measured_texts())
+    shop_titles = [*chinese, *titles_of(lists.get("openbg", ()))]
     for name in CHINESE_TITLES:
         chinese += titles_of(lists.get(name, ()))
     drawers: dict[str, Drawer] = {
@@ -108,16 +111,20 @@ def title_drawers(
         "changed_ko": ChangedTitles(korean, "ko", str.split).group,
         "changed_zh": ChangedTitles(chinese, "zh", split_chinese).group,
         "short_en": ShortTitles(judged, first_words).group,
+        "negated_en": negated(titles_of(judged), "en", first_words).group,
+        "negated_ko": negated([*korean, *written_titles("ko")], "ko", str.split).group,
+        "negated_zh": negated(shop_titles, "zh", split_chinese).group,
     }
     if "openbg" in lists:
         drawers["short_zh"] = ShortTitles(lists["openbg"], split_chinese).group
     return drawers
 
 
-def quadruples() -> list[str]:
-    """Return the queries and titles of the hand-written quadruples."""
+def measured_texts() -> list[str]:
+    """Return the queries and titles of the short lists and of the quadruples, which nothing is trained on."""
+    texts = [text for one in read_short_lists() for text in (one.query, *one.titles)]
     rows = [row for name in FIRST for row in read_quadruples(name)]
-    return [row[column] for row in rows for column in ("query", *KINDS)]
+    return texts + [row[column] for row in rows for column in ("query", *KINDS)]
 
 
 def catalogue_titles(catalogue: Mapping[str, Sequence[Row]], language: str) -> list[str]:
