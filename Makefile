@@ -92,11 +92,11 @@ images: dev
 release: dev clients sbom
 	$(BIN)/python -m deploy.release $(VERSION)
 
-## make model     fetch the base and the data, tune, and write models/default again (two hours and a half with AMX)
+## make model     fetch the base and the data, tune, and write models/default again (2.5 h with AMX; RECIPES= recipes to end with)
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)
 model: .venv/installed
 	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m default_model.fetch --out $(DATA))
-	$(BIN)/python -m default_model.build --data $(DATA)
+	$(BIN)/python -m default_model.build --data $(DATA) $(if $(RECIPES),--recipes $(RECIPES))
 
 ## make audit     what is known to be vulnerable among the installed packages (asks PyPI's service); makes the SBOM too
 audit: sbom

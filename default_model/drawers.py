@@ -8,7 +8,9 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from default_model.attributes import LANGUAGES, NEGATIONS, AttributeLists
+from default_model.changed_lists import WITHOUT, NegatedTitles, StuffedLists
 from default_model.changed_titles import ChangedTitles, ShortTitles
+from default_model.checks import FIRST, KINDS, read_quadruples
 from default_model.groups import TRAINING_FOLDS
 from default_model.mixture import BEGINNING, Drawer, Row, Sources, read_sources
 from default_model.multilingual import (
@@ -20,7 +22,7 @@ from default_model.multilingual import (
     words_of,
 )
 from default_model.tuning import JUDGED_SHARES
-from default_model.written_lists import BrandLists, ShopLists
+from default_model.written_lists import BrandLists, ShopLists, read_shop_lists
 from default_model.yardstick import read_short_lists
 from headroom.models.quality.lexical import TOKEN
 
@@ -62,15 +64,28 @@ def all_sources(data: Path, without: Collection[str], tokenizer: Tokenizer, attr
     }
     judged = [rows for name in SHOPS if name in shares for rows in sources.judged[name]]
     drawers |= title_drawers(sources.catalogue, judged, lists, partial(words_of, tokenizer=tokenizer))
+    for language in LANGUAGES:
+        drawers |= written_drawers(language, attributes)
+    return replace(sources, drawers=drawers)
+
+
+def written_drawers(language: str, attributes: float) -> dict[str, Drawer]:
+    """Return the drawers of the lists that were written for headroom, in one language.
+
+    attributes: the weight of the grades of lists that differ in an attribute.
+    """
     asked = [one.query for one in read_short_lists()]
     titles = [title for one in read_short_lists() for title in one.titles]
-    for language in LANGUAGES:
-        drawers[f"attributes_{language}"] = AttributeLists(language, weight=attributes, without=asked).group
-        negations = AttributeLists(language, weight=attributes, without=asked, axes=NEGATIONS)
-        drawers[f"negations_{language}"] = negations.group
-        drawers[f"shops_{language}"] = ShopLists(language).group
-        drawers[f"brands_{language}"] = BrandLists(language, without=titles).group
-    return replace(sources, drawers=drawers)
+    shops = ShopLists(language)
+    varied = partial(AttributeLists, language, weight=attributes, without=asked)
+    return {
+        f"attributes_{language}": varied().group,
+        f"negations_{language}": varied(axes=NEGATIONS).group,
+        f"shops_{language}": shops.group,
+        f"stuffed_{language}": StuffedLists(shops.group, language).group,
+        f"without_{language}": ShopLists(language, WITHOUT[language]).group,
+        f"brands_{language}": BrandLists(language, without=titles).group,
+    }
 
 
 def title_drawers(
@@ -83,8 +98,10 @@ def title_drawers(
 
     judged: the English shops' lists. lists: those of data/multilingual, by name.
     """
-    korean = [title for row in catalogue["ko"] for title in row["titles"]]
-    chinese = [title for row in catalogue["zh"] for title in row["titles"]]
+    korean = catalogue_titles(catalogue, "ko")
+    chinese = catalogue_titles(catalogue, "zh")
+    negated = partial(NegatedTitles, without=measured_texts())
+    shop_titles = [*chinese, *titles_of(lists.get("openbg", ()))]
     for name in CHINESE_TITLES:
         chinese += titles_of(lists.get(name, ()))
     drawers: dict[str, Drawer] = {
@@ -94,10 +111,31 @@ def title_drawers(
         "changed_ko": ChangedTitles(korean, "ko", str.split).group,
         "changed_zh": ChangedTitles(chinese, "zh", split_chinese).group,
         "short_en": ShortTitles(judged, first_words).group,
+        "negated_en": negated(titles_of(judged), "en", first_words).group,
+        "negated_ko": negated([*korean, *written_titles("ko")], "ko", str.split).group,
+        "negated_zh": negated(shop_titles, "zh", split_chinese).group,
     }
     if "openbg" in lists:
         drawers["short_zh"] = ShortTitles(lists["openbg"], split_chinese).group
     return drawers
+
+
+def measured_texts() -> list[str]:
+    """Return the queries and titles of the short lists and of the quadruples, which nothing is trained on."""
+    texts = [text for one in read_short_lists() for text in (one.query, *one.titles)]
+    rows = [row for name in FIRST for row in read_quadruples(name)]
+    return texts + [row[column] for row in rows for column in ("query", *KINDS)]
+
+
+def catalogue_titles(catalogue: Mapping[str, Sequence[Row]], language: str) -> list[str]:
+    """Return the titles of the catalogue's things."""
+    return [title for row in catalogue[language] for title in row["titles"]]
+
+
+def written_titles(language: str) -> list[str]:
+    """Return the titles of the shop lists that are what was asked for, or nearly."""
+    rows = [row for row in read_shop_lists() if row["language"] == language]
+    return [row[column] for row in rows for column in ("exact", "other_name", "variant")]
 
 
 def titles_of(lists: Iterable[PairList]) -> list[str]:

@@ -7,6 +7,7 @@ added: near ones share rare pairs of letters with the query, and the rest are dr
 import csv
 import json
 import random
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
@@ -118,7 +119,10 @@ def klue(raw: Path, _: random.Random) -> Iterator[Row]:
 
 
 def openbg(raw: Path, rng: random.Random) -> Iterator[Row]:
-    """Yield Chinese shop titles under their category, its coarse one, others of it, and another."""
+    """Yield Chinese shop titles under their category, its coarse one, others of it, and another.
+
+    Two titles that people judged to be the same product, or not, follow.
+    """
     fine = _labels(raw, "fine")
     coarse = _labels(raw, "coarse")
     parts = defaultdict[str, list[str]](list)
@@ -134,6 +138,16 @@ def openbg(raw: Path, rng: random.Random) -> Iterator[Row]:
         graded += [(other, 0) for other in rng.sample(strangers, min(1, len(strangers)))]
         for query, grade in graded:
             yield Row(query, title, grade, "openbg_category", "zh")
+    for line in (raw / "item_align.json").read_text(encoding="utf-8").strip().split("\n"):
+        pair = json.loads(line)
+        _, one, other = re.split(r"\n?Item [12]: ", pair["sentences"])
+        grade = 4 if pair["labels"]["en"] == ["same"] else 2
+        yield Row(_listed_title(one), _listed_title(other), grade, "openbg_align", "zh")
+
+
+def _listed_title(text: str) -> str:
+    """Return the title of a listing, which its attributes follow."""
+    return " ".join(text.split(", ")[0].split())
 
 
 def _labels(raw: Path, level: str) -> dict[str, str]:

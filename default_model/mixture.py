@@ -225,6 +225,7 @@ def kinds(sources: Sources, rng: random.Random) -> dict[str, Callable[[], Group]
         "korean": lambda: _thing(catalogue["ko"], rng),
         "chinese": lambda: _thing(catalogue["zh"], rng),
         "unrelated": lambda: _unrelated(catalogue[rng.choice(LANGUAGES)], rng),
+        "unrelated_en": lambda: _unrelated(catalogue["en"], rng),
         "questions": lambda: _question(catalogue["questions"], rng),
     }
 

@@ -7,6 +7,7 @@ mouse. The grades are rules, so they teach the order within a list and no scale.
 
 import csv
 import random
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +39,11 @@ LONGEST_WORD = 7
 
 
 class ShopLists:
-    """The shop lists of one language."""
+    """The shop lists of one language. asking: a pattern that each query has; default: all lists."""
 
-    def __init__(self, language: str) -> None:
-        self._rows = [row for row in read_shop_lists() if row["language"] == language]
+    def __init__(self, language: str, asking: re.Pattern[str] | None = None) -> None:
+        rows = [row for row in read_shop_lists() if row["language"] == language]
+        self._rows = [row for row in rows if asking is None or asking.search(row["queries"])]
 
     def group(self, rng: random.Random) -> Group:
         """Draw a query; return one or two exact titles, OTHERS worse ones, and one of another query."""

@@ -60,6 +60,14 @@ def _write_shop(folder: Path) -> None:
     ]
     _write_lines(folder / "item_fine_classify.json", rows[:2])
     _write_lines(folder / "item_coarse_classify.json", rows[2:])
+    pairs = [
+        {
+            "sentences": f"Item 1: 白  风扇, 颜色#:#白,\nItem 2: {title}, 颜色#:#黑",
+            "labels": {"en": [label], "zh": [""]},
+        }
+        for title, label in (("风扇 白色, 大", "same"), ("黑 风扇", "not same"))
+    ]
+    _write_lines(folder / "item_align.json", pairs)
 
 
 def _write_words(root: Path) -> None:
@@ -134,6 +142,14 @@ def test_a_title_belongs_to_its_category_more_than_to_the_coarse_one(raw: Path) 
     assert of_title == {"电视": 4, "家电": 3, "冰箱": 1, "风扇": 1, "袜子": 0}
 
 
+def test_two_titles_of_one_product_are_best_and_the_attributes_behind_them_are_cut_off(raw: Path) -> None:
+    judged = [row for row in rows_of("openbg_slice", raw) if row.source == "openbg_align"]
+    assert [(row.query, row.title, row.grade) for row in judged] == [
+        ("白 风扇", "风扇 白色", 4),
+        ("白 风扇", "黑 风扇", 2),
+    ]
+
+
 def test_the_page_that_was_chosen_for_the_answer_is_best(raw: Path) -> None:
     of_query = {row.title: row.grade for row in rows_of("dureader_demo", raw) if row.query == "网页"}
     strangers = {title: of_query.pop(title) for title in ("天气0", "天气1") if title in of_query}
@@ -158,5 +174,6 @@ def test_every_set_that_is_fetched_can_be_made_and_every_recipes_source_is_known
     listed = [row["set"] for row in yaml.safe_load(PUBLIC.read_text(encoding="utf-8"))["lists"]]
     assert sorted(listed) == sorted(MAKERS)
     directories = {**LISTS, **SENTENCES}
-    drawn = {directories[name] for name in RECIPES["written"].shares if name in directories}
-    assert drawn <= set(listed)
+    for recipe in ("written", "everything", "longer"):
+        drawn = {directories[name] for name in RECIPES[recipe].shares if name in directories}
+        assert drawn <= set(listed)

@@ -8,10 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+from default_model.base import MAX_TOKENS
+from default_model.build import Phase, Training, build
 from default_model.drawers import LISTS, SENTENCES, all_sources
 from default_model.grouped_batches import GroupedBatch, ranking_loss
+from default_model.groups import TEST_FOLDS, VALIDATION_FOLDS
 from default_model.mixture import mixed_groups
 from default_model.recipes import (
     RECIPES,
@@ -28,6 +32,7 @@ from default_model.tuning import untuned
 from default_model.yardstick import LISTED
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.checkpoint.tokenizer import PairTokenizer
+from headroom.models.classifier import Classifier
 from headroom.models.scores import Scores
 from tests.checkpoints import write_checkpoint
 
@@ -177,6 +182,37 @@ def test_a_recipe_trains_what_is_not_frozen_and_goes_on_where_it_was_killed(
     follow(recipe, again, untuned(base).eval(), base, data, [], tmp_path / "progress.pt")
     for name, weight in again.named_parameters():
         torch.testing.assert_close(weight, model.get_parameter(name))
+
+
+def test_a_model_made_from_nothing_ends_with_the_recipes_that_are_named(tmp_path: Path) -> None:
+    """The path of `make model RECIPES=…`: training, recipes one after another, calibration, files."""
+    base = write_checkpoint(tmp_path / "base", num_labels=5, max_position_embeddings=MAX_TOKENS)
+    data = write_data(tmp_path / "data")
+    with gzip.open(data / "graded.jsonl.gz", "at", encoding="utf-8") as file:
+        for fold in (*VALIDATION_FOLDS, *TEST_FOLDS):
+            for source in ("esci", "chorus"):
+                for number in range(4):
+                    for grade, title in enumerate(("lamp", "red light", "usb cable", "desk", "steel angle")):
+                        row = {"query": f"{source} {fold} q{number}", "title": f"{title} {number}"}
+                        file.write(json.dumps(row | {"grade": grade, "source": source, "fold": fold}) + "\n")
+    training = Training(1.0, 512, [Phase(2, 1e-3, {"ranked": 1.0})])
+    recipes = [
+        Recipe(2, 1e-3, {"ranked": 0.5, "stuffed_zh": 0.5}, batch_tokens=512, kept=0.5, seed=seed)
+        for seed in (1, 2)
+    ]
+    out = tmp_path / "out"
+    build(data, base, out, tmp_path / "work", [training], recipes, without=())
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert [one["step"] for one in metrics["progress"]] == [2, 2, 2]
+    assert [one["seed"] for one in metrics["recipe"]["recipes"]] == [1, 2]
+    assert {"calibration", "validation", "test"} <= set(metrics)
+    scores = Classifier.load(out, "cpu", "float32").score([("red lamp", "lamp"), ("red lamp", "desk")])
+    assert np.isfinite(scores.probabilities).all()
+
+    plain = tmp_path / "plain"
+    build(data, base, plain, tmp_path / "other", [training], [], without=())
+    name = "bert.encoder.layer.0.output.dense.weight"
+    assert not load_file(out / "model.safetensors")[name].equal(load_file(plain / "model.safetensors")[name])
 
 
 def test_every_kind_of_a_recipe_and_every_measured_source_can_be_left_out_by_one_name() -> None:
