@@ -11,7 +11,6 @@ from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from headroom.models.arrays import Bools, Floats, Ints
 
@@ -202,6 +201,8 @@ def spearman(truth: Ints, relevance: Floats) -> float:
     """
     if np.ptp(relevance) == 0:
         return 0.0
+    from scipy.stats import rankdata  # replicas need NDCG alone, and no scipy
+
     return float(np.corrcoef(rankdata(truth), rankdata(relevance))[0, 1])
 
 
