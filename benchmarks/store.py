@@ -33,6 +33,9 @@ REQUESTS = 100
 TRACE = 100_000
 """Queries of the trace, which has as many requests: the k-th one is asked for in proportion to 1 / k."""
 
+SEEDS = itertools.count(1)
+"""Of new titles: no measurement asks for those of another one, which are kept by then."""
+
 HEAD = 1_000
 """The most frequent queries, whose titles are scored in advance."""
 
@@ -87,11 +90,10 @@ def _times_as_fast(
 
     share: of what is asked, that which the first server has kept: of a request's titles, or of the requests.
     """
-    seeds = itertools.count(1)
 
     def rate_of(server: Server) -> float:
         """Return the requests a second that a server answers."""
-        mixed = mixed_requests(known, share, seed=next(seeds), by_title=by_title)
+        mixed = mixed_requests(known, share, seed=next(SEEDS), by_title=by_title)
         with closing(Client(server.url, map(_body, mixed), CONNECTIONS).start()) as client:
             time.sleep(SETTLE_S)
             before = client.answered
