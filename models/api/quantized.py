@@ -20,7 +20,7 @@ from headroom.models.files import Json
 from headroom.models.frame import frame
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import Interval
-from headroom.models.quality.labelled import DEFAULT, LabelledPair, read_pairs
+from headroom.models.quality.labelled import DEFAULT, SAMPLE, LabelledPair, read_pairs
 from headroom.models.quality.metrics import GRADED, NAMES, RANKED, Measures
 from headroom.models.quality.reading import read_truth
 from headroom.models.quality.scoring import scored
@@ -38,9 +38,6 @@ BATCH = 64
 
 ROUNDS = 7
 """How often it is measured in each number format."""
-
-SAMPLE = Path(__file__).parents[1] / "commands" / "sample"
-"""Links to files of data/sample, which are files in a wheel."""
 
 TOLERANCE = 0.005
 """A loss of the main metric that the command warns of, if the interval shows that it is larger."""

@@ -23,6 +23,9 @@ letters. With five, as the shipped model has them, none is grade 1; with more, t
 https://arxiv.org/abs/2206.06588"""
 
 
+SAMPLE = Path(__file__).parents[1] / "commands" / "sample"
+"""Links to files of data/sample, which are files in a wheel."""
+
 HIGHEST_GRADE = 100
 """The highest grade of files that judge a one-label model, or models with different numbers of grades."""
 

@@ -1,7 +1,5 @@
 """The run of `headroom train`: options and pairs, checked before torch is imported."""
 
-import hashlib
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,20 +7,18 @@ from functools import partial
 from pathlib import Path
 
 from headroom.models.checkpoint.config import check_holds_floats, read_config
-from headroom.models.checkpoint.files import check_empty, digest_of
+from headroom.models.checkpoint.files import check_empty
 from headroom.models.checkpoint.hub import locate
 from headroom.models.checkpoint.tokenizer import load_tokenizer
 from headroom.models.cores import check_device_name
 from headroom.models.errors import ModelError
 from headroom.models.quality.labelled import DEFAULT, Columns, LabelledPair, digest, query_key, read_labelled
+from headroom.models.training.state import check_unfinished, fingerprint_of, option_name
 
 log = logging.getLogger(__name__)
 
 GRADES = ("irrelevant", "related", "partial", "close", "exact")
 """The labels of the shipped model."""
-
-FINGERPRINT = "options.json"
-"""The file that holds the fingerprint of an unfinished run."""
 
 OPTIONS = {"base": "--model", "columns": "--query-column, --title-column, --grade-column or --delimiter"}
 """Options of the command that do not have the names of ours."""
@@ -89,28 +85,17 @@ def prepare(options: Options) -> TrainingRun:
     load_tokenizer(directory, config)  # what it refuses could not be served after the training either
     check_holds_floats(directory, config)
     fingerprint = _fingerprint(options, directory)
-    if (options.work / FINGERPRINT).exists():
-        unfinished = json.loads((options.work / FINGERPRINT).read_text(encoding="utf-8"))
-        for name, value in fingerprint.items():
-            if unfinished.get(name) != value:
-                raise ModelError(
-                    f"{options.work} holds an unfinished run with another {name}; repeat that run, or remove "
-                    f"{options.work} to begin anew"
-                )
+    check_unfinished(options.work, fingerprint)
     return TrainingRun(options, training, validation, directory, fingerprint)
 
 
 def _fingerprint(options: Options, base: Path) -> dict[str, str]:
-    fingerprint = {}
-    for name, value in asdict(options).items():
-        if name != "out":  # its `work` directory is found by it
-            fingerprint[OPTIONS.get(name, f"--{name.replace('_', '-')}")] = str(value)
-    for file in (options.data, options.validation):
-        if file is not None:
-            with file.open("rb") as stream:
-                fingerprint[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
-    fingerprint[f"content of {base}"] = digest_of(base)
-    return fingerprint
+    values = {
+        OPTIONS.get(name, option_name(name)): value
+        for name, value in asdict(options).items()
+        if name != "out"  # the `work` directory is found by it
+    }
+    return fingerprint_of(values, (options.data, options.validation), (base,))
 
 
 def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]]:

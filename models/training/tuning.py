@@ -5,7 +5,6 @@ ranks the validation queries best, calibrates its temperature there, and writes 
 figures are of queries that had no part in these choices (`cross_fitted`).
 """
 
-import json
 import logging
 import math
 import re
@@ -17,26 +16,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 import torch
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from torch import Tensor
 
 from headroom.models.checkpoint.config import read_config, read_raw
-from headroom.models.checkpoint.files import put_in_place
 from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
 from headroom.models.compress.prune import write_checkpoint
 from headroom.models.device import resolve_device
-from headroom.models.files import Json, write_whole
+from headroom.models.files import Json
 from headroom.models.learner import Learner
 from headroom.models.quality.bootstrap import resample
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.labelled import LabelledPair, digest, query_key
 from headroom.models.scores import Scores
-from headroom.models.training.job import FINGERPRINT, Options, TrainingRun
+from headroom.models.training.job import Options, TrainingRun
 from headroom.models.training.loop import (
     REPORT_SECONDS,
     Batch,
@@ -50,6 +47,7 @@ from headroom.models.training.loop import (
     targets,
     train,
 )
+from headroom.models.training.state import publish, write_fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +89,7 @@ def tune(run: TrainingRun) -> Json:
     options = run.options
     model = start(run.base, options.labels, options.seed).to(resolve_device(options.device))
     tokenizer = load_tokenizer(run.base, model.config).within(options.max_tokens)
-    write_whole(options.work / FINGERPRINT, json.dumps(run.fingerprint, indent=1).encode())
+    write_fingerprint(options.work, run.fingerprint)
     pairs = encoded(tokenizer, run.training)
     steps = planned([len(pair) for pair in pairs], model, options)
     sample = run.training[:LOSS_PAIRS]
@@ -355,12 +353,7 @@ def finish(run: TrainingRun, model: Learner, metrics: Json) -> Json:
     ours = read_raw(run.base).get("headroom") or {}
     ours = {name: value for name, value in ours.items() if name not in ("label_order", "bias")}
     write_learner(draft, model, run.base, headroom={**ours, "temperature": metrics["temperature"]})
-    written = orjson.dumps(metrics, option=orjson.OPT_INDENT_2)  # an undefined figure becomes null
-    (draft / "metrics.json").write_bytes(written + b"\n")
-    put_in_place(draft, options.out)
-    shutil.rmtree(options.work)
-    plain: Json = orjson.loads(written)
-    return plain
+    return publish(draft, options.out, options.work, metrics)
 
 
 def write_learner(target: Path, model: Learner, source: Path, **fields: Any) -> None:

@@ -218,9 +218,10 @@ class DiskScores:
         self._recalled = defaultdict(set)
         self._waiting_rows = 0
         try:
-            await asyncio.get_running_loop().run_in_executor(self._writes, self._write_all, scores, recalled)
+            loop = asyncio.get_running_loop()
+            size = await loop.run_in_executor(self._writes, self._write_all, scores, recalled)
             self._metrics.count("store_written_total", by=count)
-            self._metrics.set_gauge("store_bytes", self._bytes)
+            self._metrics.set_gauge("store_bytes", size)
         except (sqlite3.Error, OSError) as error:
             self._metrics.count("store_lost_total", by=count)
             self._failed(error)
@@ -229,10 +230,11 @@ class DiskScores:
         self,
         scores: Mapping[Registered, Mapping[bytes, bytes]],
         recalled: Mapping[Registered, Iterable[bytes]],
-    ) -> None:
+    ) -> int:
+        """Write scores and marks, and return how many bytes of the file hold something then."""
         for model in scores.keys() | recalled.keys():
             self._writer.keep(model, scores.get(model, {}), recalled.get(model, ()))
-        self._bytes = self._writer.bytes_used
+        return self._writer.bytes_used
 
     def _failed(self, error: BaseException) -> None:
         """Leave a damaged file alone for good; try again later after an error that may pass."""

@@ -266,7 +266,7 @@ def _number_format(classifier: Classifier) -> str:
 
 
 def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
-    """Open the file. SQLite itself would take a text file for a database that is damaged."""
+    """Open the file, which is made if it is not there. create: may it be made?"""
     if not create and not path.exists():
         raise ModelError(f"{path} does not exist")
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)

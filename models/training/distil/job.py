@@ -1,7 +1,5 @@
 """The run of `headroom distil`: options, pairs and checkpoints, checked before torch is imported."""
 
-import hashlib
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -12,24 +10,29 @@ from headroom.models.checkpoint.config import (
     read_raw,
     read_stored_masks,
 )
-from headroom.models.checkpoint.files import check_empty, digest_of
+from headroom.models.checkpoint.files import check_empty
 from headroom.models.checkpoint.hub import locate
 from headroom.models.checkpoint.model_config import ScoreActivation
 from headroom.models.checkpoint.tokenizer import load_tokenizer
 from headroom.models.cores import check_device_name
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
-from headroom.models.quality.labelled import DEFAULT, Columns, LabelledPair, query_key, read_labelled
+from headroom.models.quality.labelled import (
+    DEFAULT,
+    HIGHEST_GRADE,
+    SAMPLE,
+    Columns,
+    LabelledPair,
+    query_key,
+    read_labelled,
+)
 from headroom.models.training.distil import pairs
-from headroom.models.training.job import FINGERPRINT
+from headroom.models.training.state import check_unfinished, fingerprint_of, option_name, write_fingerprint
 
-SAMPLE = Path(__file__).parents[2] / "commands" / "sample" / "test.jsonl.gz"
+SAMPLE_TEST = SAMPLE / "test.jsonl.gz"
 """The judged pairs that models of five grades are compared on, unless others are given."""
 
 SAMPLE_GRADES = 5
-
-HIGHEST_GRADE = 100
-"""Of files that judge a one-label student."""
 
 NAMES = {
     "columns": "--query-column, --title-column or --delimiter",
@@ -134,15 +137,14 @@ def prepare(options: Options) -> Job:
     avoided = {query_key(pair.query) for pair in test}
     found = pairs.survey(options.data, options.columns, options.scores, avoided)
     fingerprint = _fingerprint(options, teacher, source, test_file)
-    _check_unfinished(options.work, fingerprint)
+    check_unfinished(options.work, fingerprint)
     return Job(options, teacher, source, config, test, str(test_file), found, fingerprint)
 
 
 def write_pairs(job: Job) -> None:
     """Cut the data into portions, unless an earlier run did, and write the fingerprint."""
     options = job.options
-    options.work.mkdir(parents=True, exist_ok=True)
-    (options.work / FINGERPRINT).write_text(json.dumps(job.fingerprint, indent=1), encoding="utf-8")
+    write_fingerprint(options.work, job.fingerprint)
     if not options.pairs.exists():
         avoided = {query_key(pair.query) for pair in job.test}
         pairs.cut_into_portions(
@@ -207,41 +209,21 @@ def _check_cut(source: Path, config: ModelConfig, options: Options, teacher: Pat
 def _read_test(options: Options, config: ModelConfig) -> tuple[Path | None, list[LabelledPair]]:
     """Return the file of judged pairs and its content; None and nothing without one."""
     test = options.test
-    if test is None and len(config.labels) == SAMPLE_GRADES and SAMPLE.exists():
-        test = SAMPLE
+    if test is None and len(config.labels) == SAMPLE_GRADES and SAMPLE_TEST.exists():
+        test = SAMPLE_TEST
     if test is None:
         return None, []
     if not config.is_graded:
         return test, read_labelled(test, grades=HIGHEST_GRADE + 1, columns=options.columns)
     grades = len(config.labels)
-    columns = DEFAULT if test == SAMPLE else options.columns
+    columns = DEFAULT if test == SAMPLE_TEST else options.columns
     return test, read_labelled(test, grades=grades, labels=config.labels, columns=columns)
 
 
 def _fingerprint(options: Options, teacher: Path | None, source: Path, test: Path | None) -> dict[str, str]:
-    fingerprint = {}
-    for name, value in asdict(options).items():
-        if name not in ("out", "resamples"):  # its `work` directory is found by the first
-            fingerprint[NAMES.get(name, f"--{name.replace('_', '-')}")] = str(value)
-    for file in (options.data, test):
-        if file is not None:
-            with file.open("rb") as stream:
-                fingerprint[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
-    for directory in (teacher, source):
-        if directory is not None:
-            fingerprint[f"content of {directory}"] = digest_of(directory)
-    return fingerprint
-
-
-def _check_unfinished(work: Path, fingerprint: dict[str, str]) -> None:
-    """Raise ModelError if a run with other options or files is unfinished there."""
-    file = work / FINGERPRINT
-    if not file.exists():
-        return
-    unfinished: Json = json.loads(file.read_text(encoding="utf-8"))
-    for name, value in fingerprint.items():
-        if unfinished.get(name) != value:
-            raise ModelError(
-                f"{work} holds an unfinished run with another {name}; repeat that run, or remove {work} to "
-                "begin anew"
-            )
+    values = {
+        NAMES.get(name, option_name(name)): value
+        for name, value in asdict(options).items()
+        if name not in ("out", "resamples")  # the `work` directory is found by the first
+    }
+    return fingerprint_of(values, (options.data, test), (teacher, source))

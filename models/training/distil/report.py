@@ -18,7 +18,9 @@ from headroom.models.quality.bootstrap import MetricDraws, resample
 from headroom.models.quality.evaluation import changes_of, intervals_of
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.metrics import spearman
+from headroom.models.quality.scoring import scored_in_portions
 from headroom.models.quality.speed import speedup
+from headroom.models.scores import Scores
 from headroom.models.training.distil.job import Job
 from headroom.models.training.distil.lessons import given_scores
 from headroom.models.training.distil.pairs import HELD_OUT, Pair, read_portion
@@ -30,14 +32,12 @@ SPEED_PAIRS = 128
 ROUNDS = 7
 """How often the time of these pairs is measured."""
 
-PORTION = 1024
-
 
 class Notify(Protocol):
-    """Receives how far the measuring is."""
+    """Receives how far a run is."""
 
     def show(self, what: str, share: float, before: float = 0.0) -> None:
-        """Take note of a share of a stage."""
+        """Take note of a share from 0 to 1 of the stage `what`, of which an earlier run did `before`."""
 
 
 def measure(
@@ -75,13 +75,16 @@ def _size(clf: Classifier) -> Json:
     }
 
 
-def _raw_scores(clf: Classifier, pairs: Sequence[tuple[str, str]], what: str, notify: Notify) -> np.ndarray:
-    """Return the logits of pairs, (n, labels)."""
-    logits = []
-    for start in range(0, len(pairs), PORTION):
-        logits.append(clf.score(pairs[start : start + PORTION]).logits)
-        notify.show(what, min(1.0, (start + PORTION) / len(pairs)))
-    return np.concatenate(logits)
+def _scores(clf: Classifier, pairs: Sequence[tuple[str, str]], what: str, notify: Notify) -> Scores:
+    """Return the scores of pairs. what: the name of the stage."""
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        notify.show(what, done / len(pairs))
+
+    return scored_in_portions(clf, pairs, advance)
 
 
 def _quality(sides: dict[str, Classifier], job: Job, notify: Notify) -> Json:
@@ -90,7 +93,7 @@ def _quality(sides: dict[str, Classifier], job: Job, notify: Notify) -> Json:
     draws: dict[str, MetricDraws] = {}
     counts = np.empty(0)
     for name, clf in sides.items():
-        scores = clf.scores(_raw_scores(clf, texts, f"judging the {name}", notify))
+        scores = _scores(clf, texts, f"judging the {name}", notify)
         evaluation = evaluation_of(job.test, scores)
         counts = resample(evaluation.clusters, job.options.resamples, job.options.seed)
         every = evaluation.draws(counts)
@@ -114,8 +117,7 @@ def _agreement(
         return None
     texts = [(pair.query, pair.title) for pair in held_out]
     scores = {
-        name: clf.scores(_raw_scores(clf, texts, f"asking the {name}", notify)).raw_score
-        for name, clf in sides.items()
+        name: _scores(clf, texts, f"asking the {name}", notify).raw_score for name, clf in sides.items()
     }
     wanted = scores.get("teacher")
     if wanted is None:

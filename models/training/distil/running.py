@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import orjson
 
-from headroom.models.checkpoint.files import put_in_place
 from headroom.models.checkpoint.tensors import TensorDict
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.classifier import Classifier
@@ -32,23 +30,18 @@ from headroom.models.training.distil.lessons import (
     teacher_scores,
 )
 from headroom.models.training.distil.pairs import Pair, portions_of, read_portion
+from headroom.models.training.distil.report import Notify
 from headroom.models.training.distil.student import fields_of, read_student
 from headroom.models.training.distil.teacher import Teacher
 from headroom.models.training.distil.teaching import WARM_UP, Student, peak_rate, teach
 from headroom.models.training.loop import Progress, Schedule, TimedSchedule
+from headroom.models.training.state import publish
 
 STEPS = 1500
 """The default number of steps, unless one pass over the data takes more."""
 
 SCALE_PAIRS = 1024
 """Pairs on which the teacher's scale and the student's are compared."""
-
-
-class Notify(Protocol):
-    """Receives how far a run is."""
-
-    def show(self, what: str, share: float, before: float = 0.0) -> None:
-        """Take note of a share from 0 to 1 of the stage `what`, of which an earlier run did `before`."""
 
 
 @dataclass(eq=False)
@@ -236,9 +229,4 @@ def distil(job: Job, notify: Notify) -> Json:
         "loss": dict(zip(("first", "last"), student.before_and_after, strict=True)),
         "options": {name: str(value) for name, value in asdict(job.options).items()},
     }
-    written = orjson.dumps(metrics, option=orjson.OPT_INDENT_2)  # an undefined figure becomes null
-    (draft / "metrics.json").write_bytes(written + b"\n")
-    put_in_place(draft, job.options.out)
-    shutil.rmtree(job.options.work)
-    plain: Json = orjson.loads(written)
-    return plain
+    return publish(draft, job.options.out, job.options.work, metrics)

@@ -7,22 +7,8 @@ import numpy as np
 import pytest
 
 from headroom import Classifier, ModelError, distil, quantize
-from tests.checkpoints import random_pairs
-from tests.prompt import write_labelled
-
-
-@pytest.fixture
-def pairs(tmp_path: Path) -> Path:
-    rows = [f"{query} {number // 4}\t{title}" for number, (query, title) in enumerate(random_pairs(120))]
-    file = tmp_path / "pairs.tsv"
-    file.write_text("query\ttitle\n" + "\n".join(rows) + "\n")
-    return file
-
-
-@pytest.fixture
-def judged(tmp_path: Path) -> Path:
-    rows = [(f"lamp {i}", title, grade) for i in range(20) for title, grade in (("a lamp", 4), ("wood", 0))]
-    return write_labelled(tmp_path / "judged.csv", rows)
+from tests.teaching import judged as judged
+from tests.teaching import pairs as pairs
 
 
 def test_a_student_comes_with_its_figures(clf: Classifier, pairs: Path, judged: Path, tmp_path: Path) -> None:

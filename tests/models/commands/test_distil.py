@@ -1,31 +1,16 @@
 """`headroom distil`, as typed at a prompt."""
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from headroom import Classifier
-from tests.checkpoints import random_pairs, unusual_modes
-from tests.prompt import Run, write_labelled
-
-
-@pytest.fixture
-def pairs(tmp_path: Path) -> Path:
-    rows = [f"{query} {number // 4}\t{title}" for number, (query, title) in enumerate(random_pairs(200))]
-    file = tmp_path / "pairs.tsv"
-    file.write_text("query\ttitle\n" + "\n".join(rows) + "\n")
-    return file
-
-
-@pytest.fixture
-def judged(tmp_path: Path) -> Path:
-    rows = [(f"lamp {i}", title, grade) for i in range(20) for title, grade in (("a lamp", 4), ("wood", 0))]
-    return write_labelled(tmp_path / "judged.csv", rows)
+from tests.checkpoints import unusual_modes
+from tests.prompt import Run
+from tests.teaching import PROGRAM, stop_at_a_checkpoint
+from tests.teaching import judged as judged
+from tests.teaching import pairs as pairs
 
 
 def test_a_student_is_written_and_its_table_has_intervals(
@@ -80,18 +65,7 @@ def test_wrong_use_is_one_line_and_a_status(
 def test_after_ctrl_c_the_same_command_goes_on(tiny_checkpoint: Path, pairs: Path, tmp_path: Path) -> None:
     out = tmp_path / "half"
     progress = tmp_path / "half.distil" / "progress.pt"
-    code = (
-        "from headroom.models.training import loop; loop.CHECKPOINT_SECONDS = 0.2\n"
-        "from headroom.service.cli import main; main()"
-    )
-    command = [sys.executable, "-c", code, "distil", "--data", str(pairs), "--out", str(out)]
+    command = [*PROGRAM, "distil", "--data", str(pairs), "--out", str(out)]
     command += ["--teacher", str(tiny_checkpoint), "--layers", "2", "--steps", "100000", "--device", "cpu"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not progress.exists() and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert err.splitlines()[-1] == "headroom: stopped; the same command goes on from the last checkpoint"
-    assert not out.exists()
+    stop_at_a_checkpoint(command, progress, out)
     assert progress.exists()

@@ -1,10 +1,7 @@
 """`headroom train`, as typed at a prompt."""
 
 import json
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ import pytest
 from headroom import Classifier
 from tests.checkpoints import unusual_modes
 from tests.prompt import Run, write_labelled
+from tests.teaching import PROGRAM, stop_at_a_checkpoint
 
 
 @pytest.fixture
@@ -77,21 +75,10 @@ def test_wrong_use_is_one_line_and_a_status(
 
 def test_after_ctrl_c_the_same_command_goes_on(tiny_checkpoint: Path, labelled: Path, tmp_path: Path) -> None:
     out, progress = tmp_path / "mine", tmp_path / "mine.training" / "progress.pt"
-    code = (
-        "from headroom.models.training import loop; loop.CHECKPOINT_SECONDS = 0.2\n"
-        "from headroom.service.cli import main; main()"
-    )
-    command = [sys.executable, "-c", code, "train"]
+    command = [*PROGRAM, "train"]
     command += ["--data", str(labelled), "--out", str(out), "--model", str(tiny_checkpoint)]
     command += ["--labels", "no,yes", "--epochs", "1000", "--device", "cpu"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not progress.exists() and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert err.splitlines()[-1] == "headroom: stopped; the same command goes on from the last checkpoint"
-    assert not out.exists()
+    stop_at_a_checkpoint(command, progress, out)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     told = next(line for line in process.stderr if "resuming" in line or "headroom:" in line)

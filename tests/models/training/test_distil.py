@@ -64,7 +64,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def test_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def judged_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Judged pairs of queries that are not among the others."""
     rng = np.random.default_rng(5)
     rows = [(f"{query} lamp", title, rng.integers(5)) for query, title in drawn(20, seed=3)]
@@ -77,14 +77,14 @@ def one_label(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def options(data: Path, test_file: Path, tiny_checkpoint: Path, tmp_path: Path) -> Options:
+def options(data: Path, judged_file: Path, tiny_checkpoint: Path, tmp_path: Path) -> Options:
     """A student of two of the teacher's three layers, taught in seconds."""
     return Options(
         data=data,
         out=tmp_path / "student",
         teacher=str(tiny_checkpoint),
         cut=Cut(layers=2),
-        test=test_file,
+        test=judged_file,
         steps=60,
         rate=3e-3,
         device="cpu",
@@ -247,9 +247,9 @@ def test_a_plain_encoder_gets_its_teacher_s_grades(options: Options, tmp_path: P
 
 
 def test_the_queries_of_the_test_are_not_trained_on(
-    options: Options, test_file: Path, tmp_path: Path
+    options: Options, judged_file: Path, tmp_path: Path
 ) -> None:
-    tested = "  ".join(test_file.read_text().splitlines()[1].split(",")[0].upper().split(" "))
+    tested = "  ".join(judged_file.read_text().splitlines()[1].split(",")[0].upper().split(" "))
     data = write_pairs(tmp_path / "both.csv", [*drawn(30), (tested, "a lamp"), (tested, "steel")])
     job = prepare(replace(options, data=data))
     assert (job.survey.left_out, job.survey.pairs) == (2, 120)

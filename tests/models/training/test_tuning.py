@@ -5,6 +5,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import Mock
 
@@ -23,7 +24,7 @@ from headroom.models.compress.quantize import quantize
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.labelled import LabelledPair, read_labelled
 from headroom.models.scores import Scores
-from headroom.models.training import loop, tuning
+from headroom.models.training import loop, state, tuning
 from headroom.models.training.job import Options, prepare, read_split
 from headroom.models.training.loop import logits_of, read_saved, targets
 from headroom.models.training.tuning import cross_fitted, report, start
@@ -107,16 +108,15 @@ def test_a_stopped_run_keeps_its_last_checkpoint_and_what_it_wrote_is_not_in_its
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)  # after each step
     options = replace(options, epochs=2)
 
-    def steps_kept(**interrupted: Mock) -> int:
+    def steps_kept(module: ModuleType, name: str, interrupted: Mock) -> int:
         with monkeypatch.context() as patch:
-            for name, mock in interrupted.items():
-                patch.setattr(tuning, name, mock)
+            patch.setattr(module, name, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 tune(options)
         return int(read_saved(options.work / "progress.pt")["progress"]["step"])
 
-    after_epoch_2 = steps_kept(keep_if_best=Mock(side_effect=[None, KeyboardInterrupt]))
-    while_finished = steps_kept(put_in_place=Mock(side_effect=KeyboardInterrupt))  # it is written
+    after_epoch_2 = steps_kept(tuning, "keep_if_best", Mock(side_effect=[None, KeyboardInterrupt]))
+    while_finished = steps_kept(state, "put_in_place", Mock(side_effect=KeyboardInterrupt))  # it is written
     assert after_epoch_2 == while_finished - 1 > 0  # the last step was not kept yet
     assert not options.out.exists()
     options.out.mkdir()
