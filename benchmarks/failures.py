@@ -89,7 +89,7 @@ Event = Callable[[Server, Path], None]
 
 
 class Fault(NamedTuple):
-    """What fails: events by the share of the run after which they begin. deadline_ms: of the requests."""
+    """A fault: events by the share of the run after which they begin. deadline_ms: of the requests."""
 
     name: str
     events: Sequence[tuple[float, Event]] = ()
@@ -164,7 +164,7 @@ class Kept(Recorder):
 
 @dataclass
 class Found:
-    """What became of the requests under one fault.
+    """The outcome of the requests under one fault.
 
     wrong: why answers were not 200 and whole, with their numbers. kinds: answers by `x-reranked`.
     late_ms, late_in_replica_ms: as `Kept` has them. lag_ms: how late the client sent, at p99.

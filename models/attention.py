@@ -1,4 +1,4 @@
-"""What the heads of a classifier attend to in one pair."""
+"""The attention of a classifier's heads in one pair."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where scores go: the values of --output, --store and --overwrite."""
+    """The place where scores go: the values of --output, --store and --overwrite."""
 
     output: str | None
     store: Path | None

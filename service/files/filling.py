@@ -30,7 +30,7 @@ NO_COLUMNS = "\0"
 
 @dataclass(slots=True)
 class Filled:
-    """What became of a file. pairs: rows of the file that the store now knows under every mask asked for.
+    """The outcome of a file. pairs: rows of the file that the store now knows under every mask asked for.
 
     computed: rows of the network, chunks of long titles included; known: those whose scores the store had.
     set_aside: rows of the file that cannot be scored; problem: the first one's, "" if there is none.

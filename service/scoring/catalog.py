@@ -84,7 +84,7 @@ class Variant:
 
     @cached_property
     def cost(self) -> int:
-        """What a token costs, in weights that are computed with; multiplied masks save nothing."""
+        """The cost of a token, in weights that are computed with; multiplied masks save nothing."""
         config = self.classifier.config
         return parameters_of_layers(config.under(self.mask) if self.sliced else config)
 
@@ -125,7 +125,7 @@ class Catalog:
 
     @property
     def score_kinds(self) -> dict[str, str]:
-        """What score each variant gives, as a phrase, by the variant's name."""
+        """The kind of score that each variant gives, as a phrase, by the variant's name."""
         return {name: _kind_of_score(variant) for name, variant in self.variants.items()}
 
     def choose(self, name: str | None, form: MaskForm | None, *, with_units: bool = False) -> Variant:

@@ -268,7 +268,7 @@ def _number_format(classifier: Classifier) -> str:
 def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
     """Open the file, which is made if it is not there. create: may it be made?"""
     if not create and not path.exists():
-        raise ModelError(f"{path} does not exist")
+        raise ModelError("it does not exist")
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA cell_size_check = ON")
     connection.execute("PRAGMA cache_size = -16000")  # KiB

@@ -1,4 +1,4 @@
-"""What a student is taught: batches of whole lists of titles with the scores that it should give them."""
+"""Lessons of a student: batches of whole lists of titles with the scores that it should give them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ NEW_SPREAD = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What n pairs should get. scores: (n,) float64, log-odds on the student's scale.
+    """The values that n pairs should get. scores: (n,) float64, log-odds on the student's scale.
 
     probabilities: (n, labels) float64, of teachers whose grades are the student's. states: (n, D), of
     teachers that the student was cut from.

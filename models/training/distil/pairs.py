@@ -37,7 +37,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a file holds. pairs: of queries that may be trained on; left_out: of others. lowest, highest: of
+    """The content of a file in numbers. pairs: of queries that may be trained on; left_out: of others. lowest, highest: of
     the scores; nan without a column of them."""
 
     pairs: int

@@ -1,5 +1,4 @@
-"""What a student learnt, beside its teacher and itself before: quality, agreement and speed, with
-intervals."""
+"""Measures a student beside its teacher and itself before: quality, agreement and speed, with intervals."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
