@@ -37,8 +37,11 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The content of a file in numbers. pairs: of queries that may be trained on; left_out: of others. lowest, highest: of
-    the scores; nan without a column of them."""
+    """The content of a file in numbers.
+
+    pairs: of queries that may be trained on; left_out: of others. lowest, highest: of the scores; nan without
+    a column of them.
+    """
 
     pairs: int
     left_out: int
