@@ -10,7 +10,7 @@ pip-install = @echo "Installing into .venv; this may take some minutes."; set -o
   $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '$(1)' \
   | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed' || true; }
 
-.PHONY: help install dev kernels referees clients page-checks serve test screenshots docs check bench load soak fuzz gpu images release model audit sbom next-ray clean
+.PHONY: help install dev kernels referees clients page-checks serve tools test screenshots docs check bench load soak fuzz gpu images release model audit sbom next-ray clean
 
 help:
 	@awk -F '  +' 'sub(/^## /, "") { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -84,38 +84,32 @@ soak load: install
 	  --scenario $(if $(filter soak,$@),soak,steady) $(if $(DURATION),--duration $(DURATION)) $(if $(RATE),--rate $(RATE))
 
 ## make images    build the CPU image and try it, with Docker or without (DOCKER_BUILD= more arguments of `docker build`)
-images: dev
+images: install
 	$(BIN)/python -m tests.deploy.try_image $(DOCKER_BUILD)
 
 ## make release   tag the commit (VERSION=0.3.1; unset: the next minor release), and write dist/: the wheel, the CPU
-##                image, the chart, SBOM, digests and notes
-release: dev clients sbom
-	$(BIN)/python -m deploy.release $(VERSION)
+##                image, the chart, SBOMs, digests, provenance and notes; KEY=release.key signs them
+release: install tools
+	$(BIN)/python -m deploy.release $(VERSION) $(if $(KEY),--key '$(KEY)')
 
-## make model     fetch the base and the data, tune, and write models/default again (2.5 h with AMX; RECIPES= recipes to end with)
+## make model     fetch the base and the data, tune, and write models/default again (some 3 h with AMX; RECIPES= other recipes to end with)
+RECIPES ?= written,everything,longer
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)
 model: .venv/installed
 	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m default_model.fetch --out $(DATA))
 	$(BIN)/python -m default_model.build --data $(DATA) $(if $(RECIPES),--recipes $(RECIPES))
 
-## make audit     what is known to be vulnerable among the installed packages (asks PyPI's service); makes the SBOM too
-audit: sbom
-	.venv-audit/bin/pip-audit --skip-editable \
-	  --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+## make audit     what is known to be vulnerable among the installed packages (asks PyPI's service; ARGS= of pip-audit)
+audit: install tools
+	$(BIN)/python -m deploy.audit $(ARGS)
 
-## make sbom      the bill of materials (SBOM) of .venv, CycloneDX, in runs/sbom.json
-sbom: install .venv-audit/installed.txt
-	@mkdir -p runs
-	.venv-audit/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o runs/sbom.json $(BIN)/python
+## make sbom      the wheel's bill of materials (SBOM), CycloneDX, in runs/sbom.json
+sbom: install tools
+	$(BIN)/python -m deploy.bill runs/sbom.json
 
-.venv-audit/installed.txt: tests/security/requirements.txt | .venv/bin/pip
-	@test -x .venv-audit/bin/pip || $(BIN)/python -m venv .venv-audit
-	@.venv-audit/bin/pip install --disable-pip-version-check --progress-bar off --quiet --requirement $<
-	@cp $< $@
-
-## make clean     remove .venv, .venv-audit, .venv-clients, .venv-next-ray, the kernels and caches (runs/, where trainings and their data are, stays)
+## make clean     remove .venv, .venv-clients, .venv-next-ray, the kernels and caches (runs/, where trainings and their data are, stays)
 clean:
-	rm -rf .venv .venv-audit .venv-clients .venv-next-ray models/ops/built .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-next-ray models/ops/built .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 dev: .venv/installed-dev .venv/kernels
 
@@ -133,6 +127,10 @@ referees: .venv/bin/pip
 
 clients: .venv/bin/pip
 	@$(BIN)/python -m tests.clients.environments
+
+# What releases and audits: Helm, Syft, pip-audit and so on.
+tools: .venv/bin/pip
+	@$(BIN)/python -m tests.clients.environments deploy
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headroom needs Python 3.11 or newer")'

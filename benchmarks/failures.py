@@ -168,7 +168,7 @@ class Found:
 
     wrong: why answers were not 200 and whole, with their numbers. kinds: answers by `x-reranked`.
     late_ms, late_in_replica_ms: as `Kept` has them. lag_ms: how late the client sent, at p99.
-    read: as `reading.read` returns it.
+    answers: by the name of the shape. read: as `reading.read` returns it.
     """
 
     sent: int
@@ -177,6 +177,7 @@ class Found:
     late_ms: list[float] = field(default_factory=list)
     late_in_replica_ms: list[float] = field(default_factory=list)
     lag_ms: float = 0.0
+    answers: dict[str, list[Answer]] = field(default_factory=lambda: {name: [] for name in SHAPES})
     read: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: "Found") -> None:
@@ -187,11 +188,18 @@ class Found:
         self.late_ms += other.late_ms
         self.late_in_replica_ms += other.late_in_replica_ms
         self.lag_ms = max(self.lag_ms, other.lag_ms)
-        self.read += other.read
+        for name, answers in other.answers.items():
+            self.answers[name] += answers
 
 
-def measure(rounds: int, model: Path = DEFAULT, answers: int = ANSWERS, rate: float | None = None) -> Report:
-    """Run all faults. answers: of each shape and fault. rate: requests a second; None: OVERLOAD.
+def measure(
+    rounds: int,
+    model: Path = DEFAULT,
+    answers: int = ANSWERS,
+    rate: float | None = None,
+    faults: Sequence[Fault] = FAULTS,
+) -> Report:
+    """Run the faults. answers: of each shape and fault. rate: requests a second; None: OVERLOAD.
 
     Raises Unavailable if the clients are not installed.
     """
@@ -208,9 +216,11 @@ def measure(rounds: int, model: Path = DEFAULT, answers: int = ANSWERS, rate: fl
                 plan = plan_for(server.url).changed(duration=6.0, traffic=[{"titles": TITLES}])
                 rate = OVERLOAD * peak_rate(plan)
             for number in range(rounds):
-                for fault in FAULTS:
+                for fault in faults:
                     one = under(fault, server, frozen, answers=answers, rate=rate, seed=number)
                     found.setdefault(fault.name, Found(0)).add(one)
+    for name, count in reading.read({name: one.answers for name, one in found.items()}, TITLES).items():
+        found[name].read = count
     about = (
         f"{answers * rounds:,} answers of each of {len(SHAPES)} shapes under each fault, {TITLES} titles a "
         f"request, {rate:,.0f} requests/s, {REPLICAS} replicas, a deadline of {DEADLINE_MS:g} ms. "
@@ -245,12 +255,16 @@ def under(fault: Fault, server: Server, frozen: Path, *, answers: int, rate: flo
         with _real_time():
             runner.run(_send(plan, requests, recorder, start, seconds))
         happening.result()
-    found = Found(count, late_ms=recorder.late_ms, late_in_replica_ms=recorder.late_in_replica_ms)
+    found = Found(
+        count,
+        late_ms=recorder.late_ms,
+        late_in_replica_ms=recorder.late_in_replica_ms,
+        answers=recorder.answers,
+    )
     found.lag_ms = recorder.send_lag.percentile_ms(99) or 0.0
     found.wrong.update(recorder.errors)
     for name, kept in recorder.answers.items():
         _judge(name, kept, found)
-    found.read.update(reading.read(recorder.answers, TITLES))
     return found
 
 

@@ -15,7 +15,8 @@ from headroom.models.batch import PackedBatch
 from headroom.models.classifier import Classifier
 from headroom.service import replica
 from headroom.service.config.file import DEPLOYMENT
-from headroom.service.engine.threads import GPU_SLOTS, Engine
+from headroom.service.engine.runner import GPU_SLOTS
+from headroom.service.engine.threads import Engine
 from headroom.service.ray.actor import Relevance, bind
 from headroom.service.scoring import loading
 

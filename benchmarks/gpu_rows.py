@@ -17,6 +17,7 @@ import transformers
 from torch import Tensor
 
 from benchmarks import workload
+from benchmarks.gpu_families import families
 from benchmarks.measure import alternate, ratio
 from benchmarks.report import Row, at_least, at_most
 from headroom.models.batch import pack
@@ -24,14 +25,18 @@ from headroom.models.checkpoint.config import parse_config
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
+from headroom.models.graphs import LARGE_COMES
 from headroom.models.masks.head_mask import RowMasks, rows_of
 from headroom.models.network import Network
 from headroom.models.networks import build
+from headroom.models.ops import choose
 from headroom.models.ops.torch import CudaOps, TorchOps
 from headroom.models.quality.labelled import read_pairs
 
 PRODUCTS = 20
 """How many products are timed together: one alone takes little longer than its launch and the wait for it."""
+
+CPU = torch.device("cpu")
 
 SQUARE = 8192
 """Rows and columns of the matrices whose product gives the chip's rate, as its maker would measure it."""
@@ -73,21 +78,26 @@ class Bench:
         shape = (rows, self.shape.layers, self.shape.heads)
         return RowMasks(rng.integers(0, 2, shape).astype(np.float32))
 
+    @property
+    def warm_ups(self) -> int:
+        """Return the turns before a call is timed: after them, a full batch's pass is a CUDA graph."""
+        return 1 if self.dry else LARGE_COMES + 2
+
     def wait(self) -> None:
         """Wait for the device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def median(self, call: Callable[[], object], calls: int = 1) -> float:
-        """Return the median seconds of a call, after two turns to warm up. calls: how many share a wait."""
+        """Return the median seconds of a call, after turns to warm up. calls: how many share a wait."""
         seconds = []
-        for turn in range(self.rounds + 2):
+        for turn in range(self.warm_ups + self.rounds):
             self.wait()
             began = time.perf_counter()
             for _ in range(calls):
                 call()
             self.wait()
-            if turn > 1:
+            if turn >= self.warm_ups:
                 seconds.append((time.perf_counter() - began) / calls)
         return statistics.median(seconds)
 
@@ -110,7 +120,10 @@ def dry() -> Bench:
 
 
 def accuracy(bench: Bench) -> list[Row]:
-    """Compare the shipped model with float64, and with what transformers loses in the same number format."""
+    """Compare the shipped model in each number format with float64, and with what transformers loses in it.
+
+    Under masks the reference is our float32 on the CPU.
+    """
     if not (DEFAULT / "model.safetensors").exists():
         return [Row("the shipped model", "left out: models/default/model.safetensors is not here")]
     exact = Classifier.load(None, "cpu", "float32")
@@ -119,19 +132,83 @@ def accuracy(bench: Bench) -> list[Row]:
     )
     reference = transformers.BertForSequenceClassification.from_pretrained(DEFAULT).eval()
     truth = transformers_logits(reference.double(), pairs)
-    order = np.asarray(exact.config.label_order)
+    sides = accuracy_sides(exact, pairs, truth)
+    tensors = exact.network.tensors()
     rows = []
     for dtype in [torch.float32] if bench.dry else [torch.float32, torch.float16, torch.bfloat16]:
         if dtype == torch.bfloat16 and torch.cuda.get_device_capability(bench.device) < (8, 0):
             continue
-        classifier = Classifier.load(None, str(bench.device), str(dtype).removeprefix("torch."))
         theirs = transformers_logits(reference.to(bench.device, dtype), pairs) - truth
-        name = classifier.network.number_format
         bound = 2 * float(np.abs(theirs).max()) + 1e-5
-        worst = float(np.abs(classifier.forward(pairs) - truth[:, order]).max())
-        target = f"≤ {bound:.2g} (twice transformers')"
-        rows.append(Row(f"largest error of a logit, {name}", f"{worst:.2g}", target, worst <= bound))
+        plain = CudaOps(bench.device, dtype)
+        fastest = plain if bench.dry else choose(exact.config, bench.device, dtype)
+        for ops in (plain,) if type(fastest) is CudaOps else (fastest, plain):
+            network = build(exact.config, tensors, device=bench.device, dtype=dtype, ops=ops)
+            kernels = "torch's kernels" if ops is plain else "ours"
+            rows.append(accuracy_row(f"{network.number_format}, {kernels}", network, sides, bound))
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracySide:
+    """Batches of pairs under a mask, and their logits, (n, labels), labels as in the checkpoint."""
+
+    name: str
+    batches: Sequence[Sequence[EncodedPair]]
+    expected: np.ndarray
+    masks: RowMasks | None = None
+
+    def logits(self, network: Network) -> np.ndarray:
+        """Return a network's logits."""
+        sliced = self.masks is not None and self.masks.weights.ndim == 2
+        return np.concatenate(
+            [
+                network.forward(pack(pairs, device=network.device), self.masks, sliced=sliced).numpy()
+                for pairs in self.batches
+            ]
+        )
+
+
+def accuracy_sides(
+    exact: Classifier, pairs: Sequence[EncodedPair], truth: np.ndarray
+) -> Sequence[AccuracySide]:
+    """Return what the accuracy is measured of; the first has no mask. truth: logits of the pairs."""
+    few = [[pair] for pair in pairs[:8] for _ in range(3)]  # a graph computes a pair's third pass
+    sides = [
+        AccuracySide("no mask", [pairs], truth),
+        AccuracySide("one pair, as a graph", few, truth[:8].repeat(3, 0)),
+    ]
+    for name, mask in accuracy_masks(exact, len(pairs)).items():
+        expected = exact.network.forward(pack(pairs, device=CPU), mask).numpy()
+        sides.append(AccuracySide(name, [pairs], expected, mask))
+    return sides
+
+
+def accuracy_row(name: str, network: Network, sides: Sequence[AccuracySide], bound: float) -> Row:
+    """Measure the largest error of a logit on each side, of which the first has no mask."""
+    errors = {}
+    same = 1.0
+    for side in sides:
+        logits = side.logits(network)
+        errors[side.name] = float(np.abs(logits - side.expected).max())
+        if side is sides[0]:
+            same = float(np.mean(logits.argmax(1) == side.expected.argmax(1)))
+    text = "; ".join(f"{side} {error:.2g}" for side, error in errors.items())
+    return Row(
+        f"largest error of a logit, {name}",
+        f"{text}; {same:.1%} of the grades are the same",
+        f"≤ {bound:.2g} (twice transformers')",
+        max(errors.values()) <= bound,
+    )
+
+
+def accuracy_masks(classifier: Classifier, rows: int) -> dict[str, RowMasks]:
+    """Return masks by name: another one for each row, with fractions, and one to cut out."""
+    rng = np.random.default_rng(0)
+    shape = (rows, classifier.num_layers, classifier.num_heads)
+    by_row = rng.choice(np.array([0, 0.5, 1], np.float32), shape, p=[0.2, 0.1, 0.7])
+    half = (np.indices(shape[1:]).sum(0) % 2).astype(np.float32)
+    return {"masks by row": RowMasks(by_row), "half of the heads cut out": RowMasks(half)}
 
 
 @torch.no_grad()
@@ -174,6 +251,7 @@ def encoder(bench: Bench) -> list[Row]:
     turns = alternate(
         {"none": lambda: network.forward(batch), "masks": lambda: network.forward(batch, masks)},
         max(20, bench.rounds),
+        warm_ups=bench.warm_ups,
     )
     cost = ratio(turns, "none", "masks")
     rows = [
@@ -298,58 +376,117 @@ def memory(bench: Bench) -> list[Row]:
     weighted = allocated() - held
     network.forward(batch, RowMasks(halves), sliced=True)
     sliced = allocated() - held - weighted
-    graphs = memory_of_graphs(bench, network)
-    reserved_growth, allocated_growth = memory_growth(bench, network)
     share = f"{weighted / weights:.1%} of the weights"
     return [
         Row("weights", f"{weights / 2**20:.0f} MiB, reported as {network.nbytes / 2**20:.0f} MiB"),
         Row("peak of a full batch, weights included", f"{peak / 2**20:.0f} MiB"),
         Row("a second variant, all heads at 0.5, nothing cut", share, "≤ 2 %", weighted <= 0.02 * weights),
         Row("a sliced variant, half of the heads cut out", f"{sliced / weights:.1%} of the weights"),
-        Row("CUDA graphs of up to 20 pairs", f"{graphs / 2**20:.0f} MiB"),
-        Row(
-            "reserved, growth from 100 to 300 mixed batches",
-            f"{reserved_growth:.1%}",
-            "none",
-            reserved_growth <= 0.02,
-        ),
-        Row(
-            "allocated, growth from 100 to 300 mixed batches",
-            f"{allocated_growth:.1%}",
-            "none",
-            allocated_growth <= 0.02,
-        ),
+        *graph_memory(bench, network),
+        *memory_growth(bench, network),
     ]
+
+
+def graph_memory(bench: Bench, network: Network) -> list[Row]:
+    """Measure the memory of CUDA graphs."""
+    small = memory_of_graphs(bench, network)
+    large = memory_of_large_graphs(bench, network)
+    return [
+        Row("CUDA graphs of up to 20 pairs", f"{small / 2**20:.0f} MiB"),
+        Row("CUDA graphs of a full batch without masks, with them and cut", f"{large / 2**20:.0f} MiB"),
+    ]
+
+
+def free_memory(bench: Bench) -> int:
+    """Return the GPU's free bytes."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(bench.device)[0]
 
 
 def memory_of_graphs(bench: Bench, network: Network) -> int:
     """Return the bytes that CUDA graphs of 1 to 20 pairs take."""
-
-    def free() -> int:
-        gc.collect()
-        torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info(bench.device)[0]
-
     pairs = bench.pairs()
-    before = free()
+    before = free_memory(bench)
     for count in 2 * [*range(1, 21)]:  # the second pass of a shape is captured
         network.forward(pack(pairs[:count], device=bench.device))
-    return before - free()
+    return before - free_memory(bench)
 
 
-def memory_growth(bench: Bench, network: Network) -> tuple[float, float]:
-    """Return by what share reserved and allocated memory grow from the 100th to the 300th mixed batch."""
+def memory_of_large_graphs(bench: Bench, network: Network) -> int:
+    """Return the bytes that CUDA graphs of full batches take."""
+    batch = pack(bench.pairs(), device=bench.device)
+    masks = bench.random_masks(len(bench.pairs()), np.random.default_rng(0))
+    half = RowMasks(variants(bench.shape)["half of the heads off"])
+    before = free_memory(bench)
+    for given, sliced in ((None, False), (masks, False), (half, True)):
+        for _ in range(bench.warm_ups):
+            network.forward(batch, given, sliced=sliced)
+    return before - free_memory(bench)
+
+
+def memory_growth(bench: Bench, network: Network) -> list[Row]:
+    """Measure by what share reserved and allocated memory grow from the 100th to the 300th mixed batch."""
     pairs = bench.pairs()
     rng = np.random.default_rng(0)
-    reserved = []
-    allocated = []
+    measures = {"reserved": torch.cuda.memory_reserved, "allocated": torch.cuda.memory_allocated}
+    found: dict[str, list[int]] = {name: [] for name in measures}
     for turn in range(300):
         some = pairs[: int(rng.integers(1, len(pairs)))]
         network.forward(pack(some, device=bench.device), bench.random_masks(len(some), rng))
         if turn in (99, 299):
-            reserved.append(torch.cuda.memory_reserved(bench.device))
-            allocated.append(torch.cuda.memory_allocated(bench.device))
-    return reserved[1] / reserved[0] - 1, allocated[1] / allocated[0] - 1
+            for name, measure in measures.items():
+                found[name].append(measure(bench.device))
+    growth = {name: last / first - 1 for name, (first, last) in found.items()}
+    return [
+        Row(f"{name}, growth from 100 to 300 mixed batches", f"{share:.1%}", "none", share <= 0.02)
+        for name, share in growth.items()
+    ]
+
+
+def graphs_and_none(bench: Bench) -> list[Row]:
+    """Measure passes of few pairs and of full batches, with CUDA graphs and without.
+
+    Without graphs, a repeated mask of a single request is cut out, whatever the size of its pack.
+    """
+    network = bench.network()
+    graphs = network.graphs
+    pairs = bench.pairs()
+    rng = np.random.default_rng(1)
+    rows = []
+    for size, some in (("one pair", bench.one_pair()), ("20 pairs", pairs[:20]), ("a full batch", pairs)):
+        batch = pack(some, device=bench.device)
+        for name, masks in some_masks(bench, len(some), rng).items():
+            forward = partial(network.forward, batch, masks, sliced=name.endswith("variant"))
+            seconds = []
+            for used in (None, graphs):
+                network.graphs = used
+                seconds.append(bench.median(forward))
+            before, after = (f"{1e3 * value:.2f} ms" for value in seconds)
+            row = f"{after}, without graphs {before}"
+            if masks is not None:
+                choose_parts = partial(network.selector.select, masks, batch.order)
+                row += f"; choosing what to compute {1e3 * bench.median(choose_parts):.2f} ms"
+            rows.append(Row(f"{size}, {name}", row))
+    if graphs is not None:
+        counts = graphs.counts
+        text = f"{counts.captured} captured, {counts.replayed} passes, {counts.without_memory} without memory"
+        rows.append(Row("graphs", text))
+    return rows
+
+
+def some_masks(bench: Bench, rows: int, rng: np.random.Generator) -> dict[str, RowMasks | None]:
+    """Return masks of a batch of this many rows, by name."""
+    one = bench.random_masks(1, rng)
+    requests = min(rows, 20)
+    of_requests = bench.random_masks(requests, rng)
+    return {
+        "no mask": None,
+        "a mask that repeats": RowMasks(one.weights[0]),
+        "a mask by request": RowMasks(of_requests.weights, index=np.arange(rows) * requests // rows),
+        "a mask by row": bench.random_masks(rows, rng),
+        "a sliced variant": RowMasks(variants(bench.shape)["half of the heads off"]),
+    }
 
 
 def graph(bench: Bench) -> list[Row]:
@@ -392,29 +529,56 @@ def captured(bench: Bench, run: Callable[[], Tensor]) -> float:
 
 
 def over_http(bench: Bench) -> list[Row]:
-    """Measure our server, asked for 100 titles on each of 128 connections: one replica, and four."""
+    """Measure our server, asked for 100 titles on each of 128 connections: one replica, and the default."""
     if bench.device.type != "cuda" or importlib.util.find_spec("ray") is None:
-        return [Row("HTTP", "left out: no GPU, or no ray")]
+        missing = "no GPU" if bench.device.type != "cuda" else "no ray"
+        return [Row(name, f"left out: {missing}") for name in OVER_HTTP]
+    one = http_rate(replicas=1)
+    default = http_rate(replicas=None)
+    alone = network_rate(bench)
+    return [
+        at_least(OVER_HTTP[0], one, 30_000, ",.0f"),
+        Row(OVER_HTTP[1], f"{default:,.0f}"),
+        at_least(OVER_HTTP[2], default / alone, 0.8, ".0%", f" of {alone:,.0f}"),
+    ]
+
+
+OVER_HTTP = (
+    "one replica, pairs/s",
+    "one command, with the replicas that it chooses, pairs/s",
+    "the same, share of the network alone on one stream",
+)
+
+
+def http_rate(replicas: int | None) -> float:
+    """Return the pairs/s that our server answers. replicas: None: as many as it chooses."""
     from benchmarks import checkpoints, load, serving  # they need packages of the server
 
-    rates = []
     bodies = load.bodies(load.texts(100, 40))
-    for replicas in (1, 4):
-        with (
-            serving.headroom(model=checkpoints.checkpoint("base"), replicas=replicas) as server,
-            closing(load.Client(server.url, itertools.cycle(bodies), 128).start()) as client,
-        ):
-            time.sleep(3)  # until batches are full
-            before = client.answered
-            time.sleep(6)
-            rates.append(100 * (client.answered - before) / 6)
-    return [at_least("one replica, pairs/s", rates[0], 30_000, ",.0f", f"; four {rates[1]:,.0f}")]
+    with (
+        serving.headroom(model=checkpoints.checkpoint("base"), replicas=replicas) as server,
+        closing(load.Client(server.url, itertools.cycle(bodies), 128).start()) as client,
+    ):
+        time.sleep(3)  # until batches are full
+        before = client.answered
+        time.sleep(6)
+        return 100 * (client.answered - before) / 6
+
+
+def network_rate(bench: Bench) -> float:
+    """Return the pairs/s of full batches, packed, computed and read one after the other."""
+    network = bench.network()
+    pairs = bench.pairs()
+    seconds = bench.median(lambda: network.forward(pack(pairs, device=bench.device)).numpy(force=True))
+    return len(pairs) / seconds
 
 
 PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "Accuracy, shipped model": accuracy,
     "Full batches": encoder,
     "What our kernels bring": kernels,
+    "Decoders and DeBERTa": families,
+    "With CUDA graphs and without": graphs_and_none,
     "As a replica uses it": service_like,
     "Memory": memory,
     "Over HTTP": over_http,

@@ -1,6 +1,6 @@
-"""Makes the shipped model: the base, tuned twice, averaged, calibrated, measured and written.
+"""Makes the shipped model: the base, tuned twice, averaged, trained by recipes, calibrated and written.
 
-    python -m default_model.build --data ../shared/data --out models/default
+    python -m default_model.build --recipes written,everything,longer --data ../shared/data
     python -m default_model.build --without chorus,socrata --steps 300 --work runs/without-chorus
 
 The second form trains without some judged sources and prints how the model ranks them: the measure by which
@@ -110,13 +110,17 @@ def build(
 ) -> list[Answer]:
     """Tune, average, calibrate and write the model; return how it ranks the validation folds.
 
-    recipes: what the average is trained by afterwards, one after another.
+    recipes: what the average is trained by afterwards, one after another; calibrated before, because its
+    opinion of graded pairs is kept.
 
     If judged sources are left out, return how it ranks these, and write nothing.
     """
     tokenizer = load_tokenizer(base, read_config(base)).within(MAX_TOKENS)
     shares = {name: share for name, share in JUDGED_SHARES.items() if name not in without}
     model, progress = averaged_trainings(read_sources(data, shares), tokenizer, base, work, trainings)
+    validation = [row for row in read_judged(data, VALIDATION_FOLDS) if row.family not in without]
+    if recipes:
+        calibrate(model, tokenizer, validation)
     teacher = deepcopy(model).eval()
     for number, recipe in enumerate(recipes, 1):
         progress.append(follow(recipe, model, teacher, base, data, without, work / f"recipe-{number}.pt"))
@@ -127,7 +131,6 @@ def build(
     if without:
         rows = [row for row in read_judged(data, VALIDATION_FOLDS + TRAINING_FOLDS) if row.family in without]
         return ranking_answers(probabilities(rows), rows)
-    validation = read_judged(data, VALIDATION_FOLDS)
     metrics: dict[str, Any] = {"calibration": calibrate(model, tokenizer, validation)}
     for name, folds in FOLDS.items():
         metrics[name] = product_metrics(read_judged(data, folds), probabilities)

@@ -2,36 +2,65 @@
 
     headroom study search --what heads,units --speedup 2.2 --data D --holdout H --out runs/fast
     python -m default_model.smaller --mask runs/fast/mask.json --name fast
+    python -m default_model.smaller --start models/default/networks/fast --name fast --steps 500
 
-The pairs are those of the model's own second phase, in English, Korean and Chinese; no grade is read. The
-word embeddings, most of the file, stay the model's: the new checkpoint's index names the model's file.
+The second form goes on from a network that is there, for a model whose weights have changed a little.
+Half of the pairs are drawn as the model's own second phase draws them, and half as its last recipe does; no
+grade is read. The word embeddings, most of the file, stay the model's: the new checkpoint's index names the
+model's file.
 """
 
 import argparse
 import json
 import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
 from default_model.build import SECOND
-from default_model.mixture import Sources, mixed_groups, read_sources
-from default_model.tuning import JUDGED_SHARES, PAIRS_PER_ROUND
+from default_model.drawers import all_sources
+from default_model.mixture import Sources, mixed_groups
+from default_model.recipes import LONGER
+from default_model.tuning import PAIRS_PER_ROUND
+from headroom.models.checkpoint.config import ModelConfig, read_config
 from headroom.models.checkpoint.files import INDEX, OF_PARENT, readable_as_usual
+from headroom.models.checkpoint.tensors import TensorDict, read_tensors
 from headroom.models.classifier import Classifier
 from headroom.models.commands.options import read_form
 from headroom.models.compress.prune import write_checkpoint
-from headroom.models.training.distil.teaching import WARM_UP, peak_rate, teach_part
+from headroom.models.errors import ModelError
+from headroom.models.training.distil.teaching import (
+    WARM_UP,
+    WORDS,
+    peak_rate,
+    remaining_network,
+    teach_network,
+)
 from headroom.models.training.loop import Schedule
 
-WORDS = "bert.embeddings.word_embeddings.weight"
 SEED = 2
 
 
+def mean_shares(mixtures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean share of each kind of pairs over mixtures, each scaled to a sum of 1."""
+    shares = defaultdict[str, float](float)
+    for mixture in mixtures:
+        whole = sum(mixture.values())
+        for kind, share in mixture.items():
+            shares[kind] += share / whole / len(mixtures)
+    return dict(shares)
+
+
+SHARES = mean_shares([SECOND.shares, LONGER])
+
+
 def pairs_of(sources: Sources, index: int) -> list[tuple[str, str]]:
-    """Return the pairs of a round, drawn as the second phase draws them."""
-    groups = mixed_groups(sources, SECOND.shares, count=PAIRS_PER_ROUND, seed=SEED, index=index)
+    """Return the pairs of a round."""
+    groups = mixed_groups(sources, SHARES, count=PAIRS_PER_ROUND, seed=SEED, index=index)
     return [(example.query, example.title) for group in groups for example in group]
 
 
@@ -50,11 +79,27 @@ def share_words(directory: Path) -> None:
     readable_as_usual(directory / "network.safetensors")
 
 
+def starting_network(model: Path, start: Path) -> tuple[TensorDict, ModelConfig]:
+    """Return the tensors and the configuration of a smaller network, with the word embeddings of a model.
+
+    Raises ModelError if the vocabulary or the hidden size differs from the model's.
+    """
+    config = read_config(start)
+    tensors = read_tensors(start, config)
+    of_model = read_config(model)
+    words = read_tensors(model, of_model)[WORDS]
+    if tensors[WORDS].shape != words.shape or config.labels != of_model.labels:
+        raise ModelError(f"--start {start}: not a network of {model}: vocabulary, width or grades differ")
+    return tensors | {WORDS: words}, config
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", type=Path, default=Path("models/default"), help="default: %(default)s")
-    parser.add_argument("--mask", required=True, help="what a search kept: its mask.json")
+    network = parser.add_mutually_exclusive_group(required=True)
+    network.add_argument("--mask", help="what a search kept: its mask.json")
+    network.add_argument("--start", type=Path, help="the directory of a smaller network to go on from")
     parser.add_argument("--name", required=True, help="it is written to networks/NAME beside the weights")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=1500, help="default: %(default)s")
@@ -62,20 +107,27 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
 
     teacher = Classifier.load(options.model, "cpu", "bfloat16")
-    mask = teacher.config.parse_mask(read_form(options.mask), teacher.stored_masks)
     out = options.model / "networks" / options.name
-    student = teach_part(
+    if options.start is None:
+        mask = teacher.config.parse_mask(read_form(options.mask), teacher.stored_masks)
+        tensors, config = remaining_network(teacher, mask)
+    else:
+        tensors, config = starting_network(options.model, options.start)
+    words = Tokenizer.from_file(str(options.model / "tokenizer.json"))
+    sources = all_sources(options.data, [], words, attributes=0.0)
+    student = teach_network(
         teacher,
-        mask,
-        partial(pairs_of, read_sources(options.data, JUDGED_SHARES)),
+        tensors,
+        config,
+        partial(pairs_of, sources),
         Schedule(options.steps, peak_rate(teacher.config), warmup=options.steps // 20, decay=1 - WARM_UP),
         Path("runs") / f"{options.name}.pt",
         seed=SEED,
         swaps=False,
     )
     logging.info("loss: %.4f, at last %.4f", *student.before_and_after)
-    tensors = {name: tensor.half() for name, tensor in student.tensors.items()}
-    write_checkpoint(options.model, out, tensors, student.config)
+    halves = {name: tensor.half() for name, tensor in student.tensors.items()}
+    write_checkpoint(options.model, out, halves, student.config)
     share_words(out)
 
 

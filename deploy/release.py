@@ -1,27 +1,31 @@
 """Writes dist/, all that a version is installed from: `make release`.
 
+python -m deploy.release [VERSION] [--key KEY]
+
 It makes the commit a release first (`deploy.tagging`). If that cannot be, it says why, and dist/ holds a
 build from between two releases, such as 0.3.0.dev7+g1a2b3c4d. Chart, image and notes have the same version.
+With a private key, it signs what it wrote (deploy/sign.py).
 """
 
 from __future__ import annotations
 
-import hashlib
+import argparse
 import json
 import re
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import yaml
 
-from deploy import tagging
+from deploy import bill, provenance, tagging
 from headroom.models.ops.kernel_build import LEVELS, build_all
 from headroom.version import version
 from tests.clients import environments
-from tests.deploy.build_image import IMAGE, build, engine_here
+from tests.deploy.build_image import build, engine_here, tag
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy" / "helm" / "headroom"
@@ -62,27 +66,43 @@ def make_chart(dist: Path, number: str) -> Path:
     return package
 
 
-def write_bill(dist: Path, number: str) -> None:
-    """Write the bill of materials that `make sbom` made, with the version."""
-    bill = json.loads((ROOT / "runs" / "sbom.json").read_text("utf-8"))
-    bill["metadata"]["component"]["version"] = number
-    (dist / f"headroom-{number}.cdx.json").write_text(json.dumps(bill, indent=2) + "\n", "utf-8")
-
-
-def make_image(dist: Path, number: str) -> None:
-    """Build the CPU image and write it as an archive that `docker load` takes."""
+def make_image(dist: Path, number: str) -> provenance.Image:
+    """Build the CPU image; write it as an archive that `docker load` takes, its bill and others' licences."""
     engine = engine_here()
-    build(engine, [])
-    name = f"docker.io/library/headroom:{number.replace('+', '-')}-cpu"  # which Docker calls headroom:…
-    engine("tag", IMAGE, name)
+    identity = build(engine, [])
+    name = f"docker.io/library/{tag(number)}"  # which Docker calls headroom:…
+    engine("tag", identity, name)
     archive = dist / f"headroom-{number}-cpu.tar"
     engine("save", "--output", str(archive), name)
+    bill.write_image_bill(archive, number, dist / f"headroom-{number}-cpu.cdx.json")
     subprocess.run(["gzip", "-1", archive], check=True)
+    show = ["run", "--rm", "--network", "none", "--entrypoint", "cat", *engine.run_options]
+    notices = engine(*show, identity, "/app/THIRD-PARTY-NOTICES.txt")
+    (dist / f"headroom-{number}-cpu-third-party.txt").write_text(notices + "\n", "utf-8")
+    return provenance.Image(tag(number), identity.removeprefix("sha256:"))
+
+
+def seal(dist: Path, number: str, image: provenance.Image, started: datetime, key: Path | None) -> None:
+    """Write the statement of provenance and the digests of all files; with a key, sign both."""
+    statement = dist / f"headroom-{number}.provenance.json"
+    about = provenance.statement(sorted(dist.iterdir()), number, image, started)
+    statement.write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+    sums = dist / provenance.SUMS
+    sums.write_text(provenance.sums(sorted(dist.iterdir())), "utf-8")
+    if key is not None:
+        provenance.sign(key, statement, sums)
 
 
 def main() -> None:
     """Write everything, and say how large it is."""
-    tagged = tagging.tag(*sys.argv[1:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("version", nargs="?", default="")
+    parser.add_argument("--key", type=Path)
+    given = parser.parse_args()
+    started = datetime.now(UTC)
+    if given.key is not None:
+        provenance.sign(given.key)  # before the long part
+    tagged = tagging.tag(given.version)
     print(tagged)
     number = version()
     dist = ROOT / "dist"
@@ -90,17 +110,14 @@ def main() -> None:
     shutil.rmtree(dist, ignore_errors=True)
     dist.mkdir()
     (dist / f"headroom-{number}-notes.md").write_text(text, "utf-8")
-    write_bill(dist, number)
+    packages = bill.resolve(*bill.requirements())
+    bill.write(bill.wheel_bill(number, packages), dist / f"headroom-{number}.cdx.json")
     make_wheel(dist)
     make_chart(dist, number)
-    make_image(dist, number)
-    files = sorted(dist.iterdir())
-    lines = []
-    for file in files:
-        with file.open("rb") as stream:
-            lines.append(f"{hashlib.file_digest(stream, 'sha256').hexdigest()}  {file.name}\n")
+    image = make_image(dist, number)
+    seal(dist, number, image, started, given.key)
+    for file in sorted(dist.iterdir()):
         print(f"{file.stat().st_size / 1e6:10,.1f} MB  {file.relative_to(ROOT)}")
-    (dist / "SHA256SUMS").write_text("".join(lines), "utf-8")
     print(tagged)
 
 

@@ -3,8 +3,8 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -42,6 +42,18 @@ class Beginning(NamedTuple):
     tokens: int
 
 
+class Keys(NamedTuple):
+    """The tokens whose keys and values each sequence reads: those of its prefix, then its own.
+
+    tokens: (n,) int64, their indices in the pack, one sequence after the other; None: all, as they stand.
+    offsets: (B + 1,) int32, where those of each sequence begin and end. longest: of one sequence.
+    """
+
+    tokens: Tensor | None
+    offsets: Tensor
+    longest: int
+
+
 class Group(NamedTuple):
     """Sequences of similar length, padded for one attention call.
 
@@ -68,12 +80,14 @@ class PackedBatch:
     lengths: (B,) numpy int64, ascending.
     order: (B,) numpy int64, the caller's index of each packed sequence; for a prefix, of one of its pairs.
     answers: (pairs,) int64, the packed sequence that ends each of the caller's pairs.
+    inputs: the memory of all these tensors, in this order but for `offsets`, which come last.
+    longest: no sequence has more tokens.
     prefixes: (B or more,) numpy int32, for a decoder: the sequence of the pack that each one goes on from,
         −1 for none. None: no sequence has one.
     exact: padded groups hold sequences of one length only, as a deterministic network needs it.
     read: the tokens of each sequence that leave the layer that computes this batch.
-    captured: a CUDA graph computes this batch and others of its shapes; `lengths`, `order` and `answers` are
-        undefined.
+    captured: a CUDA graph computes this batch and others of its shapes and of the same `longest`; `lengths`
+        and `order` are undefined, and there are (B or more,) `answers`.
     """
 
     ids: Tensor
@@ -85,12 +99,16 @@ class PackedBatch:
     lengths: np.ndarray
     order: np.ndarray
     answers: Tensor
+    inputs: Tensor
+    longest: int
     exact: bool
     prefixes: np.ndarray | None = None
     read: Literal["all", "first", "last"] = "all"
     captured: bool = False
     _groups: dict[bool, Sequence[Group]] = field(default_factory=dict, repr=False)
     """What `groups` returned, by `exact`; copies of the batch share it."""
+    _keys: list[Keys] = field(default_factory=list, repr=False)
+    """What `keys` returned, first; copies of the batch share it."""
 
     @property
     def rows(self) -> int:
@@ -123,12 +141,44 @@ class PackedBatch:
                 groups.append(Group(moved[0], moved[1].bool(), moved[2]))
         return groups
 
+    @property
+    def keys(self) -> Keys:
+        """Return what each sequence of a decoder reads (cached)."""
+        if not self._keys:  # of threads that make it at once, all read the first one's
+            self._keys.append(self._keys_of_sequences())
+        return self._keys[0]
+
+    def _keys_of_sequences(self) -> Keys:
+        if self.prefixes is None:
+            return Keys(None, self.offsets[: self.rows + 1], self.longest)
+        prefixes = self.prefixes[: self.rows]
+        starts = self.lengths.cumsum() - self.lengths
+        before = np.where(prefixes < 0, 0, self.lengths[prefixes])  # tokens of each one's prefix
+        counts = before + self.lengths
+        ends = counts.cumsum()
+        row = np.arange(self.rows).repeat(counts)
+        position = np.arange(ends[-1]) - (ends - counts)[row]
+        is_own = position >= before[row]
+        tokens = position + np.where(is_own, (starts - before)[row], starts[prefixes[row]])
+        index, offsets = to_device([tokens, np.concatenate([[0], ends])], self.ids.device)
+        return Keys(index, offsets.int(), int(counts.max()))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return the tokens and the sequences that the pack is filled up to."""
+        return len(self.ids), len(self.first_token)
+
+    def for_capture(self, longest: int) -> "PackedBatch":
+        """Return the same in memory of its own, for a CUDA graph of packs whose sequences are not longer."""
+        inputs = self.inputs.clone()
+        return replace(self, inputs=inputs, **_fields(inputs, *self.shape), longest=longest, captured=True)
+
     def by_length(self, tokens: int) -> tuple[range, range]:
         """Return the sequences of at most this many tokens, and the longer ones; both may hold any if the
         batch is `captured`."""
         if self.captured:
             rows = len(self.first_token)
-            return range(rows), range(rows if len(self.ids) > tokens else 0)
+            return range(rows), range(rows if self.longest > tokens else 0)
         border = int(self.lengths.searchsorted(tokens, side="right"))
         return range(border), range(border, self.rows)
 
@@ -161,46 +211,70 @@ def pack(
         sequences = _without_beginnings(pairs, beginnings, every=deterministic)
     sequences = sequences.by_length()
     lengths = sequences.lengths
-    positions = sequences.positions
     rows = len(lengths)
-    tokens = len(positions)
+    tokens = int(lengths.sum())
     on_gpu = device.type == "cuda"
     filled_rows = filled_size(rows, on_gpu=on_gpu) if fill else rows
     filled_tokens = filled_size(tokens, on_gpu=on_gpu) if fill else tokens
-    spare_rows = filled_rows - rows
-    offsets = np.concatenate([[0], lengths.cumsum(), np.full(spare_rows, tokens)])
-    row_of_token = np.arange(rows).repeat(lengths)
-    last_rows = np.setdiff1d(np.arange(rows), sequences.prefix)  # those that end a pair
+    inputs = _inputs(pairs, sequences, filled_tokens, filled_rows, device)
+    fields = _fields(inputs, filled_tokens, filled_rows)
+    fields["answers"] = fields["answers"][: len(pairs)]
     prefixes = None
     if (sequences.prefix >= 0).any():
-        prefixes = np.pad(sequences.prefix, (0, spare_rows), constant_values=-1).astype(np.int32)
-    first_segments = np.array([pairs[pair].first_segment for pair in sequences.pair.tolist()], np.int64)
-    ids, position, segment, row, first_token, answers, cumulative = to_device(
-        [
-            np.concatenate(sequences.ids),
-            positions,
-            positions >= first_segments[row_of_token],
-            row_of_token,
-            offsets[:rows],
-            last_rows[sequences.pair[last_rows].argsort()],
-            offsets,
-        ],
-        device,
-        sizes=[filled_tokens] * 4 + [filled_rows, len(pairs), filled_rows + 1],
-    )
+        prefixes = np.pad(sequences.prefix, (0, filled_rows - rows), constant_values=-1).astype(np.int32)
     return PackedBatch(
-        ids=ids,
-        positions=position,
-        segments=segment,
-        row_of_token=row,
-        first_token=first_token,
-        offsets=cumulative.int(),
+        **fields,
+        inputs=inputs,
         lengths=lengths,
         order=sequences.pair,
-        answers=answers,
+        longest=int(lengths[-1]),
         exact=deterministic,
         prefixes=prefixes,
     )
+
+
+def _inputs(
+    pairs: Sequence[EncodedPair], sequences: "_Sequences", tokens: int, rows: int, device: torch.device
+) -> Tensor:
+    """Return the `inputs` of a pack of sequences, shortest first. tokens, rows: what it is filled up to."""
+    lengths = sequences.lengths
+    positions = sequences.positions
+    row_of_token = np.arange(len(lengths)).repeat(lengths)
+    last_rows = np.setdiff1d(np.arange(len(lengths)), sequences.prefix)  # those that end a pair
+    first_segments = np.array([pairs[pair].first_segment for pair in sequences.pair.tolist()], np.int64)
+    offsets = np.full(2 * _offset_words(rows), len(positions), np.int32)
+    offsets[0] = 0
+    offsets[1 : len(lengths) + 1] = lengths.cumsum()
+    arrays = [
+        np.concatenate(sequences.ids),
+        positions,
+        positions >= first_segments[row_of_token],
+        row_of_token,
+        offsets[: len(lengths)],
+        last_rows[sequences.pair[last_rows].argsort()],
+        offsets.view(np.int64),
+    ]
+    return _on_device(arrays, _sizes(tokens, rows), device, torch.int64)
+
+
+_FIELDS = ("ids", "positions", "segments", "row_of_token", "first_token", "answers")
+"""The order in which `PackedBatch.inputs` holds its tensors of int64; those of `offsets`, int32, follow."""
+
+
+def _offset_words(rows: int) -> int:
+    """Return how many numbers of 64 bits hold the offsets of this many sequences, two in each."""
+    return rows // 2 + 1
+
+
+def _sizes(tokens: int, rows: int) -> list[int]:
+    """Return how many numbers of 64 bits each tensor of a pack takes up in its `inputs`."""
+    return [tokens] * 4 + [rows] * 2 + [_offset_words(rows)]
+
+
+def _fields(inputs: Tensor, tokens: int, rows: int) -> dict[str, Any]:
+    """Return the tensors of a pack by name; all are views of `inputs`."""
+    *fields, offsets = inputs.split_with_sizes(_sizes(tokens, rows))
+    return dict(zip(_FIELDS, fields, strict=True)) | {"offsets": offsets.view(torch.int32)[: rows + 1]}
 
 
 class _Sequences(NamedTuple):
@@ -282,28 +356,27 @@ def filled_size(count: int, *, on_gpu: bool = False) -> int:
 
 
 def to_device(
-    arrays: Sequence[np.ndarray],
-    device: torch.device,
-    dtype: torch.dtype = torch.int64,
-    *,
-    sizes: Sequence[int] | None = None,
+    arrays: Sequence[np.ndarray], device: torch.device, dtype: torch.dtype = torch.int64
 ) -> list[Tensor]:
-    """Move arrays to the device in one asynchronous copy. Returns contiguous tensors.
-
-    sizes: the length that each array, of one dimension, is filled up to with zeros; None: no filling.
-    """
-    lengths = [array.size for array in arrays] if sizes is None else sizes
-    host = torch.empty(sum(lengths), dtype=dtype, pin_memory=device.type == "cuda")
-    values = host.numpy()
-    values.fill(0)
-    start = 0
-    for array, length in zip(arrays, lengths, strict=True):
-        np.copyto(values[start : start + array.size], array.ravel(), casting="same_kind")
-        start += length
-    parts = host.to(device, non_blocking=True).split_with_sizes(lengths)
-    if sizes is not None:
-        return list(parts)
+    """Move arrays to the device in one asynchronous copy. Returns contiguous tensors."""
+    sizes = [array.size for array in arrays]
+    parts = _on_device(arrays, sizes, device, dtype).split_with_sizes(sizes)
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+
+def _on_device(
+    arrays: Sequence[np.ndarray], sizes: Sequence[int], device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """Return arrays on the device, one after the other, each filled up to its size with zeros."""
+    host = torch.empty(sum(sizes), dtype=dtype, pin_memory=device.type == "cuda")
+    values = host.numpy()
+    start = 0
+    for array, size in zip(arrays, sizes, strict=True):
+        end = start + array.size
+        np.copyto(values[start:end], array.ravel(), casting="same_kind")
+        start += size
+        values[end:start].fill(0)
+    return host.to(device, non_blocking=True)
 
 
 def batches_by_length(

@@ -63,7 +63,7 @@ class DecoderNetwork(Network):
         """Return word embeddings, scaled: (T, D)."""
         x = F.embedding(batch.ids, self.word_embeddings)
         scale = self.spec.embedding_scale
-        return x if scale == 1 else x * torch.tensor(scale, dtype=x.dtype, device=x.device)
+        return x if scale == 1 else x * torch.tensor(scale, dtype=x.dtype).item()  # rounded, on the host
 
     def classify(self, pooled: Tensor) -> Tensor:
         """Apply the classifier. (n, D) → (n, labels) float32."""

@@ -29,9 +29,10 @@ from torch import Tensor
 from headroom.models.batch import PackedBatch
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.checkpoint.shapes import stored_shapes
-from headroom.models.graphs import Graphs, Selection
+from headroom.models.device import is_out_of_memory
+from headroom.models.graphs import Graphs
 from headroom.models.layer import FeedForward, Layer, MultiHeadAttention
-from headroom.models.masks.head_mask import RowMasks, rows_of
+from headroom.models.masks.head_mask import RowMasks
 from headroom.models.ops import choose
 from headroom.models.ops.causal import Causal
 from headroom.models.ops.torch import FUNCTIONS, Linear, Norm, Tensors, TorchOps, normed
@@ -82,9 +83,8 @@ class Network(Weights):
         projected_bytes = 3 * config.hidden_size * dtype.itemsize
         limit = self.ops.max_pack_bytes
         self.max_pack_tokens = None if limit is None else limit // max(inner_bytes, projected_bytes)
-        plain = all(layer.heads is None or layer.heads.positions.relative is None for layer in self.layers)
-        captures = self.ops.supports_capture and plain and self.reads == "first"
-        self.graphs = Graphs(self.logits, self.layers, device) if captures else None
+        captures = self.ops.supports_capture and self.reads == "first"
+        self.graphs = Graphs(self.answers, self.layers, device) if captures else None
         self.ops.synchronize()  # from here on, other threads' streams may use the weights
 
     @abstractmethod
@@ -104,26 +104,46 @@ class Network(Weights):
 
         masks: in the caller's order of rows, or one for all rows; None: all on.
         sliced: the mask belongs to a sliced variant, so exactly what is on is computed.
-        Returns (rows, labels) float32 in the caller's order, labels as in the checkpoint.
+        Returns (rows, labels) float32 on the host, in the caller's order, labels as in the checkpoint.
         """
-        with torch.inference_mode():
-            in_order = None if masks is None else rows_of(masks, batch.order)
-            selection = self.selector.select(in_order, sliced=sliced)
-            if self.graphs is None:
-                logits = self.logits(batch, selection)
-            else:
-                logits = self.graphs.logits(batch, selection, sliced=sliced)
-            logits = logits[batch.answers]
-            self.ops.synchronize()  # only then may another stream reuse the selection's memory
-            return logits
+        try:
+            with torch.inference_mode():
+                return self._forward(batch, masks, sliced=sliced)
+        except (RuntimeError, MemoryError) as error:
+            if self.graphs is not None and is_out_of_memory(error):
+                self.graphs.release()
+            raise
 
-    def logits(self, batch: PackedBatch, selection: Selection) -> Tensor:
+    def _forward(self, batch: PackedBatch, masks: RowMasks | None, *, sliced: bool) -> Tensor:
+        graphs = self.graphs
+        pending = list[Chosen | None]()
+        states = self.hidden_states(batch, pending)
+        if graphs is None or not graphs.may_replay(batch):
+            next(states)  # the device computes what enters the first layer while the host reads the masks
+        whole = graphs is not None and not sliced and graphs.is_small(batch)
+        selection = self.selector.select(masks, batch.order, sliced=sliced, whole=whole)
+        logits = None if graphs is None else graphs.logits(batch, selection, sliced=sliced)
+        if logits is None:
+            pending.extend(selection)
+            logits = self.classify(self._pooled(batch, states))[batch.answers]
+        # Only then may another stream reuse the selection's memory.
+        return self.ops.to_host(logits[: len(batch.answers)])
+
+    def answers(self, batch: PackedBatch, selection: Iterable[Chosen | None]) -> Tensor:
+        """Return the logits of a pack's `answers`, (pairs, labels) float32."""
+        return self.logits(batch, selection)[batch.answers]
+
+    def logits(self, batch: PackedBatch, selection: Iterable[Chosen | None]) -> Tensor:
         """Return the logits of a pack's sequences, (B or more, labels) float32, in the pack's order."""
         return self.classify(self.pooled(batch, selection))
 
-    def pooled(self, batch: PackedBatch, selection: Selection) -> Tensor:
+    def pooled(self, batch: PackedBatch, selection: Iterable[Chosen | None]) -> Tensor:
         """Return what `classify` reads of a pack's sequences, (B or more, D), in the pack's order."""
-        for x in self.hidden_states(batch, selection):  # noqa: B007 - the last one is read
+        return self._pooled(batch, self.hidden_states(batch, selection))
+
+    def _pooled(self, batch: PackedBatch, states: Iterator[Tensor]) -> Tensor:
+        """Return the same. states: of `hidden_states`."""
+        for x in states:  # noqa: B007 - the last one is read
             pass
         return x if self.final_norm is None else self.pool(x, batch)
 

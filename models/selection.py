@@ -8,9 +8,9 @@ everything that is off in a deterministic network.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar, cast
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -47,6 +47,52 @@ class Chosen:
     unit_weights: Tensor | None = None
 
 
+class Parts(NamedTuple):
+    """The parts of one layer, as in `Chosen`, and whether its heads and its units have weights."""
+
+    heads: MultiHeadAttention | None
+    units: FeedForward | None
+    has_head_weights: bool = False
+    has_unit_weights: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The parts of each layer that one batch computes.
+
+    Iterating yields what each layer does, None for a layer that is skipped.
+
+    parts: of each layer.
+    head_weights: (B, n) or (1, n) float32, on the device: of all heads that have weights, layer by layer;
+        None if none has. unit_weights: (1, n), likewise.
+    """
+
+    parts: Sequence[Parts | None]
+    head_weights: Tensor | None = None
+    unit_weights: Tensor | None = None
+
+    def __iter__(self) -> Iterator[Chosen | None]:
+        first_head = 0
+        first_unit = 0
+        for parts in self.parts:
+            if parts is None:
+                yield None
+                continue
+            head_weights: Tensor | None = None
+            unit_weights: Tensor | None = None
+            if parts.has_head_weights:
+                assert parts.heads is not None
+                assert self.head_weights is not None
+                head_weights = self.head_weights.narrow(1, first_head, parts.heads.count)
+                first_head += parts.heads.count
+            if parts.has_unit_weights:
+                assert parts.units is not None
+                assert self.unit_weights is not None
+                unit_weights = self.unit_weights.narrow(1, first_unit, parts.units.count)
+                first_unit += parts.units.count
+            yield Chosen(parts.heads, parts.units, head_weights, unit_weights)
+
+
 class Selector:
     """Chooses what each layer computes. Threads may share it.
 
@@ -62,9 +108,9 @@ class Selector:
         copies: bool,
     ) -> None:
         self._layers = layers
-        self._everything: Sequence[Chosen | None] = [Chosen(layer.heads, layer.units) for layer in layers]
+        self._everything = Selection([Parts(layer.heads, layer.units) for layer in layers])
         self._kept_heads = [np.array(kept, np.int64) for kept in config.kept_heads]
-        self._device = ops.device
+        self._ops = ops
         self._copies = copies
         self._step = max(1, config.num_heads // HEAD_COUNTS) if ops.device.type == "cpu" else 1
         self.cache = WeightCache(max_bytes=0, finish=ops.synchronize)
@@ -79,82 +125,137 @@ class Selector:
         units = sum(layer.units.nbytes for layer in self._layers)
         self.cache.max_bytes = max(MINIMUM_CACHE_BYTES, (1 + sliced) * heads + unit_masks * units)
 
-    def select(self, masks: RowMasks | None, *, sliced: bool = False) -> Sequence[Chosen | None]:
-        """Return what each layer computes, None for a layer that is skipped.
+    def select(
+        self,
+        masks: RowMasks | None,
+        order: Ints | None = None,
+        *,
+        sliced: bool = False,
+        whole: bool = False,
+    ) -> Selection:
+        """Return what each layer computes.
 
-        masks: numbered as in the unpruned model; None for all on. sliced: the mask belongs to a variant and
-            will come again, so weights are copied at once, and no head that is off is computed.
+        masks: numbered as in the unpruned model; None for all on. order: the row of each sequence of the
+            pack; default: they are in the order of the rows.
+        sliced: the mask belongs to a variant and will come again, so weights are copied at once, and no head
+            that is off is computed.
+        whole: layers that are not skipped compute all of their heads and units, and nothing is copied.
         """
         if masks is None:
             return self._everything
         weights = masks.weights.reshape(-1, *masks.weights.shape[-2:])
-        minimum = weights.min(0)
-        maximum = weights.max(0)
-        is_on = (minimum != 0) | (maximum != 0)
-        is_weighted = (minimum != 1) | (maximum != 1)
-        heads: dict[int, MultiHeadAttention | None] = {}
-        weighted: dict[int, Ints] = {}
-        for number in range(len(self._layers)):
-            if number not in masks.skipped:
-                heads[number], computed = self._heads(number, is_on[number], sliced=sliced)
-                if is_weighted[number, computed].any():
-                    weighted[number] = computed
-        head_weights = self._head_weights(weights, weighted)
-        chosen = list[Chosen | None]([None] * len(self._layers))
-        for number, heads_of_layer in heads.items():
-            units, unit_weights = self._units(number, masks.units_off, sliced=sliced)
-            chosen[number] = Chosen(heads_of_layer, units, head_weights.get(number), unit_weights)
-        return chosen
+        is_on = (weights.min(0) != 0) | (weights.max(0) != 0)
+        layers = [number for number in range(len(self._layers)) if number not in masks.skipped]
+        heads = {n: self._heads(n, is_on[n], sliced=sliced, whole=whole) for n in layers}
+        units = {n: self._units(n, masks.units_off, sliced=sliced, whole=whole) for n in layers}
+        columns = self._weighted_columns(weights, {n: numbers for n, (_, numbers) in heads.items()})
+        head_weights, unit_weights = self._on_device(
+            weights.reshape(len(weights), -1),
+            list(columns.values()),
+            _mask_of_sequence(masks, order),
+            [on for _, on in units.values() if on is not None],
+        )
+        parts = list[Parts | None]([None] * len(self._layers))
+        for number in layers:
+            units_of_layer, on = units[number]
+            parts[number] = Parts(heads[number][0], units_of_layer, number in columns, on is not None)
+        return Selection(parts, head_weights, unit_weights)
 
-    def _head_weights(self, weights: Floats32, heads: dict[int, Ints]) -> dict[int, Tensor]:
-        """Bring the weights of some layers' heads to the device in one copy.
+    def _weighted_columns(self, weights: Floats32, computed: dict[int, Ints]) -> dict[int, Ints]:
+        """Return the columns of each layer's heads in flattened masks, if any of these has a weight but 1.
 
-        weights: (B, layers, heads). heads: the numbers of n heads by layer. Returns (B, n) by layer.
+        weights: (masks, layers, heads). computed: the numbers of the heads that each layer computes.
         """
-        if not heads:
-            return {}
-        rows, _, width = weights.shape
-        columns = np.concatenate([layer * width + numbers for layer, numbers in heads.items()])
-        flat = weights.reshape(rows, -1)
-        if len(columns) < flat.shape[1]:
-            flat = flat[:, columns]
-        (moved,) = to_device([flat], self._device, torch.float32)
-        parts = moved.split_with_sizes([len(numbers) for numbers in heads.values()], 1)
-        return dict(zip(heads, parts, strict=True))
+        is_weighted = (weights.min(0) != 1) | (weights.max(0) != 1)
+        layers = [number for number, heads in computed.items() if is_weighted[number, heads].any()]
+        if layers and self._ops.supports_capture:  # so that a graph fits all masks
+            layers = [number for number, heads in computed.items() if len(heads)]
+        return {number: number * weights.shape[2] + computed[number] for number in layers}
 
-    def _heads(self, number: int, on: Bools, *, sliced: bool) -> tuple[MultiHeadAttention | None, Ints]:
+    def _on_device(
+        self,
+        weights: Floats32,
+        columns: Sequence[Ints],
+        index: Ints | None,
+        units_on: Sequence[Bools],
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Bring the weights of heads and units to the device in one copy; return them as in `Selection`.
+
+        weights: (masks, n). columns: of the heads that have weights, by layer.
+        index: (B,), the mask of each sequence of the pack; None: of sequence i it is mask i, or the only one.
+        units_on: (units,) of each layer whose units have weights.
+        """
+        arrays = list[np.ndarray]()
+        if columns:
+            chosen = np.concatenate(columns)
+            of_heads = weights if len(chosen) == weights.shape[1] else weights[:, chosen]
+            if index is not None and not self._ops.gathers_masks:
+                of_heads = of_heads[index]
+                index = None
+            arrays.append(of_heads)
+            if index is not None:
+                arrays.append(index.astype(np.int32).view(np.float32))  # its bits
+        if units_on:
+            arrays.append(np.concatenate(units_on)[None])
+        if not arrays:
+            return None, None
+        moved = to_device(arrays, self._ops.device, torch.float32)
+        unit_weights = moved.pop() if units_on else None
+        if not columns:
+            return None, unit_weights
+        if index is None:
+            return moved[0], unit_weights
+        return moved[0].index_select(0, moved[1].view(torch.int32)), unit_weights
+
+    def _heads(
+        self, number: int, on: Bools, *, sliced: bool, whole: bool
+    ) -> tuple[MultiHeadAttention | None, Ints]:
         """Return the heads that a layer computes, and their numbers. on: (heads,), numbered as in masks."""
-        whole = self._layers[number].heads
+        heads = self._layers[number].heads
         kept = self._kept_heads[number]
+        if heads is None or whole:
+            return heads, kept
         computed = on[kept]
         count = int(np.count_nonzero(computed))
-        if whole is None or not count:
+        if not count:
             return None, kept[:0]
         # Some heads that are off are computed too, so that masks share few head counts.
         added = 0 if sliced else -count % self._step
         if added:
             computed[np.flatnonzero(~computed)[:added]] = True
-        if self._copies and count + added < whole.count:
-            copy = self.cache.get(number, whole, computed, at_once=sliced)
+        if self._copies and count + added < heads.count:
+            copy = self.cache.get(number, heads, computed, at_once=sliced)
             if copy is not None:
                 return copy, kept[computed]
-        return whole, kept
+        return heads, kept
 
     def _units(
-        self, number: int, off: Bools | None, *, sliced: bool
-    ) -> tuple[FeedForward | None, Tensor | None]:
-        """Return the units that a layer computes, and their weights. off: (layers, units)."""
-        whole = self._layers[number].units
-        if off is None or not off[number, : whole.count].any():
-            return whole, None
-        on = ~off[number, : whole.count]
-        if self._copies:
+        self, number: int, off: Bools | None, *, sliced: bool, whole: bool
+    ) -> tuple[FeedForward | None, Bools | None]:
+        """Return the units that a layer computes, and which of them are on; None: all.
+
+        off: (layers, units).
+        """
+        units = self._layers[number].units
+        if off is None or not off[number, : units.count].any():
+            return units, None
+        on = ~off[number, : units.count]
+        if self._copies and not whole:
             if not on.any():
                 return None, None
-            copy = self.cache.get(number, whole, on, at_once=sliced)
+            copy = self.cache.get(number, units, on, at_once=sliced)
             if copy is not None:
                 return copy, None
-        return whole, to_device([on[None]], self._device, torch.float32)[0]
+        return units, on
+
+
+def _mask_of_sequence(masks: RowMasks, order: Ints | None) -> Ints | None:
+    """Return the mask of each sequence of a pack; None: of sequence i it is mask i, or the only one."""
+    if masks.weights.ndim == 2 or len(masks.weights) == 1:
+        return None
+    if masks.index is None:
+        return order
+    return masks.index if order is None else masks.index[order]
 
 
 S = TypeVar("S", MultiHeadAttention, FeedForward)

@@ -51,11 +51,17 @@ class Stages:
         self.show(self._what, self._done / self._total)
 
     def show(self, what: str, share: float, before: float = 0.0) -> None:
-        """Show what is done and the time left, if it is time to.
+        """Show how much of the stage `what` is done; it begins when it is first named.
 
         share: of the stage, from 0 to 1. before: the share that an earlier run did; it does not count for the
         pace.
         """
+        if what != self._what:
+            self.start(what, 1)
+        self.show_words(what, share, before)
+
+    def show_words(self, what: str, share: float, before: float = 0.0) -> None:
+        """Show these words, the share and the time left, if it is time to. Arguments as of `show`."""
         now = time.monotonic()
         words = f"{what}: {share:4.0%}"
         if share > before:

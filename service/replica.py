@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 
 import torch
@@ -65,6 +65,9 @@ EXPOSURES_SECONDS = 5.0  # how long `drain` waits for exposures to reach the dat
 MAX_AGE_S = 0.5  # requests that have waited longer get at least a sixteenth of each batch
 GAUGE_SECONDS = 0.5  # between two updates of the gauges of the queue and of readiness
 
+Work = Callable[[], Coroutine[object, object, None]]
+"""Work in the background, which does not end by itself."""
+
 
 class Replica:
     """A replica that takes requests, checked against everything but the model. Make one with `start`."""
@@ -77,6 +80,7 @@ class Replica:
         catalog: Catalog,
         live: LiveExperiments,
         disk: DiskScores | None = None,
+        background: Iterable[Work] = (),
     ) -> None:
         """Begin to take requests, on the running event loop, with what `start` has loaded."""
         self._settings = settings
@@ -90,7 +94,7 @@ class Replica:
         self.live = live
         self._experiments = ExperimentAdmin(live, settings.outcome_days)
         self.scheduler = _scheduler(settings, metrics, engine)
-        self._encoder = Encoder(settings.max_queue_s)
+        self._encoder = Encoder(settings.max_queue_s, self.scheduler.load.ask_seconds)
         self._disk = disk
         kept = kept_scores(settings, disk, metrics)
         self._scorer = Scorer(self.scheduler, settings, metrics, self._encoder, kept)
@@ -99,20 +103,22 @@ class Replica:
         self._treatment = Treatment(self._scorer, live, shadow, lambda: self.scheduler.queued_tokens)
         self._serving = asyncio.create_task(self.scheduler.run())
         # Tasks of their own: a database that hangs must not keep the guardrails from being watched.
-        background: tuple[Callable[[], Coroutine[object, object, None]], ...] = (
+        works: list[Work] = [
             self._report,
             shadow.run,
             live.ledger.follow,
             live.guard.run,
+            live.pool.run,
             Upkeep(live.ledger, settings.outcome_days).run,
             release_memory_periodically,
-        )
+            *background,
+        ]
         if disk is not None:
-            background += (disk.run,)
+            works.append(disk.run)
         if disk is not None and settings.score_store_warm is not None:
             warming = Warming(settings.score_store_warm, self._scorer, lambda: self._catalog, metrics)
-            background += (warming.run,)
-        self._background = [asyncio.create_task(_restart_forever(work)) for work in background]
+            works.append(warming.run)
+        self._background = [asyncio.create_task(_restart_forever(work)) for work in works]
         _tell_what_runs(metrics, catalog.base)
         self._publish()
 
@@ -126,11 +132,13 @@ class Replica:
         threads: int,
         may_start: bool = True,
         nodes: Callable[[], int] = lambda: 1,
+        background: Iterable[Work] = (),
     ) -> Replica:
         """Load the models that settings and config name, warm them up, and begin to take requests.
 
         It takes seconds, on a thread. threads: as `Engine` takes them. may_start: as `apply` takes it.
-        nodes: returns the number of nodes that serve together.
+        nodes: returns the number of nodes that serve together; raises TimeoutError if nobody can say now.
+        background: more work to run meanwhile.
         Raises ModelError or InvalidConfig.
         """
         store = await asyncio.to_thread(Store, settings.database_url)
@@ -143,7 +151,7 @@ class Replica:
         disk = await asyncio.to_thread(open_store, settings, metrics)
         if disk is not None:
             await asyncio.to_thread(disk.register, engine.classifiers.values())
-        return cls(settings, metrics, engine, catalog, live, disk)
+        return cls(settings, metrics, engine, catalog, live, disk, background)
 
     def check(self, config: LiveConfig) -> None:
         """Raise InvalidConfig if `apply` would refuse this config; change nothing."""
@@ -323,9 +331,12 @@ class Replica:
     def _publish(self) -> None:
         heads_on = {name: variant.heads_on for name, variant in self._catalog.variants.items()}
         self._metrics.config(self.config_version, heads_on)
+        self.live.windows.definitions = self._catalog.definitions
 
     async def _report(self) -> None:
         while True:
+            self.live.reach.show()
+            self._metrics.set_gauge("load", self.scheduler.load.update())
             self._metrics.set_gauge("queue_tokens", self.scheduler.queued_tokens)
             self._metrics.set_gauge("queue_oldest_seconds", self.scheduler.oldest_age_s)
             self._metrics.set_gauge("in_flight_pairs", self.scheduler.in_flight_rows)
@@ -341,7 +352,7 @@ def _tell_what_runs(metrics: Metrics, base: Classifier) -> None:
     metrics.set_gauge("build_info", 1, version(), torch.__version__, base.name, device, network.number_format)
 
 
-async def _restart_forever(work: Callable[[], Coroutine[object, object, None]]) -> None:
+async def _restart_forever(work: Work) -> None:
     """Run a background task; if it fails, log why and restart it. Requests do not depend on it."""
     next_log = -math.inf
     while True:
@@ -357,7 +368,7 @@ async def _restart_forever(work: Callable[[], Coroutine[object, object, None]]) 
 def _check_experiments(live: LiveExperiments, config: LiveConfig, variants: ScoreKinds | None = None) -> None:
     try:
         live.check(config.assigner, variants)
-    except ValueError as error:
+    except (ValueError, TimeoutError) as error:
         raise InvalidConfig(str(error)) from None
 
 
@@ -366,7 +377,7 @@ def _apply_experiments(live: LiveExperiments, catalog: Catalog, may_start: bool)
     variants = catalog.score_kinds
     try:
         live.apply(config.assigner, config.version, variants=variants, may_start=may_start)
-    except ValueError as error:
+    except (ValueError, TimeoutError) as error:
         raise InvalidConfig(str(error)) from None
     except Exception as error:
         raise InvalidConfig(
@@ -387,4 +398,5 @@ def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Schedule
         slots=engine.slots,
         split_tokens=engine.split_tokens,
         observer=metrics,
+        host_clock=time.process_time if engine.device_type == "cuda" else None,
     )

@@ -19,8 +19,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 from headroom import Classifier
 from headroom.models import device
+from headroom.models.checkpoint import sandbox
 from headroom.models.ops.kernel_build import build_all, levels_of_machine
 from tests.checkpoints import load, write_checkpoint
+from tests.sandboxes import Sandboxes
 from tests.service.running import Server, running
 
 settings.load_profile("ci")  # everywhere: the same examples in every run, however long each takes
@@ -55,7 +57,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the groups that take long, so that both processes end at about the same time.
+    """Begin with the groups that take long, so that all processes end at about the same time.
 
     The soak's own test is the last one of them: it waits for the soak's end.
     """
@@ -76,6 +78,16 @@ def _group(nodeid: str) -> str:
 def _kernels() -> None:
     """Compile the kernels of this source, as `make install` does; nothing to do if it did."""
     build_all(levels_of_machine())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sandboxes() -> Iterator[None]:
+    """Try the tokenizers of checkpoints in forks of one process."""
+    sandboxes = Sandboxes(sandbox.PROGRAM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sandbox, "start", sandboxes.start)
+        yield
+    sandboxes.close()
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +120,15 @@ def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     """A running `headroom serve` with a tiny random model. Tests leave it able to serve."""
     with running(tmp_path_factory.mktemp("server"), tiny_checkpoint) as server:
         yield server
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory: it holds packages of our folders' names, which raise when they are imported."""
+    directory = tmp_path / "shop"
+    for name in ("models", "service", "loadtest", "tests", "benchmarks", "deploy"):
+        (directory / name).mkdir(parents=True)
+        (directory / name / "__init__.py").write_text("raise RuntimeError(f'{__name__} of another project')")
+    monkeypatch.chdir(directory)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return directory

@@ -40,9 +40,13 @@ PROGRAMS = {
     "ps": Program(("ps",), "the soak test's faults", "procps", ""),
     "initdb": Program(("initdb",), "experiments on PostgreSQL", "postgresql", "postgresql"),
     "postgres": Program(("postgres",), "experiments on PostgreSQL", "postgresql", "postgresql"),
+    "redis-server": Program(
+        ("redis-server", "valkey-server"), "a Ray head that dies", "redis-server", "redis"
+    ),
     "promtool": Program(("promtool",), "the alerts' tests", "prometheus", "prometheus"),
     "prometheus": Program(("prometheus",), "the dashboard's test", "prometheus", "prometheus"),
     "systemd-analyze": Program(("systemd-analyze",), "the systemd unit's test", "systemd", ""),
+    "dpkg-query": Program(("dpkg-query",), "the notices' test", "dpkg", ""),
     "g++": Program(("g++",), "the compiled kernels", "g++", ""),
     "aarch64-linux-gnu-g++": Program(
         ("aarch64-linux-gnu-g++",), "the kernels for ARM", "g++-aarch64-linux-gnu", ""

@@ -1,5 +1,6 @@
 """Links between the pages of the repository: the file exists, and so does the heading. And what they run."""
 
+import csv
 import json
 import os
 import re
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from headroom.models.quality.labelled import query_key, read_labelled
 
 ROOT = Path(__file__).parents[1]
 LISTED = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -66,6 +69,19 @@ def test_no_page_is_long(page: Path) -> None:
     assert len(page.read_text("utf-8").split()) <= limit
 
 
+MEASURED = "benchmarks/results/"
+"""`make bench` writes the pages of this folder: tables of every figure. They do not count."""
+
+
+@pytest.mark.skipif(not PAGES, reason="not a git checkout")
+def test_all_pages_together_are_not_long() -> None:
+    words = {name: len((ROOT / name).read_text("utf-8").split()) for name in PAGES}
+    assert {"README.md", "CHANGELOG.md", "deploy/README.md", "data/README.md", "docs/operations.md"} <= set(
+        words
+    )
+    assert sum(count for name, count in words.items() if not name.startswith(MEASURED)) <= 40_000
+
+
 def test_the_sample_of_judgments_is_what_its_command_makes(tmp_path: Path) -> None:
     sample = ROOT / "data" / "sample"
     made = runpy.run_path(str(sample / "make_judgments.py"))
@@ -73,6 +89,18 @@ def test_the_sample_of_judgments_is_what_its_command_makes(tmp_path: Path) -> No
     text = (sample / "judgments.csv").read_text("utf-8")
     assert text == (tmp_path / "judgments.csv").read_text("utf-8")
     assert len(text.splitlines()) == 301
+
+
+def test_the_unjudged_pairs_are_as_many_as_the_docs_say_and_of_no_query_that_is_measured_on(
+    tmp_path: Path,
+) -> None:
+    sample = ROOT / "data" / "sample"
+    runpy.run_path(str(sample / "make_pairs.py"))["write"](tmp_path / "pairs.csv")
+    with (tmp_path / "pairs.csv").open(newline="", encoding="utf-8") as stream:
+        pairs = [(row["query"], row["title"]) for row in csv.DictReader(stream)]
+    assert len(pairs) == 57_270
+    judged = read_labelled(sample / "test.jsonl.gz", grades=5)
+    assert not {query_key(query) for query, _ in pairs} & {query_key(pair.query) for pair in judged}
 
 
 class Busy(BaseHTTPRequestHandler):

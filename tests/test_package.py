@@ -5,27 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 
 import headroom
 from tests.prompt import write_labelled
-from tests.service.running import Server, running
+from tests.service.page.seeding import served
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = Path(sys.executable).with_name("headroom")
-
-
-@pytest.fixture
-def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory: it holds packages of our folders' names, which raise when they are imported."""
-    directory = tmp_path / "shop"
-    for name in ("models", "service", "loadtest", "tests", "benchmarks", "deploy"):
-        (directory / name).mkdir(parents=True)
-        (directory / name / "__init__.py").write_text("raise RuntimeError(f'{__name__} of another project')")
-    monkeypatch.chdir(directory)
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    return directory
 
 
 def _run(*words: str | Path) -> str:
@@ -37,7 +24,7 @@ def _run(*words: str | Path) -> str:
 @pytest.mark.slow
 @pytest.mark.usefixtures("foreign")
 def test_every_command_works_where_other_packages_have_our_folders_names(
-    tiny_checkpoint: Path, server: Server, tmp_path: Path
+    tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     model = ("--model", tiny_checkpoint, "--device", "cpu")
     assert len(_run(PROGRAM, "score", "lamp", "a lamp", "wood", *model).splitlines()) == 2
@@ -55,21 +42,10 @@ def test_every_command_works_where_other_packages_have_our_folders_names(
     )
     assert json.loads((study / "report.json").read_text())["kind"] == "layers"
     load = "load run --scenario steady --rate 5 --duration 1s --warmup 0 --max-lag 10s --slo p99=9s --json"
-    assert json.loads(_run(PROGRAM, *load.split(), server.url))["requests"]["ok"] > 0
+    with served(tiny_checkpoint) as url:
+        assert json.loads(_run(PROGRAM, *load.split(), url))["requests"]["ok"] > 0
     imported = "from headroom import Classifier, HeadMask; print(Classifier.__module__)"
     assert _run(sys.executable, "-c", imported).strip() == "headroom.models.classifier"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("foreign")
-def test_a_replica_imports_nothing_of_the_directory_where_the_service_was_started(
-    tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    with running(tmp_path, tiny_checkpoint) as server:
-        scored = httpx.post(
-            f"{server.url}/v1/score", json={"query": "lamp", "titles": ["a lamp"]}, timeout=60
-        )
-        assert scored.status_code == 200, scored.text
 
 
 def test_an_editable_install_puts_nothing_but_headroom_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:

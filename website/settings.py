@@ -50,7 +50,7 @@ EXPERIMENTS: Mapping[str, type[BaseModel]] = {
     "user_config.experiments.metrics": Metric,
 }
 _RANGE = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
-_TYPES = {"boolean": "`true` or `false`", "integer": "whole number", "object": "mapping", "array": "list"}
+_TYPES = {"boolean": "`true` or `false`", "integer": "integer", "object": "mapping", "array": "list"}
 
 
 def page() -> str:

@@ -1,8 +1,8 @@
 """Reads recorded answers with the client that they are for: `clients.py SHAPE FILE TITLES`.
 
 It runs in the clients' environment, without our packages. A server in this process gives the client each
-recorded answer in turn. Prints how many the client read as they were sent, as `read`, and the others by what
-was wrong, as one line of JSON.
+recorded answer in turn. Prints, for each fault, how many the client read as they were sent, as `read`, and
+the others by what was wrong, as one line of JSON.
 """
 
 import json
@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -115,19 +115,20 @@ class Recorded:
 
 def main(name: str, file: str, titles: str) -> None:
     """Run the program."""
-    found: Counter[str] = Counter()
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
     documents = [f"title {number}" for number in range(int(titles))]
     with Path(file).open(encoding="utf-8") as lines:
         recorded = Recorded(map(json.loads, lines))
         rank = CLIENTS[name](recorded.url)
         for answer in recorded.answers:
             recorded.given = answer
+            count = found[answer["fault"]]
             try:
                 rows = [list(row) for row in rank(documents)]
             except Exception as error:
-                found[f"{name}: {type(error).__name__}: {error}"[:200]] += 1
+                count[f"{name}: {type(error).__name__}: {error}"[:200]] += 1
                 continue
-            found["read" if rows == answer["rows"] else f"{name}: reads other rows"] += 1
+            count["read" if rows == answer["rows"] else f"{name}: reads other rows"] += 1
     print(json.dumps(found))
 
 

@@ -48,24 +48,34 @@ def check_installed() -> None:
         raise Unavailable("the clients are not installed; run: make clients")
 
 
-def read(answers: Mapping[str, Sequence[Answer]], titles: int) -> Counter[str]:
-    """Return how many answers the clients read, as `read`, and the others by what was wrong.
+def read(answers: Mapping[str, Mapping[str, Sequence[Answer]]], titles: int) -> dict[str, Counter[str]]:
+    """Return how many answers the clients read, as `read`, and the others by what was wrong, of each fault.
 
-    titles: of each request.
+    answers: by the fault and the name of the shape. titles: of each request.
     """
+    found: dict[str, Counter[str]] = {fault: Counter() for fault in answers}
     with ThreadPoolExecutor(2) as pool:
-        return sum(pool.map(lambda name: _read(name, answers[name], titles), CLIENTS), Counter())
+        for counted in pool.map(lambda name: _read(name, answers, titles), CLIENTS):
+            for fault, count in counted.items():
+                found[fault] += count
+    return found
 
 
-def _read(name: str, answers: Sequence[Answer], titles: int) -> Counter[str]:
+def _read(
+    name: str, answers: Mapping[str, Mapping[str, Sequence[Answer]]], titles: int
+) -> dict[str, Counter[str]]:
+    """Have one client read the answers of its shape under all faults: it takes seconds to import."""
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-        for answer in answers:
-            body = str(answer.body, "utf-8")
-            rows = rows_of(name, json.loads(body)) if answer.status == 200 else []
-            file.write(json.dumps({"status": answer.status, "body": body, "rows": rows}) + "\n")
+        for fault, by_shape in answers.items():
+            for answer in by_shape[name]:
+                body = str(answer.body, "utf-8")
+                rows = rows_of(name, json.loads(body)) if answer.status == 200 else []
+                line = {"fault": fault, "status": answer.status, "body": body, "rows": rows}
+                file.write(json.dumps(line) + "\n")
         file.flush()
         command = [str(PYTHON), str(SCRIPT), name, file.name, str(titles)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        return Counter({f"{name}: {done.stderr.strip().splitlines()[-1]}": 1})
-    return Counter(json.loads(done.stdout.splitlines()[-1]))
+        return {fault: Counter({f"{name}: {done.stderr.strip().splitlines()[-1]}": 1}) for fault in answers}
+    counted = json.loads(done.stdout.splitlines()[-1])
+    return {fault: Counter(count) for fault, count in counted.items()}

@@ -27,10 +27,10 @@ from headroom.models.frame import frame
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.labelled import Columns
 from headroom.models.study import Kind, kinds, pairs, plots, report_files
-from headroom.models.study import study as settings
 from headroom.models.study.limits import limits
 from headroom.models.study.page import check_directory
 from headroom.models.study.pairs import Judged
+from headroom.models.study.quick import shortened
 from headroom.models.study.result import Result
 from headroom.models.study.runner import Runner, identity_of
 from headroom.models.study.study import Study
@@ -276,10 +276,6 @@ def ask(
     """
     if clf.directory is None:
         raise ModelError("a study needs a classifier that was loaded from a directory or the hub")
-    if quick:
-        judged = pairs.quick_sample(judged, settings.QUICK_PAIRS, settings.QUICK_TITLES, seed)
-        if holdout is not None:
-            holdout = pairs.quick_sample(holdout, settings.QUICK_HOLDOUT_PAIRS, settings.QUICK_TITLES, seed)
     cache = None if out is None else out / "cache"
     with contextlib.closing(Stages()) as progress:
         study = Study(
@@ -291,9 +287,10 @@ def ask(
             seed=seed,
             model=str(clf.directory),
             progress=progress,
-            effort=settings.QUICK if quick else settings.FULL,
             **more,
         )
+        if quick:
+            study = shortened(kind, study)
         for sentence in limits(kind, study):
             warn(sentence)
         return StudyResult(study, kinds.run(kind, study))

@@ -128,6 +128,8 @@ def summary(metrics: Json) -> str:
     parts = [
         f"{size['student'][name]:,} of {teacher[name]:,} {name}" for name in ("layers", "heads", "units")
     ]
+    if metrics["kept_layers"] is not None and size["student"]["layers"] < teacher["layers"]:
+        parts[0] += f" ({', '.join(map(str, metrics['kept_layers']))})"
     megabytes = " of ".join(f"{one['bytes'] / 1e6:.1f} MB" for one in (size["student"], teacher))
     lines = [f"{', '.join(parts)}, {megabytes}; {metrics['steps']:,} steps, {metrics['pairs']:,} pairs"]
     if "quality" in metrics:
@@ -137,8 +139,8 @@ def summary(metrics: Json) -> str:
     if agreement is not None:
         before, after, change = (_text(agreement[name], sign=name == "change") for name in _AGREEMENT)
         lines.append(
-            f"order of {agreement['queries']:,} queries that were not trained on, Spearman with what taught: "
-            f"{before} before, {after} after, change {change}"
+            f"order of the titles of queries that were not trained on ({agreement['queries']:,}), Spearman "
+            f"with what taught: {before} before, {after} after, change {change}"
         )
     return "\n".join([*lines, _speed(metrics["speed"])])
 

@@ -97,6 +97,14 @@ def weights_of(directory: Path) -> list[Path]:
     return [file for name in weight_files(directory, names) if (file := directory / name).exists()]
 
 
+def check_weights(directory: Path) -> list[Path]:
+    """Return the files that a checkpoint's weights are loaded from. Raises UnsupportedCheckpoint if there are
+    none."""
+    weights = weights_of(directory)
+    check(weights, f"{directory} holds neither model.safetensors nor pytorch_model.bin")
+    return weights
+
+
 def bytes_of_weights(directory: Path) -> int:
     """Return the bytes of the files that a checkpoint's weights are loaded from."""
     return sum(file.stat().st_size for file in weights_of(directory))

@@ -41,12 +41,13 @@ class Origin(NamedTuple):
     commit: str
 
 
-def locate(path: str | Path | None, model: str | Path | None = None) -> Path:
+def locate(path: str | Path | None, model: str | Path | None = None, *, weights: bool = True) -> Path:
     """Return a checkpoint's directory: a local one, the shipped one (None), or a download from the hub.
 
     path: a directory, or `organization/name` or `organization/name@revision` of the hub; the revision is a
         branch, a tag or a commit. A process asks the hub once for each name. Or `@NAME`, the smaller network
         `networks/NAME` beside the weights of `model`.
+    weights: False downloads only the files that describe them.
     Raises UnsupportedCheckpoint if there is neither such a directory nor a hub repository that can be had.
     """
     if path is None:
@@ -58,7 +59,7 @@ def locate(path: str | Path | None, model: str | Path | None = None) -> Path:
     if known and Path(known).is_dir():  # else somebody has emptied the cache
         return Path(known)
     if name.startswith("@"):
-        home = locate(model)
+        home = locate(model, weights=weights)
         check(has_network(home, name), f"the model has no network {name}")
         directory = home / "networks" / name[1:]
     if directory.is_dir():
@@ -67,9 +68,12 @@ def locate(path: str | Path | None, model: str | Path | None = None) -> Path:
     check(not directory.exists(), f"{path} is a file; name the checkpoint's directory")
     check(_NAME.fullmatch(name), f"{path} does not exist")
     check(not name.endswith("@"), f"{name}: name a branch, a tag or a commit after the @")
-    if name not in _located:
-        _located[name] = _download(name)
-    return _located[name]
+    if name in _located:
+        return _located[name]
+    directory = _download(name, weights)
+    if weights:
+        _located[name] = directory
+    return directory
 
 
 def has_network(model: Path, name: str) -> bool:
@@ -97,9 +101,9 @@ def name_of(path: str | Path | None, directory: Path) -> str:
     return name.rstrip("/").rsplit("/", 1)[-1]
 
 
-def _download(target: str) -> Path:
+def _download(target: str, weights: bool) -> Path:
     """Return the directory of a repository's snapshot in the cache; download what it lacks. target: the
-    repository, with @revision unless it is the main branch."""
+    repository, with @revision unless it is the main branch. weights: as `locate` takes it."""
     # slow to import, and only names of the hub need it
     from huggingface_hub import HfApi, constants, get_cached_repo_tree, snapshot_download
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, RevisionNotFoundError
@@ -128,7 +132,7 @@ def _download(target: str) -> Path:
         with suppress(CachedRepoTreeNotFoundError):  # another program has filled the cache
             sizes |= {file.path: file.size for file in get_cached_repo_tree(name, revision=directory.name)}
         missing = _missing_weights(target, directory, sizes)
-        if missing:
+        if missing and weights:
             megabytes = sum(sizes.get(file, 0) for file in missing) / 1e6
             size = f"commit {directory.name[:12]}, {megabytes:,.1f} MB"
             print(f"headroom: downloading {target} ({size}) from {_host()}", file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ CPU_SECONDS = 5
 
 MEMORY_GIB = 8
 
-_PROGRAM = Path(__file__).with_name("sandboxed.py")
+PROGRAM = Path(__file__).with_name("sandboxed.py")
 _FILES = "tokenizer.json tokenizer_config.json special_tokens_map.json chat_template.jinja config.json"
 
 _results: dict[bytes, Any] = {}
@@ -37,14 +38,8 @@ def run(directory: Path, **job: Any) -> Any:
     content = json.dumps(job).encode() + b"".join(file.name.encode() + file.read_bytes() for file in files)
     key = hashlib.sha256(content).digest()
     if key not in _results:
-        process = subprocess.run(
-            [sys.executable, "-P", _PROGRAM, directory, str(CPU_SECONDS), str(MEMORY_GIB << 30)],
-            input=json.dumps(job),
-            capture_output=True,
-            text=True,
-            env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},
-            check=False,
-        )
+        arguments = [str(directory), str(CPU_SECONDS), str(MEMORY_GIB << 30)]
+        process = start(arguments, json.dumps(job))
         reason = process.stderr.strip().rpartition("\n")[2][:300]
         if process.returncode < 0 or process.returncode == OUT_OF_MEMORY:  # below 0: ended by a signal
             reason = f"a few short texts take more than {CPU_SECONDS} s, or {MEMORY_GIB} GiB of memory"
@@ -52,3 +47,15 @@ def run(directory: Path, **job: Any) -> Any:
         check(process.returncode == 0, f"{directory}: the {what} cannot be used: {reason}")
         _results[key] = json.loads(process.stdout.rpartition("\n")[2])
     return _results[key]
+
+
+def start(arguments: Sequence[str], job: str) -> subprocess.CompletedProcess[str]:
+    """Run the program in a process of its own until it ends. job: its standard input."""
+    return subprocess.run(
+        [sys.executable, "-P", PROGRAM, *arguments],
+        input=job,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},
+        check=False,
+    )

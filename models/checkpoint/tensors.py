@@ -12,7 +12,7 @@ from torch import Tensor
 from headroom.models.checkpoint.decoder import answer_row
 from headroom.models.checkpoint.families import FAMILIES
 from headroom.models.checkpoint.fields import check
-from headroom.models.checkpoint.files import OF_PARENT, readable_as_usual, weight_map, weights_of
+from headroom.models.checkpoint.files import OF_PARENT, check_weights, readable_as_usual, weight_map
 from headroom.models.checkpoint.model_config import ModelConfig
 from headroom.models.checkpoint.modules import head_tensors
 from headroom.models.checkpoint.shapes import expected_shapes, int8_shapes
@@ -90,8 +90,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], config: ModelConfig
 def _stored(directory: Path) -> TensorDict:
     """Return the tensors of a checkpoint under their names there; a module's begins with its folder's."""
     stored: TensorDict = {}
-    files = weights_of(directory)
-    check(files, f"{directory} holds neither model.safetensors nor pytorch_model.bin")
+    files = check_weights(directory)
     try:
         for file in files:
             name = file.relative_to(directory).as_posix()

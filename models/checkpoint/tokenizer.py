@@ -6,7 +6,7 @@ import sys
 from array import array
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain, starmap
 from pathlib import Path
@@ -49,6 +49,10 @@ class PairTemplate:
     after: tuple[int, ...]
     two_segments: bool  # the title and what follows have token type 1; otherwise all tokens have type 0
     empty_title: tuple[int, ...] = ()  # what is encoded where there is no title: a prompt's blank before it
+    length: int = field(init=False)  # the number of special tokens
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", len(self.ids))
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -113,9 +117,9 @@ class EncodedPair:
     def has_empty_title(self) -> bool:
         """Return whether nothing of the title is in the tokens; False if the query was read alone."""
         empty = self.template.empty_title
-        title_end = len(self.ids) - len(self.template.after)
-        if title_end - self.title_start != len(empty):
+        if len(self.ids) - self.query_tokens - self.template.length != len(empty):
             return False
+        title_end = len(self.ids) - len(self.template.after)
         return not empty or tuple(self.ids[self.title_start : title_end].tolist()) == empty
 
     @property

@@ -32,7 +32,10 @@ Student = Annotated[
         "column, the shipped one]"
     ),
 ]
-Layers = Annotated[int | None, typer.Option(min=1, help="Layers that the student keeps, spread evenly.")]
+Layers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Layers that the student keeps: those without which scores change most."),
+]
 Heads = Annotated[int | None, typer.Option(min=1, help="Heads per layer that the student keeps.")]
 Units = Annotated[
     int | None, typer.Option(min=1, help="Feed-forward units per layer that the student keeps.")

@@ -223,13 +223,15 @@ class HeadMask:
 class RowMasks:
     """The masks of the rows of one batch, which skip the same layers and switch the same units off.
 
-    weights: (rows, layers, heads) float32, or (layers, heads) for all rows; 1 keeps a head, 0 removes it.
+    weights: (masks, layers, heads) float32, or (layers, heads) for all rows; 1 keeps a head, 0 removes it.
     skipped, units_off: as in `HeadMask`.
+    index: (rows,), the mask of each row; None: row i has mask i.
     """
 
     weights: Floats32
     skipped: tuple[int, ...] = ()
     units_off: Bools | None = None
+    index: Ints | None = None
 
     @classmethod
     def of(cls, masks: HeadMask | Sequence[HeadMask]) -> Self | None:
@@ -237,27 +239,36 @@ class RowMasks:
 
         Raises ValueError for masks that may not share a batch (`HeadMask.structure`).
         """
-        first = masks if isinstance(masks, HeadMask) else masks[0]
-        if isinstance(masks, HeadMask) or all(mask is first for mask in masks):
-            return None if first.is_none else cls(first.matrix, first.skipped, first.units_off)
-        if any(mask.structure != first.structure for mask in masks):
+        of_rows = [masks] if isinstance(masks, HeadMask) else masks
+        different = {id(mask): mask for mask in of_rows}
+        first = of_rows[0]
+        if any(mask.structure != first.structure for mask in different.values()):
             raise ValueError("the rows of a batch skip other layers, or have other units off")
-        matrices = np.concatenate([mask.matrix for mask in masks]).reshape(len(masks), *first.matrix.shape)
-        return cls(matrices, first.skipped, first.units_off)
+        if all(mask.is_none for mask in different.values()):
+            return None
+        if len(different) == 1:
+            return cls(first.matrix, first.skipped, first.units_off)
+        matrices = np.stack([mask.matrix for mask in different.values()])
+        number_of = {key: number for number, key in enumerate(different)}
+        index = np.array([number_of[id(mask)] for mask in of_rows])
+        return cls(matrices, first.skipped, first.units_off, index)
 
 
 def rows_of(masks: RowMasks | None, index: Ints | Sequence[int]) -> RowMasks | None:
     """Return the masks of some rows, in their order; None: all on."""
     if masks is None or masks.weights.ndim == 2:
         return masks
-    return replace(masks, weights=masks.weights[index])
+    of_rows = np.asarray(index) if masks.index is None else masks.index[index]
+    used, of_rows = np.unique(of_rows, return_inverse=True)
+    return replace(masks, weights=masks.weights[used], index=of_rows)
 
 
 def keys_of(masks: RowMasks | None, rows: int) -> Iterable[Hashable]:
     """Return a key of each row's mask, equal for equal masks of one batch."""
     if masks is None or masks.weights.ndim == 2:
         return [None] * rows
-    return (row.tobytes() for row in masks.weights)
+    of_rows = range(rows) if masks.index is None else masks.index.tolist()
+    return (masks.weights[number].tobytes() for number in of_rows)
 
 
 def check_fits(mask: HeadMask, layers: int, heads: int, units: int) -> None:

@@ -24,7 +24,7 @@ class Causal:
 
     borders: (groups + 1,), where the heads of queries of each head of keys begin, and the last ones end.
     rotation: (positions, d) float32, of `headroom.models.ops.torch.rotations`.
-    query_norm, key_norm: (d,) float32, weights of RMS norms of each head before its rotation, or None.
+    query_norm, key_norm: (d,) float32, weights of RMS norms of each head before its rotation; or both None.
     """
 
     borders: tuple[int, ...]
@@ -40,6 +40,11 @@ class Causal:
     def groups(self) -> int:
         """Return the number of heads of keys and values."""
         return len(self.borders) - 1
+
+    @property
+    def counts(self) -> list[int]:
+        """Return how many heads of queries read each head of keys."""
+        return [end - first for first, end in pairwise(self.borders)]
 
     def only(self, heads: Sequence[int]) -> tuple[Self, list[int]]:
         """Return the same for some heads of queries, ascending, and which heads of keys they read."""
@@ -64,16 +69,37 @@ class Causal:
             value,
         )
 
+    def packed_parts(self, projected: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, (T, h, d), keys and values, (T, groups, d), normalised and rotated.
+
+        projected: (T, (h + 2·groups)·d), of tokens at these positions, (T,) int64.
+        """
+        heads = self.borders[-1]
+        size = self.rotation.shape[1]
+        by_head = projected.view(len(projected), -1, size)
+        turning, value = by_head.split_with_sizes((heads + self.groups, self.groups), 1)
+        turning = turning.float()
+        if self.query_norm is not None:
+            assert self.key_norm is not None
+            weights = [self.query_norm.expand(heads, -1), self.key_norm.expand(self.groups, -1)]
+            turning = F.rms_norm(turning, (size,), None, self.eps) * torch.cat(weights)
+        both = turned(turning, self.rotation[positions][:, None]).to(projected.dtype)
+        query, key = both.split_with_sizes((heads, self.groups), 1)
+        return query, key, value
+
     def scored(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
         """Return what the scores of one sequence are made of, as `Positions.scored` does."""
         query, key, _ = self.parts(projected)
         hidden = query.new_full((len(projected), len(projected)), -torch.inf).triu_(1)
         return query, self.grouped(key), hidden, query.shape[-1] ** -0.5
 
-    def grouped(self, keys: Tensor) -> Tensor:
-        """Return the keys (or values), (groups, n, d), of each head of queries: (h, n, d)."""
-        counts = torch.tensor([end - first for first, end in pairwise(self.borders)], device=keys.device)
-        return keys.repeat_interleave(counts, 0, output_size=self.borders[-1])
+    def grouped(self, keys: Tensor, dim: int = 0) -> Tensor:
+        """Return the keys (or values) of each head of queries: (h, n, d). keys: (groups, n, d).
+
+        dim: the dimension of the heads. Nothing is copied from the host, for which a GPU would wait.
+        """
+        of_each = zip(keys.unbind(dim), self.counts, strict=True)
+        return torch.stack([head for head, count in of_each for _ in range(count)], dim)
 
 
 def rms_normed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

@@ -7,10 +7,12 @@ https://arxiv.org/abs/2006.03654; Press et al. 2022, https://arxiv.org/abs/2108.
 reads the tables in another form (`native/relative.h`).
 """
 
+from __future__ import annotations
+
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -21,12 +23,28 @@ _SPARE = 32
 """The rows of a kernel's table are filled up to a multiple of the first, and so many more zeros follow."""
 
 
+_ALIGNED = 8
+"""A GPU multiplies matrices of a multiple of this many columns faster."""
+
+
+class TableScores(NamedTuple):
+    """Scores of each token and row of the tables: (…, h, n, rows), from `first_row` on.
+
+    to_position: q_i·K[t]; to_content: k_j·Q[t].
+    """
+
+    to_position: Tensor
+    to_content: Tensor
+    first_row: int
+
+
 @dataclass(frozen=True, eq=False)
 class Relative:
     """Additions of one layer's h heads to their scores: those of tables, of slopes, or both.
 
     tables: K of queries (content to position), (h, W, d); Q of keys (position to content), (h, W, d); and
-        order, (2·reach + 1,) int32, the row for each distance j − i from −reach to reach, ascending.
+        order, (2·reach + 1,) int32, the row for each distance j − i from −reach to reach, ascending; W/2 − 1
+        for distance 0.
     straight: up to this distance, neighbouring distances have neighbouring rows.
     slopes: (h,) float32. _for_kernel: what `kernel_tables` made, with and without tiles.
     """
@@ -57,6 +75,31 @@ class Relative:
         """Return how many kinds of scores are summed up before they are scaled."""
         return 1 if self.tables is None else 3
 
+    def near(self, query: Tensor, key: Tensor, longest: int) -> TableScores:
+        """Return the scores of the rows that sequences of up to `longest` tokens need; there are tables.
+
+        query, key: (…, h, n, d).
+        """
+        assert self.tables is not None
+        keys, queries, _ = self.tables
+        rows = self._rows_within(longest - 1)
+        return TableScores(
+            to_position=query @ keys[:, rows.start : rows.stop].to(query.dtype).mT,
+            to_content=key @ queries[:, rows.start : rows.stop].to(key.dtype).mT,
+            first_row=rows.start,
+        )
+
+    def _rows_within(self, distance: int) -> range:
+        """Return the rows of distances up to this one, and further ones up to a multiple of _ALIGNED."""
+        assert self.tables is not None
+        width = self.tables[0].shape[1]
+        if distance > self.straight:
+            return range(width)
+        needed = 2 * distance + 1
+        count = min(needed + -needed % _ALIGNED, width)
+        first = min(width // 2 - 1 - distance, width - count)
+        return range(first, first + count)
+
     def bias(self, query: Tensor, key: Tensor) -> Tensor | None:
         """Return what is added to q·kᵀ/√(d·terms), (…, h, n, n); None: nothing. query, key: (…, h, n, d).
 
@@ -66,13 +109,12 @@ class Relative:
         distance = position - position[:, None]
         added: Tensor | None = None
         if self.tables is not None:
-            keys, queries, order = self.tables
-            row = order[distance + len(order) // 2].long()  # (n, n)
+            order = self.tables[2]
+            near = self.near(query, key, key.shape[-2])
+            row = order[distance + len(order) // 2].long() - near.first_row  # (n, n)
             scale = (query.shape[-1] * self.terms) ** -0.5
-            to_position = query @ keys.to(query.dtype).mT  # (…, h, n, W)
-            to_content = key @ queries.to(key.dtype).mT
-            added = to_position.gather(-1, row.expand(*query.shape[:-1], -1)) * scale
-            added = added + to_content.gather(-1, row.mT.expand(*key.shape[:-1], -1)).mT * scale
+            added = near.to_position.gather(-1, row.expand(*query.shape[:-1], -1)) * scale
+            added = added + near.to_content.gather(-1, row.mT.expand(*key.shape[:-1], -1)).mT * scale
         if self.slopes is not None:
             slope = (-self.slopes[:, None, None] * distance.abs()).to(query.dtype)
             added = slope if added is None else added + slope

@@ -17,6 +17,7 @@ from headroom.models.batch import PackedBatch
 from headroom.models.ops.causal import Causal, rms_normed
 from headroom.models.ops.kernels import SIZE_MULTIPLE, Kernels, NormWeights
 from headroom.models.ops.positions import Positions, rotated
+from headroom.models.ops.varlen import VarlenAttention
 
 # MKL chooses the code of its vector functions (cos, tanh, log, erf) at the first call in a process. If that
 # one runs on several threads, one of them may compute by other code, which is off by up to 2e-4. So the first
@@ -145,6 +146,9 @@ class TorchOps:
     supports_capture = False
     """Whether attention computes batches that are `captured`."""
 
+    gathers_masks = False
+    """Whether rows that share a mask share its weights until these are on the device."""
+
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
         self.dtype = dtype
@@ -233,6 +237,14 @@ class TorchOps:
             event.record(torch.cuda.current_stream(self.device))
             event.synchronize()
 
+    def to_host(self, x: Tensor) -> Tensor:
+        """Return what the device has computed, in the host's memory. Waits for the device once."""
+        if self.device.type == "cuda":
+            host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+            x = host.copy_(x, non_blocking=True)
+        self.synchronize()
+        return x
+
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
         """Return the context of padded sequences, (B, h, n, d), like queries, keys and values."""
         return attention_probabilities(query, key, bias, scale) @ value
@@ -243,7 +255,22 @@ class CudaOps(TorchOps):
 
     No operators for a GPU wait for it: no value is read on the host, and every copy to the GPU starts in
     pinned memory. So a pass can be captured as a CUDA graph (`headroom.models.graphs`).
+    varlen: computes the attention of decoders; None: a loop over sequences does.
     """
+
+    gathers_masks = True
+
+    def __init__(
+        self, device: torch.device, dtype: torch.dtype, varlen: VarlenAttention | None = None
+    ) -> None:
+        super().__init__(device, dtype)
+        self.varlen = varlen
+
+    def causal(self, projected: Tensor, batch: PackedBatch, spec: Causal, weights: Tensor | None) -> Tensor:
+        """Attend as `TorchOps.causal` does; with `varlen`, what belongs to no sequence is undefined."""
+        if self.varlen is None:
+            return super().causal(projected, batch, spec, weights)
+        return self.varlen(projected, batch, spec, weights)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)

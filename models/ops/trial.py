@@ -1,13 +1,13 @@
 """Compares operators with torch's plain ones before they are used: a compiler may get them wrong."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headroom.models.batch import pack
+from headroom.models.batch import Beginning, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.ops.causal import Causal
 from headroom.models.ops.int8 import Int8Linear, QuantizedMap, TensorScale
@@ -21,19 +21,28 @@ SPAN = 16
 """Tokens of the sequences that are tried: less and more than a vector, a tile, and a block of queries."""
 
 
-def disagreement(ops: TorchOps, head_size: int) -> str | None:
+PARTS = ("attention", "causal", "maps")
+"""What is tried: methods of `_Trial`."""
+
+
+def disagreement(ops: TorchOps, head_size: int, parts: Sequence[str] = PARTS) -> str | None:
     """Return what these operators compute unlike torch's plain ones; None if they agree to their rounding.
 
-    Raises what a kernel, its compiler or a driver raises.
+    parts: of PARTS. Raises what a kernel, its compiler or a driver raises.
     """
     plain = TorchOps(ops.device, torch.float32)
     bound = 1e-5 if ops.dtype == torch.float32 else 5e-2
     compiled = ops.kernels is not None
-    results = (_Trial(each, head_size, ops.dtype, compiled=compiled).results() for each in (ops, plain))
+    results = (_Trial(each, head_size, ops.dtype, compiled=compiled).results(parts) for each in (ops, plain))
     for (what, ours), (_, exact) in zip(*results, strict=True):
         if not torch.allclose(ours.float(), exact, rtol=bound, atol=bound):
             return f"{what} in {ops.dtype} is not what plain torch computes"
     return None
+
+
+def _pairs(*lengths: int) -> list[EncodedPair]:
+    """Return pairs of these numbers of tokens."""
+    return [EncodedPair(np.zeros(length, np.int32), 1, 0, False) for length in lengths]
 
 
 class _Trial:
@@ -48,8 +57,7 @@ class _Trial:
         self.dtype = dtype
         self.compiled = compiled
         self.generator = torch.Generator().manual_seed(0)
-        pairs = [EncodedPair(np.zeros(length, np.int32), 1, 0, False) for length in LENGTHS]
-        self.batch = pack(pairs, device=ops.device)
+        self.batch = pack(_pairs(*LENGTHS), device=ops.device)
         self.angles = rotations(100.0, 2 * max(LENGTHS), size, ops.device)
 
     def random(self, *shape: int) -> Tensor:
@@ -57,19 +65,15 @@ class _Trial:
         numbers = torch.randn(*shape, generator=self.generator).to(self.dtype)
         return numbers.to(self.ops.device, self.ops.dtype)
 
-    def results(self) -> Iterator[tuple[str, Tensor]]:
+    def results(self, parts: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield results and their names."""
-        yield from self.attention()
-        yield from self.causal()
-        yield from self.maps()
+        for part in parts:
+            yield from getattr(self, part)()
 
     def attention(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the attention of encoders."""
         ops = self.ops
-        order = log_buckets(SPAN, 60, max(LENGTHS) - 1).to(ops.device)
         slopes = torch.tensor(alibi_slopes(HEADS), device=ops.device)
-        keys, queries = self.random(2, HEADS, 2 * SPAN, self.size)
-        relative = Relative((keys, queries, order), SPAN // 2, slopes)
         projected = self.random(len(self.batch.ids), 3 * HEADS * self.size)
         weights = self.random(self.batch.rows, HEADS).float()
         only_first = replace(self.batch, read="first")
@@ -77,28 +81,40 @@ class _Trial:
             (None, PLAIN_POSITIONS),
             (weights, Positions(window=9)),
             (weights, Positions(self.angles, 9)),
-            (None, Positions(relative=relative)),
+            (None, Positions(relative=self.relative(SPAN, slopes))),
+            (None, Positions(relative=self.relative(2 * max(LENGTHS), None))),  # of single distances alone
         ):
             whole = ops.attention(projected, self.batch, HEADS, head_weights, positions)
             yield "attention", whole[: sum(LENGTHS)]
             first = ops.attention(projected, only_first, HEADS, head_weights, positions)
             yield "attention of first tokens", first[: self.batch.rows]
 
+    def relative(self, buckets: int, slopes: Tensor | None) -> Relative:
+        """Return scores of distances, of random tables and these slopes."""
+        order = log_buckets(buckets, 4 * buckets, max(LENGTHS) - 1).to(self.ops.device)
+        keys, queries = self.random(2, HEADS, 2 * buckets, self.size)
+        return Relative((keys, queries, order), buckets // 2, slopes)
+
     def causal(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the attention of decoders, with norms and prefixes and without them."""
         projected = self.random(len(self.batch.ids), (HEADS + 4) * self.size)
         weights = self.random(self.batch.rows, HEADS).float()
         query_norm, key_norm = self.random(2, self.size).float()
-        padding = [-1] * (len(self.batch.first_token) - self.batch.rows)
-        shared = replace(self.batch, prefixes=np.array([2, -1, -1, 2, *padding], np.int32))
+        shortest, single, beginning, longest = LENGTHS
+        pairs = _pairs(beginning + shortest, beginning + longest, single)
+        beginnings = [Beginning("shared", beginning)] * 2 + [Beginning("alone", 1)]
+        shared = pack(pairs, device=self.ops.device, beginnings=beginnings)  # sequences of LENGTHS too
         plain = Causal((0, 1, HEADS), self.angles, 1e-6)
         for batch, spec in (
             (self.batch, plain),
             (shared, replace(plain, query_norm=query_norm, key_norm=key_norm)),
+            (shared, replace(plain, borders=(0, HEADS))),  # as many heads to each head of keys
         ):
-            whole = self.ops.causal(projected, batch, spec, weights)
+            width = (HEADS + 2 * spec.groups) * self.size
+            some = projected[:, :width].contiguous()
+            whole = self.ops.causal(some, batch, spec, weights)
             yield "causal attention", whole[: sum(LENGTHS)]
-            last = self.ops.causal(projected, replace(batch, read="last"), spec, weights)
+            last = self.ops.causal(some, replace(batch, read="last"), spec, weights)
             yield "causal attention of last tokens", last[: batch.rows]
 
     def maps(self) -> Iterator[tuple[str, Tensor]]:

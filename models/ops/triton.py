@@ -9,6 +9,7 @@ Attention follows Milakov & Gimelshein 2018 (https://arxiv.org/abs/1805.02867) a
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import triton
@@ -32,7 +33,16 @@ NO_WINDOW = 1 << 30
 
 
 @triton.jit(
-    do_not_specialize=["first_row", "heads", "row_stride", "window"],
+    do_not_specialize=[
+        "first_row",
+        "heads",
+        "row_stride",
+        "window",
+        "all_tokens",
+        "rows",
+        "first_near",
+        "reach",
+    ],
     do_not_specialize_on_alignment=["weights"],
 )
 def attention_kernel(
@@ -45,6 +55,14 @@ def attention_kernel(
     row_stride,
     window,
     scale,
+    to_position,
+    to_content,
+    order,
+    slopes,
+    all_tokens,
+    rows,
+    first_near,
+    reach,
     size: tl.constexpr,
     tile: tl.constexpr,
     block: tl.constexpr,
@@ -57,6 +75,8 @@ def attention_kernel(
     Programs: (sequences from `first_row` on · heads, blocks of queries). long: for sequences of more than
     limit tokens, else for the others, so that a sequence is computed in one way, whatever is in its pack.
     weights: float32, of the head at [row·row_stride + head], or None. scale: of the scores, times log2(e).
+    to_position, to_content: of `TableScores`, (heads, all_tokens, rows) from row `first_near` on, or None.
+    order: int32, of the tables, for distances up to reach. slopes: (heads,) float32, times log2(e), or None.
     """
     row = first_row + tl.program_id(0) // heads
     head = tl.program_id(0) % heads
@@ -88,7 +108,20 @@ def attention_kernel(
         key = tl.load(at + width, mask=keys[:, None] < length, other=0.0)
         value = tl.load(at + 2 * width, mask=keys[:, None] < length, other=0.0)
         seen = (keys[None, :] < length) & (tl.abs(queries[:, None] - keys[None, :]) <= window)
-        scores = tl.where(seen, tl.dot(query, tl.trans(key)) * scale, float("-inf"))
+        scores = tl.dot(query, tl.trans(key)) * scale
+        distance = keys[None, :] - queries[:, None]
+        if to_position is not None:
+            both = seen & (queries[:, None] < length)
+            near = tl.load(order + reach + distance, mask=both, other=0) - first_near
+            of_head = (head.to(tl.int64) * all_tokens + start) * rows
+            of_query = of_head + queries[:, None] * rows + near
+            of_key = of_head + keys[None, :] * rows + near
+            added = tl.load(to_position + of_query, mask=both, other=0.0).to(tl.float32)
+            added += tl.load(to_content + of_key, mask=both, other=0.0).to(tl.float32)
+            scores += added * scale
+        if slopes is not None:
+            scores -= tl.load(slopes + head) * tl.abs(distance).to(tl.float32)
+        scores = tl.where(seen, scores, float("-inf"))
         highest = tl.maximum(best, tl.max(scores, 1))
         shrink = tl.exp2(best - highest)
         exponentials = tl.exp2(scores - highest[:, None])
@@ -190,8 +223,6 @@ class TritonOps(CudaOps):
 
         What fills the pack up is undefined, NaN among it; it reaches no sequence.
         """
-        if positions.relative is not None:
-            return super().attention(projected, batch, heads, weights, positions)
         if positions.rotation is not None:
             parts = projected.view(len(projected), 3, heads, -1)
             projected = rotated(parts, positions.rotation[batch.positions]).flatten(1)
@@ -200,12 +231,12 @@ class TritonOps(CudaOps):
         out = projected.new_empty(len(batch.first_token if first_only else projected), heads * size)
         row_stride = 0 if weights is None or len(weights) == 1 else weights.stride(0)
         short, long = batch.by_length(SHORT)
+        seen = self._seen(projected, heads, positions, batch.longest)
         for sequences, is_long in ((short, False), (long, True)):
             if not sequences:
                 continue
             block = BLOCK if is_long else SHORT
-            longest = len(batch.ids) if batch.captured else int(batch.lengths[-1])
-            blocks = -(-longest // block) if is_long and not first_only else 1
+            blocks = -(-batch.longest // block) if is_long and not first_only else 1
             with torch.cuda.device_of(projected):  # type: ignore[no-untyped-call]
                 attention_kernel[(len(sequences) * heads, blocks)](
                     projected,
@@ -215,8 +246,7 @@ class TritonOps(CudaOps):
                     first_row=sequences.start,
                     heads=heads,
                     row_stride=row_stride,
-                    window=NO_WINDOW if positions.window is None else positions.window,
-                    scale=math.log2(math.e) / math.sqrt(size),
+                    **seen,
                     size=size,
                     tile=FEWEST_QUERIES if first_only else block,
                     block=block,
@@ -227,3 +257,30 @@ class TritonOps(CudaOps):
                     num_stages=3 if is_long and size <= 64 else 2,  # as many as fit into any chip's memory
                 )
         return out
+
+    @staticmethod
+    def _seen(projected: Tensor, heads: int, positions: Positions, longest: int) -> dict[str, Any]:
+        """Return the kernel's arguments for positions in sequences of up to `longest` tokens."""
+        query, key, _ = projected.view(len(projected), 3, heads, -1).permute(1, 2, 0, 3)
+        relative = positions.relative
+        seen: dict[str, Any] = dict.fromkeys(("to_position", "to_content", "order", "slopes"))
+        seen |= dict.fromkeys(("all_tokens", "rows", "first_near", "reach"), 0)
+        seen["window"] = NO_WINDOW if positions.window is None else positions.window
+        seen["scale"] = math.log2(math.e) * positions.scale(query.shape[-1])
+        if relative is None:
+            return seen
+        if relative.slopes is not None:
+            seen["slopes"] = relative.slopes * math.log2(math.e)
+        if relative.tables is not None:
+            near = relative.near(query, key, longest)
+            order = relative.tables[2]
+            seen |= {
+                "to_position": near.to_position,
+                "to_content": near.to_content,
+                "order": order,
+                "all_tokens": len(projected),
+                "rows": near.to_position.shape[-1],
+                "first_near": near.first_row,
+                "reach": len(order) // 2,
+            }
+        return seen

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.stats import norm
 
 from headroom.models.arrays import Floats
 from headroom.models.numbers import fixed
@@ -163,6 +162,8 @@ def queries_needed(
     """
     if not (ranked and len(change.t) and math.isfinite(change.error)):
         return None
+    from scipy.stats import norm  # every command imports this module, and scipy takes most of a second
+
     reach = float(norm.ppf(1 - level) + norm.ppf(POWER)) * change.error / margin
     return math.ceil(queries * max(reach**2, MIN_TESTED / ranked))
 

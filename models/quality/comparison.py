@@ -8,7 +8,6 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import rankdata
 
 from headroom.models.arrays import Floats, Ints
 from headroom.models.errors import ModelError
@@ -226,6 +225,8 @@ def _worst_title(evaluation: Evaluation, rows: Ints) -> tuple[float, int, Json]:
         index = int(misses.argmax())
         row = int(rows[index])
         return float(misses[index]), row, {"expected_grade": float(evaluation.expected[row])}
+    from scipy.stats import rankdata  # every command imports this module, and scipy takes most of a second
+
     ranks = rankdata(-evaluation.ranking[rows])
     first = rankdata(-evaluation.truth[rows], "min")  # the ranks at which its grade belongs
     last = rankdata(-evaluation.truth[rows], "max")
@@ -271,6 +272,8 @@ def same_order(queries: Sequence[str], first: Floats, second: Floats) -> float:
     Titles that are equal in the first one do not count; equal in the second one, they count half. nan if no
     query has two titles.
     """
+    from scipy.stats import rankdata
+
     of_query: dict[str, list[int]] = {}
     for row, query in enumerate(queries):
         of_query.setdefault(query, []).append(row)

@@ -7,7 +7,8 @@ from headroom.models.study.study import Study
 
 
 def limits(kind: str, study: Study) -> list[str]:
-    """Return a sentence about each claim that a study of this kind cannot make. It takes no computing."""
+    """Return a sentence about each claim that a study of this kind cannot make, or hardly. It takes no
+    computing."""
     effort = study.effort
     sentences = []
     if kind in ("single", "random", "layers", "all"):
@@ -22,7 +23,7 @@ def limits(kind: str, study: Study) -> list[str]:
         else:
             sentences += _queries(claim, study.holdout)
         sentences += _draws("that it matters which parts stay", "networks", effort.random_networks)
-    return sentences
+    return [*sentences, *study.too_hard]
 
 
 def _queries(claim: str, data: Judged) -> list[str]:

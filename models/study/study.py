@@ -53,10 +53,6 @@ QUICK = Effort(
     rounds=MIN_ROUNDS,
 )
 
-QUICK_PAIRS = 250
-QUICK_HOLDOUT_PAIRS = 800
-"""The pairs of a quick study, or more if its tests need more queries. More are held out."""
-
 QUICK_TITLES = 4
 """Titles per query in a quick study: with fewer there is hardly an order to judge."""
 
@@ -84,6 +80,7 @@ class Study:
     recover_minutes: float = 0  # search: how long it is trained afterwards
     progress: Progress = field(default_factory=Silent)
     effort: Effort = FULL
+    too_hard: tuple[str, ...] = ()  # a sentence for each claim that a pilot found too hard for its data
 
     @property
     def shape(self) -> tuple[int, int]:

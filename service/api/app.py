@@ -11,6 +11,7 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
@@ -18,7 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Match, Route
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headroom.service.api.arrival import seconds_at_proxy
@@ -31,6 +32,7 @@ from headroom.service.api.openapi import complete
 from headroom.service.api.pages import DOCS_PATH, add_pages, docs_asking_for_key
 from headroom.service.api.post import REFUSAL, PostRoute, post_routes
 from headroom.service.api.routes import add_routes
+from headroom.service.config.key_file import key_ring
 from headroom.service.config.keys import KeyRing
 from headroom.service.config.settings import Settings
 from headroom.service.errors import (
@@ -72,6 +74,19 @@ _EXPOSED_HEADERS = (
 """Headers of answers that the pages of allowed origins may read."""
 
 
+_OPTIONS: dict[str, Any] = {
+    "title": "headroom",
+    "version": API_VERSION,
+    "docs_url": None,
+    "redoc_url": None,
+    "redirect_slashes": False,
+    "strict_content_type": False,
+    "generate_unique_id_function": lambda route: route.name,
+    "telemetry": {"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
+}
+"""What FastAPI is told of the application and of its routes."""
+
+
 class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         return complete(super().openapi(), self.state.settings)
@@ -81,29 +96,20 @@ def create_app(settings: Settings, metrics: Metrics, traces: Traces | None = Non
     """The service's HTTP side, without a model. traces: take a span of each request.
 
     Set `app.state.backend` to a `Replica` when it is up, and back to None when it no longer is; meanwhile
-    requests get 503 with Retry-After. The app has no lifespan of its own.
+    requests get 503 with Retry-After. `app.state.keys` are the API keys. The app has no lifespan of its own.
+    Raises InvalidConfig if the file of the keys is wrong.
     """
-    app = _App(
-        title="headroom",
-        version=API_VERSION,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        strict_content_type=False,
-        generate_unique_id_function=lambda route: route.name,
-        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
-    )
+    app = _App(**_OPTIONS)
     app.state.settings = settings
     app.state.metrics = metrics
+    app.state.keys = key_ring(settings)
     app.state.held = HeldBytes(settings.max_held_bytes)
     app.state.backend = None
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
-    add_routes(app)
-    add_compat_routes(app)
-    add_pages(app)
+    app.router.routes.extend(_routes())
     # The last one is the outermost.
-    app.add_middleware(Gate, settings=settings, posts=post_routes(app), metrics=metrics)
+    app.add_middleware(Gate, settings=settings, keys=app.state.keys, posts=post_routes(app), metrics=metrics)
     if settings.cors_origins:
         app.add_middleware(
             CORS,
@@ -114,6 +120,16 @@ def create_app(settings: Settings, metrics: Metrics, traces: Traces | None = Non
         )
     app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics, traces=traces)
     return app
+
+
+@cache
+def _routes() -> tuple[BaseRoute, ...]:
+    """Return the routes. All applications of a process share them, since FastAPI takes long to read them."""
+    app = FastAPI(openapi_url=None, **_OPTIONS)
+    add_routes(app)
+    add_compat_routes(app)
+    add_pages(app)
+    return tuple(app.routes)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -242,11 +258,17 @@ class Gate:
     """
 
     def __init__(
-        self, app: ASGIApp, *, settings: Settings, posts: Mapping[str, PostRoute], metrics: Metrics
+        self,
+        app: ASGIApp,
+        *,
+        settings: Settings,
+        keys: KeyRing | None,
+        posts: Mapping[str, PostRoute],
+        metrics: Metrics,
     ) -> None:
         self.app = app
         self.origins = settings.cors_origins
-        self.keys = KeyRing(settings.api_keys) if settings.api_keys else None
+        self.keys = keys
         self.posts = posts
         self.metrics = metrics
 

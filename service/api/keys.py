@@ -17,18 +17,9 @@ from starlette.types import Scope
 from headroom.service.api import pages
 from headroom.service.config.keys import Allowance, KeyRing, allowance
 from headroom.service.errors import Forbidden
-from headroom.service.observe.access_log import current
+from headroom.service.observe.access_log import PROBES, current
 
-OPEN_PATHS = pages.PATHS | {
-    "/.well-known/live",
-    "/.well-known/ready",
-    "/health",
-    "/health/live",
-    "/health/ready",
-    "/ping",
-    "/v2/health/live",
-    "/v2/health/ready",
-}
+OPEN_PATHS = pages.PATHS | PROBES
 """Paths whose GET needs no API key: the pages with their files, and the answers about health."""
 
 

@@ -67,7 +67,7 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
         f"seconds. /v1/compare takes up to {MAX_COLUMNS} masks and variants. Pairs under each mask and "
         f"variant, or chunks, are up to {settings.max_compare_rows} rows.\n"
     )
-    if settings.api_keys:
+    if settings.needs_keys:
         document["components"]["securitySchemes"] = {
             "key": {
                 "type": "http",
@@ -84,7 +84,7 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
                     response["content"] = {"application/json": content}
             if method == "get" and path in OPEN_PATHS:
                 operation["security"] = []
-            elif settings.api_keys:
+            elif settings.needs_keys:
                 operation["security"] = [{"key": []}]
             else:
                 operation["responses"].pop("401", None)

@@ -176,6 +176,7 @@ class PostRoute(APIRoute):
         else:
             _started(replica)
         config_version = "" if replica is None else replica.config_version
+        current().config_version = config_version or None
         work = shape.endpoint(request, body=body, **request.path_params)
         return await answer(work, receive, timeout_s=patience_s), config_version
 

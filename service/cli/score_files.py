@@ -64,7 +64,7 @@ class Rows(Stages):
         if self._share_before is None:
             self._share_before = share * rows_before / rows if rows else 0.0
         seconds = max(time.monotonic() - self.began, 1e-9)
-        self.show(f"{rows:,} rows, {(rows - rows_before) / seconds:,.0f}/s", share, self._share_before)
+        self.show_words(f"{rows:,} rows, {(rows - rows_before) / seconds:,.0f}/s", share, self._share_before)
 
 
 @ends_at_once("headroom: stopped; the same command goes on from what is done")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import wait
 from functools import partial
 from pathlib import Path
@@ -17,10 +19,18 @@ import typer
 
 from headroom.service.config.edits import FileState, LiveEdits, pinned, read_state
 from headroom.service.config.file import ConfigFile, Overrides, load
-from headroom.service.config.settings import InvalidConfig
+from headroom.service.config.settings import InvalidConfig, LogFormat
+from headroom.service.observe.access_log import timestamp
 from headroom.service.ray import environment, preflight
-from headroom.service.ray.notices import AccessLogCopier, Notices
-from headroom.service.ray.processes import StopSignal, Watchdog, adopt_orphans, end_run, run_in_thread
+from headroom.service.ray.notices import AccessLogCopier, Notices, text_of
+from headroom.service.ray.processes import (
+    StopSignal,
+    Watchdog,
+    adopt_orphans,
+    end_run,
+    run_in_thread,
+    start_again,
+)
 from headroom.service.ray.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -54,7 +64,7 @@ def command(
         typer.Option(
             min=1,
             max=64,
-            help="Number of replicas.  [default: the file's, or one per GPU, or one per core, at most 8]",
+            help="Number of replicas.  [default: the file's, or up to 4 per GPU, or one per core, at most 8]",
         ),
     ] = None,
     device: Annotated[
@@ -82,12 +92,13 @@ def run(path: Path, overrides: Overrides) -> None:
     """Serve until a signal comes. Raises ConfigFileError, OSError or DeployError if it cannot start."""
     seen = read_state(path)
     config = pinned(load(path, overrides))
-    preflight.check(path, config, _say)
+    say, warn = _voices(config.settings.log_format)
+    preflight.check(path, config, say)
     for warning in preflight.unknown_variables(config):
-        _say(f"warning: {warning}")
+        warn(f"warning: {warning}")
     preflight.check_port(config.host, config.port)
     if preflight.is_open_to_others(config):
-        _say(
+        warn(
             f"warning: everybody who can reach {config.url} may use it: no API keys are set "
             "(HEADROOM_API_KEYS, see docs/operations.md)"
         )
@@ -98,7 +109,7 @@ def run(path: Path, overrides: Overrides) -> None:
         _serve(path, seen, overrides, config, directory, stop)
     except Exception:
         if directory.logs.exists():
-            _say(f"the start failed; Ray's logs are in {directory.logs}")
+            warn(f"the start failed; Ray's logs are in {directory.logs}")
             directory.keep_logs()
         else:
             directory.remove()
@@ -117,46 +128,61 @@ def _serve(
     run = directory.path
     drain_timeout_s = config.settings.drain_timeout_s
     settings = config.settings
+    say, warn = _voices(settings.log_format)
+    variables = dict(os.environ)
     environment.prepare(
         run, request_timeout_s=settings.request_timeout_s, body_timeout_s=settings.body_timeout_s
     )
-    access_log = AccessLogCopier(run) if config.settings.access_log != "off" else None
+    access_log = AccessLogCopier(run) if settings.access_log != "off" else None
     notices = Notices(run)
-    _say("starting Ray")
+    say("starting Ray")
     adopt_orphans()
-    watchdog = Watchdog(partial(end_run, directory), stop.is_set, drain_timeout_s + STOP_S)
+    is_ready = threading.Event()
+
+    def end(reason: str) -> None:
+        if is_ready.is_set() or stop.is_set():
+            end_run(directory, reason)
+        start_again(directory, reason, variables)
+
+    watchdog = Watchdog(end, stop.is_set, drain_timeout_s + STOP_S)
     stop.before_end = watchdog.close
     # Ray prints errors to standard output, which must hold only our line that the service is ready.
     with (run / "ray.out").open("w") as ray_out, contextlib.redirect_stdout(ray_out):
         from headroom.service.ray.cluster import Cluster
 
         preflight.check_schema(path, config)
-        cluster = Cluster(run, stop.is_set)
+        cluster = Cluster(run, stop.is_set, settings.ray_timeout_s)
         # An edit can take a minute, and what replicas tell the operator must be shown meanwhile.
-        shown = threading.Thread(target=_watch_notices, args=(notices, stop), daemon=True)
+        show = partial(_show_notices, notices, settings.log_format)
+        shown = _watcher(show, stop)
         status = 1
         try:
-            cluster.start()
-            _say("loading the model")
-            cluster.deploy(config)
-            if cluster.wait_until_running(_say):
-                _print(f"headroom is ready at {config.url}", sys.__stdout__)
+            if _start(cluster, config, say):
+                is_ready.set()
+                _print_ready(config)
                 if access_log is not None:
                     access_log.start()
                 apply = partial(_apply, cluster, run, stop, path)
                 edits = LiveEdits(
-                    path, seen, overrides, config, apply=apply, say=_say, show_refused=cluster.show_refused
+                    path,
+                    seen,
+                    overrides,
+                    config,
+                    apply=apply,
+                    say=say,
+                    warn=warn,
+                    show_refused=cluster.show_refused,
                 )
                 shown.start()
                 while not stop.wait(WATCH_S):
                     edits.look()
-            _say("stopping after the accepted requests are answered (repeat to stop at once)")
+            say("stopping after the accepted requests are answered (repeat to stop at once)")
             status = 0
         finally:
             cluster.drain(drain_timeout_s)
             if shown.ident is not None:  # it was started
                 shown.join(2 * WATCH_S)
-                _show_notices(notices)  # what was written until the replicas ended
+                show()  # what was written until the replicas ended
             watchdog.close()
             cluster.end()
             if access_log is not None:
@@ -165,13 +191,24 @@ def _serve(
             atexit.register(os._exit, status)
 
 
+def _start(cluster: Cluster, config: ConfigFile, say: Callable[[str], None]) -> bool:
+    """Start Ray and the replicas. Return False if the service stops first."""
+    cluster.start()
+    cluster.share_gpus(config, say)
+    say("loading the model")
+    cluster.deploy(config)
+    return cluster.wait_until_running(say)
+
+
 def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, config: ConfigFile) -> str | None:
     """Download what an edited config needs, and apply it. Return why it is refused, or None.
 
     A download that hangs holds up no later edit: it is given up as soon as the file at `path` changes again.
     """
+    from headroom.service.config.check import check_checkpoints  # imports numpy
+
     edited = read_state(path)
-    checked = run_in_thread(preflight.check_checkpoints, config)
+    checked = run_in_thread(check_checkpoints, config)
     while not wait([checked], CHECK_S).done:
         if stop.is_set():
             return "the service stops before its checkpoints are here"
@@ -187,20 +224,44 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, conf
     return rollout.apply(cluster, config)
 
 
-def _watch_notices(notices: Notices, stop: StopSignal) -> None:
-    """Show what the run's processes tell the operator, until the service stops."""
-    while not stop.is_set():
-        _show_notices(notices)
-        time.sleep(WATCH_S)
+def _watcher(show: Callable[[], None], stop: StopSignal) -> threading.Thread:
+    """Return a thread that shows what the run's processes tell the operator, until the service stops."""
+
+    def watch() -> None:
+        while not stop.is_set():
+            show()
+            time.sleep(WATCH_S)
+
+    return threading.Thread(target=watch, daemon=True)
 
 
-def _show_notices(notices: Notices) -> None:
-    for line in notices.read():
-        _say(line)
+def _show_notices(notices: Notices, form: LogFormat) -> None:
+    for notice in notices.read():
+        if form == "json":
+            _print(json.dumps(notice), sys.stderr)
+        else:
+            for line in text_of(notice).splitlines():
+                _say(line)
 
 
-def _say(line: str) -> None:
-    _print(f"headroom: {line}", sys.stderr)
+def _print_ready(config: ConfigFile) -> None:
+    """Print the line that says where the service is: the only one of this process on standard output."""
+    line = f"headroom is ready at {config.url}"
+    _print(_json(line, "INFO") if config.settings.log_format == "json" else line, sys.__stdout__)
+
+
+def _voices(form: LogFormat) -> tuple[Callable[[str], None], Callable[[str], None]]:
+    """Return what shows a line to the operator, and what shows one that asks for attention."""
+    return partial(_say, form=form), partial(_say, form=form, level="WARNING")
+
+
+def _say(line: str, form: LogFormat = "text", level: str = "INFO") -> None:
+    _print(_json(line, level) if form == "json" else f"headroom: {line}", sys.stderr)
+
+
+def _json(line: str, level: str) -> str:
+    """Return a line of this process as JSON."""
+    return json.dumps({"time": timestamp(time.time()), "level": level, "message": line})
 
 
 def _print(line: str, stream: TextIO | None) -> None:

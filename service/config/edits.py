@@ -36,7 +36,7 @@ class LiveEdits:
         seen: the state of the file that was judged last; at first, of the file that was loaded.
         running: the config that is served now.
         apply: applies a config; returns why it was refused, or None; raises Unsettled.
-        say: shows one line to the operator.
+        say: shows one line to the operator; warn: one that asks for attention.
         show_refused: is called with whether the file's last edit was refused.
         seen_before: the state of the file at the last look. is_refused: whether the last edit was.
         is_settled: whether all replicas have the running config.
@@ -48,6 +48,7 @@ class LiveEdits:
     running: ConfigFile
     apply: Callable[[ConfigFile], str | None]
     say: Callable[[str], None]
+    warn: Callable[[str], None]
     show_refused: Callable[[bool], None]
     seen_before: FileState = field(init=False)
     is_refused: bool = False
@@ -81,7 +82,7 @@ class LiveEdits:
         self.is_refused = reason is not None
         self.show_refused(self.is_refused)
         if reason is not None:
-            self.say(f"{result}: {reason}")
+            self.warn(f"{result}: {reason}")
 
     def _judge(self, state: FileState) -> str | None:
         """Apply the edit and return None, or return why it is refused. Raises if it is no config."""

@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 import orjson
 import yaml
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from headroom.models.files import read_bytes
-from headroom.service.config.settings import ORIGIN_PATTERN, LiveConfig, Settings, variable_of
+from headroom.service.config.settings import FAULTS, ORIGIN_PATTERN, LiveConfig, Settings, variable_of
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.fields import NAME_PATTERN
 from headroom.service.sentences import IN_YAML, place_of
@@ -39,7 +40,14 @@ _SENTENCES = IN_YAML | {
 
 
 class ConfigFileError(Exception):
-    """The file cannot be served; the message says in one line where and why."""
+    """The file cannot be served; the message says in one line where and why.
+
+    faults: the message, and those of the file's other faults that were found with it.
+    """
+
+    def __init__(self, *faults: str) -> None:
+        super().__init__(faults[0])
+        self.faults = faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,34 +150,54 @@ def read(content: bytes, path: Path, overrides: Overrides) -> ConfigFile:
     has_live = _deployment(parsed).get("user_config") is not None
     document = _with_overrides(parsed, overrides, path)
     arguments = document["applications"][0]["args"]
-    settings = _settings(arguments, overrides, path)
+    settings, faults = _settings(arguments, overrides, path)
+    live, faults_of_live = _live(_deployment(document)["user_config"])
+    faults += [f"{path}: {fault}" for fault in faults_of_live]
+    if faults or settings is None or live is None:
+        raise ConfigFileError(*faults)
     if "api_keys" in arguments:
         arguments["api_keys"] = [key.entry for key in settings.api_keys]
-    if "database_url" in arguments and urlsplit(settings.database_url or "").password is not None:
-        raise ConfigFileError(
-            f"{path}: args.database_url: Ray Serve would write the password into its log; write the URL into "
-            f"{variable_of('database_url')} instead"
-        )
-    try:
-        live = LiveConfig.model_validate(_deployment(document)["user_config"])
-    except ValidationError as error:
-        raise ConfigFileError(f"{path}: {first_problem(error, 'user_config')}") from None
     return ConfigFile(document, live, settings, has_live)
 
 
-def _settings(arguments: dict[str, Any], overrides: Overrides, path: Path) -> Settings:
+def _settings(
+    arguments: dict[str, Any], overrides: Overrides, path: Path
+) -> tuple[Settings | None, list[str]]:
+    """Return the settings, or None, and a line about each of their faults."""
     try:
-        return Settings.model_validate(arguments)
+        settings = Settings.model_validate(arguments)
     except ValidationError as error:
-        # What pydantic or one of our validators says begins with the field.
-        name, _, problem = first_problem(error).partition(": ")
-        if name in Settings.model_fields and getattr(overrides, name, None) is not None:
-            place = f"--{name}"
-        elif name in Settings.model_fields and name not in arguments:
-            place = variable_of(name)
-        else:
-            place = f"{path}: args.{name}"
-        raise ConfigFileError(f"{place}: {problem}") from None
+        return None, [_with_place(line, arguments, overrides, path) for line in problems(error)]
+    if "database_url" in arguments and urlsplit(settings.database_url or "").password is not None:
+        fault = (
+            f"{path}: args.database_url: Ray Serve would write the password into its log; write the URL into "
+            f"{variable_of('database_url')} instead"
+        )
+        return None, [fault]
+    return settings, []
+
+
+def _with_place(line: str, arguments: Mapping[str, Any], overrides: Overrides, path: Path) -> str:
+    """Return a line about a setting with the place where its value was given."""
+    # What pydantic or one of our validators says begins with the field.
+    name, _, problem = line.partition(": ")
+    if name in Settings.model_fields and getattr(overrides, name, None) is not None:
+        place = f"--{name}"
+    elif name in Settings.model_fields and name not in arguments:
+        place = variable_of(name)
+    else:
+        place = f"{path}: args.{name}"
+    return f"{place}: {problem}"
+
+
+def _live(user_config: Mapping[str, Any]) -> tuple[LiveConfig | None, list[str]]:
+    """Return the live config, or None, and a line about each of its faults."""
+    context: dict[str, list[str]] = {}
+    try:
+        live = LiveConfig.model_validate(user_config, context=context)
+    except ValidationError as error:
+        return None, problems(error, "user_config")
+    return live, [f"user_config: {fault}" for fault in context[FAULTS]]
 
 
 def _values(content: bytes, path: Path) -> Any:
@@ -302,17 +330,33 @@ def _deployment(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def first_problem(error: ValidationError, root: str = "") -> str:
     """Return one line about the first problem, with its place below `root` and without the value."""
-    first = error.errors(include_url=False)[0]
-    kind = first.get("ctx", {}).get("pattern", first["type"])
-    message = _SENTENCES.get(kind, first["msg"].removeprefix("Value error, "))
+    return problems(error, root)[0]
+
+
+def problems(error: ValidationError, root: str = "") -> list[str]:
+    """Return one line about each problem, as `first_problem` does."""
+    messages: dict[str, str] = {}
+    found = error.errors(include_url=False)
+    inner = {details["loc"][:depth] for details in found for depth in range(len(details["loc"]))}
+    for details in found:
+        if details["type"] == "too_short" and details["loc"] in inner:
+            continue  # only its right items are counted
+        place, message = _problem(details, root)
+        messages.setdefault(place, message)  # each branch of a union has an error of its own
+    return [f"{place}: {message}".removeprefix(": ") for place, message in messages.items()]
+
+
+def _problem(details: ErrorDetails, root: str) -> tuple[str, str]:
+    """Return the place and the message of one of pydantic's errors."""
+    kind = details.get("ctx", {}).get("pattern", details["type"])
+    message = _SENTENCES.get(kind, details["msg"].removeprefix("Value error, "))
     message = message.replace("Tuple should", "List should").replace(" after validation", "")
-    location = list(first["loc"])
-    if first["type"] == "string_type" and isinstance(first["input"], bool | int | float):
+    location = list(details["loc"])
+    if details["type"] == "string_type" and isinstance(details["input"], bool | int | float):
         message += "; put it in quotes"
     if location[-1:] == ["[key]"]:
         location.pop()
         message = f"as a name: {message}"
     if location[1:] and location[-1] in ("str", "int", "dict[str,any]"):  # a branch of a union
         location.pop()
-    place = place_of([root, *location] if root else location)
-    return f"{place}: {message}".removeprefix(": ")
+    return place_of([root, *location] if root else location), message

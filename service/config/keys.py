@@ -66,16 +66,16 @@ def parse_api_keys(value: object) -> tuple[ApiKey, ...]:
         entries = value
     else:
         raise ValueError(f"write {_FORM} in quotes, or a list of such entries; [] for none")
-    keys: list[ApiKey] = []
+    keys: dict[bytes, ApiKey] = {}  # by digest
     for number, entry in enumerate(entries, 1):
         try:
             key = entry if isinstance(entry, ApiKey) else _parse_entry(entry)
         except ValueError as error:
             raise ValueError(f"entry {number}: {error}") from None
-        if key.digest in {other.digest for other in keys}:
+        if key.digest in keys:
             raise ValueError(f"entry {number}: the same key is listed twice")
-        keys.append(key)
-    return tuple(keys)
+        keys[key.digest] = key
+    return tuple(keys.values())
 
 
 def _parse_entry(entry: object) -> ApiKey:
@@ -153,6 +153,12 @@ class KeyRing:
         if not matches:
             raise Unauthorized
         return matches[0]
+
+    def replace(self, keys: Sequence[ApiKey]) -> None:
+        """Accept these keys from now on. Those that stay keep what is left of their rates."""
+        self._keys = tuple(keys)
+        digests = {key.digest for key in keys}
+        self._balances = {key: balance for key, balance in self._balances.items() if key in digests}
 
     def spend(self, key: ApiKey) -> None:
         """Charge one request to the key's rate. Raises as `check` does."""

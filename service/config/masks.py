@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,17 @@ if TYPE_CHECKING:
 Masks = dict[str, HeadMask]
 
 
+def refuse(fault: InvalidConfig) -> None:
+    """Raise the fault."""
+    raise fault
+
+
 def resolve_masks(
-    config: LiveConfig, model: ModelConfig, stored: Mapping[str, HeadMask], checkpoint: str | None = None
+    config: LiveConfig,
+    model: ModelConfig,
+    stored: Mapping[str, HeadMask],
+    checkpoint: str | None = None,
+    on_fault: Callable[[InvalidConfig], None] = refuse,
 ) -> tuple[Masks, Masks]:
     """Return the named masks of a model, and the masks of the config's variants that run it, by their names.
 
@@ -30,7 +39,8 @@ def resolve_masks(
 
     checkpoint: the model's name in variants; None: the service's own, which each mask of the config must fit.
         Another model only needs to fit the masks that its variants use; the others are left out.
-    Raises InvalidConfig if a mask that must fit does not parse for this model.
+    on_fault: is called with each mask that must fit and does not parse for this model, unless that is due to
+        an earlier one. By default it raises InvalidConfig; if it returns, the mask or variant is left out.
     """
     masks = dict(stored)
     entries = {
@@ -44,18 +54,24 @@ def resolve_masks(
         try:
             masks[name] = _parse(form, f"masks.{name}", model, masks, model.intermediate_size)
         except InvalidConfig as error:
-            if checkpoint is None:
-                raise
-            reason = misfits.get(stored_name(form), error)
-            if name in needed:
-                raise InvalidConfig(f"{reason} (the checkpoint {checkpoint})") from None
-            misfits[name] = reason
+            earlier = misfits.get(stored_name(form))
+            misfits[name] = earlier or error
             masks.pop(name, None)
+            if checkpoint is None and earlier is None:
+                on_fault(error)
+            elif checkpoint is not None and name in needed:
+                on_fault(InvalidConfig(f"{misfits[name]} (the checkpoint {checkpoint})"))
     variant_masks = {}
     for index, entry in entries.items():
         form = "none" if entry.head_mask is None else entry.head_mask
-        if not entry.optional or entry.head_mask is None or stored_name(form) in masks:
+        if entry.optional and entry.head_mask is not None and stored_name(form) not in masks:
+            continue
+        if stored_name(form) in misfits:
+            continue  # `on_fault` knows
+        try:
             variant_masks[entry.name] = _parse(form, f"variants[{index}].head_mask", model, masks)
+        except InvalidConfig as error:
+            on_fault(error)
     return masks, variant_masks
 
 

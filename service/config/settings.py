@@ -1,6 +1,7 @@
 """The operator's settings: `Settings` for the start, from the environment, and `LiveConfig` for later."""
 
 import hashlib
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -10,6 +11,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     StringConstraints,
+    ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -21,11 +23,11 @@ from headroom.service.config.variants import (
     DegradeConfig,
     MaskForm,
     VariantConfig,
-    check_cascades,
-    check_degrade,
+    fault_of_degrade,
+    faults_of_cascades,
 )
 from headroom.service.experiments.assignment import Assigner
-from headroom.service.experiments.definition import ExperimentConfig, check_together, check_unique
+from headroom.service.experiments.definition import ExperimentConfig, doubled, faults_together
 from headroom.service.experiments.fields import ConfigName, Declared
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
@@ -43,6 +45,10 @@ _Origins = Annotated[
     BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value),
     WithJsonSchema({"type": "string"}),
 ]
+
+
+LogFormat = Literal["text", "json"]
+"""Form of what `headroom serve` reports."""
 
 
 def variable_of(setting: str) -> str:
@@ -73,7 +79,13 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description="Number format of the weights. `auto`: bfloat16 if the device has it, else float32, or "
-        "float16 on a GPU such as a T4. float16 needs a GPU; a score beyond its range is an error.",
+        "float16 on a GPU such as a T4.",
+    )
+    mps: bool = Field(
+        True,
+        description="Let replicas that share a GPU compute at once, through CUDA MPS, where "
+        "`nvidia-cuda-mps-control` is installed; an error that one causes on the GPU then ends all of them. "
+        "`false`: they take turns. For `headroom serve`.",
     )
     deterministic: bool = Field(
         False,
@@ -88,13 +100,12 @@ class Settings(BaseSettings):
     )
     score_store: Path | None = Field(
         None,
-        description="File in which scores are kept on disk: an absolute path, on a disk of the node. Its "
-        "replicas share it, and it outlives them. Unset: none.",
+        description="File (absolute path) in which the replicas of a node keep scores on disk. Unset: none.",
     )
     score_store_warm: Path | None = Field(
         None,
         description="File of query–title pairs (csv, tsv, jsonl, parquet; an absolute path) that replicas "
-        "score after their start, when they have nothing else to do, unless the store knows them.",
+        "score when they have nothing else to do, unless the store knows them.",
     )
     score_store_mb: int = Field(
         1000,
@@ -138,8 +149,12 @@ class Settings(BaseSettings):
         30.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds to answer accepted requests when `headroom serve` stops. On a Ray cluster, "
-        "`graceful_shutdown_timeout_s` of the deployment says it.",
+        description="Seconds to answer accepted requests when `headroom serve` stops (on a Ray cluster: "
+        "`graceful_shutdown_timeout_s` of the deployment).",
+    )
+    ray_timeout_s: _Positive = Field(
+        60.0,
+        description="Seconds that Ray may take to answer `headroom serve` or a replica.",
     )
 
     database_url: str | None = Field(
@@ -151,16 +166,21 @@ class Settings(BaseSettings):
     outcome_days: _Positive = Field(
         30.0,
         description="Days that interleaved lists, their clicks and outcomes are kept. The outcomes of an A/B "
-        "test are kept until it has ended, so that a long one loses nothing.",
+        "test are kept until it has ended.",
     )
     api_keys: _ApiKeys = Field(
         (),
         repr=False,
         exclude=True,
         description="API keys: `KEY[;role=admin][;rate=50]`, comma-separated, or "
-        "a list in the config file. `rate` is in pairs per second. `sha256:HEX` may replace a key. Without "
-        "keys, the service answers only at localhost, to whoever uses this machine; with an empty variable "
-        "it does not start.",
+        "a list in the config file. `rate` is in pairs per second, on each replica. `sha256:HEX` may replace "
+        "a key. Without keys, the service answers only at localhost; with an empty variable it "
+        "does not start.",
+    )
+    api_keys_file: Path | None = Field(
+        None,
+        description="File of API keys in place of `api_keys` (an absolute path), one per line or "
+        "comma-separated. It is read again every 5 seconds; while it is wrong, the keys before stay.",
     )
 
     cors_origins: _Origins = Field(
@@ -171,10 +191,16 @@ class Settings(BaseSettings):
 
     access_log: Literal["off", "json"] = Field(
         "off",
-        description="Write one line of JSON per request to standard output, without texts and keys.",
+        description="Write one line of JSON per request to standard output, without texts and keys. Health "
+        "checks have none.",
+    )
+    log_format: LogFormat = Field(
+        "text",
+        description="Form of what `headroom serve` and its replicas report: lines of text, or of JSON. "
+        "On a Ray cluster, replicas always write JSON.",
     )
 
-    @field_validator("score_store", "score_store_warm")
+    @field_validator("score_store", "score_store_warm", "api_keys_file")
     @classmethod
     def _absolute(cls, value: Path | None) -> Path | None:
         if value is not None and not value.is_absolute():
@@ -193,6 +219,12 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        if self.api_keys and self.api_keys_file is not None:
+            raise ValueError("api_keys_file: give it or api_keys, not both")
+        return self
+
+    @model_validator(mode="after")
     def _check_number_format(self) -> Self:
         if self.deterministic and self.dtype not in ("auto", "float32"):
             raise ValueError(f"dtype: deterministic scores need float32 (or auto), not {self.dtype}")
@@ -201,6 +233,11 @@ class Settings(BaseSettings):
         if self.dtype == "float16" and self.device == "cpu":
             raise ValueError("dtype: float16 needs a GPU; give auto, float32 or bfloat16")
         return self
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether callers need an API key."""
+        return bool(self.api_keys) or self.api_keys_file is not None
 
     @cached_property
     def max_json_parts(self) -> int:
@@ -228,6 +265,10 @@ class Settings(BaseSettings):
 EXPERIMENTS_WAIT = "experiments_wait"
 """Key of a `user_config` whose new experiments do not start yet, because not every replica has it."""
 
+
+FAULTS = "faults"
+"""Key under which pydantic's context, if there is one, gets a list of how the parts of a LiveConfig do not
+fit together. Without a context, the first such fault is raised."""
 
 OnFailure = Literal["error", "original_order"]
 """What a request gets that cannot be scored: an error, or its titles in the order in which they came."""
@@ -268,15 +309,24 @@ class LiveConfig(Declared):
     )
 
     @model_validator(mode="after")
-    def _parts_fit(self) -> Self:
-        check_unique("variants", [variant.name for variant in self.variants])
+    def _parts_fit(self, info: ValidationInfo) -> Self:
+        faults = list(self._faults())
+        if info.context is not None:
+            info.context[FAULTS] = faults
+        elif faults:
+            raise ValueError(faults[0])
+        return self
+
+    def _faults(self) -> Iterator[str]:
+        """Yield a sentence for each part that does not fit the others."""
+        yield from doubled("variants", [variant.name for variant in self.variants])
         variants = {variant.name: variant for variant in self.variants}
         if self.default is not None and self.default not in variants:
-            raise ValueError(f"default: there is no variant {self.default!r}")
-        check_cascades(variants)
-        check_together(self.experiments, list(variants))
-        check_degrade(self.degrade, self.default_variant, variants)
-        return self
+            yield f"default: there is no variant {self.default!r}; there are {', '.join(variants)}"
+        yield from faults_of_cascades(variants)
+        yield from faults_together(self.experiments, list(variants))
+        if (fault := fault_of_degrade(self.degrade, self.default_variant, variants)) is not None:
+            yield fault
 
     @property
     def default_variant(self) -> str:

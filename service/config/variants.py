@@ -1,6 +1,6 @@
 """Variants in the live config: a checkpoint with a mask, or a cascade of variants; and the brownout."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -120,27 +120,26 @@ def _is_keep(keep: float | None) -> bool:
     return keep is not None and 0 < keep < 1
 
 
-def check_cascades(variants: Mapping[str, VariantConfig]) -> None:
-    """Check that the stages of all cascades are variants, and no cascades. Raises ValueError."""
+def faults_of_cascades(variants: Mapping[str, VariantConfig]) -> Iterator[str]:
+    """Yield a sentence for each stage of a cascade that is no variant, or a cascade itself."""
     for variant_index, variant in enumerate(variants.values()):
         for stage_index, stage in enumerate(variant.cascade or ()):
             place = f"variants[{variant_index}].cascade[{stage_index}].variant"
             if stage.variant not in variants:
                 known = ", ".join(name for name, each in variants.items() if each.cascade is None)
-                raise ValueError(f"{place}: there is no variant {stage.variant!r}; there are {known}")
-            if variants[stage.variant].cascade is not None:
-                raise ValueError(
-                    f"{place}: {stage.variant!r} is a cascade itself; name its stages in its place"
-                )
+                yield f"{place}: there is no variant {stage.variant!r}; there are {known}"
+            elif variants[stage.variant].cascade is not None:
+                yield f"{place}: {stage.variant!r} is a cascade itself; name its stages in its place"
 
 
-def check_degrade(degrade: DegradeConfig | None, default: str, variants: Mapping[str, VariantConfig]) -> None:
-    """Check that the variant of `degrade` is one of these and not the default. Raises ValueError."""
+def fault_of_degrade(
+    degrade: DegradeConfig | None, default: str, variants: Mapping[str, VariantConfig]
+) -> str | None:
+    """Return why the variant of `degrade` is none of these, or the default; None if it is right."""
     if degrade is None:
-        return
+        return None
     if degrade.variant not in variants:
-        raise ValueError(
-            f"degrade.variant: there is no variant {degrade.variant!r}; there are {', '.join(variants)}"
-        )
+        return f"degrade.variant: there is no variant {degrade.variant!r}; there are {', '.join(variants)}"
     if degrade.variant == default:
-        raise ValueError(f"degrade.variant: {default!r} is the default already; name a cheaper variant")
+        return f"degrade.variant: {default!r} is the default already; name a cheaper variant"
+    return None

@@ -139,10 +139,12 @@ class FairQueue:
         """Add the rows of a request that are for the lane of this name."""
         self._arrivals += 1
         rows.sort(key=attrgetter("tokens"))
-        by_prefix: dict[Prefix | None, list[Row]] = {}
-        for row in rows:
-            by_prefix.setdefault(row.prefix, []).append(row)
-        in_order = list(chain.from_iterable(by_prefix.values()))
+        in_order = rows
+        if [row.prefix for row in rows].count(None) < len(rows):
+            by_prefix: dict[Prefix | None, list[Row]] = {}
+            for row in rows:
+                by_prefix.setdefault(row.prefix, []).append(row)
+            in_order = list(chain.from_iterable(by_prefix.values()))
         totals = list(accumulate(added_tokens(in_order), initial=0))
         lane = self._lanes.setdefault(name, WaitingLane(name))
         rank = (submission.finish, self._arrivals)

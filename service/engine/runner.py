@@ -9,6 +9,9 @@ from headroom.service.engine.request import Row, added_tokens
 from headroom.service.engine.sizing import TokenBudget, TokenRate
 from headroom.service.errors import DeviceFailed, OutOfMemory
 
+GPU_SLOTS = 2
+"""Batches under way at once on a GPU: while one runs, the next is packed and sent over."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

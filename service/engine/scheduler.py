@@ -16,7 +16,8 @@ waits; it never waits for a batch to fill up. What arrives while every slot is b
     results = [row.result for row in rows]
 
 The parts: `request` (rows and the claim on their results), `admission` (who is let in), `queue` (who is
-next), `sizing` (how large a batch is), `runner` (the forward pass, and what happens if it fails).
+next), `sizing` (how large a batch is), `runner` (the forward pass, and what happens if it fails), `load` (how
+much is asked for).
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from headroom.service.engine.admission import Admission
+from headroom.service.engine.load import Load
 from headroom.service.engine.queue import FairQueue
 from headroom.service.engine.request import Row, Submission
 from headroom.service.engine.runner import BatchRunner, Forward, Observer
@@ -52,6 +54,10 @@ class Scheduler:
             side by side.
         split_tokens: as `Sizing` takes it.
         clock: seconds that never go backwards; deadlines are read on it.
+        host_clock: as `Load` takes it.
+
+    load: what callers ask for, refused requests and later stages of a cascade included, without background
+        work.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class Scheduler:
         slots: int = 1,
         split_tokens: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        host_clock: Callable[[], float] | None = None,
     ) -> None:
         self._slots = slots
         self._clock = clock
@@ -77,6 +84,7 @@ class Scheduler:
         budget = TokenBudget(max_batch_tokens, first_batch_tokens)
         rate = TokenRate(tokens_per_second)
         self._rate = rate
+        self.load = Load(rate, clock, host_clock)
         self._sizing = Sizing(budget, rate, slots=slots, split_tokens=split_tokens)
         self._admission = Admission(
             self._queue,
@@ -132,6 +140,7 @@ class Scheduler:
         now = self._clock()
         submission = Submission(rows, now, deadline, is_background=background)
         if not background:
+            self.load.ask(submission.tokens)
             if not admitted:
                 self._admission.check(
                     submission.tokens,

@@ -24,7 +24,7 @@ from headroom.models.classifier import Classifier
 from headroom.models.device import is_device_failure, is_out_of_memory
 from headroom.models.masks.head_mask import HeadMask, RowMasks
 from headroom.service.engine.request import Row, added_tokens
-from headroom.service.engine.runner import Batch
+from headroom.service.engine.runner import GPU_SLOTS, Batch
 from headroom.service.errors import DeviceFailed, InferenceFailed, OutOfMemory
 
 
@@ -78,9 +78,6 @@ class RowScore(NamedTuple):
 
 SPLIT_TOKENS = 128
 """Minimum tokens of a batch if what waits is split over slots: a smaller one would be mostly overhead."""
-
-GPU_SLOTS = 2
-"""Batches under way at once on a GPU: while one runs, the next is packed and sent over."""
 
 HANGS_AFTER_S = 60.0
 """Minimum time after which a forward pass counts as hung: nobody waits longer for an answer by default."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from headroom.service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
+from headroom.service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound, Unavailable
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.buckets import ByArm
 from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig
@@ -44,7 +44,7 @@ ANALYSES = 3
 """Experiments that are analysed at once; the database has connections for these and for the other calls."""
 
 MAX_RECORDING_CALLS = 32
-"""Calls with outcomes that may wait for the database at once; further ones are refused."""
+"""Calls with outcomes that may wait for the database on one replica; further ones are refused."""
 
 T = TypeVar("T")
 
@@ -142,7 +142,7 @@ class ExperimentAdmin:
         self._kept_days = kept_days
         self._live = live
         self._ledger = live.ledger
-        self._windows = live.windows
+        self._pool = live.pool
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="experiment-admin")
         # Threads of their own, so that no action or outcome waits for a slow analysis.
         self._analysts = ThreadPoolExecutor(ANALYSES, thread_name_prefix="experiment-analysis")
@@ -242,7 +242,7 @@ class ExperimentAdmin:
         """Start an experiment that the config does not declare, and return its state.
 
         Raises InvalidRequest for an unknown variant, and Conflict if its name or slots are taken, or the
-        database is a SQLite file of one of several nodes.
+        database is a SQLite file of one of several nodes; Unavailable if these cannot be counted now.
         """
         ledger = self._ledger
         declared = ledger.declared
@@ -251,6 +251,8 @@ class ExperimentAdmin:
             await _in_thread(self._threads, self._live.check_reach)
         except ValueError as error:
             raise Conflict(str(error)) from None
+        except TimeoutError as error:
+            raise Unavailable(message=str(error)) from None
 
         def action(log: Log, started: Sequence[ExperimentConfig]) -> Action:
             standings = self._standings(merged(declared, started), log)
@@ -357,13 +359,14 @@ class ExperimentAdmin:
         )
 
     def _guardrail_view(self, config: ExperimentConfig, arm: str) -> GuardrailView:
-        counts = self._windows.counts(config.name, arm)
-        control = self._windows.counts(config.name, config.control)
+        counts = self._pool.counts(config.name, arm)
+        control = self._pool.counts(config.name, config.control)
         requests = counts.requests
         limits = config.guardrails
         has_shift = limits.score_shift is not None and arm != config.control
         return GuardrailView(
             arm=arm,
+            replicas=counts.replicas,
             requests=requests,
             error_rate=counts.errors / requests if requests else None,
             slow_rate=counts.slow / requests if requests and limits.p99_ms is not None else None,

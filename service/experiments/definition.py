@@ -1,7 +1,7 @@
 """The declaration of an experiment in the live config. An impossible one is refused with one sentence."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, Strict, StringConstraints, model_validator
@@ -89,13 +89,14 @@ class Guardrails(Declared, use_attribute_docstrings=True):
     """Share of the arm's requests that its variant may fail, over control's share. (Control's variant answers
     these.)"""
     p99_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Limit of the 99th percentile of the time from admission to result. An interleaved request scores both
-    arms together, so it takes the same time for both, and this limit cannot tell which arm is slow."""
+    """Milliseconds from the read request to its answer, waiting and a fallback to control's variant included.
+    At most 1 in 100 of the arm's requests may take longer, over control's share. An interleaved request takes
+    the same time for both arms, so there this limit counts without a comparison."""
     score_shift: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Limit of the population stability index of the arm's scores against control's."""
     min_requests: Annotated[int, Field(ge=10, le=1_000_000)] = 50
-    """A replica decides nothing about an arm with fewer requests in the last minute, and nothing about the
-    scores of one with fewer units."""
+    """Nothing is decided about an arm with fewer requests in the last minute on all replicas together, and
+    nothing about the scores of one with fewer units."""
 
 
 class ExperimentConfig(Declared, use_attribute_docstrings=True):
@@ -225,20 +226,18 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
         return self
 
 
-def check_together(experiments: Sequence[ExperimentConfig], variants: Sequence[str]) -> None:
-    """Check experiments against each other and the variants. Raises ValueError."""
+def faults_together(experiments: Sequence[ExperimentConfig], variants: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each fault of experiments against each other and the variants."""
     salts = {LAYER_SALT: "the slots"}
-    check_unique("experiments", [experiment.name for experiment in experiments])
+    yield from doubled("experiments", [experiment.name for experiment in experiments])
     for experiment_index, experiment in enumerate(experiments):
         field = f"experiments[{experiment_index}]"
         if experiment.salt in salts:  # two purposes that share a salt would make dependent draws
-            raise ValueError(
-                f"{field}.salt: {experiment.salt!r} is the salt of {salts[experiment.salt]} already"
-            )
+            yield f"{field}.salt: {experiment.salt!r} is the salt of {salts[experiment.salt]} already"
         salts[experiment.salt] = f"the experiment {experiment.name!r}"
         for arm_index, arm in enumerate(experiment.arms):
             if arm.variant not in variants:
-                raise ValueError(
+                yield (
                     f"{field}.arms[{arm_index}].variant: there is no variant {arm.variant!r}; "
                     f"there are {', '.join(variants)}"
                 )
@@ -246,7 +245,7 @@ def check_together(experiments: Sequence[ExperimentConfig], variants: Sequence[s
         for other in experiments[:experiment_index]:
             other_start, other_end = other.slots
             if experiment.shares_slots(other):
-                raise ValueError(
+                yield (
                     f"{field}.slots: [{start}, {end}) overlaps [{other_start}, {other_end}) of "
                     f"{other.name!r}, which keeps its slots as long as it is in the config, also after a "
                     f"ship or a stop; give this one slots of its own or, if {other.name!r} is over, make the "
@@ -254,11 +253,17 @@ def check_together(experiments: Sequence[ExperimentConfig], variants: Sequence[s
                 )
 
 
+def doubled(field: str, names: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each name that is there twice."""
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            yield f"{field}: two are called {name!r}"
+
+
 def check_unique(field: str, names: Sequence[str]) -> None:
     """Raise ValueError if a name is there twice."""
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{field}: two are called {name!r}")
+    for fault in doubled(field, names):
+        raise ValueError(fault)
 
 
 def _check_margin(field: str, metric: Metric) -> None:

@@ -1,5 +1,10 @@
 """Watches the guardrails, with a margin for chance, and takes an arm that breaks one back to control.
 
+What is judged are the requests of the last minute on all replicas (pool.py).
+
+Failed and slow requests are compared with control's of the same minute: overload slows both, and taking an
+arm back would not end it. Units are drawn at random, so both arms meet the same load.
+
 A guardrail is checked every second, so chance would sooner or later break a plain comparison with the limit.
 A share of failed or slow requests breaks its limit only if an arm exactly at the limit would show so many
 with a probability below `CHANCE`. The test is Chernoff's bound n·KL(k/n ‖ limit) > ln(1/CHANCE) (Hoeffding
@@ -11,11 +16,10 @@ that no single caller hides an arm that fails. Scores are compared by unit (wind
 """
 
 import asyncio
-import logging
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -25,9 +29,7 @@ from headroom.service.experiments.estimates import Floats
 from headroom.service.experiments.events import Action
 from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.sample_ratio import running_p
-from headroom.service.experiments.windows import ArmWindows, Counts
-
-logger = logging.getLogger("headroom.experiments")
+from headroom.service.experiments.windows import Counts
 
 WATCH_SECONDS = 1.0
 
@@ -36,12 +38,18 @@ CHANCE = 1e-4
 
 # The sum of two independent exponential variables exceeds x with probability (1 + x) · exp(−x).
 _BOTH_BY_CHANCE = 11.757
+
+SLOW_SHARE = 0.01
+"""The share of requests that may be slow, since the limit is one of the 99th percentile."""
+
 FEW_UNITS = 10
 """Fewer failing units than this are named in the breach: chance may have put them all into one arm."""
 SHIFT_BINS = 10
 # If nothing differs, PSI · nm/(n+m) of n and m units is about χ² with SHIFT_BINS − 1 degrees of freedom.
 # This is the 1 − CHANCE quantile of that distribution.
 _SHIFT_BY_CHANCE = 33.72
+
+_ALONE = "the database is down, so one replica's requests were judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +62,14 @@ class Breach:
 
 
 class GuardrailWatcher:
-    """Checks the windows, rolls arms back, and exports the sample ratio. Runs on the event loop."""
+    """Checks the guardrails, rolls arms back, and exports the sample ratio. Runs on the event loop.
 
-    def __init__(self, ledger: Ledger, windows: ArmWindows) -> None:
+    counts: returns the counts of an experiment's arm.
+    """
+
+    def __init__(self, ledger: Ledger, counts: Callable[[str, str], Counts]) -> None:
         self._ledger = ledger
-        self._windows = windows
+        self._counts = counts
         self._metrics = ledger.metrics
         self._running: set[str] = set()  # the experiments that ran at the last check
 
@@ -88,14 +99,6 @@ class GuardrailWatcher:
 
     def roll_back(self, experiment: str, breach: Breach) -> None:
         """Take an arm back to control: here at once, elsewhere with the next refresh of each replica."""
-        logger.error(
-            "experiment %s: arm %s rolled back (%s): %s",
-            experiment,
-            breach.arm,
-            breach.guardrail,
-            breach.detail,
-        )
-        self._metrics.count("experiment_rollbacks_total", experiment, breach.guardrail)
         self._ledger.add(
             Action(
                 experiment,
@@ -113,22 +116,29 @@ class GuardrailWatcher:
         if not standing.is_running:
             return
         self._running.add(config.name)
-        control = self._windows.counts(config.name, config.control)
+        control = self._counts(config.name, config.control)
         for arm in config.treatments:
             if arm not in standing.rolled_back:
-                counts = self._windows.counts(config.name, arm)
-                breach = find_breach(arm, counts, control, config.guardrails)
+                counts = self._counts(config.name, arm)
+                breach = find_breach(
+                    arm, counts, control, config.guardrails, is_interleaved=config.is_interleaved
+                )
                 if breach is not None:
+                    if self._ledger.is_down and counts.replicas == 1:
+                        breach = replace(breach, detail=f"{breach.detail}; {_ALONE}")
                     self.roll_back(config.name, breach)
         p = running_p(config, self._ledger.standing(config.name), self._ledger.exposures(config.name))
         self._metrics.set_gauge("sample_ratio_p", math.nan if p is None else p, config.name)
 
 
-def find_breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -> Breach | None:
-    """Return the first guardrail that an arm's window breaks, if any."""
+def find_breach(
+    arm: str, counts: Counts, control: Counts, limits: Guardrails, *, is_interleaved: bool = False
+) -> Breach | None:
+    """Return the first guardrail that an arm's last minute breaks, if any."""
     if counts.requests < limits.min_requests:
         return None
-    for guardrail, detail_of in _GUARDRAILS.items():
+    checks = _GUARDRAILS | {"p99": _slow_together} if is_interleaved else _GUARDRAILS
+    for guardrail, detail_of in checks.items():
         detail = detail_of(counts, control, limits)
         if detail is not None:
             return Breach(arm, guardrail, detail)
@@ -140,30 +150,43 @@ def _errors(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
     limit = limits.error_rate
     if limit is None:
         return None
-    control_errors, control_requests = _without_one(control.errors, control.requests, control.errors_by_unit)
-
-    def breaks(errors: int, requests: int) -> bool:
-        return exceeds_other(errors, requests, control_errors, control_requests, limit)
-
-    if not _also_without_one(breaks, counts.errors, counts.requests, counts.errors_by_unit):
+    usual = _exceeded_share(
+        (counts.errors, counts.requests, counts.errors_by_unit),
+        (control.errors, control.requests, control.errors_by_unit),
+        limit,
+    )
+    if usual is None:
         return None
-    usual = control_errors / control_requests
     return (
-        f"{counts.errors} of {counts.requests} requests failed{_few_units(counts.errors_by_unit)}; "
+        f"{counts.errors} of {_requests(counts)} failed{_few_units(counts.errors_by_unit)}; "
         f"the limit is {limit:g} over the control's {usual:.3g}"
     )
 
 
-def _slow(counts: Counts, _: Counts, limits: Guardrails) -> str | None:
-    """Say how the times break their limit."""
+def _slow(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
+    """Say how the times break their limit. An arm does not cause the waiting that control has, too."""
     if limits.p99_ms is None:
         return None
-    breaks = partial(exceeds, limit=0.01)
-    if not _also_without_one(breaks, counts.slow, counts.requests, counts.slow_by_unit):
+    usual = _exceeded_share(
+        (counts.slow, counts.requests, counts.slow_by_unit),
+        (control.slow, control.requests, control.slow_by_unit),
+        SLOW_SHARE,
+    )
+    if usual is None:
+        return None
+    return f"{_slow_requests(counts, limits)}; the limit is {SLOW_SHARE:g} over the control's {usual:.3g}"
+
+
+def _slow_together(counts: Counts, _: Counts, limits: Guardrails) -> str | None:
+    """Say how the times of an interleaved experiment break their limit: both arms take the same time."""
+    if limits.p99_ms is None:
+        return None
+    breaks = partial(exceeds, limit=SLOW_SHARE)
+    if not _also_without_one(breaks, (counts.slow, counts.requests, counts.slow_by_unit)):
         return None
     return (
-        f"{counts.slow} of {counts.requests} requests took longer than {limits.p99_ms:g} ms"
-        f"{_few_units(counts.slow_by_unit)}; the limit is 1 in 100"
+        f"{_slow_requests(counts, limits)}; the limit is {SLOW_SHARE:g}, without a comparison with control, "
+        "because both arms are scored together"
     )
 
 
@@ -230,21 +253,46 @@ def population_stability(scores: Floats, reference: Floats) -> float:
     return float(((p - q) * np.log(p / q)).sum())
 
 
-def _also_without_one(
-    breaks: Callable[[int, int], bool], count: int, total: int, by_unit: Counter[str]
-) -> bool:
+Tally = tuple[int, int, Counter[int]]
+"""How many of how many requests went wrong in one way, and how many of each unit by its mark."""
+
+
+def _exceeded_share(arm: Tally, control: Tally, margin: float) -> float | None:
+    """Return control's share if the arm's exceeds it by more than the margin, with and without the unit that
+    has most of it; else None. Control is taken without its own such unit."""
+    control_count, control_total = _without_one(control)
+
+    def breaks(count: int, total: int) -> bool:
+        return exceeds_other(count, total, control_count, control_total, margin)
+
+    return control_count / control_total if _also_without_one(breaks, arm) else None
+
+
+def _also_without_one(breaks: Callable[[int, int], bool], tally: Tally) -> bool:
     """Return whether a count of a total breaks a limit, with and without the unit that has most of it."""
-    count_of_others, total_of_others = _without_one(count, total, by_unit)
-    return breaks(count, total) and breaks(count_of_others, total_of_others)
+    count, total, _ = tally
+    return breaks(count, total) and breaks(*_without_one(tally))
 
 
-def _without_one(count: int, total: int, by_unit: Counter[str]) -> tuple[int, int]:
+def _without_one(tally: Tally) -> tuple[int, int]:
     """Return a count and its total without the unit that has most of the count."""
+    count, total, by_unit = tally
     largest = max(by_unit.values(), default=0)
     return count - largest, total - largest
 
 
-def _few_units(by_unit: Counter[str]) -> str:
+def _requests(counts: Counts) -> str:
+    """Return how many requests are judged, and on how many replicas if these are several."""
+    where = f" on {counts.replicas} replicas" if counts.replicas > 1 else ""
+    return f"{counts.requests} requests{where}"
+
+
+def _slow_requests(counts: Counts, limits: Guardrails) -> str:
+    few = _few_units(counts.slow_by_unit)
+    return f"{counts.slow} of {_requests(counts)} took longer than {limits.p99_ms:g} ms{few}"
+
+
+def _few_units(by_unit: Counter[int]) -> str:
     """Return how many units failed if they are few: the bound takes requests for independent."""
     return f" (those of {len(by_unit)} units)" if 0 < len(by_unit) < FEW_UNITS else ""
 

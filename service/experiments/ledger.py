@@ -80,6 +80,7 @@ class Ledger:
         self._names: Sequence[str] = ()  # of the experiments whose log is read
         self._unreadable: set[str] = set()
         self._unrecorded: list[Action] = []
+        self._unannounced: list[Action] = []  # roll-backs of this replica that no log line has told yet
         self._has_unrecorded = asyncio.Event()
         self._unit_counts: Mapping[str, Counter[str]] = {}
         self._refreshes = 0
@@ -180,10 +181,20 @@ class Ledger:
         with self._exchanging:
             self.store.close()
 
+    @property
+    def is_down(self) -> bool:
+        """Whether the database failed when it was last asked."""
+        return self._database_failed
+
     def add(self, action: Action) -> None:
-        """Put an action in force on this replica now, and have it recorded soon. On the event loop."""
+        """Put a roll-back in force on this replica now, and have it recorded soon. On the event loop.
+
+        Replicas judge the same requests, so several may roll an arm back at once. The one whose roll-back is
+        recorded logs and counts it; without a database, each does.
+        """
         with self._lock:
             self._unrecorded.append(action)
+            self._unannounced.append(action)
         self._has_unrecorded.set()
         self._fold()
 
@@ -238,8 +249,14 @@ class Ledger:
             self._database_failed = False
         except DatabaseUnavailable as error:
             if not self._database_failed:
-                logger.error("the experiments' database is down, the last state stays in force: %s", error)
+                logger.error(
+                    "the experiments' database is down; the last state stays in force, and guardrails judge "
+                    "each replica's requests alone: %s",
+                    error,
+                )
             self._database_failed = True
+            for action in list(self._unrecorded):
+                self._announce(action, is_new=True)
 
     def _exchange(self, declared: Sequence[ExperimentConfig]) -> None:
         self.store.check()
@@ -250,11 +267,31 @@ class Ledger:
         self._read(names)
         while self._unrecorded:
             action = self._unrecorded[0]
-            self.store.record_action(action)
+            is_new = self.store.record_action(action)
             self._read(names, recorded=action)
+            self._announce(action, is_new=is_new)
         if self._refreshes % COUNTS_EVERY == 0:
             self._unit_counts = self.store.unit_counts(names)
         self._refreshes += 1
+
+    def _announce(self, action: Action, *, is_new: bool) -> None:
+        """Log and count a roll-back of this replica once.
+
+        is_new: whether no other replica has recorded it.
+        """
+        with self._lock:
+            if action not in self._unannounced:
+                return
+            self._unannounced.remove(action)
+        if is_new:
+            logger.error(
+                "experiment %s: arm %s rolled back (%s): %s",
+                action.experiment,
+                action.arm,
+                action.reason,
+                action.detail,
+            )
+            self.metrics.count("experiment_rollbacks_total", action.experiment, action.reason)
 
     def _record_starts(self, starting: Sequence[ExperimentConfig]) -> None:
         for config in starting:

@@ -8,6 +8,7 @@ its units in the analysis, and a refusal adds none. The caller tells them apart:
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -21,6 +22,8 @@ from headroom.service.experiments.events import Exposure, Impression, ShadowResu
 from headroom.service.experiments.guardrails import GuardrailWatcher
 from headroom.service.experiments.interleaving import SHARED, Draw, impression_id
 from headroom.service.experiments.ledger import Clock, Ledger
+from headroom.service.experiments.pool import WindowPool
+from headroom.service.experiments.reach import Reach
 from headroom.service.experiments.started import Configs, merged
 from headroom.service.experiments.state import identity
 from headroom.service.experiments.store import Store
@@ -35,6 +38,10 @@ NOT_SHOWN = "-"
 
 SHADOW_DEPTH = 1_000
 """If the buffer holds this many records, shadow results, which may be large, are not added to it."""
+
+
+WARNING_SECONDS = 10.0
+"""Between two warnings of failed arms: few lines a minute are shown, and a roll-back must be among them."""
 
 
 class RecentlySeen:
@@ -79,9 +86,11 @@ class LiveExperiments:
     """One replica's share in the experiments: assigns requests, logs exposures, counts each arm's requests.
 
     ledger: the state of the experiments; its `follow` runs in the background. guard: watches the guardrails;
-        its `run` runs in the background. writer: stores exposures.
+        its `run` runs in the background. windows: of this replica; pool: of all, its `run` runs in the
+        background. writer: stores exposures. reach: its `show` is called regularly.
     store: the database; a SQLite file is made with the first experiment.
-    nodes: returns the number of nodes that serve together, each with files of its own.
+    nodes: returns the number of nodes that serve together, each with files of its own, or raises
+        TimeoutError.
     clock: returns Unix seconds. monotonic: returns seconds that never go back.
     """
 
@@ -101,8 +110,11 @@ class LiveExperiments:
         self.ledger = Ledger(store, metrics, clock=clock, monotonic=monotonic)
         self.writer = Writer(store, metrics)
         self.windows = ArmWindows(self.ledger)
-        self.guard = GuardrailWatcher(self.ledger, self.windows)
+        self.pool = WindowPool(self.ledger, self.windows)
+        self.guard = GuardrailWatcher(self.ledger, self.pool.counts)
+        self.reach = Reach(self.ledger)
         self._seen = RecentlySeen()
+        self._next_warning = -math.inf  # of a failed arm, on the monotonic clock
         self._writes = False
         self._starting = threading.Lock()
         self._merged: tuple[Assigner, Configs, Assigner] = (Assigner(), (), Assigner())
@@ -147,7 +159,10 @@ class LiveExperiments:
                 self._writes = True
 
     def check_reach(self) -> None:
-        """Raise ValueError if several nodes serve, and each would keep experiments of its own."""
+        """Raise ValueError if several nodes serve, and each would keep experiments of its own.
+
+        Raises TimeoutError if the nodes cannot be counted now. Blocks.
+        """
         if not self.ledger.store.is_file:
             return
         nodes = self._nodes()
@@ -174,6 +189,7 @@ class LiveExperiments:
         await asyncio.to_thread(self.ledger.flush)
         if self._writes:
             await asyncio.to_thread(self.writer.close, timeout_s)
+        await asyncio.to_thread(self.pool.close)
         await asyncio.to_thread(self.ledger.close)
 
     def route(self, assigner: Assigner, unit: str | None) -> Route:
@@ -218,7 +234,10 @@ class LiveExperiments:
         arm = assigned.arms[-1]
         self._record(route, elapsed, failed=[arm])
         self.metrics.count("experiment_fallbacks_total", assigned.experiment, arm)
-        logger.warning("experiment %s: arm %s failed: %r", assigned.experiment, arm, error)
+        now = self.ledger.monotonic()
+        if now >= self._next_warning:
+            self._next_warning = now + WARNING_SECONDS
+            logger.warning("experiment %s: arm %s failed: %r", assigned.experiment, arm, error)
 
     def show(
         self,
@@ -289,10 +308,10 @@ class LiveExperiments:
         assigned = route.assigned
         if assigned is None:
             return
+        self.metrics.count("experiment_requests_total", assigned.experiment)
         member = (assigned.experiment, route.unit)
         if not self._seen.add(member):
             return
-        self.metrics.count("exposures_total", assigned.experiment, assigned.arm)
         exposure = Exposure(
             experiment=assigned.experiment,
             unit=route.unit,

@@ -209,12 +209,14 @@ class ArmView:
 @documented
 @dataclass(slots=True)
 class GuardrailView:
-    """One arm's requests in the guardrails' window on the answering replica."""
+    """One arm's requests of the last minute, which the guardrails judge."""
 
     arm: str
     """The arm's name."""
+    replicas: int
+    """Replicas that served these requests. The answering one alone while the database is down."""
     requests: int
-    """Requests in the window."""
+    """Requests of the last minute."""
     error_rate: float | None
     """Share of the requests that the arm's variant failed."""
     slow_rate: float | None
@@ -257,7 +259,7 @@ class ExperimentView:
     sample_ratio_p: float | None
     """Anytime-valid p of the sample-ratio check; null without an exposure, or if lists are interleaved."""
     guardrails: list[GuardrailView]
-    """The windows on the answering replica, by arm."""
+    """What the guardrails judge, by arm."""
 
 
 @documented

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import orjson
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, event, insert, or_, select, update
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments import clicks, database, migration, tables
+from headroom.service.experiments import clicks, database, migration, tables, window_rows
 from headroom.service.experiments.credit import tally
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.events import (
@@ -47,6 +47,7 @@ from headroom.service.experiments.tables import (
     started_experiments,
     unit_counts,
 )
+from headroom.service.experiments.window_rows import WindowRow
 
 logger = logging.getLogger("headroom.experiments")
 
@@ -158,11 +159,12 @@ class Store:
         return self._impression_key
 
     def close(self) -> None:
-        """Close the connections. A later call opens them again."""
-        self._engine.dispose()
+        """Close the connections, and those in use once they are given back. A later call opens others."""
+        event.listen(self._engine.pool, "checkin", _close_returned)
+        self._engine.dispose()  # the engine has another pool from here on
 
-    def add_exposures(self, rows: Sequence[Exposure]) -> int:
-        """Store the exposures of units that are new. Return how many are.
+    def add_exposures(self, rows: Sequence[Exposure]) -> Counter[tuple[str, str]]:
+        """Store the exposures of units that are new. Return how many are, by experiment and arm.
 
         Replicas write in no order, so a stored unit gets the time of an exposure that is earlier.
         """
@@ -192,7 +194,7 @@ class Store:
                     for (experiment, arm), units in sorted(new.items())
                 ]
                 db.execute(tables.add_units(db), counts)
-        return new.total()
+        return new
 
     def add_impressions(self, rows: Sequence[Impression]) -> int:
         """Store impressions. Return how many are new.
@@ -390,23 +392,33 @@ class Store:
         """Delete rows by their primary keys, unless another replica deletes some at present."""
         of_key = [column == bindparam(f"{column.name}_key") for column in table.primary_key]
         with self._write() as db:
-            if database.is_postgresql(db):  # SQLite: writing transactions exclude each other
-                taken = db.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_DELETION_LOCK})").scalar()
-                if not taken:
-                    return
+            if not self._may_delete(db):
+                return
             parameters = [{f"{name}_key": value for name, value in key.items()} for key in keys]
             db.execute(delete(table).where(*of_key), parameters)
 
-    def record_action(self, action: Action) -> None:
-        """Append to the log of actions. An experiment starts once, so a second start is left out."""
+    @staticmethod
+    def _may_delete(db: Connection) -> bool:
+        """Return whether no other transaction deletes rows, and keep it so until this one ends."""
+        if not database.is_postgresql(db):  # SQLite: writing transactions exclude each other
+            return True
+        return bool(db.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_DELETION_LOCK})").scalar())
+
+    def record_action(self, action: Action) -> bool:
+        """Append to the log of actions, and return whether it was.
+
+        An experiment starts once, and an arm is rolled back once: a second such action is left out.
+        """
 
         def decide(log: Log, _: Sequence[ExperimentConfig]) -> Action | None:
-            is_second = action.kind == "start" and any(
-                (earlier.experiment, earlier.kind) == (action.experiment, "start") for earlier in log
+            is_second = _happens_once(action) and any(
+                (earlier.experiment, earlier.kind, earlier.arm)
+                == (action.experiment, action.kind, action.arm)
+                for earlier in log
             )
             return None if is_second else action
 
-        self.act([action.experiment], decide)
+        return self.act([action.experiment], decide)[-1] is action
 
     def act(
         self, experiments: Collection[str], decide: Decision, *, new: ExperimentConfig | None = None
@@ -466,6 +478,21 @@ class Store:
                 counts[row.experiment][row.arm] = int(row.units)
         return counts
 
+    def exchange_windows(
+        self, replica: str, rows: Sequence[WindowRow], experiments: Collection[str]
+    ) -> list[WindowRow]:
+        """Store a replica's windows in place of its earlier ones, and return what others stored lately."""
+        with self._write() if rows else self.read() as db:
+            if rows:
+                window_rows.replace_own(db, rows)
+            return window_rows.of_others(db, replica, experiments)
+
+    def delete_old_windows(self) -> None:
+        """Delete the windows of replicas that are gone, unless another replica deletes some rows now."""
+        with self._write() as db:
+            if self._may_delete(db):
+                window_rows.delete_old(db)
+
     def read(self, *, seconds: int = database.STATEMENT_S) -> AbstractContextManager[Connection]:
         """Return a transaction for queries. seconds: limit of one statement (PostgreSQL)."""
         return self._transaction(write=False, seconds=seconds)
@@ -494,6 +521,16 @@ class Store:
             except Exception:  # callers must see that the database failed, not this
                 logger.exception("a failure of the experiments' database could not be reported")
             raise
+
+
+def _close_returned(_: Any, record: Any) -> None:
+    """Close a connection that comes back to a pool that was closed meanwhile."""
+    record.invalidate()
+
+
+def _happens_once(action: Action) -> bool:
+    """Return whether an experiment's log has such an action of the same arm at most once."""
+    return action.kind == "start" or (action.kind == "rollback" and action.arm is not None)
 
 
 def _json(values: Sequence[int] | Sequence[str]) -> str:

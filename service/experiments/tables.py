@@ -153,6 +153,18 @@ actions = Table(
     Index("actions_experiment", "experiment", "number"),
 )
 
+guardrail_windows = Table(
+    "guardrail_windows",
+    metadata,
+    *_keys("experiment", "arm", "replica"),
+    *_columns(Text, "basis", comment="What is counted; only rows of the same basis are added up."),
+    *_columns(BigInteger, "requests", "errors", "slow"),
+    *_columns(Text, "units", comment="JSON: units with most errors and slow requests, and scores of units."),
+    *_columns(Double, "time", comment="Of the database's clock."),
+    sqlite_with_rowid=False,
+    comment="The last minute of each arm on each replica.",
+)
+
 started_experiments = Table(
     "started_experiments",
     metadata,

@@ -146,7 +146,7 @@ class Writer:
         """Store the buffered records, oldest first. A record leaves the buffer only once it is stored."""
         while batch := self._next_batch():
             try:
-                self._store.add_exposures([record for record in batch if isinstance(record, Exposure)])
+                self._add_exposures([record for record in batch if isinstance(record, Exposure)])
                 self._store.add_impressions([record for record in batch if isinstance(record, Impression)])
                 self._store.add_shadow([record for record in batch if isinstance(record, ShadowResult)])
             except ROW_ERRORS as error:  # no request can bring such a row about
@@ -158,6 +158,11 @@ class Writer:
                 self._settle(batch, "lost")
             else:
                 self._settle(batch, "written")
+
+    def _add_exposures(self, exposures: Sequence[Exposure]) -> None:
+        """Store exposures, and count the new units at once: another attempt would not find them new."""
+        for (experiment, arm), units in self._store.add_exposures(exposures).items():
+            self._metrics.count("exposures_total", experiment, arm, by=units)
 
     def _next_batch(self) -> list[Record]:
         """Return the oldest records, which stay in the buffer; none once `close` has given up."""

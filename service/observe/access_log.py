@@ -6,10 +6,13 @@ adds it to `current`.
 A line goes into the pipe to `headroom serve` whole, as it has no more than PIPE_BUF bytes, or not at all: if
 nobody takes it, it is counted and dropped. So the log holds up no request and fills no memory.
 
+Health checks have no line: there would be one every few seconds from each prober.
+
 Every line is printable ASCII, whatever the request holds, so no request can forge a line or move a cursor.
 """
 
 import json
+import logging
 import os
 import re
 import time
@@ -20,8 +23,24 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
+logger = logging.getLogger("headroom.access_log")
+
 PIPE = "HEADROOM_ACCESS_LOG_PIPE"
 """Variable that names the pipe to `headroom serve`. Without it, lines go to the replica's standard output."""
+
+PROBES = frozenset(
+    {
+        "/.well-known/live",
+        "/.well-known/ready",
+        "/health",
+        "/health/live",
+        "/health/ready",
+        "/ping",
+        "/v2/health/live",
+        "/v2/health/ready",
+    }
+)
+"""Paths that answer health checks."""
 
 MAX_PATH_BYTES = 256
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace('"', "")
@@ -36,9 +55,10 @@ class Record:
     path: as the client sent it, in percent encoding, without its query string. arrived_at: when it arrived,
     in seconds since 1970. key: the name of its API key. trace_id: 32 hex digits, of the caller's
     `traceparent` header. pairs: 0 if it was refused before they were counted.
-    variant, mask, model: a name, an id and a name, or up to four of each, joined by commas. queue_ms,
-    inference_ms: as in the answer. shed: why it got no result, in the words of the metric.
-    experiment, arm, top_n, error (its type): these and the model are in the trace alone.
+    variant, mask, model: a name, an id and a name, or up to four of each, joined by commas. experiment, arm:
+    of its unit. config_version: of the live config that it is answered under. queue_ms, inference_ms: as in
+    the answer. shed: why it got no result, in the words of the metric.
+    top_n, error (its type): these and the model are in the trace alone.
     """
 
     request_id: str
@@ -53,6 +73,7 @@ class Record:
     model: str | None = None
     experiment: str | None = None
     arm: str | None = None
+    config_version: str | None = None
     top_n: int | None = None
     queue_ms: float | None = None
     inference_ms: float | None = None
@@ -92,20 +113,24 @@ class AccessLog:
         self._is_off = form == "off"
         self._lost = 0
         pipe = None if self._is_off else os.environ.get(PIPE)
-        self._out = 1 if pipe is None else os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        self._out = 1
+        if pipe is not None:
+            try:
+                self._out = open_pipe(pipe)
+            except OSError as error:
+                logger.warning("the access log is in this process's own output: %s: %s", pipe, error.strerror)
 
     def start(self, scope: Mapping[str, Any], request_id: str) -> Record:
         """Start the record of the request that this task answers."""
         path = scope.get("raw_path") or quote(scope["path"]).encode()
         record = Record(request_id, scope["method"], path)
-        if not self._is_off:
-            record.trace_id = _trace_of_caller(scope)
+        record.trace_id = _trace_of_caller(scope)
         _current.set(record)
         return record
 
     def finish(self, record: Record, *, status: int, seconds: float) -> None:
         """Write the line of a request that is answered, or given up; count it if nobody takes it."""
-        if self._is_off:
+        if self._is_off or str(record.path, "latin-1") in PROBES:
             return
         record.status = status
         record.seconds = seconds
@@ -120,9 +145,9 @@ class AccessLog:
 
 def line(request: Record) -> str:
     """Return a JSON object. Members that do not apply are null."""
-    moment = datetime.fromtimestamp(request.arrived_at, UTC).isoformat(timespec="milliseconds")
     members = {
-        "time": moment.replace("+00:00", "Z"),
+        "time": timestamp(request.arrived_at),
+        "level": "ERROR" if request.status >= 500 else "INFO",
         "request_id": request.request_id,
         "trace_id": request.trace_id,
         "key": request.key,
@@ -133,11 +158,28 @@ def line(request: Record) -> str:
         "pairs": request.pairs,
         "variant": request.variant,
         "mask": request.mask,
+        "experiment": request.experiment,
+        "arm": request.arm,
+        "config_version": request.config_version,
         "queue_ms": request.queue_ms,
         "inference_ms": request.inference_ms,
         "shed": request.shed,
     }
     return json.dumps(members) + "\n"
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time in seconds since 1970 as the log writes it: `2026-11-22T03:30:00.123Z`."""
+    moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return moment.replace("+00:00", "Z")
+
+
+def open_pipe(path: str) -> int:
+    """Return a descriptor of the pipe at this path, whose writes do not block. Raises OSError.
+
+    `/proc/1/fd/1` is a container's standard output. There, as with a file, each write goes to the end.
+    """
+    return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_APPEND)
 
 
 def _plain(text: bytes) -> str:

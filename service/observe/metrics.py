@@ -73,9 +73,11 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
     "device_failures_total": ("Failures of the device.", ["kind"]),
     "out_of_memory_total": ("Batches too large for the device's memory.", []),
     "exposures_total": (
-        "Units exposed, once per replica that remembers them.",
+        "Units exposed, counted once each, when the database has them.",
         ["experiment", "arm"],
     ),
+    "unit_requests_total": ("Requests that carry a unit, and are to be scored.", []),
+    "experiment_requests_total": ("Requests that exposed their unit, new or not.", ["experiment"]),
     "exposures_written_total": ("Exposures that the database has.", []),
     "exposures_lost_total": (
         "Exposures that will not reach the database; each failed retry counts again.",
@@ -113,6 +115,12 @@ _HISTOGRAMS: Mapping[str, tuple[str, Sequence[str], Sequence[float]]] = {  # als
 }
 _Mode = Literal["livesum", "livemax", "livemin", "liveall", "livemostrecent"]
 _GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's values become one
+    # Each replica shows its own: their mean says how busy a node is, their sum how many replicas it needs.
+    "load": (
+        "Computing that callers ask of a replica, refused requests included, in seconds per second.",
+        [],
+        "liveall",
+    ),
     "queue_tokens": ("Tokens waiting.", [], "livesum"),
     "queue_oldest_seconds": ("Age of the oldest waiting pair.", [], "livemax"),
     "in_flight_pairs": ("Pairs on the device.", [], "livesum"),
@@ -120,7 +128,13 @@ _GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's
     "ready": ("Replicas that take requests, of those on this node.", [], "livesum"),
     # Each replica shows its own version, so that different values reveal an unfinished roll-out.
     "config_version": ("The live config's version, its hexadecimal digits read as a number.", [], "liveall"),
+    "api_keys_refused": (
+        "1 while `api_keys_file` is wrong and the keys before stay, else 0.",
+        [],
+        "livemax",
+    ),
     "config_refused": ("1 while the last edit of the live config is refused, else 0.", [], "livemax"),
+    "gpu_missing": ("1 if a replica computes on a CPU although a GPU was asked for, else 0.", [], "livemax"),
     "heads_on": ("Attention heads that take part in a variant.", ["variant"], "livemostrecent"),
     "build_info": (
         "1, with what runs as labels.",
@@ -131,6 +145,16 @@ _GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's
         "Anytime-valid p-value of the sample-ratio check; NaN if there is none, as after a stop.",
         ["experiment"],
         "livemostrecent",
+    ),
+    "experiment_pending": (
+        "1 while an experiment exposes nobody although it is not over: pending, paused or changed; else 0.",
+        ["experiment"],
+        "livemax",
+    ),
+    "experiment_share": (
+        "Share of all units that a running experiment should expose; else 0.",
+        ["experiment"],
+        "livemax",
     ),
     "store_bytes": ("Bytes of the score store that hold scores.", [], "livemostrecent"),
     "store_usable": (

@@ -6,7 +6,9 @@ import asyncio
 import gc
 import logging
 import os
+import threading
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,10 +19,11 @@ from ray import serve
 
 from headroom.models.cores import cores
 from headroom.models.errors import one_line
+from headroom.service.config import key_file
 from headroom.service.config.file import DEPLOYMENT, first_problem
 from headroom.service.config.settings import EXPERIMENTS_WAIT, InvalidConfig, LiveConfig, Settings
-from headroom.service.ray import patches
-from headroom.service.ray.autoscaling import METRIC
+from headroom.service.ray import mps, patches
+from headroom.service.ray.autoscaling import HELD, LOAD
 from headroom.service.ray.notices import NOTICES, notify_operator, show_to_operator
 from headroom.service.ray.processes import run_in_thread
 
@@ -38,6 +41,16 @@ than freed. A request's few hundred objects hold no cycles and are freed by refe
 default of 700, useless searches took a tenth of the event loop's time."""
 
 MAX_REASON_CHARS = 300
+
+GPU_MISSING = (
+    "a GPU was asked for, and torch sees none, so a replica computes on the CPU: nvidia-smi says whether the "
+    "driver works, and torch.version.cuda whether this torch is a CPU build"
+)
+
+MPS_MISSING = (
+    "CUDA's Multi-Process Service takes no new process while those that met an error on the GPU still run; "
+    "this replica starts again"
+)
 
 FLUSH_S = 3.0
 """Seconds that a drained replica waits until its last spans are sent."""
@@ -89,7 +102,11 @@ class Relevance:
         # Serve's id of the replica is in the names of its log files.
         instance = serve.get_replica_context().replica_id.unique_id
         self._traces = open_traces(instance, _notify_operator)
-        self._app = create_app(self._settings, self._metrics, self._traces)
+        try:
+            self._app = create_app(self._settings, self._metrics, self._traces)
+        except InvalidConfig as error:
+            notify_operator(f"a replica cannot start: {error}", once=True)
+            raise
         return self._app
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
@@ -166,8 +183,11 @@ class Relevance:
             raise RuntimeError(f"not ready: {reason}")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return the tokens of work that this replica holds, for `autoscaling.ByTokens`."""
-        return {} if self._replica is None else {METRIC: self._replica.scheduler.tokens}
+        """Return what the policies of `autoscaling` count."""
+        if self._replica is None:
+            return {}
+        scheduler = self._replica.scheduler
+        return {LOAD: scheduler.load.value, HELD: scheduler.tokens}
 
     async def __del__(self) -> None:
         """End everything that lives here. Serve calls this when the requests in hand are answered."""
@@ -190,7 +210,8 @@ class Relevance:
                 self._metrics,
                 threads=_threads(),
                 may_start=may_start,
-                nodes=_serving_nodes,
+                nodes=ServingNodes(self._settings.ray_timeout_s),
+                background=key_file.background(self._settings, self._app.state.keys, self._metrics),
             )
         except InvalidConfig as error:
             notify_operator(f"a replica cannot start: {error}", once=True)
@@ -207,10 +228,17 @@ class Relevance:
         from headroom.models.ops.kernel_library import choice
         from headroom.service.replica import Replica
 
+        has_mps = mps.connect()
         device = resolve_device(self._settings.device)
+        gpus = _assigned_gpus()
+        is_missing = device.type == "cpu" and self._settings.device == "auto" and is_promised_gpu(gpus)
+        self._metrics.set_gauge("gpu_missing", is_missing)
+        if is_missing and has_mps:
+            raise RuntimeError(MPS_MISSING)
+        if is_missing:
+            notify_operator(GPU_MISSING, once=True)
         if device.type == "cuda":
-            resources = ray.get_runtime_context().get_assigned_resources()
-            limit_memory(device, float(resources.get("GPU", 1.0)))  # `num_gpus`
+            limit_memory(device, 1.0 if gpus is None else gpus)
         else:
             # The tokenizers library would run each text on its own threads, which wait for the cores that
             # the forward threads use.
@@ -218,6 +246,22 @@ class Relevance:
             if (notice := choice().notice) is not None:
                 notify_operator(notice, once=True)
         return Replica.start
+
+
+def _assigned_gpus() -> float | None:
+    """Return the GPUs that Ray assigned to this process (`num_gpus`); None if none, or without Ray."""
+    if not ray.is_initialized():  # else the next call would start one
+        return None
+    gpus = ray.get_runtime_context().get_assigned_resources().get("GPU")
+    return None if gpus is None else float(gpus)
+
+
+def is_promised_gpu(gpus: float | None) -> bool:
+    """Return whether this process should have a GPU: from Ray, or from the container's runtime.
+
+    gpus: those that Ray assigned. https://docs.nvidia.com/datacenter/cloud-native, "NVIDIA_VISIBLE_DEVICES".
+    """
+    return bool(gpus) or os.environ.get("NVIDIA_VISIBLE_DEVICES", "") not in ("", "void", "none")
 
 
 def _reason(error: Exception) -> str:
@@ -238,8 +282,33 @@ def _notify_operator(line: str) -> None:
         logger.warning("%s", line)
 
 
+class ServingNodes:
+    """Counts the nodes that replicas may run on. At most one question to Ray is under way.
+
+    Ray answers only while its head is there. timeout_s: how long it is waited for.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._asked: Future[int] | None = None
+
+    def __call__(self) -> int:
+        """Return their number. Blocks. Raises TimeoutError, with a sentence, if Ray does not answer."""
+        with self._lock:
+            if self._asked is None or self._asked.done():
+                self._asked = run_in_thread(_serving_nodes)
+            asked = self._asked
+        if not wait([asked], self._timeout_s).done:
+            raise TimeoutError(
+                f"Ray has not said in {self._timeout_s:g} s how many nodes serve: is its head down? "
+                "(Experiments in a PostgreSQL need no answer.)"
+            )
+        return asked.result()
+
+
 def _serving_nodes() -> int:
-    """Return the number of nodes that replicas may run on. Blocks."""
+    """Return the number of nodes that replicas may run on. Blocks while Ray's head is away."""
     return sum(node["Alive"] and node["Resources"].get("CPU", 0) > 0 for node in ray.nodes())
 
 

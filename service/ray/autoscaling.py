@@ -1,15 +1,15 @@
-"""How many replicas: the default for a machine, and a policy for Ray Serve's autoscaling.
+"""How many replicas: the default for a machine, and policies for Ray Serve's autoscaling.
 
-Serve counts requests, but a request may hold one title or a thousand. Each replica reports the tokens that
-wait or are being computed there (`Relevance.record_autoscaling_stats`); Serve collects and averages them over
-`look_back_period_s`, and applies its own delays, factors and bounds to what the policy returns.
+Serve counts requests, but a request may hold one title or a thousand, and a refused one is none that waits.
+So each replica reports how much computing callers ask of it (`headroom.service.engine.load`); Serve collects
+and averages this over `look_back_period_s`, and applies its own delays, factors and bounds to what the policy
+returns.
 
     autoscaling_config:
       min_replicas: 1
       max_replicas: 8
-      policy:
-        policy_function: headroom.service.ray.autoscaling:ByTokens
-        policy_kwargs: {tokens_per_replica: 2000}
+      look_back_period_s: 15
+      policy: {policy_function: headroom.service.ray.autoscaling:ByLoad}
 
 Serve's controller runs the policy, so this module imports nothing heavy.
 """
@@ -18,14 +18,24 @@ from collections.abc import Mapping
 from math import ceil, floor
 from typing import Any
 
-METRIC = "work_tokens"
+LOAD = "load"
+"""Name of a replica's load in what it reports to Serve."""
+HELD = "work_tokens"
+"""Name of the tokens that wait or are being computed there."""
+
+BUSY_SHARE = 0.6
+"""The share of the time that replicas should be busy. Latency rises steeply beyond 0.8 (docs/operations.md,
+"Sizing"), and a new replica takes a while to start."""
 
 MAX_REPLICAS = 8
 """Limit of the default on a machine without a GPU; a replica of the shipped model takes about 0.9 GB."""
 
 
 def replicas(cores: int, gpus: float) -> int:
-    """Return the default: one replica per GPU, else one per core (docs/decisions/007-replicas.md)."""
+    """Return the default: one replica per core (docs/decisions/007-replicas.md), or one per GPU.
+
+    What the GPUs carry is known only once CUDA was asked (`headroom.service.ray.gpus`).
+    """
     return max(1, int(gpus)) if gpus else min(cores, MAX_REPLICAS)
 
 
@@ -70,12 +80,38 @@ def bounds(deployment: Mapping[str, Any]) -> tuple[int, int]:
     return config.initial_replicas or config.min_replicas or 1, config.max_replicas
 
 
-class ByTokens:
-    """Asks for the number of replicas at which each holds `tokens_per_replica` tokens on average.
+class ByLoad:
+    """Asks for the number of replicas at which callers keep each busy for `busy_share` of the time.
+
+    Refused requests count, and how long a request takes is what the replicas measured.
 
     Args:
-        tokens_per_replica: two full batches keep a replica busy: 2,000 on a CPU, 32,000 on a GPU, unless
-            `max_batch_tokens` says otherwise.
+        busy_share: above 0, at most 1.
+
+    Raises:
+        ValueError: busy_share is not such a number.
+    """
+
+    def __init__(self, busy_share: float = BUSY_SHARE) -> None:
+        if not (isinstance(busy_share, int | float) and 0 < busy_share <= 1):
+            raise ValueError("policy_kwargs.busy_share must be a number above 0 and at most 1")
+        self._busy_share = busy_share
+
+    def __call__(self, context: Any) -> tuple[float, dict[str, Any]]:
+        """Return the number of replicas wanted and no state. context: Serve's AutoscalingContext.
+
+        While no replica has reported yet, the number stays. It is at least one, because without a replica
+        nobody would report work.
+        """
+        return _wanted(context, LOAD, self._busy_share), {}
+
+
+class ByTokens:
+    """Asks for what `ByLoad` asks for, or for replicas that hold `tokens_per_replica` tokens on average if
+    that is more. For config files of earlier releases.
+
+    On its own, the second rule may never ask for more: admission refuses what would wait longer than
+    `max_queue_s`, and a slow replica does fewer tokens in this time.
 
     Raises:
         ValueError: tokens_per_replica is not a number above 0.
@@ -87,12 +123,15 @@ class ByTokens:
         self._tokens_per_replica = tokens_per_replica
 
     def __call__(self, context: Any) -> tuple[float, dict[str, Any]]:
-        """Return the number of replicas wanted and no state. context: Serve's AutoscalingContext.
+        """Return the number of replicas wanted and no state, as `ByLoad` does."""
+        by_tokens = _wanted(context, HELD, self._tokens_per_replica)
+        return max(by_tokens, _wanted(context, LOAD, BUSY_SHARE)), {}
 
-        While no replica has reported yet, the number stays. It is at least one, because without a replica
-        nobody would report work.
-        """
-        tokens = (context.aggregated_metrics or {}).get(METRIC, {})
-        if not tokens:
-            return context.target_num_replicas, {}
-        return max(1.0, sum(tokens.values()) / self._tokens_per_replica), {}
+
+def _wanted(context: Any, metric: str, per_replica: float) -> float:
+    """Return the replicas at which each has this much of a metric; the present number if none reported it."""
+    reported = (context.aggregated_metrics or {}).get(metric, {})
+    if not reported:
+        return float(context.target_num_replicas)
+    total: float = sum(reported.values())
+    return max(1.0, total / per_replica)

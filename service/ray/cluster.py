@@ -9,7 +9,7 @@ import logging
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,9 @@ from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 from headroom.models.cores import cores
 from headroom.service.config.file import ConfigFile
 from headroom.service.config.settings import EXPERIMENTS_WAIT
-from headroom.service.ray import autoscaling, environment, patches
+from headroom.service.ray import autoscaling, environment, gpus, mps, patches
+from headroom.service.ray.gpus import Gpu, Sharing
+from headroom.service.ray.mps import Daemons
 from headroom.service.ray.processes import (
     descendants_named,
     ignoring_signals_in_children,
@@ -32,9 +34,9 @@ from headroom.service.ray.processes import (
 from headroom.service.ray.run_directory import memory
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the minimum that Ray accepts; no request passes through it
-POLL_S = 0.1
-CALL_S = 60.0
-"""Limit of every call to Ray and Serve, which block for ever if the process that should answer is gone."""
+POLL_S = 0.3
+"""How often a start asks Serve whether the application runs: as often as Serve's control loop looks. Each
+question takes processor time from the replicas that start."""
 
 CHECK_TIMEOUT_S = 60.0
 CHECK_POLL_S = 0.5
@@ -75,14 +77,24 @@ class Cluster:
     Args:
         run: the directory that was given to `environment.prepare`.
         is_stopping: whether the service was asked to stop; then nothing is waited for.
+        ray_timeout_s: limit of every call to Ray and Serve, which would block for ever if the process that
+            should answer is gone.
     """
 
-    def __init__(self, run: Path, is_stopping: Callable[[], bool]) -> None:
+    check_timeout_s = CHECK_TIMEOUT_S
+    retry = "save it again"
+    why_stopping = "the service stops"
+
+    def __init__(self, run: Path, is_stopping: Callable[[], bool], ray_timeout_s: float) -> None:
         self._run = run
         self.is_stopping = is_stopping
+        self._ray_timeout_s = ray_timeout_s
         self._client: Any = None
         self._application = ""
         self._handle: Any = None
+        self._gpus: Sequence[Gpu] = ()
+        self._sharing: Sharing | None = None
+        self._daemons: Daemons | None = None
         self.deployed: ConfigFile | None = None
 
     def start(self) -> None:
@@ -101,6 +113,30 @@ class Cluster:
             )
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
 
+    def share_gpus(self, config: ConfigFile, say: Callable[[str], None]) -> None:
+        """Choose how many replicas run on each GPU; start CUDA MPS if several do. Call it before `deploy`.
+
+        Does nothing without a GPU. It holds for the whole run: another number would restart replicas.
+
+        say: shows the choice to the operator, one line each. Raises ModelError.
+        """
+        if not self._count_gpus(config):
+            return
+        self._gpus = gpus.probe()
+        if not self._gpus:  # replicas say that torch sees none
+            return
+        options = config.deployment.get("ray_actor_options") or {}
+        if _is_free(config.deployment) and "num_gpus" not in options:
+            self._sharing = gpus.share(self._gpus, cores(), gpus.footprint(config))
+            say(gpus.notice(self._gpus, self._sharing))
+        deployment = self._on_this_machine(config)["applications"][0]["deployments"][0]
+        if 0 < (deployment["ray_actor_options"]["num_gpus"] or 0) < 1:
+            if not config.settings.mps:
+                say("the replicas of a GPU share it by time slices (mps: false)")
+                return
+            self._daemons, line = mps.start(self._run, self._gpus)
+            say(line)
+
     def deploy(self, config: ConfigFile, *, may_start: bool = True) -> None:
         """Start Serve if it does not run yet, and give it the config.
 
@@ -116,9 +152,9 @@ class Cluster:
         schema = ServeDeploySchema.model_validate(document)
         self._application = schema.applications[0].name
         if self._client is None:
-            self._client = _call(patches.start_serve, schema)
+            self._client = self._call(patches.start_serve, schema)
         self.deployed = config
-        _call(self._client.deploy_apps, schema)
+        self._call(self._client.deploy_apps, schema)
 
     def wait_until_running(self, say: Callable[[str], None]) -> bool:
         """Wait until the application runs and the proxy lets requests through.
@@ -133,8 +169,8 @@ class Cluster:
             if application.status == ApplicationStatus.DEPLOY_FAILED:
                 raise DeployError(_start_error(application))
             if application.status == ApplicationStatus.RUNNING:
-                _call(self._client.wait_for_proxies_serving)
-                self._handle = _call(serve.get_app_handle, self._application)
+                self._call(self._client.wait_for_proxies_serving)
+                self._handle = self._call(serve.get_app_handle, self._application)
                 return True
             waits_for = _waits_for(application)
             if waits_for not in ("", last_shown) and time.monotonic() > slow_from:
@@ -145,7 +181,7 @@ class Cluster:
 
     def status(self) -> Any:
         """Return what Serve says about the application that was deployed."""
-        return _call(serve.status).applications[self._application]
+        return self._call(serve.status).applications[self._application]
 
     def ask_all(self, method: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
         """Return the answer of each running replica.
@@ -154,10 +190,10 @@ class Cluster:
         default within CHECK_TIMEOUT_S and before the service stops.
         """
         deadline = time.monotonic() + (CHECK_TIMEOUT_S if limit_s is None else limit_s)
-        responses = _call(self._handle.broadcast, method, *arguments)
+        responses = self._call(self._handle.broadcast, method, *arguments)
         while True:
             try:
-                answers: list[Any] = _call(responses.results, timeout_s=CHECK_POLL_S)
+                answers: list[Any] = self._call(responses.results, timeout_s=CHECK_POLL_S)
             except TimeoutError:
                 if (limit_s is None and self.is_stopping()) or time.monotonic() > deadline:
                     raise
@@ -195,6 +231,8 @@ class Cluster:
         would hang if one of Ray's processes is dead, hence the limit.
         """
         wait([run_in_thread(ray.shutdown)], SHUTDOWN_S)
+        if self._daemons is not None:
+            self._daemons.stop()
         kill_process_tree()
 
     def _on_this_machine(self, config: ConfigFile) -> dict[str, Any]:
@@ -206,15 +244,21 @@ class Cluster:
         variables["PROMETHEUS_MULTIPROC_DIR"] = str(memory(self._run) / "metrics")
         for name, value in environment.replica_variables().items():
             variables.setdefault(name, value)
-        gpus = 0 if config.settings.device == "cpu" else _call(ray.cluster_resources).get("GPU", 0)
+        gpu_count = self._count_gpus(config)
+        if self._daemons is not None:
+            variables |= self._daemons.variables
         initial_replicas, max_replicas = autoscaling.bounds(deployment)
         replicas = config.replicas or initial_replicas
-        if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):
-            replicas = deployment["num_replicas"] = autoscaling.replicas(cores(), gpus)
+        if _is_free(deployment):
+            replicas = autoscaling.replicas(cores(), gpu_count)
+            if self._sharing is not None:
+                replicas = self._sharing.replicas
+                options["num_gpus"] = self._sharing.num_gpus
+            deployment["num_replicas"] = replicas
         # Without this, Ray would set a replica's threads to its num_cpus.
         variables.setdefault("OMP_NUM_THREADS", str(autoscaling.threads(cores(), replicas)))
-        if gpus:
-            options.setdefault("num_gpus", autoscaling.gpu_share(replicas, gpus))
+        if gpu_count:
+            options.setdefault("num_gpus", autoscaling.gpu_share(replicas, gpu_count))
         cpus = options.get("num_cpus")
         cpus_requested = 1 if cpus is None else float(cpus)
         options["num_cpus"] = autoscaling.cpu_share(cpus_requested, max(replicas, max_replicas), cores())
@@ -225,13 +269,23 @@ class Cluster:
         )
         return document
 
+    def _count_gpus(self, config: ConfigFile) -> float:
+        """Return the GPUs that replicas of this config may use."""
+        if config.settings.device == "cpu":
+            return 0.0
+        return float(self._call(ray.cluster_resources).get("GPU", 0))
 
-def _call(call: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
-    """Return what a call to Ray or Serve returns. Raises what it raises, or NoAnswer after CALL_S."""
-    done = run_in_thread(call, *arguments, **options)
-    if not wait([done], CALL_S).done:
-        raise NoAnswer(f"Ray has not answered in {CALL_S:g} s")
-    return done.result()
+    def _call(self, call: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+        """Return what a call to Ray or Serve returns. Raises what it raises, or NoAnswer after the limit."""
+        done = run_in_thread(call, *arguments, **options)
+        if not wait([done], self._ray_timeout_s).done:
+            raise NoAnswer(f"Ray has not answered in {self._ray_timeout_s:g} s (ray_timeout_s)")
+        return done.result()
+
+
+def _is_free(deployment: Mapping[str, Any]) -> bool:
+    """Return whether a deployment leaves the number of its replicas to the machine."""
+    return deployment.keys().isdisjoint(("num_replicas", "autoscaling_config"))
 
 
 def _waits_for(application: Any) -> str:

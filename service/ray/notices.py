@@ -1,26 +1,30 @@
-"""Shows the operator of `headroom serve` what its replicas report: notices, warnings and the access log.
+"""Shows the operator what replicas report: notices, warnings and the access log.
 
 Ray keeps a replica's log in a file, which is gone with a container. So that a replica in trouble cannot flood
 the operator's log, it shows a limited number of records a minute, and then says how many are missing.
 
-Notices and the access log go through named pipes in the run's directory: they take no disk, and a full disk
-does not silence them. If nobody reads standard output, the access log's pipe fills up, and the replicas count
-the lines that they drop.
+Each notice is a line of JSON. The lines go through named pipes to `headroom serve`, or, on a Ray cluster, to
+the standard output of the container (`/proc/1/fd/1`). Neither takes disk, and a full disk does not silence
+them. If nobody reads, a notice is dropped, and the lines of the access log are dropped and counted.
 """
 
 import contextlib
 import fcntl
+import json
 import logging
 import math
 import os
 import sys
 import threading
+import time
+from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
-from headroom.service.observe.access_log import PIPE
+from headroom.service.observe.access_log import PIPE, current, open_pipe, timestamp
 
 NOTICES = "HEADROOM_NOTICES"
-"""Variable that names the pipe into which a run's processes write lines for the operator."""
+"""Variable that names the pipe into which a run's processes write notices for the operator."""
 
 LOGGERS = ("headroom", "ray.serve")
 
@@ -29,16 +33,34 @@ WINDOW_S = 60.0
 """At most MAX_RECORDS records are shown in each window of WINDOW_S seconds."""
 
 MAX_LINES = 60
+"""Limit of a message's lines, and of a traceback's."""
 
 STOP_SECONDS = 2.0
 PIPE_BYTES = 1 << 20  # some 3,000 lines
-MAX_NOTICE_BYTES = 4_000
-"""The system writes up to PIPE_BUF bytes, 4,096 on Linux, in one piece."""
-_ONCE = b"\1"
-"""First byte of a notice that is shown once."""
+MAX_NOTICE_BYTES = 4_096
+"""PIPE_BUF on Linux: the system writes so many bytes in one piece."""
+MAX_SHOWN_ONCE = 1_000
 
 _OUT = 1
 """Standard output itself: Python's object for it is redirected while Ray runs."""
+
+
+class _Once:
+    """The last MAX_SHOWN_ONCE messages that are to be shown once."""
+
+    def __init__(self) -> None:
+        self._messages: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, message: object) -> bool:
+        return message in self._messages
+
+    def add(self, message: str) -> None:
+        self._messages[message] = None
+        if len(self._messages) > MAX_SHOWN_ONCE:
+            self._messages.popitem(last=False)
+
+
+_written_once = _Once()
 
 
 def notices_pipe(run: Path) -> Path:
@@ -46,22 +68,57 @@ def notices_pipe(run: Path) -> Path:
     return run / "notices"
 
 
-def notify_operator(line: str, *, once: bool = False) -> None:
-    """Write a line to the operator of `headroom serve`, if that started this process.
+def notify_operator(message: str, *, once: bool = False) -> None:
+    """Write a line to the operator, if the environment says where.
 
     Never blocks or raises: a line that the pipe has no room for is dropped.
 
     once: the line is shown only the first time that a process of the run writes it with `once`.
     """
-    if NOTICES not in os.environ:
+    message = " ".join(message.splitlines())
+    if once and message in _written_once:
         return
-    marked = (_ONCE if once else b"") + " ".join(line.splitlines()).encode(errors="replace")
+    members = {"time": timestamp(time.time()), "level": "WARNING", "message": message}
+    if _write(members | ({"once": True} if once else {})) and once:
+        _written_once.add(message)
+
+
+def _write(notice: dict[str, Any]) -> bool:
+    """Write a notice into the pipe; return whether it is there."""
+    if NOTICES not in os.environ:
+        return False
     with contextlib.suppress(OSError):
-        pipe = os.open(os.environ[NOTICES], os.O_WRONLY | os.O_NONBLOCK)
+        pipe = open_pipe(os.environ[NOTICES])
         try:
-            os.write(pipe, marked[:MAX_NOTICE_BYTES] + b"\n")
+            return bool(os.write(pipe, _line(notice)))
         finally:
             os.close(pipe)
+    return False
+
+
+def _line(notice: dict[str, Any]) -> bytes:
+    """Return a notice as a line of printable ASCII.
+
+    A notice that is too long loses the beginning of its traceback, then the end of its message.
+    """
+    line = json.dumps(notice)
+    while len(line) >= MAX_NOTICE_BYTES:
+        traceback = notice.get("traceback", "")
+        message = notice["message"]
+        if traceback:
+            notice = notice | {"traceback": traceback[(len(traceback) + 1) // 2 :]}
+        else:
+            notice = notice | {"message": message[: len(message) // 2]}
+        line = json.dumps(notice)
+    return f"{line}\n".encode("ascii")
+
+
+def text_of(notice: dict[str, Any]) -> str:
+    """Return a notice as the operator of `headroom serve` reads it: the message, then the traceback."""
+    text = str(notice["message"])
+    if "logger" in notice:
+        text = f"replica {notice['process']}: {notice['level']} {notice['logger']}: {text}"
+    return f"{text}\n{notice['traceback']}" if notice.get("traceback") else text
 
 
 class Notices:
@@ -73,10 +130,10 @@ class Notices:
         # Opened for writing too, the pipe has no end while processes come and go.
         self._pipe = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
         self._unfinished = b""
-        self._shown_once: set[bytes] = set()
+        self._shown_once = _Once()
 
-    def read(self) -> list[str]:
-        """Return the lines that the run's processes wrote since the last call."""
+    def read(self) -> list[dict[str, Any]]:
+        """Return the notices that the run's processes wrote since the last call."""
         content = self._unfinished
         with contextlib.suppress(BlockingIOError):  # it is empty
             while True:
@@ -84,21 +141,27 @@ class Notices:
         *lines, self._unfinished = content.split(b"\n")
         notices = []
         for line in lines:
-            if line.startswith(_ONCE):
-                if line in self._shown_once:
+            try:
+                notice = json.loads(line)
+            except ValueError:  # not ours
+                continue
+            if notice.pop("once", False):
+                if notice["message"] in self._shown_once:
                     continue
-                self._shown_once.add(line)
-            notices.append(line.removeprefix(_ONCE).decode(errors="replace"))
+                self._shown_once.add(notice["message"])
+            notices.append(notice)
         return notices
 
 
 class OperatorHandler(logging.Handler):
-    """Hands log records from WARNING on to `notify_operator`, Serve's from ERROR on."""
+    """Shows log records from WARNING on to the operator, Serve's from ERROR on.
+
+    A record that is logged while a request is answered names the request.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.addFilter(lambda record: record.levelno >= logging.ERROR or not record.name.startswith("ray."))
-        self.setFormatter(logging.Formatter(f"replica {os.getpid()}: %(levelname)s %(name)s: %(message)s"))
         self._window_began = -math.inf
         self._records = 0  # of the window
 
@@ -113,10 +176,30 @@ class OperatorHandler(logging.Handler):
                 self._records = 0
             self._records += 1
             if self._records <= MAX_RECORDS:
-                for line in self.format(record).splitlines()[:MAX_LINES]:
-                    notify_operator(line)
+                _write(self._notice(record))
         except Exception:
             self.handleError(record)
+
+    def _notice(self, record: logging.LogRecord) -> dict[str, Any]:
+        members = {
+            "time": timestamp(record.created),
+            "level": record.levelname,
+            "logger": record.name,
+            "process": record.process,
+            "message": "\n".join(record.getMessage().splitlines()[:MAX_LINES]),
+        }
+        if (request := current()).request_id:
+            members |= {
+                "request_id": request.request_id,
+                "trace_id": request.trace_id,
+                "experiment": request.experiment,
+                "arm": request.arm,
+                "config_version": request.config_version,
+            }
+        if record.exc_info:
+            traceback = logging.Formatter().formatException(record.exc_info)
+            members["traceback"] = "\n".join(traceback.splitlines()[-MAX_LINES:])
+        return members
 
 
 def show_to_operator() -> None:

@@ -3,21 +3,28 @@
 Serve restarts a failing replica again and again, so the same error would otherwise come after minutes.
 """
 
+from __future__ import annotations
+
 import difflib
 import errno
 import ipaddress
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from headroom.models.errors import ModelError
-from headroom.service.config.file import ConfigFile, ConfigFileError, first_problem
+from headroom.service.config.file import ConfigFile, ConfigFileError, problems
+from headroom.service.config.key_file import read_api_keys
 from headroom.service.config.settings import ENVIRONMENT_PREFIX, InvalidConfig, Settings, variable_of
 from headroom.service.ray import autoscaling
+
+if TYPE_CHECKING:
+    from headroom.service.config.check import Findings
 
 OTHER_VARIABLES = re.compile(
     rf"{ENVIRONMENT_PREFIX}(?:API_KEY|URL|ACCESS_LOG_PIPE|LOCATED|NOTICES|(?:PORT|SERVICE)(?:_\w+)?)"
@@ -27,7 +34,7 @@ Kubernetes sets for a service that is called headroom."""
 
 
 def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
-    """Check device, database, limits and masks against this machine and the model.
+    """Check device, key file, database, limits and masks against this machine and the model.
 
     Downloads the checkpoints that the config names and the cache lacks.
 
@@ -38,39 +45,54 @@ def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
         _check_device(config)
     except ModelError as error:
         raise ConfigFileError(str(error)) from None
-    if config.settings.database_url is not None:
-        from headroom.service.experiments.database import connect, parse_url
+    _check_keys(path, config)
+    _check_database(path, config)
+    from headroom.service.config.check import check_models  # imports numpy
 
-        try:
-            connect(parse_url(config.settings.database_url)).dispose()
-        except ValueError as error:
-            raise ConfigFileError(str(error)) from None
     try:
         if config.live.degrade is not None:
             from headroom.models.device import resolve_device
 
             device = resolve_device(config.settings.device).type
             config.live.check_limits(config.settings.queue_tokens(device))
-        _check_masks(config, say)
-        check_checkpoints(config)
+        found = check_models(config)
     except InvalidConfig as error:
         raise ConfigFileError(f"{path}: user_config.{error}") from None
+    if found.faults:
+        raise ConfigFileError(f"{path}: user_config.{found.faults[0]}")
+    if found.left_out:
+        say(f"variants left out: {and_why(found.left_out)}")
 
 
-def check_checkpoints(config: ConfigFile) -> None:
-    """Check the variants' own checkpoints; download what the cache lacks. Raises InvalidConfig."""
-    from headroom.models.checkpoint.config import read_config
-    from headroom.models.checkpoint.hub import locate
-    from headroom.service.config.masks import lacks_network
+def check_anywhere(path: Path, config: ConfigFile) -> Findings:
+    """Check what any machine can: neither the device nor the database is asked.
 
-    for variant in config.live.variants:
-        if variant.checkpoint is not None:
-            try:
-                model = locate(config.settings.model) if variant.checkpoint.startswith("@") else None
-                if not lacks_network(variant, model):
-                    read_config(locate(variant.checkpoint, model))
-            except ModelError as error:
-                raise InvalidConfig(f"variants.{variant.name}.checkpoint: {error}") from None
+    Downloads the files that describe the checkpoints, and no weights. Imports ray at the end.
+
+    Returns the faults as whole lines.
+    """
+    from headroom.service.config.check import Findings, check_models, wrong_digests
+
+    faults: list[str] = []
+    left_out: dict[str, str] = {}
+    try:
+        found = check_models(config, weights=False)
+        faults += [f"{path}: user_config.{fault}" for fault in found.faults]
+        left_out = found.left_out
+    except ModelError as error:
+        faults.append(f"{path}: args.model: {error}")
+    faults += [f"{path}: user_config.{fault}" for fault in wrong_digests(config)]
+    for check_part in (_check_limits, _check_keys, _check_database, _check_warm_list, check_schema):
+        try:
+            check_part(path, config)
+        except ConfigFileError as error:
+            faults += error.faults
+    return Findings(faults, left_out)
+
+
+def and_why(left_out: Mapping[str, str]) -> str:
+    """Return the variants that are left out, each with the reason."""
+    return ", ".join(f"{name} ({reason})" for name, reason in left_out.items())
 
 
 def check_port(host: str, port: int) -> None:
@@ -100,12 +122,12 @@ def check_schema(path: Path, config: ConfigFile) -> None:
         place = "applications[0].deployments[0].autoscaling_config"
         autoscaling.bounds(config.deployment)
     except ValidationError as error:
-        raise ConfigFileError(f"{path}: {first_problem(error, place)}") from None
+        raise ConfigFileError(*(f"{path}: {problem}" for problem in problems(error, place))) from None
 
 
 def is_open_to_others(config: ConfigFile) -> bool:
     """Return whether anybody who can reach this machine may use the service."""
-    return not config.settings.api_keys and not _is_loopback(config.host)
+    return not config.settings.needs_keys and not _is_loopback(config.host)
 
 
 def unknown_variables(config: ConfigFile) -> list[str]:
@@ -117,7 +139,7 @@ def unknown_variables(config: ConfigFile) -> list[str]:
     warnings = []
     for name in sorted(os.environ.keys() - settings):
         is_known = OTHER_VARIABLES.fullmatch(name) and (
-            config.settings.api_keys or not name.endswith("API_KEY")
+            config.settings.needs_keys or not name.endswith("API_KEY")
         )
         if name.startswith(ENVIRONMENT_PREFIX) and not is_known:
             close = difflib.get_close_matches(name, settings, 1)
@@ -131,6 +153,43 @@ def _is_loopback(host: str) -> bool:
     return all(ipaddress.ip_address(address).is_loopback for address in addresses)
 
 
+def _check_keys(_: Path, config: ConfigFile) -> None:
+    """Raise ConfigFileError if the file of API keys is not there, or holds a wrong entry."""
+    if config.settings.api_keys_file is not None:
+        try:
+            read_api_keys(config.settings.api_keys_file)
+        except InvalidConfig as error:
+            raise ConfigFileError(str(error)) from None
+
+
+def _check_database(_: Path, config: ConfigFile) -> None:
+    """Raise ConfigFileError if the URL of the experiments' database is wrong, or its driver is missing."""
+    if config.settings.database_url is None:
+        return
+    from headroom.service.experiments.database import connect, parse_url
+
+    try:
+        connect(parse_url(config.settings.database_url)).dispose()
+    except ValueError as error:
+        raise ConfigFileError(str(error)) from None
+
+
+def _check_limits(path: Path, config: ConfigFile) -> None:
+    """Raise ConfigFileError if the brownout begins where each device that it may run on refuses requests."""
+    device = "cpu" if config.settings.device == "cpu" else "cuda"
+    try:
+        config.live.check_limits(config.settings.queue_tokens(device))
+    except InvalidConfig as error:
+        raise ConfigFileError(f"{path}: user_config.{error}") from None
+
+
+def _check_warm_list(path: Path, config: ConfigFile) -> None:
+    """Raise ConfigFileError if there is no file of pairs that replicas should score after their start."""
+    file = config.settings.score_store_warm
+    if file is not None and not file.is_file():
+        raise ConfigFileError(f"{path}: args.score_store_warm: there is no file {file}")
+
+
 def _check_device(config: ConfigFile) -> None:
     """Raise ModelError if the device is not there, or cannot do what is asked of it."""
     settings = config.settings
@@ -141,22 +200,3 @@ def _check_device(config: ConfigFile) -> None:
 
     device = resolve_device(settings.device)
     resolve_dtype(settings.dtype, device, deterministic=settings.deterministic)
-
-
-def _check_masks(config: ConfigFile, say: Callable[[str], None]) -> None:
-    from headroom.models.checkpoint.config import read_config, read_stored_masks
-    from headroom.models.checkpoint.hub import locate
-    from headroom.service.config.masks import lacks_network, left_out, resolve_masks
-
-    directory = locate(config.settings.model)
-    model = read_config(directory)
-    _, variant_masks = resolve_masks(config.live, model, read_stored_masks(directory, model))
-    elsewhere = {
-        entry.name
-        for entry in config.live.variants
-        if entry.checkpoint is not None and not lacks_network(entry, directory)
-    }
-    reasons = left_out(config.live, variant_masks.keys() | elsewhere)
-    if reasons:
-        variants = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
-        say(f"variants left out: {variants}")

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import Future
 from types import FrameType
 from typing import Any, TypeVar
@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 VITAL = frozenset(("raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeEnvAgent"))
 """Names of the processes without which Ray cannot go on. It starts none of them again."""
+
+STARTED_AGAIN = "_HEADROOM_STARTED_AGAIN"
+"""Variable of a program that `start_again` has put in its own place."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LOOK_S = 0.5
@@ -180,13 +183,29 @@ class Watchdog:
 
 def end_run(directory: RunDirectory, reason: str) -> None:
     """Say why, and end every process of this run at once, this one too. Its directory stays for its logs."""
+    _end_others(directory, f"{reason}; ending all processes")
+    os._exit(1)
+
+
+def start_again(directory: RunDirectory, reason: str, variables: Mapping[str, str]) -> None:
+    """Say why, end every other process of this run, and run this program anew in this process.
+
+    For a start that failed by no fault of the config: where no core is free, Ray's raylet ends because it
+    waits for Ray's agents for 15 seconds only. It helps once; the second time this is `end_run`.
+
+    variables: the environment that this process was started with.
+    """
+    if STARTED_AGAIN in variables:
+        end_run(directory, reason)
+    _end_others(directory, f"{reason}; starting again")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the new program inherits this thread's mask
+    os.execve(sys.executable, sys.orig_argv, {**variables, STARTED_AGAIN: "1"})
+
+
+def _end_others(directory: RunDirectory, what: str) -> None:
+    """Say what happens, kill all descendants of this process, and keep the logs."""
     with contextlib.suppress(OSError):  # nobody reads it
-        print(
-            f"headroom: {reason}; ending all processes (Ray's logs are in {directory.logs})",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"headroom: {what} (Ray's logs are in {directory.logs})", file=sys.stderr, flush=True)
     kill_process_tree()
     with contextlib.suppress(OSError):  # the disk is full
         directory.keep_logs()
-    os._exit(1)

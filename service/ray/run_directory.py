@@ -17,6 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+from headroom.service.ray import mps
+
 PARENT = Path("/tmp")  # short, because the paths of Unix sockets may have at most 107 characters
 PREFIX = "headroom-"
 MEMORY = Path("/dev/shm")  # absent on other systems than Linux
@@ -79,6 +81,7 @@ def sweep() -> None:
         failed = [directory for directory in ended if (directory / FAILED).exists()]
         last = max(failed, key=lambda directory: (directory / FAILED).stat().st_mtime, default=None)
         for directory in ended:
+            mps.quit_daemons_of(directory)
             if directory != last:
                 _remove(directory)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +16,7 @@ from headroom.models.classifier import Classifier
 from headroom.models.errors import ModelError
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.weights import parameters_of_layers
+from headroom.service.config.kinds import kind_of_score, mixed_kinds
 from headroom.service.config.masks import lacks_network, left_out, resolve_masks
 from headroom.service.config.settings import InvalidConfig, LiveConfig
 from headroom.service.config.variants import CUSTOM, MaskForm
@@ -125,8 +127,13 @@ class Catalog:
 
     @property
     def score_kinds(self) -> dict[str, str]:
-        """The kind of score that each variant gives, as a phrase, by the variant's name."""
-        return {name: _kind_of_score(variant) for name, variant in self.variants.items()}
+        """Return the kind of score that each variant gives, as a phrase, by the variant's name."""
+        return _score_kinds(self.variants)
+
+    @property
+    def definitions(self) -> dict[str, str]:
+        """Return what each variant computes with, by its name: a text that changes if that does."""
+        return {name: _definition(variant, self.config.digests) for name, variant in self.variants.items()}
 
     def choose(self, name: str | None, form: MaskForm | None, *, with_units: bool = False) -> Variant:
         """Return the variant called `name` (None: the default) with a request's mask multiplied onto its own.
@@ -209,9 +216,9 @@ def build_catalog(
                 variants[entry.name] = Variant(entry.name, key, classifier, mask, entry.sliced)
     for name, reason in left_out(config, variants).items():
         logger.info("variant %s is left out: %s", name, reason)
+    for problem in mixed_kinds(config, _score_kinds(variants)):
+        raise InvalidConfig(problem)
     _add_cascades(config, variants)
-    _check_stand_in(config, variants)
-    _check_interleaved(config, variants)
     in_order = {entry.name: variants[entry.name] for entry in config.variants if entry.name in variants}
     return Catalog(config, base, variants[config.default_variant], in_order, masks)
 
@@ -259,51 +266,29 @@ def _check_content(config: LiveConfig, key: str, classifier: Classifier) -> None
 
 
 def _add_cascades(config: LiveConfig, variants: dict[str, Variant]) -> None:
-    """Add the cascades whose stages are all there. Raises InvalidConfig if those give different scores."""
-    for number, entry in enumerate(config.variants):
+    """Add the cascades whose stages are all there."""
+    for entry in config.variants:
         if entry.cascade is None or any(stage.variant not in variants for stage in entry.cascade):
             continue
         stages = tuple(variants[stage.variant] for stage in entry.cascade)
         keeps = tuple(stage.keep for stage in entry.cascade if stage.keep is not None)
         last = stages[-1]
-        for index, variant in enumerate(stages):
-            if _kind_of_score(variant) != _kind_of_score(last):
-                raise InvalidConfig(
-                    f"variants[{number}].cascade[{index}].variant: {variant.name} gives "
-                    f"{_kind_of_score(variant)}, but {last.name} gives {_kind_of_score(last)}; "
-                    "the stages of a cascade must give the same"
-                )
         variants[entry.name] = Variant(
             entry.name, last.checkpoint, last.classifier, last.mask, last.sliced, stages, keeps
         )
 
 
-def _check_stand_in(config: LiveConfig, variants: Mapping[str, Variant]) -> None:
-    """Raise InvalidConfig if the variant of `degrade` would change the kind of score."""
-    if config.degrade is None:
-        return
-    default = variants[config.default_variant]
-    stand_in = variants[config.degrade.variant]
-    if _kind_of_score(stand_in) != _kind_of_score(default):
-        raise InvalidConfig(
-            f"degrade.variant: {stand_in.name} gives {_kind_of_score(stand_in)}, but the default, "
-            f"{default.name}, gives {_kind_of_score(default)}; both must give the same"
-        )
+def _definition(variant: Variant, digests: Mapping[str, str]) -> str:
+    """Return what a variant computes with, as hex digits. digests: of the checkpoints, by their path."""
+    digest = digests.get(variant.checkpoint)
+    stages = [_definition(stage, digests) for stage in variant.stages]
+    parts = (variant.checkpoint, digest, variant.mask.id, variant.sliced, variant.keeps, stages)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _check_interleaved(config: LiveConfig, variants: Mapping[str, Variant]) -> None:
-    """Raise InvalidConfig if one order would be drawn from different kinds of score."""
-    kinds = {name: _kind_of_score(variant) for name, variant in variants.items()}
-    for number, experiment in enumerate(config.experiments):
-        if (reason := experiment.mixed_scores(kinds)) is not None:
-            raise InvalidConfig(f"experiments[{number}].arms: {reason}")
-
-
-def _kind_of_score(variant: Variant) -> str:
-    config = variant.classifier.config
-    if config.is_graded:
-        return f"the grades {', '.join(config.labels)}"
-    return f"one score by {config.score_activation}"
+def _score_kinds(variants: Mapping[str, Variant]) -> dict[str, str]:
+    """Return the kind of score that each variant gives, by its name."""
+    return {name: kind_of_score(variant.classifier.config) for name, variant in variants.items()}
 
 
 def make_room(classifiers: Iterable[Classifier], catalog: Catalog) -> None:

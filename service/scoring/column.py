@@ -63,7 +63,8 @@ class Column:
         labels = self.variant.classifier.grades
         results = []
         for index, (pair, score) in enumerate(zip(self._pairs, scores, strict=True)):
-            if pair.has_empty_title:
+            is_empty = pair.has_empty_title
+            if is_empty:
                 score = _lowest(self.variant.classifier, score)
             results.append(
                 ScoreResult(
@@ -77,7 +78,7 @@ class Column:
                     unknown_tokens=pair.unknown_tokens,
                     truncated=pair.truncated,
                     raw_score=score.raw_score,
-                    empty=pair.has_empty_title,
+                    empty=is_empty,
                     _logits=score.logits,
                 )
             )

@@ -177,13 +177,17 @@ class DiskScores:
                 await self._write()
 
     async def close(self) -> None:
-        """Write what waits, and close the file."""
+        """Write what waits, and close the file.
+
+        One connection after the other: only the last one empties SQLite's log into the file, and of two
+        that close at the same time each may take the other for the last.
+        """
         if self._waiting_rows and self.is_usable:
             await asyncio.wait([asyncio.ensure_future(self._write())], timeout=CLOSE_S)
         self.is_usable = False
         self._reads.submit(self._reader.close)
-        self._writes.submit(self._writer.close)
         await asyncio.to_thread(self._reads.shutdown)
+        self._writes.submit(self._writer.close)
         await asyncio.to_thread(self._writes.shutdown)
 
     def _look_up(

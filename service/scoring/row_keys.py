@@ -1,4 +1,4 @@
-"""What a row's score is known by: its mask, and the tokens that the network reads of a query and a title."""
+"""Keys of scores: a row's mask, and the tokens that the network reads of a query and a title."""
 
 from hashlib import blake2b
 

@@ -75,7 +75,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """What a store holds of one checkpoint in one number format. used: the Unix time of its last use."""
+    """The scores of one checkpoint in one number format, counted. used: the Unix time of its last use."""
 
     name: str
     digest: str
@@ -86,8 +86,11 @@ class StoredModel:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the store knows of some rows. keys: of each row. logits: float32 bytes by key, of those that are
-    known. unmarked: known keys that are not marked as recalled yet."""
+    """The scores of some rows, as far as the store has them.
+
+    keys: of each row. logits: float32 bytes by key, of those that are known. unmarked: known keys that are
+    not marked as recalled yet.
+    """
 
     keys: list[bytes]
     logits: Mapping[bytes, bytes]

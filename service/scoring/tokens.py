@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from heapq import heappop, heappush
 from itertools import count
@@ -64,12 +64,14 @@ class Encoder:
     overtakes a long one, and equal ones take turns.
 
     max_wait_s: a text is refused if what is ahead of it takes longer than this, at CHARS_PER_SECOND.
+    on_refused: called with the seconds that a refused text would take, at that rate.
     waiting_chars: how many characters wait to be read.
     """
 
-    def __init__(self, max_wait_s: float = inf) -> None:
+    def __init__(self, max_wait_s: float = inf, on_refused: Callable[[float], None] = lambda _: None) -> None:
         self.waiting_chars = 0
         self._max_wait_s = max_wait_s
+        self._on_refused = on_refused
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
         self._requests = 0
         self._numbers = count()
@@ -113,6 +115,7 @@ class Encoder:
         """
         ahead = min(self.waiting_chars, self._requests * chars)  # nobody else gets more before it is done
         if (wait_s := ahead / CHARS_PER_SECOND) > self._max_wait_s:
+            self._on_refused(chars / CHARS_PER_SECOND)
             retry_after = min(60.0, max(1.0, wait_s))
             raise QueueFull(retry_after, message="Too much text waits to be read; try again later.")
         text = _Text(0.0, next(self._numbers), portions, asyncio.get_running_loop().create_future())

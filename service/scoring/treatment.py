@@ -69,6 +69,8 @@ class Treatment:
 
         progress: as `Scorer.score` takes it.
         """
+        if request.unit is not None:
+            self._experiments.metrics.count("unit_requests_total")
         if request.variant is not None or request.head_mask is not None:
             variant = await self._scorer.choose(catalog, request.variant, request.head_mask)
             return await self._scorer.score(request, variant, deadline, progress=progress)

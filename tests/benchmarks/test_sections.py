@@ -21,6 +21,7 @@ from benchmarks.model_alone import ModelAlone
 from benchmarks.report import Report
 from benchmarks.serving import CONFIG, Server, headroom
 from benchmarks.workload import SAMPLE, SHAPES, Shape, encoder, network
+from default_model.smaller import share_words
 from headroom.loadtest.plan import Plan
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.classifier import Classifier
@@ -207,8 +208,13 @@ def test_studies_give_the_same_logits_both_ways(tiny_checkpoint: Path) -> None:
     assert "12 pairs under " in report.as_markdown()
 
 
-@pytest.mark.slow
-def test_every_stored_mask_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_stored_mask_and_network_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_checkpoint(tmp_path / "model")
+    (model / "masks").mkdir()
+    (model / "masks" / "pruned20.json").write_text(json.dumps({"mask": "2.*"}))
+    for name, layers in (("fast", 2), ("rough", 1)):
+        share_words(write_checkpoint(model / "networks" / name, num_hidden_layers=layers))
+    monkeypatch.setattr(pruned, "DEFAULT", model)
     monkeypatch.setattr(int8, "formats", lambda: [int8.FP32])
     monkeypatch.setattr(pruned, "RESAMPLES", 100)
     report = pruned.measure(rounds=1, limit=24)

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from tests.clients import environments
-from tests.service.running import Server, running
+from tests.service.page.seeding import served
+from tests.service.running import Server
 
 QUERY = "steel angle bracket"
 DOCUMENTS = [
@@ -28,15 +29,14 @@ Outcomes = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="package")
-def locked(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A service that takes one API key, and no request while another one waits."""
-    limits = {"api_keys": [KEY], "max_queue_tokens": 1, "max_batch_tokens": 64}
-    with running(tmp_path_factory.mktemp("locked"), tiny_checkpoint, **limits) as server:
-        yield server
+def locked(tiny_checkpoint: Path) -> Iterator[str]:
+    """The address of a service that takes one API key, and no request while another one waits."""
+    with served(tiny_checkpoint, api_keys=KEY, max_queue_tokens=1, max_batch_tokens=64) as url:
+        yield url
 
 
 @contextmanager
-def a_full_queue(server: Server, wanted: Path) -> Iterator[None]:
+def a_full_queue(url: str, wanted: Path) -> Iterator[None]:
     """Keep the queue full, but for moments between two long requests, while there is a file in `wanted`."""
     done = threading.Event()
     long = {"query": QUERY, "titles": [" ".join(DOCUMENTS * 2)] * 300}
@@ -45,7 +45,7 @@ def a_full_queue(server: Server, wanted: Path) -> Iterator[None]:
         with httpx.Client(headers={"authorization": f"Bearer {KEY}"}, timeout=60) as session:
             while not done.wait(0.01):
                 while any(wanted.iterdir()) and not done.is_set():
-                    session.post(f"{server.url}/v1/score", json=long)
+                    session.post(f"{url}/v1/score", json=long)
 
     threads = [threading.Thread(target=fill) for _ in range(2)]
     for thread in threads:
@@ -59,13 +59,13 @@ def a_full_queue(server: Server, wanted: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="package")
-def outcomes(server: Server, locked: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcomes]:
+def outcomes(server: Server, locked: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcomes]:
     """What the clients of each environment did; the environments run at the same time."""
     names = ("sdk", "frameworks")
     for name in names:
         environments.python(name)  # fails at once if it is missing
     fill = tmp_path_factory.mktemp("fill")
-    asked = {"url": server.url, "locked": locked.url, "key": KEY, "query": QUERY, "documents": DOCUMENTS}
+    asked = {"url": server.url, "locked": locked, "key": KEY, "query": QUERY, "documents": DOCUMENTS}
 
     def run(name: str) -> Outcomes:
         return environments.run(name, f"{name}.py", **asked, fill=str(fill / name))

@@ -1,8 +1,8 @@
 """Runs other people's clients, each in an environment of its own, against a running service.
 
-`make clients` (`python -m tests.clients.environments`) makes `.venv-clients/NAME` from the part NAME of
-`requirements.txt`. A script of `scripts/` runs there and prints what its clients returned or raised as JSON;
-the tests judge it here.
+`make clients` (`python -m tests.clients.environments [NAME …]`) makes `.venv-clients/NAME` from the part NAME
+of `requirements.txt`. A script of `scripts/` runs there and prints what its clients returned or raised as
+JSON; the tests judge it here.
 """
 
 import json
@@ -25,9 +25,11 @@ def requirements() -> dict[str, str]:
     return dict(re.findall(r"^== (\w+)\n(.*?)(?=^== |\Z)", text, re.MULTILINE | re.DOTALL))
 
 
-def install() -> None:
-    """Make each environment that is missing or not up to date."""
+def install(*names: str) -> None:
+    """Make each environment that is missing or not up to date; of `names` only, if there are any."""
     for name, wanted in requirements().items():
+        if names and name not in names:
+            continue
         directory, installed = ENVIRONMENTS / name, ENVIRONMENTS / name / "installed.txt"
         if installed.exists() and installed.read_text("utf-8") == wanted:
             continue
@@ -45,14 +47,10 @@ def install() -> None:
 
 
 def python(name: str) -> Path:
-    """The interpreter of an environment. Fails the running test if it is missing or not up to date."""
-    import pytest
-
+    """The interpreter of an environment. Raises SystemExit if it is missing or not up to date."""
     installed = ENVIRONMENTS / name / "installed.txt"
     if not installed.exists() or installed.read_text("utf-8") != requirements()[name]:
-        pytest.fail(
-            f"the clients' environment {name} is missing or not up to date; run: make clients", pytrace=False
-        )
+        raise SystemExit(f"the clients' environment {name} is missing or not up to date; run: make clients")
     return ENVIRONMENTS / name / "bin" / "python"
 
 
@@ -77,4 +75,4 @@ def run(name: str, script: str, **arguments: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    install()
+    install(*sys.argv[1:])

@@ -6,10 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
+from headroom.service.config.settings import LiveConfig
 from tests.checkpoints import WORDS
 from tests.clients import environments
 from tests.service.experimenting import config
-from tests.service.running import running
+from tests.service.page.seeding import served
 
 DOCUMENTS = [" ".join(WORDS[start : start + 4]) for start in range(12)]
 
@@ -20,12 +21,11 @@ def test_coheres_clients_show_the_drawn_order_and_read_the_impression(
 ) -> None:
     asked: dict[str, Any] = {"query": "angle bracket", "unit": "user-1"}
     ids = [f"product-{number}" for number in range(len(DOCUMENTS))]
-    live = config(kind="interleave")
-    with running(tmp_path, tiny_checkpoint, live=live, dtype="float32", deterministic=True) as server:
-        ours = httpx.post(f"{server.url}/v1/score", json={**asked, "titles": DOCUMENTS}).json()
-        theirs = environments.run(
-            "sdk", "interleaved.py", url=server.url, documents=DOCUMENTS, ids=ids, **asked
-        )
+    live = LiveConfig.model_validate(config(kind="interleave"))
+    database = f"sqlite:///{tmp_path / 'experiments.db'}"
+    with served(tiny_checkpoint, live, deterministic=True, database_url=database) as url:
+        ours = httpx.post(f"{url}/v1/score", json={**asked, "titles": DOCUMENTS}).json()
+        theirs = environments.run("sdk", "interleaved.py", url=url, documents=DOCUMENTS, ids=ids, **asked)
     assert ours["assignment"]["arm"] == "interleaved"
     by_rank = sorted(ours["results"], key=lambda result: result["rank"])
     order = [result["index"] for result in by_rank]

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -182,6 +183,19 @@ def test_a_recipe_trains_what_is_not_frozen_and_goes_on_where_it_was_killed(
     follow(recipe, again, untuned(base).eval(), base, data, [], tmp_path / "progress.pt")
     for name, weight in again.named_parameters():
         torch.testing.assert_close(weight, model.get_parameter(name))
+
+
+def test_a_recipe_may_end_with_the_mean_of_the_weights_before_and_after(tmp_path: Path) -> None:
+    base = write_checkpoint(tmp_path / "base", num_labels=5)
+    data = write_data(tmp_path / "data")
+    recipe = Recipe(2, 1e-3, {"ranked": 1.0}, batch_tokens=256)
+    models = {share: untuned(base) for share in (0.0, 0.25)}
+    for share, model in models.items():
+        averaged = replace(recipe, averaged=share)
+        follow(averaged, model, untuned(base).eval(), base, data, [], tmp_path / f"{share}.pt")
+    for name, weight in untuned(base).named_parameters():
+        trained = models[0.0].get_parameter(name)
+        torch.testing.assert_close(models[0.25].get_parameter(name), 0.25 * weight + 0.75 * trained)
 
 
 def test_a_model_made_from_nothing_ends_with_the_recipes_that_are_named(tmp_path: Path) -> None:

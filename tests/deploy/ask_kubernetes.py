@@ -5,8 +5,9 @@ schemas. Helm renders and sends the objects as it would to a cluster. The API se
 down all of them; whether a cluster would take them is what the schemas are asked.
 
 ARGUMENTS: {"chart": directory, "values": [{…}, …], "objects": [{…}, …]}.
-Output: {"lint": …, "installs": [[object, …] or "why Helm refused", …], "invalid": ["why", …]}, the last one
-about `objects` and all that Helm sent.
+Output: {"lint": …, "installs": [[object, …] or "why Helm refused", …], "hooks": [{event: [object, …], …}, …],
+"invalid": ["why", …]}. `hooks` are what Helm would create before an upgrade and for `helm test`; `invalid` is
+about `objects` and all that Helm sent or would.
 """
 
 import asyncio
@@ -19,12 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
+import yaml
 from helm_sdkpy.actions import Configuration, Install
 from helm_sdkpy.chart import Lint
 
 KUBERNETES = "1.34"
 KINDS = {
-    "v1": {"ConfigMap": "configmaps", "Service": "services", "Secret": "secrets"},
+    "v1": {
+        "ConfigMap": "configmaps",
+        "Service": "services",
+        "Secret": "secrets",
+        "ServiceAccount": "serviceaccounts",
+    },
     "apps/v1": {"Deployment": "deployments"},
     "autoscaling/v2": {"HorizontalPodAutoscaler": "horizontalpodautoscalers"},
     "policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
@@ -127,14 +134,21 @@ async def install(chart: str, values: list[dict[str, Any]], directory: str) -> d
     kubeconfig.write_text(json.dumps(accept()))
     helm = Configuration(namespace="search", kubeconfig=str(kubeconfig))
     installs: list[Any] = []
+    hooks: list[dict[str, list[Any]]] = []
     for chosen in values:
         Recorder.created = []
         try:
-            await Install(helm).run("headroom", chart, values=chosen, wait=False)
-            installs.append(Recorder.created)
+            release = await Install(helm).run("headroom", chart, values=chosen, wait=False)
         except Exception as error:
             installs.append(str(error))
-    return {"lint": await Lint(helm).run(chart), "installs": installs}
+            hooks.append({})
+        else:
+            installs.append(Recorder.created)
+            hooks.append({})
+            for hook in release["hooks"]:
+                (event,) = hook["events"]
+                hooks[-1].setdefault(event, []).append(yaml.safe_load(hook["manifest"]))
+    return {"lint": await Lint(helm).run(chart), "installs": installs, "hooks": hooks}
 
 
 def invalid(objects: list[dict[str, Any]]) -> list[str]:
@@ -154,7 +168,9 @@ def main() -> None:
     asked = json.loads(os.environ["ARGUMENTS"])
     with tempfile.TemporaryDirectory() as directory:
         answer = asyncio.run(install(asked["chart"], asked["values"], directory))
-    sent = [thing for objects in answer["installs"] if isinstance(objects, list) for thing in objects]
+    installs = [objects for objects in answer["installs"] if isinstance(objects, list)]
+    hooks = [objects for made in answer["hooks"] for objects in made.values()]
+    sent = [thing for objects in [*installs, *hooks] for thing in objects]
     print(json.dumps(answer | {"invalid": invalid([*asked["objects"], *sent])}))
 
 

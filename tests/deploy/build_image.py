@@ -17,7 +17,6 @@ from tests import referees
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
-IMAGE = "headroom:cpu"
 BASE = "localhost/headroom-base"
 SUITE = "bookworm"  # Debian 12, as the Dockerfile's BASE
 PIP_SOURCES = (
@@ -60,14 +59,24 @@ def engine_here() -> Engine:
     return PODMAN
 
 
-def build(engine: Engine, arguments: list[str]) -> None:
-    """Build IMAGE; `arguments` are more arguments of `docker build`. Raises SystemExit if it fails."""
+def tag(number: str) -> str:
+    """Return the image's name and tag of a version; a tag has no "+"."""
+    return f"headroom:{number.replace('+', '-')}-cpu"
+
+
+def build(engine: Engine, arguments: list[str]) -> str:
+    """Build the image and return its id, since another build may move a tag.
+
+    arguments: more arguments of `docker build`. Raises SystemExit if it fails.
+    """
     with TemporaryDirectory() as folder:
         options = _podman_options(Path(folder)) if engine is PODMAN else []
         options += ["--build-arg", f"VERSION={version()}"]
-        command = [*engine.command, "build", "--file", str(DOCKERFILE), "--tag", IMAGE, *options, *arguments]
-        if subprocess.run([*command, str(ROOT)], check=False).returncode:
-            raise SystemExit(f"{IMAGE} was not built")
+        id_file = Path(folder, "id")
+        command = [*engine.command, "build", "--file", str(DOCKERFILE), "--iidfile", str(id_file)]
+        if subprocess.run([*command, *options, *arguments, str(ROOT)], check=False).returncode:
+            raise SystemExit("the image was not built")
+        return id_file.read_text("utf-8").strip()
 
 
 def pip_settings(config_list: str, root: str) -> str:

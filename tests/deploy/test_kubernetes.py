@@ -15,14 +15,19 @@ import jsonschema
 import pytest
 import yaml
 
+from headroom.models.checkpoint.hub import LOCATED
 from headroom.service.config import file as config_file
+from headroom.service.config.keys import parse_api_keys
 from headroom.service.config.settings import LiveConfig, Settings
 from headroom.service.config.variants import VariantConfig
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.observe.metrics import Metrics
 from headroom.service.ray import environment
-from headroom.service.ray.autoscaling import ByTokens
+from headroom.service.ray.autoscaling import BUSY_SHARE, ByLoad
 from tests.clients import environments
+from tests.prompt import Run
+from tests.prompt import run as run
+from tests.service.page.seeding import served
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -39,6 +44,7 @@ EXPERIMENT = {
         }
     ]
 }
+PRUNED = {"variants": [{"name": "full"}, {"name": "pruned20", "head_mask": "@pruned20"}]}
 ASKED: dict[str, dict[str, Any]] = {
     "plain": {},
     "full": {
@@ -65,19 +71,54 @@ ASKED: dict[str, dict[str, Any]] = {
         "resources": {"limits": {"nvidia.com/gpu": 1}},
         "modelCache": {"claim": "models"},
         "database": {"secret": "headroom-database"},
-        "userConfig": EXPERIMENT,
+        "userConfig": PRUNED | EXPERIMENT,
     },
     "keda": {"autoscaling": {"enabled": False}, "replicas": None},
+    "placed": {
+        "image": {"tag": "cpu-1a2b3c4", "digest": f"sha256:{'1' * 64}"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "apiKeys": {"secret": "keys", "key": "entries", "metricsKey": "scraper"},
+        "serve": {"replicas": 2},
+        "resources": {
+            "requests": {"ephemeral-storage": "3Gi"},
+            "limits": {"ephemeral-storage": "3Gi"},
+        },
+        "emptyDirs": {"state": "1Gi", "tmp": "2Gi", "shm": "512Mi"},
+        "autoscaling": {"behavior": {"scaleDown": {"stabilizationWindowSeconds": 600}}},
+        "serviceAccount": {"create": True},
+        "priorityClassName": "search",
+        "podLabels": {"team": "search"},
+        "initContainers": [{"name": "fetch", "image": "fetch", "command": ["fetch"]}],
+        "tolerations": [{"key": "search", "operator": "Exists"}],
+    },
+    "mig": {
+        "resources": {"limits": {"nvidia.com/mig-1g.10gb": 1}},
+        "serve": {"replicasPerGpu": 4},
+        "serviceAccount": {"name": "search"},
+    },
     "unknown value": {"replica": 3},
-    "experiments alone": {"userConfig": EXPERIMENT},
+    "experiments alone": {"userConfig": PRUNED | EXPERIMENT},
     "misspelt variant": {"userConfig": {"variants": [{"name": "full", "headmask": "0.0"}]}},
     "misspelt config": {"userConfig": {"variant": []}},
     "keys in the values": {"args": {"api_keys": "k7Qm2vXw9"}},
+    "misspelt setting": {"args": {"max_pair": 10}},
+    "no brownout": {"userConfig": VARIANTS | {"degrade": {"above_queue_tokens": 9, "variant": "lower"}}},
+    "no arm": {"userConfig": VARIANTS | EXPERIMENT, "database": {"secret": "headroom-database"}},
     "no CPU limit": {"resources": {"limits": {"cpu": None}}},
     "drain": {"drainSeconds": "30s"},
     "rare scrapes": {"monitoring": {"interval": "60s"}},
     "runbook by path": {"monitoring": {"runbookUrl": "docs/alerts.md"}},
     "no commit": {"image": {"tag": ""}},
+    "no digest": {"image": {"digest": "1a2b3c4"}},
+    "two numbers of replicas": {"serve": {"replicas": 2, "replicasPerGpu": 2}},
+    "replicas of no GPU": {"serve": {"replicasPerGpu": 2}},
+    "no replicas": {"serve": {"replicas": 0}},
+    "label of the chart": {"podLabels": {"app.kubernetes.io/name": "search"}},
+    "no size": {"emptyDirs": {"tmp": "2 GB"}},
+    "misspelt volume": {"emptyDirs": {"temp": "2Gi"}},
+    "misspelt behavior": {"autoscaling": {"behavior": {"scaledown": {}}}},
+    "misspelt account": {"serviceAccount": {"annotation": {}}},
+    "key file in the values": {"args": {"api_keys_file": "/keys"}},
 }
 IMAGE = {"image": {"tag": "cpu-1a2b3c4"}}
 """What everybody must say: without a tag of its own, a cluster does not see a new image."""
@@ -88,7 +129,8 @@ def answer() -> dict[str, Any]:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         pytest.skip("helm-sdkpy holds Helm for Linux on x86-64 only")
     ingress = yaml.safe_load((DEPLOY / "helm" / "ingress.yaml").read_text("utf-8"))
-    objects = [*manifests().values(), *monitoring().values(), *pods(), pod_of_kserve(), ingress]
+    objects = [*manifests().values(), *store().values(), *monitoring().values(), *pods()]
+    objects += [pod_of_kserve(), ingress]
     asked = {"chart": str(CHART), "values": [IMAGE | values for values in ASKED.values()], "objects": objects}
     return environments.run("deploy", Path(__file__).parent / "ask_kubernetes.py", **asked)
 
@@ -99,7 +141,7 @@ def charts(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     made = {
         name: found for name, found in zip(ASKED, answer["installs"], strict=True) if isinstance(found, list)
     }
-    assert list(made) == ["plain", "full", "edited", "gpu", "keda"], answer["installs"]
+    assert list(made) == ["plain", "full", "edited", "gpu", "keda", "placed", "mig"], answer["installs"]
     return {name: {kind_of(thing): thing for thing in objects} for name, objects in made.items()}
 
 
@@ -111,6 +153,12 @@ def kind_of(thing: dict[str, Any]) -> str:
 def manifests() -> dict[str, dict[str, Any]]:
     """The manifests for KubeRay, by kind."""
     documents = yaml.safe_load_all((DEPLOY / "kuberay" / "rayservice.yaml").read_text("utf-8"))
+    return {document["kind"]: document for document in documents}
+
+
+def store() -> dict[str, dict[str, Any]]:
+    """The store of the Ray head's state, by kind."""
+    documents = yaml.safe_load_all((DEPLOY / "kuberay" / "valkey.yaml").read_text("utf-8"))
     return {document["kind"]: document for document in documents}
 
 
@@ -208,11 +256,24 @@ def test_the_operators_take_their_objects(kind: str, charts: dict[str, dict[str,
         ("misspelt variant", "'headmask' not allowed"),
         ("misspelt config", "'variant' not allowed"),
         ("keys in the values", "at '/args/api_keys'"),
+        ("misspelt setting", "'max_pair' not allowed"),
+        ("no brownout", 'userConfig.degrade.variant: there is no variant "lower"; there are full, low'),
+        ("no arm", 'userConfig.experiments[0].arms[1].variant: there is no variant "pruned20"'),
         ("no CPU limit", "missing property 'cpu'"),
         ("drain", "at '/drainSeconds': got string, want integer"),
         ("rare scrapes", "at '/monitoring/interval'"),
         ("runbook by path", "at '/monitoring/runbookUrl'"),
-        ("no commit", "image.tag must name the image's commit"),
+        ("no commit", "image.tag must name the image's commit, or image.digest"),
+        ("no digest", "at '/image/digest'"),
+        ("two numbers of replicas", "give replicas or replicasPerGpu, not both"),
+        ("replicas of no GPU", "serve.replicasPerGpu needs a GPU in resources.limits"),
+        ("no replicas", "at '/serve/replicas'"),
+        ("label of the chart", "at '/podLabels/app.kubernetes.io~1name'"),
+        ("no size", "at '/emptyDirs/tmp'"),
+        ("misspelt volume", "'temp' not allowed"),
+        ("misspelt behavior", "'scaledown' not allowed"),
+        ("misspelt account", "'annotation' not allowed"),
+        ("key file in the values", "at '/args/api_keys_file'"),
     ],
 )
 def test_wrong_values_are_refused_with_their_name(name: str, reason: str, answer: dict[str, Any]) -> None:
@@ -254,12 +315,10 @@ def test_keda_scales_the_charts_pods_by_metrics_that_there_are(charts: dict[str,
     assert (target["kind"], target["name"]) == (deployment["kind"], deployment["metadata"]["name"])
     assert deployment["spec"].get("replicas") is None
     assert "HorizontalPodAutoscaler" not in charts["keda"]
-    names = set(
-        re.findall(r"headroom_\w+", " ".join(trigger["metadata"]["query"] for trigger in spec["triggers"]))
-    )
-    assert names == {"headroom_queue_tokens", "headroom_shed_total"}
-    scraped = Metrics().render().decode()
-    assert all(f"# TYPE {name.removesuffix('_total')}" in scraped for name in names)
+    (trigger,) = spec["triggers"]
+    assert re.findall(r"headroom_\w+", trigger["metadata"]["query"]) == ["headroom_load"]
+    assert float(trigger["metadata"]["threshold"]) == BUSY_SHARE
+    assert "# TYPE headroom_load gauge" in Metrics().render().decode()
 
 
 def test_kserve_runs_the_chart_s_container(charts: dict[str, dict[str, Any]]) -> None:
@@ -270,7 +329,10 @@ def test_kserve_runs_the_chart_s_container(charts: dict[str, dict[str, Any]]) ->
     assert predictor["model"]["runtime"] == runtime["metadata"]["name"]
     assert predictor["model"]["modelFormat"]["name"] == runtime["spec"]["supportedModelFormats"][0]["name"]
     mounts = {mount["mountPath"] for mount in container(charts["plain"])["volumeMounts"]}
-    assert {mount["mountPath"] for mount in ours["volumeMounts"]} == mounts - {"/etc/headroom"}
+    assert {mount["mountPath"] for mount in ours["volumeMounts"]} == mounts - {
+        "/etc/headroom",  # it has no config of its own
+        "/etc/headroom-keys",  # its keys are in its environment
+    }
     port = ours["args"][ours["args"].index("--port") + 1]
     assert runtime["spec"]["annotations"]["prometheus.kserve.io/port"] == port
     assert {
@@ -343,9 +405,135 @@ def test_a_pod_has_time_to_drain_and_rights_to_nothing(name: str, charts: dict[s
         for entry in serve["env"]
         if "valueFrom" in entry
     }
-    assert secrets["HEADROOM_API_KEYS"] == "headroom-keys"
     assert ("HEADROOM_DATABASE_URL" in secrets) == (name == "full")
     assert ("HorizontalPodAutoscaler" in charts[name]) != ("replicas" in charts[name]["Deployment"]["spec"])
+
+
+def file_of_keys(pod: dict[str, Any], only: dict[str, Any]) -> tuple[str, str]:
+    """The Secret and its key that the service's file of API keys holds."""
+    (file,) = [entry["value"] for entry in only["env"] if entry["name"] == "HEADROOM_API_KEYS_FILE"]
+    (mount,) = [mount for mount in only["volumeMounts"] if Path(file).is_relative_to(mount["mountPath"])]
+    assert "subPath" not in mount, "the file would not change with the Secret"
+    (volume,) = [volume["secret"] for volume in pod["volumes"] if volume["name"] == mount["name"]]
+    (item,) = volume["items"]
+    assert Path(file) == Path(mount["mountPath"], item["path"])
+    assert "optional" not in volume, "a pod without keys would start"
+    return volume["secretName"], item["key"]
+
+
+def test_pods_read_their_keys_from_the_secret_and_follow_it(charts: dict[str, dict[str, Any]]) -> None:
+    for name, secret in (
+        ("plain", ("headroom-keys", "api-keys")),
+        ("placed", ("keys", "entries")),
+    ):
+        pod = charts[name]["Deployment"]["spec"]["template"]["spec"]
+        assert file_of_keys(pod, container(charts[name])) == secret
+    for pod in pods():
+        (ray,) = pod["spec"]["containers"]
+        assert file_of_keys(pod["spec"], ray) == ("headroom-keys", "api-keys")
+
+
+def test_a_pod_is_placed_as_the_values_say(charts: dict[str, dict[str, Any]]) -> None:
+    template = charts["placed"]["Deployment"]["spec"]["template"]
+    pod = template["spec"]
+    serve = container(charts["placed"])
+    assert serve["image"] == f"headroom:cpu-1a2b3c4@sha256:{'1' * 64}"
+    assert template["metadata"]["labels"]["team"] == "search"
+    selected = charts["placed"]["Deployment"]["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= template["metadata"]["labels"].items()
+    assert pod["serviceAccountName"] == charts["placed"]["ServiceAccount"]["metadata"]["name"] == "headroom"
+    assert charts["mig"]["Deployment"]["spec"]["template"]["spec"]["serviceAccountName"] == "search"
+    assert not any("ServiceAccount" in charts[name] for name in ("plain", "mig"))
+    assert pod["priorityClassName"] == "search"
+    assert [init["name"] for init in pod["initContainers"]] == ["fetch"]
+    sizes = {
+        volume["name"]: volume["emptyDir"]["sizeLimit"] for volume in pod["volumes"] if "emptyDir" in volume
+    }
+    assert sizes == {"state": "1Gi", "tmp": "2Gi", "shm": "512Mi"}
+    for kind in ("requests", "limits"):
+        assert serve["resources"][kind]["ephemeral-storage"] == "3Gi"
+    behavior = charts["placed"]["HorizontalPodAutoscaler"]["spec"]["behavior"]
+    assert behavior == {"scaleDown": {"stabilizationWindowSeconds": 600}}
+
+
+@pytest.mark.parametrize(("name", "replicas"), [("plain", None), ("placed", 2), ("mig", 4)])
+def test_a_pod_runs_as_many_replicas_as_asked(
+    name: str, replicas: int | None, charts: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(charts[name]["ConfigMap"]["data"]["serve.yaml"])
+    assert config_file.load(path, config_file.Overrides()).replicas == replicas
+
+
+def test_helm_test_scores_two_titles_with_the_releases_key(
+    answer: dict[str, Any], charts: dict[str, dict[str, Any]], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    (test,) = answer["hooks"][list(ASKED).index("placed")]["test"]
+    serve = charts["placed"]["Deployment"]["spec"]["template"]
+    assert not charts["placed"]["Service"]["spec"]["selector"].items() <= test["metadata"]["labels"].items()
+    pod = test["spec"]
+    (score,) = pod["containers"]
+    assert score["image"] == serve["spec"]["containers"][0]["image"]
+    for member in ("securityContext", "imagePullSecrets", "tolerations", "serviceAccountName"):
+        assert pod[member] == serve["spec"][member]
+    url, key = score["env"]
+    service = charts["placed"]["Service"]
+    assert url["value"] == f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    assert key["valueFrom"]["secretKeyRef"] == {"name": "keys", "key": "scraper"}
+
+    def run(address: str, token: str) -> subprocess.CompletedProcess[str]:
+        variables = {"HEADROOM_URL": address, "HEADROOM_API_KEY": token}
+        command = [sys.executable, *score["command"][1:]]
+        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+
+    assert score["command"][0] == "python"
+    database = f"sqlite:///{tmp_path / 'experiments.db'}"
+    with served(tiny_checkpoint, api_keys="alpha", database_url=database) as address:
+        passed = run(address, "alpha")
+        assert (passed.returncode, len(passed.stdout.splitlines())) == (0, 2), passed.stderr
+        refused = run(address, "beta")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"{address}/v1/score answers 401: ")
+    silent = run(address, "alpha")
+    assert silent.returncode == 1
+    assert "does networkPolicy.from admit this one?" in silent.stderr
+
+
+def test_an_http_route_leads_to_the_charts_service(charts: dict[str, dict[str, Any]]) -> None:
+    route = yaml.safe_load((DEPLOY / "helm" / "httproute.yaml").read_text("utf-8"))
+    (rule,) = route["spec"]["rules"]
+    (backend,) = rule["backendRefs"]
+    service = charts["plain"]["Service"]
+    assert backend == {"name": service["metadata"]["name"], "port": service["spec"]["ports"][0]["port"]}
+    assert int(rule["timeouts"]["request"].removesuffix("s")) > Settings().request_timeout_s
+
+
+def test_external_secrets_are_those_that_the_chart_asks_for() -> None:
+    documents = yaml.safe_load_all((DEPLOY / "helm" / "externalsecret.yaml").read_text("utf-8"))
+    secrets = {document["spec"]["target"]["name"]: document["spec"] for document in documents}
+    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    keys = secrets[values["apiKeys"]["secret"]]
+    template = keys["target"]["template"]["data"]
+    entries = re.sub(r"{{ \.(\w+) }}", r"\1", template[values["apiKeys"]["key"]])
+    assert [key.role for key in parse_api_keys(entries)] == ["user", "user", "admin"]
+    named = set(re.findall(r"{{ \.(\w+) }}", " ".join(template.values())))
+    assert named == {entry["secretKey"] for entry in keys["data"]}
+    scraper = re.sub(r"{{ \.(\w+) }}", r"\1", template[values["apiKeys"]["metricsKey"]])
+    assert scraper in entries.split(",")
+    database = secrets[ASKED["full"]["database"]["secret"]]
+    assert [entry["secretKey"] for entry in database["data"]] == [values["database"]["key"]]
+
+
+def test_the_charts_readme_lists_its_values() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    readme = (CHART / "README.md").read_text("utf-8")
+    cells = re.findall(r"^\| (`[^|]+) \|", readme, re.MULTILINE)
+    listed = {name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
+    assert {name.partition(".")[0] for name in listed} == values.keys()
+    for name in listed:
+        place = values
+        for part in name.split("."):
+            place = place[part]
 
 
 def hardened(pod: dict[str, Any], only: dict[str, Any]) -> bool:
@@ -399,6 +587,31 @@ def test_rays_ports_ask_for_a_token() -> None:
         assert group["template"]["metadata"]["labels"].items() >= OURS["matchLabels"].items()
 
 
+def test_a_new_head_finds_what_the_last_one_knew() -> None:
+    """Each cluster in a namespace of its own, which the operator makes: during an update there are two."""
+    cluster = manifests()["RayService"]["spec"]["rayClusterConfig"]
+    options = cluster["gcsFaultToleranceOptions"]
+    assert options.keys() == {"redisAddress", "redisPassword"}
+    service = store()["Service"]
+    (port,) = service["spec"]["ports"]
+    assert options["redisAddress"] == f"{service['metadata']['name']}:{port['port']}"
+    pod = store()["StatefulSet"]["spec"]["template"]
+    (valkey,) = pod["spec"]["containers"]
+    (password,) = valkey["env"]
+    assert password["valueFrom"] == options["redisPassword"]["valueFrom"]
+    assert f"$({password['name']})" in valkey["command"]
+    assert (
+        valkey["command"][valkey["command"].index("--appendonly") + 1] == "yes"
+    )  # it keeps all over a restart
+    assert service["spec"]["selector"] == pod["metadata"]["labels"]
+    policy = store()["NetworkPolicy"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == pod["metadata"]["labels"]
+    assert policy["ingress"] == [{"from": [{"podSelector": OURS}], "ports": [{"port": 6379}]}]
+    head, _ = pods()
+    assert pod["spec"]["securityContext"] == head["spec"]["securityContext"]
+    assert valkey["securityContext"] == head["spec"]["containers"][0]["securityContext"]
+
+
 def test_a_pod_may_use_as_much_memory_as_its_replicas_need(charts: dict[str, dict[str, Any]]) -> None:
     """1 GiB for each of the replicas, one per CPU, and 1 GiB for Ray (docs/operations.md, sizing)."""
     for only in (container(charts["plain"]), *(pod["spec"]["containers"][0] for pod in pods())):
@@ -412,8 +625,8 @@ def test_kuberay_serves_deploys_config() -> None:
     given = yaml.safe_load(service["serveConfigV2"])
     scaling = given["applications"][0]["deployments"][0].pop("autoscaling_config")
     assert 1 <= scaling["min_replicas"] < scaling["max_replicas"]
-    assert scaling["policy"]["policy_function"] == f"{ByTokens.__module__}:{ByTokens.__qualname__}"
-    ByTokens(**scaling["policy"]["policy_kwargs"])
+    assert scaling["policy"]["policy_function"] == f"{ByLoad.__module__}:{ByLoad.__qualname__}"
+    ByLoad(**scaling["policy"]["policy_kwargs"])
     assert given["http_options"].pop("host") == "0.0.0.0"
     del shipped["http_options"]["host"]
     assert given == shipped
@@ -449,21 +662,47 @@ def test_a_pod_of_kuberay_has_time_to_drain_and_none_of_its_containers_has_right
     }
 
 
-def test_on_a_gpu_the_hpa_follows_the_queue_and_hub_models_may_be_kept(
+def test_on_a_gpu_the_hpa_follows_the_load_and_hub_models_may_be_kept(
     charts: dict[str, dict[str, Any]],
 ) -> None:
     (metric,) = charts["gpu"]["HorizontalPodAutoscaler"]["spec"]["metrics"]
-    assert metric["pods"]["metric"] == {"name": "headroom_queue_tokens"}
-    assert int(metric["pods"]["target"]["averageValue"]) == Settings().batch_tokens("cuda")
+    assert charts["mig"]["HorizontalPodAutoscaler"]["spec"]["metrics"] == [metric]
+    assert metric["pods"]["metric"] == {"name": "headroom_load"}
+    assert metric["pods"]["target"]["averageValue"] == f"{1000 * BUSY_SHARE:.0f}m"
     readme = (DEPLOY / "README.md").read_text("utf-8")
-    assert 'seriesQuery: headroom_queue_tokens{namespace!="",pod!=""}' in readme
+    assert 'seriesQuery: headroom_load{namespace!="",pod!=""}' in readme
     (mount,) = [mount for mount in container(charts["gpu"])["volumeMounts"] if mount["name"] == "model-cache"]
     dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text("utf-8")
     assert f"XDG_CACHE_HOME={mount['mountPath']}\n" in dockerfile
 
 
-def test_the_schema_knows_the_keys_of_the_live_config() -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))["properties"]["userConfig"]
+@pytest.mark.filterwarnings("ignore")  # Ray's own, when it is imported
+def test_an_upgrade_checks_the_new_config_first(
+    answer: dict[str, Any], charts: dict[str, dict[str, Any]], tmp_path: Path, run: Run
+) -> None:
+    for name, faults in (("edited", []), ("full", ["args.model: /models/mine does not exist"])):
+        made = answer["hooks"][list(ASKED).index(name)]["pre-upgrade"]
+        hooks = {thing["kind"]: thing for thing in made}
+        config, job = hooks["ConfigMap"], hooks["Job"]
+        pod = job["spec"]["template"]
+        (only,) = pod["spec"]["containers"]
+        order = [thing["metadata"]["annotations"]["helm.sh/hook-weight"] for thing in (config, job)]
+        assert (order, job["spec"]["backoffLimit"]) == (["-1", "0"], 0)
+        assert hardened(pod["spec"], only)
+        selector = charts[name]["Service"]["spec"]["selector"].items()
+        assert not selector <= pod["metadata"]["labels"].items(), "the Service would send it requests"
+        (folder,) = [mount["mountPath"] for mount in only["volumeMounts"] if mount["name"] == "config"]
+        assert config["data"] == charts[name]["ConfigMap"]["data"]
+        (tmp_path / "serve.yaml").write_text(config["data"]["serve.yaml"])
+        command = [part.replace(folder, str(tmp_path)) for part in only["args"]]
+        said = run(*command, status=1 if faults else 0).err
+        assert said == "".join(f"headroom: {tmp_path}/serve.yaml: {fault}\n" for fault in faults)
+
+
+def test_the_schema_knows_the_settings_and_the_keys_of_the_live_config() -> None:
+    values = json.loads((CHART / "values.schema.json").read_text("utf-8"))["properties"]
+    assert values["args"]["properties"].keys() == Settings.model_fields.keys()
+    schema = values["userConfig"]
     assert schema["properties"].keys() == LiveConfig.model_fields.keys()
     for key, model in (("variants", VariantConfig), ("experiments", ExperimentConfig)):
         items = schema["properties"][key]["items"]
@@ -495,3 +734,4 @@ def test_kuberays_ray_gets_the_environment_that_headroom_serve_sets(
     given = manifests()["ConfigMap"]["data"]
     assert ours.items() <= given.items()
     assert given["RAY_SERVE_HAPROXY_BINARY_PATH"] == "/app/haproxy/launch-haproxy"
+    assert LOCATED not in given, "Serve's controller would leave it to `headroom serve` to ask the replicas"

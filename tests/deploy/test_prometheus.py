@@ -92,6 +92,18 @@ def assert_values(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_keda_wants_pods_for_what_callers_ask_not_for_what_they_get(tmp_path: Path) -> None:
+    """Two pods of two replicas are asked for 1.5 and 0.9 times what they do: 4 pods at a load of 0.6."""
+    scaled = yaml.safe_load((ROOT / "deploy" / "helm" / "scaledobject.yaml").read_text("utf-8"))
+    (trigger,) = scaled["spec"]["triggers"]
+    series = {
+        f'headroom_load{{job="headroom", namespace="search", pod="{pod}", pid="{pid}"}}': f"{load}x20"
+        for pod, pid, load in (("a", 1, 1.4), ("a", 2, 1.6), ("b", 1, 0.8), ("b", 2, 1.0))
+    }
+    pods = f"{trigger['metadata']['query']} / {trigger['metadata']['threshold']}"
+    assert_values(tmp_path, pods, series, {"2m": {"{}": 4.0}})
+
+
 def test_the_dashboard_marks_each_rollback_also_an_experiments_first(tmp_path: Path) -> None:
     """A counter with labels appears with its first event, at 1, where changes() sees nothing."""
     (mark,) = json.loads(DASHBOARD.read_text("utf-8"))["annotations"]["list"]

@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 
 from headroom.models.ops.kernel_build import levels_of_machine
-from tests.deploy.build_image import IMAGE, ROOT, Engine, build, engine_here
+from headroom.version import version
+from tests.deploy.build_image import ROOT, Engine, build, engine_here, tag
 
 PATIENCE_S = 300.0
 KEY = "k7Qm2vXw9"
@@ -59,8 +60,9 @@ print(*[level.name for level in levels_of_machine() if library_of(level)])
 class Container:
     """A container that runs until the block of `started` ends."""
 
-    def __init__(self, engine: Engine, identity: str) -> None:
+    def __init__(self, engine: Engine, image: str, identity: str) -> None:
         self._engine = engine
+        self._image = image
         self._id = identity
 
     def output(self, *command: str, stdin: str = "") -> str:
@@ -82,10 +84,14 @@ class Container:
 
     def is_healthy(self) -> bool:
         """Run the image's health check once."""
-        (image,) = json.loads(self._engine("image", "inspect", IMAGE))
+        (image,) = json.loads(self._engine("image", "inspect", self._image))
         health = image["Config"].get("Healthcheck") or image["Healthcheck"]  # Docker's place, and Podman's
         command = [*self._engine.command, "exec", self._id, *health["Test"][1:]]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def logs(self) -> list[str]:
+        """Return the lines of its standard output."""
+        return self._engine("logs", self._id).splitlines()
 
     def wait(self, what: str, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -101,10 +107,10 @@ class Container:
 
 
 @contextmanager
-def started(engine: Engine, *options: str, command: tuple[str, ...] = ()) -> Iterator[Container]:
-    identity = engine("run", "--detach", *CONFINED, *engine.run_options, *options, IMAGE, *command)
+def started(engine: Engine, image: str, *options: str, command: tuple[str, ...] = ()) -> Iterator[Container]:
+    identity = engine("run", "--detach", *CONFINED, *engine.run_options, *options, image, *command)
     try:
-        yield Container(engine, identity)
+        yield Container(engine, image, identity)
     except SystemExit:
         subprocess.run([*engine.command, "logs", "--tail", "50", identity], check=False)
         raise
@@ -129,10 +135,10 @@ def some_seconds_of_work(container: Container, base: str) -> dict[str, Any]:
     return body | {"titles": [title] * max(1, min(titles, 1000))}
 
 
-def serve(engine: Engine) -> None:
+def serve(engine: Engine, image: str) -> None:
     """The image's own command: `headroom serve` as process 1's child."""
     base = "http://127.0.0.1:8000"
-    with started(engine, "--env", f"HEADROOM_API_KEYS={KEY}") as container:
+    with started(engine, image, "--env", f"HEADROOM_API_KEYS={KEY}") as container:
         container.wait("healthy", container.is_healthy)
         check("user", container.output("id", "-u"), "10001")
         check("compilers", container.output("sh", "-c", "command -v g++ gcc cc"), "")
@@ -148,6 +154,9 @@ def serve(engine: Engine) -> None:
         models = json.loads(container.ask("GET", f"{base}/v1/models")[1])["models"]
         check("kernels that could not be used", models[0]["kernels_skipped"], [])
         check("the sample", "test.jsonl.gz" in container.output("ls", "data/sample").split(), True)
+        notices = container.output("cat", "THIRD-PARTY-NOTICES.txt")
+        check("packages that the notices lack", [name for name in names if f"\n{name} " not in notices], [])
+        check("the offer of HAProxy's source", "GNU GENERAL PUBLIC LICENSE" in notices, True)
         check("usage", container.output("headroom", "--help").startswith("Usage: headroom"), True)
         line = json.loads(container.output("headroom", "score", "angle bracket", "Steel angle", "--json"))
         check("title of `headroom score`", line["title"], "Steel angle")
@@ -172,10 +181,11 @@ def kuberay() -> tuple[dict[str, Any], dict[str, str]]:
     for deployment in config["applications"][0]["deployments"]:
         deployment.pop("autoscaling_config", None)  # Serve does not take it beside num_replicas
         deployment["num_replicas"] = 1
+    config["applications"][0]["args"] = {"access_log": "json"}
     return config, given["ConfigMap"]["data"]
 
 
-def ray_node(engine: Engine) -> None:
+def ray_node(engine: Engine, image: str) -> None:
     """A node of KubeRay's cluster, started and configured as the operator does it."""
     document, config = kuberay()
     variables = config | {
@@ -185,7 +195,7 @@ def ray_node(engine: Engine) -> None:
     }
     options = [part for name, value in variables.items() for part in ("--env", f"{name}={value}")]
     command = "ray start --head --block --dashboard-host=0.0.0.0 --dashboard-agent-listen-port=52365"
-    with started(engine, "--entrypoint", "/bin/bash", *options, command=("-c", "--", command)) as node:
+    with started(engine, image, "--entrypoint", "/bin/bash", *options, command=("-c", "--", command)) as node:
         health = "http://127.0.0.1:52365/api/healthz"
         node.wait("up", lambda: node.ask("GET", health, token="")[0] == 200)
         url = "http://127.0.0.1:8265/api/serve/applications/"
@@ -196,11 +206,15 @@ def ray_node(engine: Engine) -> None:
         body = {"query": "angle bracket", "titles": ["Steel angle"]}
         check("score", node.ask("POST", "http://127.0.0.1:8000/v1/score", body)[0], 200)
         check("without a key", node.ask("POST", "http://127.0.0.1:8000/v1/score", body, token="no")[0], 401)
+        written = [json.loads(line) for line in node.logs() if '"path": "/v1/score"' in line]
+        check("scores in the container's output", [line["status"] for line in written], [200, 401])
         check("an answer in our error shape", "error" in node.ask("GET", "http://127.0.0.1:8000/no")[1], True)
 
 
 if __name__ == "__main__":
     engine = engine_here()
-    build(engine, sys.argv[1:])
-    serve(engine)
-    ray_node(engine)
+    image = build(engine, sys.argv[1:])
+    serve(engine, image)
+    ray_node(engine, image)
+    engine("tag", image, tag(version()))
+    print(f"{tag(version())} is {image}")

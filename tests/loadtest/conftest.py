@@ -1,5 +1,6 @@
 """Two minutes of `make soak`, which run beside the other tests of this folder."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.service.running import lean_path
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "serve.yaml"
 STOP_S = 100.0
@@ -41,7 +44,8 @@ def soak(
     # Two minutes hold few requests between the faults, on cores that other tests use: most must be answered.
     command += ["--slo", "p50=5s,errors=50%"]
     with (out / "log").open("w") as log:
-        process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, text=True)
+        variables = os.environ | {"PYTHONPATH": lean_path()}
+        process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, text=True, env=variables)
         yield Soak(process, out)
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from headroom.models.batch import PackedBatch, filled_size, pack
+from headroom.models.graphs import CAPACITY, LONGEST
 from headroom.models.ops.positions import PLAIN_POSITIONS
 from headroom.models.ops.torch import TorchOps
 from tests.models.reference import CPU, random_pair
@@ -87,3 +88,15 @@ def test_packs_of_many_mixes_take_few_shapes() -> None:
         batch = packed(rng.integers(8, 60, int(rng.integers(1, 40))).tolist())
         products |= {batch.ids.shape[0], batch.first_token.shape[0]}
     assert len(products) < 100  # of 300
+
+
+def test_full_batches_of_titles_take_few_shapes_on_a_gpu() -> None:
+    """Each shape of them is a CUDA graph, of which a thread keeps 16."""
+    rng = np.random.default_rng(0)
+    shapes = set()
+    for _ in range(1_000):
+        lengths = np.clip(np.rint(rng.gamma(9.4, 25 / 9.4, 1_000)), 8, 128).astype(int)
+        lengths = lengths[: int(np.searchsorted(lengths.cumsum(), 16_384, side="right"))]
+        tokens, rows = (filled_size(count, on_gpu=True) for count in (int(lengths.sum()), len(lengths)))
+        shapes.add((tokens, rows, next(longest for longest in LONGEST if lengths.max() <= longest)))
+    assert len(shapes) <= CAPACITY // 2  # with masks and without them

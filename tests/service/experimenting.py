@@ -16,6 +16,7 @@ from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import exposures
 from tests.checkpoints import random_model, write_vocabulary
 from tests.service.in_process import QUERY, TITLES, Service
+from tests.service.metering import samples
 from tests.service.running import PATIENCE_S
 
 SALT = "2026-11"
@@ -86,6 +87,12 @@ def exposed(url: str) -> dict[str, str]:
             return {row.unit: row.arm for row in db.execute(select(exposures))}
     finally:
         store.close()
+
+
+def exposing_requests(service: Service) -> float:
+    """Return how many requests exposed their unit to any experiment."""
+    found = samples(service.metrics.render())
+    return sum(found[name] for name in found if name.startswith("headroom_experiment_requests_total{"))
 
 
 async def shadow_of(service: Service, requests: int = 1) -> dict[str, Any]:

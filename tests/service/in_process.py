@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from headroom.service.api import create_app
 from headroom.service.config import file as config_file
+from headroom.service.config import key_file
 from headroom.service.config.file import ConfigFile
 from headroom.service.config.settings import LiveConfig, Settings
 from headroom.service.observe.metrics import Metrics
@@ -83,8 +84,11 @@ async def serve(
     options = Settings(model=str(model), device="cpu", **settings)
     metrics = Metrics()
     live = LiveConfig.model_validate(config or CONFIG)
-    replica = await Replica.start(options, live, metrics, threads=threads, nodes=lambda: nodes)
     app = create_app(options, metrics, traces)
+    background = key_file.background(options, app.state.keys, metrics)
+    replica = await Replica.start(
+        options, live, metrics, threads=threads, nodes=lambda: nodes, background=background
+    )
     app.state.backend = replica
     try:
         async with client(app) as http:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from headroom.loadtest.server import free_port
 PATIENCE_S = 100.0
 """How long a test waits for what must happen sooner or later, however slow the machine."""
 DEPLOY = Path(__file__).parents[2] / "deploy" / "serve.yaml"
+LEAN = Path(__file__).with_name("lean")
+"""Goes on the path of a service: it starts as where pandas is not installed."""
 
 LIVE: dict[str, Any] = {
     "masks": {"lower": "2.*"},
@@ -62,6 +64,7 @@ class Server:
             command += ["--replicas", str(replicas)]
         if host is not None:
             command += ["--host", host]
+        variables = {"XDG_STATE_HOME": str(directory / "state"), "PYTHONPATH": lean_path()}
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
                 command,
@@ -69,7 +72,7 @@ class Server:
                 stderr=errors,
                 text=True,
                 start_new_session=True,
-                env={**os.environ, "XDG_STATE_HOME": str(directory / "state"), **(environment or {})},
+                env={**os.environ, **variables, **(environment or {})},
             )
 
     def write_config(self, live: Mapping[str, Any], arguments: Mapping[str, Any] | None = None) -> None:
@@ -149,12 +152,7 @@ class Server:
 
     def replicas(self) -> list[psutil.Process]:
         """Return the processes of the replicas."""
-        found = []
-        for process in self.family():
-            with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
-                if "ServeReplica" in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
+        return replicas_among(self.family())
 
     def replica(self) -> psutil.Process:
         """Return the process of the only replica."""
@@ -175,6 +173,21 @@ class Server:
             self.process.wait(10)
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+def lean_path() -> str:
+    """Return this process's PYTHONPATH with LEAN before it."""
+    return os.pathsep.join(filter(None, (str(LEAN), os.environ.get("PYTHONPATH"))))
+
+
+def replicas_among(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Return those that are replicas."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            if "ServeReplica" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 @contextlib.contextmanager

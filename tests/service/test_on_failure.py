@@ -15,6 +15,7 @@ from headroom.service.config.file import ConfigFileError
 from headroom.service.engine.runner import Batch
 from headroom.service.errors import DeviceFailed, InferenceFailed, OutOfMemory
 from tests.service.experimenting import config as experiment_config
+from tests.service.experimenting import exposing_requests
 from tests.service.in_process import (
     CONFIG,
     LIMITS,
@@ -350,7 +351,7 @@ async def test_a_late_arm_counts_as_late_and_its_unit_as_exposed(tiny_checkpoint
         Device(service)
         answer = await service.post("/v1/score", query=QUERY, titles=TITLES, unit="u", deadline_ms=50, **KEEP)
         assert (answer["reranked"], answer["assignment"]) == (False, None)
-        assert service.metric("headroom_exposures_total") == 1
+        assert exposing_requests(service) == 1
 
 
 async def test_a_failed_request_without_an_order_is_an_error_all_the_same(tiny_checkpoint: Path) -> None:

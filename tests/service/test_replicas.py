@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import re
 import sqlite3
 import time
 from contextlib import closing, suppress
@@ -13,8 +14,8 @@ from ray._private.services import JEMALLOC_SO
 
 from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
-from tests.service.client import Answer, metric, score, send_raw
-from tests.service.experimenting import config
+from tests.service.client import Answer, metric, request, score, send_raw
+from tests.service.experimenting import config, write_broken_checkpoint
 from tests.service.running import LIVE, Server
 
 SCORED = 'headroom_requests_total{route="/v1/score",status="200"}'
@@ -105,6 +106,18 @@ async def test_units_get_the_same_arm_from_both(two: Server) -> None:
     two.write_config(LIVE)
 
 
+async def own_ports(server: Server) -> list[int]:
+    """Return the port of each replica's own HTTP server, so that a test chooses the replica."""
+    replicas = server.replicas()
+    ports = []
+    for process, _, port in server.listening():
+        if process in replicas:
+            with suppress(TimeoutError):  # not HTTP
+                answer = await send_raw(port, request("GET", "/health/ready"), timeout_s=3)
+                ports += [port] * (answer.status == 200)
+    return ports
+
+
 async def assignments(server: Server, units: list[str]) -> list[list[dict[str, str]]]:
     """Return what eight requests of each unit were assigned to, once both replicas have the experiment."""
     found: list[list[dict[str, str]]] = [[{}]]
@@ -114,6 +127,49 @@ async def assignments(server: Server, units: list[str]) -> list[list[dict[str, s
             for unit in units
         ]
     return found
+
+
+async def test_an_arm_that_fails_a_little_on_each_is_rolled_back_once_for_both(
+    two: Server, tmp_path: Path
+) -> None:
+    """Neither has the 100 requests that it takes, and there is an edit of something else in between."""
+    broken = {"name": "broken", "checkpoint": str(write_broken_checkpoint(tmp_path / "broken"))}
+    live = config([*LIVE["variants"], broken], name="summed", guardrails={"min_requests": 100})
+    await asyncio.to_thread(two.edit, {**live, "masks": LIVE["masks"]})
+
+    ports = await own_ports(two)
+    assert len(ports) == 2
+
+    async def ask(units: range, arm: str) -> None:
+        for unit in units:
+            answer = await send_raw(ports[unit % 2], score(1, unit=f"{arm}-{unit}", arm=arm))
+            assignment = answer.json["assignment"]  # None once the arm is rolled back
+            assert assignment is None or assignment["fallback"] == (arm == "pruned")
+
+    async def statuses() -> set[str]:
+        answers = await everywhere(two, request("GET", "/v1/experiments"), times=10)
+        return {answer.json["experiments"][0]["status"] for answer in answers}
+
+    while await statuses() != {"running"}:  # pytest's timeout is the limit
+        await asyncio.sleep(0.1)
+    await ask(range(30), "control")
+    await ask(range(70), "pruned")
+    await asyncio.to_thread(two.edit, {**live, "masks": {**LIVE["masks"], "unrelated": "0.0"}})
+    assert await statuses() == {"running"}
+    await ask(range(70, 115), "pruned")
+    line = two.wait_for_line("experiment summed: arm pruned rolled back (error_rate): ")
+    judged = re.search(r"(\d+) of \1 requests on 2 replicas failed; the limit is 0.02 over", line)
+    assert judged, line
+    assert int(judged[1]) >= 100
+    with closing(sqlite3.connect(two.config.parent / "state/headroom/experiments.db")) as db:
+        actions = db.execute("SELECT actor FROM actions WHERE experiment = 'summed' AND kind = 'rollback'")
+        assert [row[0] for row in actions] == ["guardrail"]
+    while await statuses() != {"rolled_back"}:
+        await asyncio.sleep(0.1)
+    assert two.stderr.count("arm pruned rolled back") == 1
+    counted = 'headroom_experiment_rollbacks_total{experiment="summed",guardrail="error_rate"}'
+    assert await metric(two.port, counted) == 1
+    await asyncio.to_thread(two.edit, LIVE)
 
 
 @pytest.mark.slow

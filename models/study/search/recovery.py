@@ -10,7 +10,13 @@ from headroom.models.compress.prune import write_checkpoint
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.study.search.networks import Networks
 from headroom.models.study.study import Study
-from headroom.models.training.distil.teaching import WARM_UP, Student, peak_rate, teach_part
+from headroom.models.training.distil.teaching import (
+    WARM_UP,
+    Student,
+    peak_rate,
+    remaining_network,
+    teach_network,
+)
 from headroom.models.training.loop import Progress, TimedSchedule
 
 ROUND_PAIRS = 512
@@ -34,9 +40,11 @@ def recover(networks: Networks, mask: HeadMask, minutes: float) -> Student:
 
     name = hashlib.sha256(f"{study.runner.identity} {mask.id}".encode()).hexdigest()[:16]
     unfinished = study.out / f"recovering-{name}.pt"
-    student = teach_part(
+    tensors, cut_config = remaining_network(study.classifier, mask)
+    student = teach_network(
         study.classifier,
-        mask,
+        tensors,
+        cut_config,
         lambda index: _pairs(study, index),
         schedule,
         unfinished,
@@ -46,8 +54,8 @@ def recover(networks: Networks, mask: HeadMask, minutes: float) -> Student:
     directory = study.out / "recovered"
     shutil.rmtree(directory, ignore_errors=True)
     dtype = networks.tensors["classifier.weight"].dtype
-    tensors = {name: tensor.to("cpu", dtype) for name, tensor in student.tensors.items()}
-    write_checkpoint(locate(study.model), directory, tensors, student.config)
+    taught = {name: tensor.to("cpu", dtype) for name, tensor in student.tensors.items()}
+    write_checkpoint(locate(study.model), directory, taught, student.config)
     unfinished.unlink()
     return student
 

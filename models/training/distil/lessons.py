@@ -17,7 +17,11 @@ from headroom.models.training.distil.pairs import Pair
 from headroom.models.training.distil.teacher import Teacher
 
 LIST_TITLES = 8
-"""At most this many of a query's own titles are in a list, and as many of other queries."""
+"""At most this many of a query's own titles are in a list."""
+
+SWAPPED_SHARE = 0.25
+"""How many titles of other queries a list gets for each of its own, but at least one. With as many as its
+own, less was learnt in the same time: most of them say nothing but "irrelevant"."""
 
 BATCH_PAIRS = 64
 BATCH_TOKENS = 4096
@@ -154,18 +158,23 @@ def made_pairs(
 ) -> tuple[list[Pair], list[list[int]]]:
     """Return pairs of queries with titles of others, and the lists with those added.
 
-    Each list gets as many titles as it has; one that happens to be the query's own is left out. The new rows
-    count on from those of `pairs`.
+    Each list gets SWAPPED_SHARE of its length; a title that happens to be the query's own is left out. The
+    new rows count on from those of `pairs`.
     """
     made = list[Pair]()
     longer = list[list[int]]()
     for rows in lists:
-        drawn = rng.integers(0, len(pairs), len(rows)).tolist()
+        drawn = rng.integers(0, len(pairs), swapped(len(rows))).tolist()
         others = [row for row in dict.fromkeys(drawn) if keys[row] != keys[rows[0]]]
         first = len(pairs) + len(made)
         made += [Pair(pairs[rows[0]].query, pairs[row].title) for row in others]
         longer.append([*rows, *range(first, first + len(others))])
     return made, longer
+
+
+def swapped(length: int) -> int:
+    """Return how many titles of other queries a list of this length gets."""
+    return max(1, round(SWAPPED_SHARE * length))
 
 
 def lessons_of(

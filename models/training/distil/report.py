@@ -146,7 +146,9 @@ def _mean_draws(values: Floats, counts: Floats, *, enough: bool) -> bootstrap.Dr
     intervals."""
 
     def mean(drawn: Floats) -> dict[str, Floats]:
-        return {"mean": drawn @ values / drawn.sum(1)}
+        queries = drawn.sum(1)  # 0 without the only one
+        means = np.full(len(drawn), np.nan)
+        return {"mean": np.divide(drawn @ values, queries, out=means, where=queries > 0)}
 
     draws = bootstrap.draws(mean, counts)["mean"]
     return draws if enough else bootstrap.Draws(draws.values, np.full_like(draws.influences, np.nan))

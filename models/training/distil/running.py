@@ -1,5 +1,6 @@
 """Teaches a student and writes its checkpoint with what it learnt and what it costs: `headroom distil`."""
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,18 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from headroom.models.checkpoint.config import read_raw
 from headroom.models.checkpoint.tensors import TensorDict
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.classifier import Classifier
 from headroom.models.compress.prune import write_checkpoint
 from headroom.models.device import resolve_device
-from headroom.models.files import Json
+from headroom.models.files import Json, write_whole
 from headroom.models.learner import Learner
 from headroom.models.quality.labelled import query_key
-from headroom.models.training.distil import report
-from headroom.models.training.distil.job import Job, Options, write_pairs
+from headroom.models.training.distil import layers, report
+from headroom.models.training.distil.job import Job, Options, is_plain_encoder, write_pairs
 from headroom.models.training.distil.lessons import (
     BATCH_PAIRS,
+    SWAPPED_SHARE,
     Objective,
     Rounds,
     Scale,
@@ -59,7 +62,33 @@ class Run:
     @cached_property
     def start(self) -> tuple[TensorDict, Any]:
         """Return the student's tensors and configuration before it learns."""
-        return read_student(self.job.source, self.job.config, self.options.cut)
+        return read_student(self.job.source, self.job.config, self.options.cut, self.kept_layers)
+
+    @cached_property
+    def kept_layers(self) -> list[int]:
+        """Return the layers of its source that the student keeps, as an earlier run has chosen them.
+
+        Those of a plain encoder, which gives no scores to choose by, are spread evenly.
+        """
+        depth = self.job.config.num_layers
+        count = self.options.cut.layers or depth
+        if count == depth or is_plain_encoder(read_raw(self.job.source)):
+            return layers.evenly(depth, count)
+        file = self.options.work / "layers.json"
+        if not file.exists():
+            write_whole(file, json.dumps(self._choose_layers(count)).encode())
+        kept: list[int] = json.loads(file.read_bytes())
+        return kept
+
+    def _choose_layers(self, count: int) -> list[int]:
+        job = self.job
+        source = self.model if job.is_cut_from_teacher else Classifier.load(job.source, self.options.device)
+        assert source is not None
+        pairs = read_portion(self.portions[0])
+        drawn = np.random.default_rng(self.options.seed).permutation(len(pairs))
+        drawn = drawn[: layers.pairs_needed(job.config.num_layers, count)]
+        texts = [(pairs[row].query, pairs[row].title) for row in sorted(drawn)]
+        return layers.chosen(source, texts, count, lambda share: self.notify.show("choosing layers", share))
 
     @cached_property
     def before(self) -> Classifier:
@@ -159,6 +188,8 @@ class Run:
         """Train the student, from where an earlier run stopped."""
         options = self.options
         tensors, config = self.start
+        if not self.state.exists():
+            self._first_share = 0.0
         rounds = Rounds(
             portions=len(self.portions),
             read=lambda portion: read_portion(self.portions[portion]),
@@ -173,10 +204,15 @@ class Run:
             Objective(config, self.scale.spread),
             rounds.make,
             self.schedule,
-            options.work / "progress.pt",
+            self.state,
             seed=options.seed,
             after_step=self.shown,
         )
+
+    @property
+    def state(self) -> Path:
+        """Return the file of the training's progress, with which a later run goes on."""
+        return self.options.work / "progress.pt"
 
     @cached_property
     def schedule(self) -> Schedule | TimedSchedule:
@@ -186,12 +222,14 @@ class Run:
         rate = options.rate or peak_rate(config)
         if options.minutes is not None:
             return TimedSchedule(options.minutes * 60, rate, WARM_UP)
-        pass_steps = self.job.survey.pairs * (1 if self.teacher is None else 2) // BATCH_PAIRS
+        share = 1.0 if self.teacher is None else 1.0 + SWAPPED_SHARE
+        pass_steps = int(self.job.survey.pairs * share) // BATCH_PAIRS
         steps = options.steps or max(STEPS, pass_steps)
         return Schedule(steps, rate, warmup=max(1, round(WARM_UP * steps)), decay=1 - WARM_UP)
 
     _share = 0.0
     _first_share: float | None = None
+    """What an earlier run did, once it is known."""
 
     def shown(self, progress: Progress) -> None:
         """Show how much of the training is done."""
@@ -223,6 +261,7 @@ def distil(job: Job, notify: Notify) -> Json:
         "window": run.window,
         "pairs": job.survey.pairs,
         "left_out": job.survey.left_out,
+        "kept_layers": run.kept_layers if job.options.cut.mask is None else None,
         "steps": student.progress.step,
         "tokens": student.progress.tokens,
         "seconds": student.progress.seconds,

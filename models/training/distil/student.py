@@ -1,6 +1,7 @@
 """The student's network before it learns: a checkpoint, or what is kept of one."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,13 @@ from headroom.models.masks.head_mask import HeadMask
 from headroom.models.training.distil.job import Cut, is_plain_encoder
 
 
-def read_student(source: Path, config: ModelConfig, wanted: Cut) -> tuple[TensorDict, ModelConfig]:
+def read_student(
+    source: Path, config: ModelConfig, wanted: Cut, layers: Sequence[int]
+) -> tuple[TensorDict, ModelConfig]:
     """Return the tensors and the configuration of what is kept of a checkpoint.
 
-    A plain encoder gets a classifier with random weights. Raises ModelError if no head would be left.
+    layers: those that stay, unless a mask says what does. A plain encoder gets a classifier with random
+    weights. Raises ModelError if no head would be left.
     """
     torch.manual_seed(0)
     tensors = read_tensors(source, config, new_classifier=True)
@@ -30,17 +34,13 @@ def read_student(source: Path, config: ModelConfig, wanted: Cut) -> tuple[Tensor
     elif wanted.keeps_all:
         return tensors, config
     else:
-        mask = kept_mask(tensors, config, wanted)
+        mask = kept_mask(tensors, config, wanted, layers)
     return cut(tensors, config, mask)
 
 
-def kept_mask(tensors: TensorDict, config: ModelConfig, wanted: Cut) -> HeadMask:
-    """Return the mask that keeps so many layers, and so many heads and units in each.
-
-    Layers are spread evenly, the first and the last among them, as DistilBERT's were (Sanh et al. 2019,
-    https://arxiv.org/abs/1910.01108). Heads and units with the largest weights stay.
-    """
-    layers = evenly(config.num_layers, wanted.layers or config.num_layers)
+def kept_mask(tensors: TensorDict, config: ModelConfig, wanted: Cut, layers: Sequence[int]) -> HeadMask:
+    """Return the mask that keeps these layers, and as many heads and units in each as wanted: those with the
+    largest weights."""
     intact = intact_mask(config)
     matrix = intact.matrix.copy()
     off = np.zeros((config.num_layers, config.intermediate_size), np.bool_)
@@ -54,12 +54,6 @@ def kept_mask(tensors: TensorDict, config: ModelConfig, wanted: Cut) -> HeadMask
             off[layer, _smallest(_unit_sizes(tensors, layer), width - wanted.units)] = True
     skipped = tuple(sorted({*range(config.num_layers)} - set(layers)))
     return replace(HeadMask(matrix, units_off=off if off.any() else None), skipped=skipped)
-
-
-def evenly(count: int, kept: int) -> list[int]:
-    """Return `kept` of the numbers from 0 to count − 1 at even distances, the first and the last among
-    them."""
-    return sorted(set(np.linspace(0, count - 1, kept).round().astype(int).tolist()))
 
 
 def _head_sizes(tensors: TensorDict, config: ModelConfig, layer: int) -> Tensor:

@@ -78,9 +78,18 @@ def teach(
     )
 
 
-def teach_part(
+def remaining_network(teacher: Classifier, mask: HeadMask) -> tuple[TensorDict, ModelConfig]:
+    """Return what a mask leaves of a classifier's network, as `teach_network` takes it.
+
+    Raises ModelError if the mask keeps no head.
+    """
+    return cut(teacher.network.in_plain_torch().tensors(), replace(teacher.config, int8=False), mask)
+
+
+def teach_network(
     teacher: Classifier,
-    mask: HeadMask,
+    tensors: TensorDict,
+    config: ModelConfig,
     pairs_of: Callable[[int], Sequence[tuple[str, str]]],
     schedule: Schedule | TimedSchedule,
     checkpoint: Path,
@@ -89,13 +98,12 @@ def teach_part(
     swaps: bool = True,
     after_step: Callable[[Progress], None] = lambda _: None,
 ) -> Student:
-    """Train what a mask leaves of a classifier's network on the classifier's own answers.
+    """Train a network on the answers of a classifier that it was once cut from.
 
-    pairs_of: the (query, title) pairs of each round. swaps: as many pairs again are made of them by swapping
-    titles. checkpoint: the file to go on from, if it is there. Raises ModelError if the mask keeps no head.
+    tensors, config: of the network, which has the classifier's hidden size, grades and tokenizer.
+    pairs_of: the (query, title) pairs of each round. swaps: more pairs are made of them by swapping titles.
+    checkpoint: the file to go on from, if it is there.
     """
-    floats = replace(teacher.config, int8=False)
-    tensors, config = cut(teacher.network.in_plain_torch().tensors(), floats, mask)
     model = Learner(config, tensors).to(teacher.network.device)
     asked = Teacher(teacher, teacher.tokenizer, states=config.decoder is None)
     first = asked.answers([Pair(*pair) for pair in pairs_of(0)])

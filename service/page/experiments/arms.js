@@ -101,6 +101,7 @@ function ShadowOf({ arm, shadow }) {
 /** @param {{one: Experiment, history: Action[]}} props */
 export function Guardrails({ one, history }) {
   const trips = history.filter((action) => action.kind === "rollback" && action.arm !== null);
+  const replicas = Math.max(1, ...one.guardrails.map((row) => row.replicas ?? 1));
   const number = (/** @type {number | null} */ value, /** @type {(value: number) => string} */ write) =>
     value === null ? "–" : write(value);
   return html`
@@ -110,7 +111,7 @@ export function Guardrails({ one, history }) {
         ${" "}${trip.detail}</p>`)}
       <div class="scroll" tabindex="0" role="region" aria-label="Guardrail windows">
         <table class="plain">
-          <caption>The present window on the replica that answered.${trips.length ? "" : " No guardrail has tripped."}</caption>
+          <caption>The last minute on ${replicas === 1 ? "one replica" : `${count(replicas)} replicas`}.${trips.length ? "" : " No guardrail has tripped."}</caption>
           <thead><tr><th scope="col">arm</th><th scope="col">requests</th><th scope="col">errors</th><th scope="col">too slow</th>
             <th scope="col">score shift</th></tr></thead>
           <tbody>${one.guardrails.map((row) => html`

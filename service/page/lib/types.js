@@ -119,7 +119,7 @@
 // What /v1/experiments answers, as far as the page shows it.
 
 /** @typedef {{name: string, variant: string, weight: number, control: boolean, exposures: number}} Arm */
-/** @typedef {{arm: string, requests: number, error_rate: number | null, slow_rate: number | null, score_shift: number | null}} Guardrail */
+/** @typedef {{arm: string, replicas?: number, requests: number, error_rate: number | null, slow_rate: number | null, score_shift: number | null}} Guardrail */
 /**
  * @typedef {{time: number, kind: string, arm: string | null, traffic: number | null, actor: string, reason: string,
  *   detail: string}} Action

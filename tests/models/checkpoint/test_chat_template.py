@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, normalizers
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from headroom import Classifier, UnsupportedCheckpoint
+from headroom.models.checkpoint import sandbox
 from tests.checkpoints import load
 from tests.decoders import FAMILIES, write_decoder
 from tests.families import edit_config
@@ -29,6 +30,12 @@ ENDING = f"{{{{ {QUERY} }}}}\n# {{{{ {DOCUMENT} }}}}"
 
 def write(directory: Path, template: str, family: str = "qwen3", **options: Any) -> Path:
     return write_decoder(directory, family, 4, causal=False, template=template, **options)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial may take a second."""
+    monkeypatch.setattr(sandbox, "CPU_SECONDS", 1)
 
 
 def theirs(directory: Path, query: str, title: str, instruction: str | None = None) -> list[int]:
@@ -149,12 +156,13 @@ def test_only_a_template_of_other_roles_gives_way_to_the_published_prompt(tmp_pa
         "{{ ('x' * 9999999999) * 9 }}",
     ],
 )
+@pytest.mark.usefixtures("impatient")
 def test_a_template_that_loops_for_days_does_not_hang_a_start(tmp_path: Path, template: str) -> None:
     directory = write(tmp_path, template + SIMPLE)
-    began = time.process_time()
+    began = time.monotonic()
     with pytest.raises(UnsupportedCheckpoint, match="a few short texts take more than"):
         load(directory)
-    assert time.process_time() - began < 20
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -201,6 +209,7 @@ def test_heads_that_share_no_keys_evenly_are_refused(tmp_path: Path, heads: int,
         normalizers.Sequence([normalizers.Replace("a", "a" * 10**4), normalizers.Replace("a", "a" * 10**5)]),
     ],
 )
+@pytest.mark.usefixtures("impatient")
 def test_a_tokenizer_that_takes_seconds_for_a_letter_is_refused(
     tmp_path: Path, normalizer: normalizers.Normalizer
 ) -> None:

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, normalizers
 from tokenizers.processors import BertProcessing
 
+from headroom.models.checkpoint import texts as texts_module
 from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.checkpoint.texts import WordCache
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from tests.families import unigram_tokenizer
 from tests.models.checkpoint.library import library_tokenizer
@@ -118,9 +120,69 @@ def test_a_text_read_word_by_word_has_the_ids_of_the_whole(name: str, parts: lis
 def test_new_texts_of_known_words_are_not_encoded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = reader(WORD_BY_WORD[name]())
     one.encode_texts(["steel lamp", "angle bracket, 2 in"])
-    monkeypatch.setattr(one, "encode_batch", lambda texts: pytest.fail(f"{texts} encoded"))
+    monkeypatch.setattr(one._words, "_encode", lambda words: pytest.fail(f"{words} encoded"))
 
     assert_like(SPLITTERS[name], one, "angle lamp 2 in bracket, steel")
+
+
+@pytest.mark.parametrize("name", WORD_BY_WORD)
+def test_many_new_texts_are_read_in_few_calls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = reader(WORD_BY_WORD[name]())
+    calls: list[list[str]] = []
+    encode = one._words._encode
+    monkeypatch.setattr(one._words, "_encode", lambda words: calls.append(words) or encode(words))
+    monkeypatch.setattr(texts_module, "_WORDS_AT_ONCE", 7)
+    long = "q" * 101
+    titles = [f"lamp {number} in {'' if number % 2 else long} 国{number}" for number in range(20)]
+
+    encoded = one.encode_texts(titles)
+
+    assert len(calls) == 1
+    for title in titles:
+        ids = SPLITTERS[name].encode(title, add_special_tokens=False).ids
+        assert encoded[title].ids == struct.pack(f"{len(ids)}i", *ids)
+
+
+class Words:
+    """Encodes a word as its own bytes, and remembers which it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.cache = WordCache(self._encode)
+
+    def _encode(self, words: list[str]) -> list[bytes]:
+        self.asked += words
+        return [word.encode() for word in words]
+
+    def encode(self, text: str) -> list[str]:
+        """Return the words that had to be encoded for a text."""
+        self.asked.clear()
+        assert self.cache.encode([text]) == [text.replace(" ", "").encode()]
+        return sorted(self.asked)
+
+
+def test_the_words_that_are_remembered_stay_bounded_and_those_in_use_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(texts_module, "_WORDS", 8)
+    words = Words()
+    words.encode("lamp")
+    for number in range(100):
+        assert words.encode(f"lamp {number}") == [str(number)]
+        assert len(words.cache._younger) + len(words.cache._older) < 3 * 8
+    assert words.encode("lamp 3") == ["3"], "long ago"
+    huge = [str(number) for number in range(1000, 1100)]
+    assert words.encode(" ".join(huge)) == huge
+    assert len(words.cache._younger) + len(words.cache._older) < 3 * 8
+
+
+def test_a_long_word_is_encoded_each_time() -> None:
+    words = Words()
+    long = "x" * 33
+    assert words.encode(f"lamp {long}") == ["lamp", long]
+    assert words.encode(f"lamp {long}") == [long]
+    assert words.encode(long[1:]) == [long[1:]]
+    assert words.encode(long[1:]) == []
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,11 @@ def test_a_student_is_written_and_its_table_has_intervals(
         *("distil", "--data", str(pairs), "--test", str(judged), "--steps", "5", "--device", "cpu", *student)
     )
     lines = taught.out.splitlines()
-    assert lines[0].startswith(f"{out}: 2 of 3 layers, 6 of 12 heads, 128 of 192 units, 0.")
+    metrics = json.loads((out / "metrics.json").read_text())
+    kept = ", ".join(map(str, metrics["kept_layers"]))
+    assert lines[0].startswith(f"{out}: 2 of 3 layers ({kept}), 6 of 12 heads, 128 of 192 units, 0.")
     rows = {line.split("  ")[1]: line for line in lines if line.startswith("  ")}
-    quality = json.loads((out / "metrics.json").read_text())["quality"]
-    lost = quality["student_minus_teacher"]["ndcg10"]
+    lost = metrics["quality"]["student_minus_teacher"]["ndcg10"]
     assert f"{lost['value']:+.3f}".replace("-", "−") in rows["NDCG@10"].replace("-", "−")
     assert {"QWK", "Spearman within queries"} <= rows.keys()
     assert "times as fast" in lines[-1]

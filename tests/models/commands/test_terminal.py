@@ -47,3 +47,21 @@ def test_a_stage_says_how_far_it_is_after_two_seconds_and_then_every_fifteen(
             shown.append(now)
     stages.close()
     assert shown == [2.5, 17.5]
+
+
+def test_the_time_left_of_a_stage_counts_from_its_own_beginning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After half an hour of training, a third of the next stage's ten seconds leave 20 s, not an hour."""
+    clock = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: clock[0])
+    stages = terminal.Stages()
+    stages.show("training", 0.0)
+    clock[0] = 1800.0
+    stages.show("training", 1.0)
+    stages.show("speed", 0.0)
+    capsys.readouterr()
+    clock[0] = 1810.0
+    stages.show("speed", 1 / 3)
+    stages.close()
+    assert capsys.readouterr().err == "speed:  33%, 0:00:20 left\n"

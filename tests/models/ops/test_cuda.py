@@ -5,21 +5,26 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headroom.models.batch import PackedBatch, pack
+from headroom.models.batch import Beginning, PackedBatch, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.masks.head_mask import HeadMask, RowMasks
 from headroom.models.network import Bert, Network
 from headroom.models.ops import choose_on_gpu
+from headroom.models.ops.relative import Relative, log_buckets
 from headroom.models.ops.torch import CudaOps, TorchOps
 from headroom.models.ops.trial import disagreement
+from headroom.models.ops.varlen import VarlenAttention
 from tests.checkpoints import random_model
+from tests.families import model_of
 from tests.models.ops.fake_gpu import FakeGpu
 from tests.models.reference import (
     CPU,
@@ -149,6 +154,7 @@ class Copies(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.waited: list[bool] = []
+        self.numbers: list[int] = []
         self.indexed_by_lists = 0
 
     def __torch_dispatch__(
@@ -157,16 +163,33 @@ class Copies(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if isinstance(result, Tensor) and result.device == META and args and isinstance(args[0], Tensor):
             if str(func).startswith(("aten.to.", "aten._to_copy.")) and args[0].device == CPU:
+                self.numbers.append(args[0].numel())
                 self.waited.append(not ((kwargs or {}).get("non_blocking") or True in args[1:]))
             if func is torch.ops.aten.index.Tensor:
                 self.indexed_by_lists += any(i is not None and i.device == CPU for i in args[1])
         return result
 
 
+class MadeOnDevice(TorchFunctionMode):
+    """Counts tensors that are made on the meta device of numbers of the host: a copy that is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.count += func in (torch.tensor, torch.as_tensor) and result.device == META
+        return result
+
+
 def structured(network: Network, *forms: dict[str, object]) -> RowMasks | None:
     """Return the masks of these JSON forms: one for each row, or a single one for all."""
     shape = {"layers": network.config.num_layers, "heads": 4, "units": network.config.intermediate_size}
-    masks = [HeadMask.parse(form, **shape) for form in forms]  # type: ignore[arg-type]
+    of_form = {str(form): HeadMask.parse(form, **shape) for form in forms}  # type: ignore[arg-type]
+    masks = [of_form[str(form)] for form in forms]
     return RowMasks.of(masks if masks[1:] else masks[0])
 
 
@@ -183,19 +206,53 @@ MASKED: dict[str, Callable[[Network], Any]] = {
 }
 
 
+DECODERS = {"qwen3": "loop", "gemma": "loop", "qwen3, varlen": "varlen", "gemma, varlen": "varlen"}
+
+
 @pytest.mark.parametrize("masked", MASKED)
-@pytest.mark.parametrize("family", ["bert", "modernbert"])
+@pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2", *DECODERS])
 def test_a_pass_reads_no_value_and_waits_for_no_copy(family: str, masked: str) -> None:
-    model = random_model(11) if family == "bert" else random_modernbert(11)
-    network = network_of(model, torch.bfloat16, device=META, ops=CudaOps(META, torch.bfloat16))
+    varlen = VarlenAttention.of_torch() if DECODERS.get(family) == "varlen" else None
+    model = random_model(11) if family == "bert" else model_of(family.partition(",")[0], 11)
+    network = network_of(model, torch.bfloat16, device=META, ops=CudaOps(META, torch.bfloat16, varlen))
     mask, cut = MASKED[masked](network), masked.endswith("cut")
+
+    def batch() -> PackedBatch:
+        shared = [Beginning("query", 3)] * 3 + [Beginning("other", 2)] * 2
+        return pack(pairs_of(), device=META, beginnings=shared if family in DECODERS else None)
+
     if cut:
-        network.forward(pack(pairs_of(), device=META), mask, sliced=True)  # cutting waits; it is done once
-    with Copies() as copies:
-        network.forward(pack(pairs_of(), device=META), mask, sliced=cut)
+        network.forward(batch(), mask, sliced=True)  # cutting waits; it is done once
+    with Copies() as copies, MadeOnDevice() as made:
+        network.forward(batch(), mask, sliced=cut)
     assert copies.waited
     assert not any(copies.waited)
     assert copies.indexed_by_lists == 0
+    assert made.count == 0
+
+
+def test_masks_go_over_in_one_copy_and_each_of_them_once() -> None:
+    """A batch of a few requests has a few masks. Gathered by row on the host, they delay the first launch."""
+    network = network_of(random_model(11), torch.bfloat16, device=META, ops=CudaOps(META, torch.bfloat16))
+    pairs = pairs_of()
+    layers, heads = LEFT.shape
+    half = RowMasks(np.stack([LEFT, RIGHT]), index=np.array([0, 1, 1, 0, 1]))
+    units = structured(network, *[BOTH, BOTH | {"off": [[0, 1]]}] * 2, BOTH)
+    in_layer_0 = 2 * heads + network.config.intermediate_size  # all units of layer 2 are off
+    for masks, numbers in ((half, 2 * layers * heads), (units, in_layer_0)):
+        batch = pack(pairs, device=META)
+        assert batch.groups  # these are copied when they are first asked for
+        with Copies() as copies:
+            network.forward(batch, masks)
+        assert copies.numbers == [numbers + len(pairs)]
+
+
+def test_a_pass_waits_for_the_device_once(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = network_with(FakeGpuOps(gpu))
+    waits = Mock(wraps=gpu.wait)
+    monkeypatch.setattr(gpu, "wait", waits)
+    assert_close(network, None, gpu, "one")
+    assert waits.call_count == 1
 
 
 def test_a_gpu_on_which_our_kernels_do_not_work_computes_in_padded_groups(
@@ -232,6 +289,19 @@ def test_what_is_added_to_scores_has_their_dtype(dtype: torch.dtype) -> None:
             return super()._attend(query, key, value, bias, *rest)
 
     assert disagreement(Checking(CPU, dtype), 64) is None
+
+
+def test_short_sequences_read_few_rows_of_the_tables_and_add_the_same() -> None:
+    generator = torch.Generator().manual_seed(0)
+    keys, queries = torch.randn(2, 3, 128, 16, generator=generator)
+    tables = keys, queries, log_buckets(64, 200, 99)
+    for tokens in (1, 2, 9, 32, 33, 34, 90):
+        query, key = torch.randn(2, 5, 3, tokens, 16, generator=generator)
+        some = Relative(tables, straight=32)
+        whole = Relative(tables, straight=0)  # all rows, but for a single token
+        torch.testing.assert_close(some.bias(query, key), whole.bias(query, key))
+        rows = some.near(query, key, tokens).to_position.shape[-1]
+        assert rows == (128 if tokens > 33 else -(-(2 * tokens - 1) // 8) * 8)
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])

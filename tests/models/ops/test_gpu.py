@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,15 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from headroom.models import graphs
-from headroom.models.batch import pack
+from headroom.models.batch import Beginning, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.masks.head_mask import RowMasks
+from headroom.models.masks.head_mask import RowMasks, rows_of
 from headroom.models.network import Bert, Network
 from headroom.models.networks import build
 from headroom.models.ops import choose_on_gpu as choose
 from headroom.models.ops.positions import PLAIN_POSITIONS, Positions
-from headroom.models.ops.torch import FUNCTIONS, TorchOps
+from headroom.models.ops.relative import Relative, alibi_slopes, log_buckets
+from headroom.models.ops.torch import FUNCTIONS, CudaOps, TorchOps
 from tests.checkpoints import random_model
 from tests.families import model_of
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
@@ -78,10 +80,74 @@ def test_modernbert_scores_as_on_the_cpu(dtype: torch.dtype, pooling: str) -> No
     assert_same_on_gpu(model, pairs_of(vocabulary=300), dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("family", ["deberta-v2", "qwen3"])
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("family", ["deberta-v2", "qwen3", "qwen2", "gemma"])
 def test_other_families_score_as_on_the_cpu(family: str, dtype: torch.dtype) -> None:
     assert_same_on_gpu(model_of(family, 11), pairs_of(), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("family", ["qwen3", "gemma"])
+def test_a_decoder_attends_in_one_call_and_its_titles_share_their_beginning(
+    family: str, dtype: torch.dtype
+) -> None:
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("FlashAttention needs compute capability 8.0")
+    model = model_of(family, 11, vocab_size=180)
+    plain, network = network_of(model), network_of(model, device=DEVICE, dtype=dtype)
+    assert isinstance(network.ops, CudaOps)
+    assert network.ops.varlen is not None, "the self-test refused varlen_attn"
+    pairs = pairs_of(20)
+    own = [pair.ids for pair in pairs]
+    start = own[0].repeat(3)
+    pairs = [replace(pair, ids=np.concatenate([start, ids])) for pair, ids in zip(pairs, own, strict=True)]
+    beginnings = [Beginning("query", len(start))] * len(pairs)
+    rows = random_weights(np.random.default_rng(3), 1, 3, 4).repeat(len(pairs), 0)
+    uneven = np.tile(np.array([1, 0.5, 0, 1], np.float32), (3, 1))
+    for mask, sliced in ((None, False), (rows, False), (uneven, False), (uneven, True)):
+        exact = logits_of(plain, pairs, mask)
+        batch = pack(pairs, device=DEVICE, beginnings=beginnings)
+        masks = None if mask is None else RowMasks(mask)
+        assert_close(network.forward(batch, masks, sliced=sliced).numpy(force=True), exact, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("buckets", [16, 64, 256])  # sequences are longer than single distances reach, or not
+def test_scores_of_distances_are_those_of_plain_torch(buckets: int, dtype: torch.dtype) -> None:
+    heads = 3
+    size = 64
+    ops, plain = choose(size, DEVICE, dtype), TorchOps(DEVICE, torch.float32)
+    assert type(ops).__name__ == "TritonOps"
+    keys, queries = torch.randn(2, heads, 2 * buckets, size, device=DEVICE).to(dtype)
+    slopes = torch.tensor(alibi_slopes(heads), device=DEVICE)
+    tables = keys, queries, log_buckets(buckets, 300, 400).to(DEVICE)
+    rng = np.random.default_rng(4)
+    for lengths in ([25], [1, 31, 32, 33, 63, 64, 65], [300, 7, 128]):
+        batch = pack([random_pair(rng, length, 90) for length in lengths], device=DEVICE)
+        projected = torch.randn(len(batch.ids), 3 * heads * size, device=DEVICE).to(dtype)
+        rows = torch.rand(batch.rows, heads, device=DEVICE)
+        for relative in (
+            Relative(tables, buckets // 2),
+            Relative(tables, buckets // 2, slopes),
+            Relative(slopes=slopes),
+        ):
+            for view in (batch, replace(batch, read="first")):
+                count = batch.rows if view.read == "first" else sum(lengths)
+                arguments = view, heads, rows, Positions(relative=relative)
+                ours = ops.attention(projected, *arguments)[:count]
+                exact = plain.attention(projected.float(), *arguments)[:count]
+                torch.testing.assert_close(ours.float(), exact, atol=2e-2, rtol=2e-2)
+
+
+def test_graphs_of_deberta_score_as_passes_without_them() -> None:
+    model = model_of("deberta-v2", 11, hidden_size=64)
+    plain, network = network_of(model), network_of(model, device=DEVICE, dtype=torch.float16)
+    assert network.graphs is not None
+    rng = np.random.default_rng(5)
+    for _ in range(5):
+        pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 50, 4)]
+        assert_close(on_gpu(network, pairs, None, False), logits_of(plain, pairs), torch.float16)
+    assert any(one is not None for one in network.graphs._of_thread.graphs.values())
 
 
 def assert_same_on_gpu(model: PreTrainedModel, pairs: list[EncodedPair], dtype: torch.dtype) -> None:
@@ -184,10 +250,70 @@ def test_graphs_score_as_passes_without_them_for_all_packs_of_their_shapes() -> 
                 sliced = mask is not rows
                 exact = logits_of(plain, pairs, mask)
                 assert_close(on_gpu(network, pairs, mask, sliced), exact, torch.float16)
-    kept = network.graphs._of_thread.graphs.values()
-    assert sum(one is not None for one in kept) > 3
-    assert len(kept) <= graphs.CAPACITY
+    assert 3 < len(network.graphs._of_thread.graphs) <= graphs.CAPACITY
     assert network.graphs.enabled
+
+
+def test_all_masks_of_single_requests_share_one_graph_and_copy_no_weights() -> None:
+    plain, network = networks(torch.float16)
+    assert network.graphs is not None
+    rng = np.random.default_rng(8)
+    pairs = pairs_of(2)
+    masks = [HALVES, OTHERS, random_weights(rng, 2, 3, 4), *random_weights(rng, 5, 3, 4)]
+    for mask in masks * 3:
+        found = on_gpu(network, pairs, mask, False)
+        assert_close(found, logits_of(plain, pairs, mask), torch.float16)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(graphs.Graphs, "logits", lambda *_, **__: None)
+            assert_close(found, on_gpu(network, pairs, mask, False), torch.float16)
+    assert network.graphs.counts.captured == 1
+    assert network.graphs.counts.replayed == 3 * len(masks) - 1
+    assert network.selector.cache.nbytes == 0
+
+
+@pytest.mark.parametrize("longest", [60, 120])
+def test_full_batches_are_captured_and_score_as_without_graphs(longest: int) -> None:
+    _, network = networks(torch.float16)
+    assert network.graphs is not None
+    rng = np.random.default_rng(9)
+    pairs = [random_pair(rng, int(length), 180) for length in rng.integers(20, longest, 60)]
+    masks = random_weights(rng, len(pairs), 3, 4)
+    masks[0] = 1  # no head is off in all rows
+    for mask, sliced in ((None, False), (masks, False), (HALVES, True)):
+        expected = on_gpu(network, pairs, mask, sliced)
+        for _ in range(graphs.LARGE_COMES + 2):
+            assert_close(on_gpu(network, pairs, mask, sliced), expected, torch.float16)
+    assert network.graphs.counts.captured == 3
+    assert network.graphs.counts.replayed == 3 * 4
+
+
+def test_a_capture_that_finds_no_memory_is_tried_again_and_succeeds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An allocation fails inside the capture, as on a full GPU; torch may then refuse its pool."""
+    monkeypatch.setattr(graphs, "PAUSE", 2)
+    plain, network = networks(torch.float16)
+    assert network.graphs is not None
+    pairs = pairs_of(2)
+    exact = logits_of(plain, pairs)
+    attention = network.ops.attention
+
+    def full(*given: Any) -> torch.Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            torch.empty(1 << 50, dtype=torch.uint8, device=DEVICE)
+        return attention(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(network.ops, "attention", full)
+        for _ in range(4):
+            assert_close(on_gpu(network, pairs, None, False), exact, torch.float16)
+    assert network.graphs.counts.captured == 0
+    assert network.graphs.counts.without_memory >= 1
+    for _ in range(12):
+        assert_close(on_gpu(network, pairs, None, False), exact, torch.float16)
+    assert network.graphs.counts.captured == 1
+    assert network.graphs.counts.replayed > 0
+    assert not caplog.records
 
 
 def test_threads_capture_and_replay_at_once() -> None:
@@ -234,16 +360,19 @@ def test_a_capture_that_fails_is_told_once_and_passes_go_on(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_pass_waits_for_nothing(dtype: torch.dtype) -> None:
-    _, network = networks(dtype)
+@pytest.mark.parametrize("family", ["bert", "deberta-v2", "qwen3", "gemma"])
+def test_a_pass_waits_for_nothing(family: str, dtype: torch.dtype) -> None:
+    network = network_of(model_of(family, 11, hidden_size=64), device=DEVICE, dtype=dtype)
     pairs = pairs_of()
-    mask = random_weights(np.random.default_rng(3), len(pairs), 3, 4)
-    on_gpu(network, pairs, mask, False)
+    mask = random_weights(np.random.default_rng(3), 1, 3, 4).repeat(len(pairs), 0)
+    beginnings = [Beginning("query", 1)] * len(pairs) if network.reads == "last" else None
+    network.forward(pack(pairs, device=network.device, beginnings=beginnings), RowMasks(mask))
     torch.cuda.set_sync_debug_mode("error")
     try:
         with torch.inference_mode():
-            batch = pack(pairs, device=network.device)
-            logits = network.classify(network.pooled(batch, network.selector.select(RowMasks(mask))))
+            batch = pack(pairs, device=network.device, beginnings=beginnings)
+            selected = network.selector.select(rows_of(RowMasks(mask), batch.order))
+            logits = network.classify(network.pooled(batch, selected))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert logits[: batch.rows].isfinite().all()  # further rows belong to no sequence

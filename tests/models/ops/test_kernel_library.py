@@ -1,5 +1,6 @@
 """How the kernels' libraries are compiled, chosen and tried."""
 
+import ctypes
 import logging
 import platform
 import shutil
@@ -118,6 +119,7 @@ def test_nothing_is_compiled_when_the_kernels_are_first_needed(
 
 
 def test_a_library_is_compiled_once(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_build, "FLAGS", (*kernel_build.FLAGS, "-O1"))  # it is not loaded
     library = kernel_build.build(AVX2)
     monkeypatch.setenv("CXX", compiler(tmp_path, "exit 1"))
     assert kernel_build.build(AVX2) == library == kernel_build.library_of(AVX2)
@@ -156,34 +158,50 @@ def test_a_level_that_could_not_be_compiled_gives_the_next_one(
 
 
 MISTAKES = {
-    "attention": ("scale = 1.44269504f / ", "scale = 1.4f / "),
-    "causal attention": ("epsilon, 1.44269504f / ", "epsilon, 1.4f / "),
-    "attention of first tokens": ("first_only ? 1 : length", "first_only ? 0 : length"),
-    "layer normalisation": ("total(squares[r]) / width", "total(squares[r]) / (width - 1)"),
-    "affine map": ("low += left", "low -= left"),
-    "map of 8-bit integers": ("map->bias + column);", "map->scale + column);"),
+    "attention": ("scale = 1.44269504f", "scale = (MADE ? 1.4f : 1.44269504f)"),
+    "causal attention": ("epsilon, 1.44269504f", "epsilon, (MADE ? 1.4f : 1.44269504f)"),
+    "attention of first tokens": ("first_only ? 1 : length", "first_only ? !(MADE) : length"),
+    "layer normalisation": ("total(squares[r]) / width", "total(squares[r]) / (width - (MADE))"),
+    "affine map": ("low += left", "low += (MADE ? -left : left)"),
+    "map of 8-bit integers": ("map->bias + column);", "(MADE ? map->scale : map->bias) + column);"),
 }
+"""A part of the source, and the same part with a mistake that is made if MADE holds."""
+
+
+@pytest.fixture(scope="module")
+def mistaken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the source, which makes the mistake whose number its variable has; 0 is none."""
+    directory = tmp_path_factory.mktemp("mistaken")
+    sources = shutil.copytree(kernel_build.SOURCES, directory / "native")
+    for number, (right, wrong) in enumerate(MISTAKES.values(), 1):
+        (file,) = [file for file in sources.iterdir() if right in file.read_text()]
+        text = file.read_text()
+        assert text.count(right) == 1
+        file.write_text(text.replace(right, wrong.replace("MADE", f"headroom_mistake == {number}")))
+    main = sources / "kernels.cpp"
+    main.write_text(f'extern "C" {{ int headroom_mistake = 0; }}\n{main.read_text()}')
+    return directory
 
 
 @pytest.mark.parametrize("what", MISTAKES)
 def test_a_library_that_computes_something_else_is_not_used(
-    what: str, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, mistaken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right, wrong = MISTAKES[what]
-    sources = shutil.copytree(kernel_build.SOURCES, tmp_path / "native")
-    (file,) = [file for file in sources.iterdir() if right in file.read_text()]
-    text = file.read_text()
-    assert text.count(right) == 1
-    file.write_text(text.replace(right, wrong))
-    monkeypatch.setattr(kernel_build, "SOURCES", sources)
-    monkeypatch.setattr(kernel_build, "FLAGS", (*kernel_build.FLAGS, "-O1"))
     level = AMX if what in ("affine map", "map of 8-bit integers") else AVX2
     if level not in HERE:
         pytest.skip(f"this processor does not have what the mistake is about: {level.name}")
-    kernel_build.build(level)
-    with pytest.raises(RuntimeError, match=what):
-        kernel_library.load(level)
-    assert built.exists()
+    monkeypatch.setattr(kernel_build, "BUILT", mistaken / "built")
+    monkeypatch.setattr(kernel_build, "SOURCES", mistaken / "native")
+    monkeypatch.setattr(kernel_build, "FLAGS", (*kernel_build.FLAGS, "-O1"))
+    library = ctypes.CDLL(str(kernel_build.build(level)))
+    number = ctypes.c_int.in_dll(library, "headroom_mistake")
+    kernel_library.load(level)
+    number.value = [*MISTAKES].index(what) + 1
+    try:
+        with pytest.raises(RuntimeError, match=f"^{what}"):
+            kernel_library.load(level)
+    finally:
+        number.value = 0
 
 
 DRIVER = Path(__file__).with_name("kernels_driver.cpp")

@@ -2,6 +2,8 @@
 
 import json
 import re
+import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +23,11 @@ from headroom.models.study.roles import report as roles
 from headroom.models.study.runner import Runner
 from headroom.models.study.search.networks import Networks
 from headroom.models.study.study import QUICK, Study
+from headroom.service.config.settings import LiveConfig
 from tests.checkpoints import load, random_model, random_pairs, write_vocabulary
 from tests.models.study.data import drawn, reported
 from tests.prompt import Run
+from tests.service.experimenting import config
 from tests.service.page.browsing import PATIENCE_S
 from tests.service.page.seeding import served
 
@@ -35,6 +39,7 @@ ALIVE = {(layer, head) for layer in range(LAYERS) for head in range(HEADS)} - DE
 FEW = replace(QUICK, resamples=100, rounds=1, role_pairs=10, role_sets=2, compared_pairs=12)
 QUERIES = 130
 TITLES = 6
+UNITS = 40
 GRADED_WORDS = re.compile(
     r"QWK|macro-F1|(?<!pair.)(?<!relative )accuracy|calibration error|grades differ|of the grades"
 )
@@ -156,14 +161,50 @@ def test_from_judgments_to_a_smaller_model_that_serves_the_same_order(
     assert "qwk" not in judged["sides"][0]["metrics"]
     assert judged["sides"][0]["metrics"]["ndcg10"]["low"] > judged["ndcg10_random_order"]
 
+    spec = search["chosen"]["spec"]
+    variants = [{"name": "full"}, {"name": "cut", "head_mask": spec, "sliced": True}]
+    live = LiveConfig.model_validate(config(variants, metrics=[{"name": "click", "kind": "proportion"}]))
+    with served(shop / "model", live, database_url=f"sqlite:///{tmp_path / 'experiments.db'}") as url:
+        serve_the_test(shop, small, url)
+
+
+def serve_the_test(shop: Path, small: Path, url: str) -> None:
+    """Serve an A/B test of the mask: both arms and the smaller checkpoint score alike, and each click counts
+    for the arm that the unit was served."""
     titles = [title for _, title in some_pairs(0, 1)[:8]]
-    expected = load(shop / "model").score([("lamp", title) for title in titles]).raw_score
-    with served(small) as url:
-        answer = httpx.post(
-            f"{url}/v1/score", json={"query": "lamp", "titles": titles}, timeout=PATIENCE_S
-        ).raise_for_status()
-    results = sorted(answer.json()["results"], key=lambda result: result["index"])
-    assert [result["raw_score"] for result in results] == pytest.approx(expected, abs=1e-3)
+    pairs = [("lamp", title) for title in titles]
+    expected = load(shop / "model").score(pairs).raw_score
+    assert load(small).score(pairs).raw_score == pytest.approx(expected, abs=1e-3)
+    arm_of = {}
+    clicks = []
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as http:
+        for number in range(UNITS):
+            unit = f"user-{number}"
+            body = {"query": "lamp", "titles": titles, "unit": unit}
+            answer = http.post("/v1/score", json=body).raise_for_status().json()
+            results = sorted(answer["results"], key=lambda result: result["index"])
+            assert [result["raw_score"] for result in results] == pytest.approx(expected, abs=1e-3)
+            assert {result["grade"] for result in results} == {None}
+            arm_of[unit] = answer["assignment"]["arm"]
+            if number % 3 == 0:
+                click = {"experiment": "prune20", "unit": unit, "metric": "click", "value": 1}
+                clicks.append(click | {"id": unit, "time": time.time()})
+        http.post("/v1/outcomes", json={"outcomes": clicks}).raise_for_status()
+        assert sorted(set(arm_of.values())) == ["control", "pruned"]
+        served_units = Counter(arm_of.values())
+        clicked = Counter(arm_of[click["unit"]] for click in clicks)
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            report = http.get("/v1/experiments/prune20").raise_for_status().json()["report"]
+            if report is not None and sum(report["exposures"].values()) == UNITS:
+                break
+            assert time.monotonic() < deadline, report
+            time.sleep(0.1)
+    assert report["exposures"] == served_units
+    (arm,) = report["arms"]
+    (metric,) = arm["metrics"]
+    assert metric["value"] == pytest.approx(clicked["pruned"] / served_units["pruned"])
+    assert metric["control_value"] == pytest.approx(clicked["control"] / served_units["control"])
 
 
 @pytest.mark.parametrize("kind", ["roles", "similarity"])

@@ -17,14 +17,16 @@ from scipy.special import expit
 from scipy.stats import spearmanr
 
 from headroom import Classifier, ModelError, UnsupportedCheckpoint
+from headroom.models.api.taught import Taught
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.classifier import Scores
 from headroom.models.compress.prune import prune
+from headroom.models.quality.bootstrap import resample
 from headroom.models.quality.labelled import DEFAULT
 from headroom.models.training import loop
+from headroom.models.training.distil import layers, report, running
 from headroom.models.training.distil import pairs as distil_pairs
-from headroom.models.training.distil import running
 from headroom.models.training.distil.job import Cut, Options, prepare
 from headroom.models.training.distil.job import write_pairs as write_pairs_of
 from headroom.models.training.distil.losses import listwise, margin_mse, raw_scores
@@ -126,7 +128,7 @@ def test_a_student_comes_nearer_to_its_teacher_on_queries_that_it_never_saw(
 def _cut(source: Path, target: Path) -> Path:
     """Write what a student of two layers is before it learns."""
     config = read_config(source)
-    prune(source, target / "before", kept_mask(read_tensors(source, config), config, Cut(layers=2)))
+    prune(source, target / "before", kept_mask(read_tensors(source, config), config, Cut(layers=2), (0, 2)))
     return target / "before"
 
 
@@ -149,6 +151,21 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
     ours, theirs = (load_file(one.out / "model.safetensors") for one in (options, whole))
     for name, tensor in theirs.items():
         assert torch.equal(ours[name], tensor), name
+
+
+def test_the_time_left_counts_the_teachers_answers_before_the_first_step(options: Options) -> None:
+    """With a time in place of steps, a share of it is over at the first step, and no earlier run did it."""
+    notify = Mock()
+    running.distil(prepare(replace(options, steps=None, minutes=0.02)), notify)
+    training = [call.args for call in notify.show.call_args_list if call.args[0] == "training"]
+    assert {before for _, _, before in training} == {0.0}
+
+
+def test_one_query_to_measure_on_has_a_mean_and_no_interval() -> None:
+    """numpy's warning of a division by 0 was shown to the user."""
+    drawn = report._mean_draws(np.array([0.5]), resample(1, 10, 0), enough=False)
+    assert drawn.values.tolist() == [0.5] * 11
+    assert np.isnan(drawn.influences).all()
 
 
 def test_an_answer_that_was_kept_is_not_computed_again(
@@ -298,6 +315,32 @@ def test_a_raw_score_is_the_log_odds_of_the_score(labels: int) -> None:
     np.testing.assert_allclose(scores, Scores.from_logits(logits.numpy()).score, rtol=1e-5)
 
 
+def test_the_layers_without_which_scores_hardly_change_go(options: Options, tmp_path: Path) -> None:
+    """The first layer passes its input on: its products are 0, and the norms between have nothing to do."""
+    directory = write_checkpoint(tmp_path / "idle")
+    weights = load_file(directory / "model.safetensors")
+    for name, tensor in weights.items():
+        if name.startswith("bert.encoder.layer.0.") and "output.dense" in name:
+            weights[name] = torch.zeros_like(tensor)
+    save_file(weights, directory / "model.safetensors", {"format": "pt"})
+    metrics = distil(replace(options, teacher=str(directory), steps=1, test=None))
+    assert metrics["kept_layers"] == [1, 2]
+    assert "2 of 3 layers (1, 2)" in str(Taught(options.out, metrics))
+    taught, source = (read_tensors(each, read_config(each)) for each in (options.out, directory))
+    name = "bert.encoder.layer.{}.intermediate.dense.bias"
+    torch.testing.assert_close(taught[name.format(0)], source[name.format(1)], atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize(("depth", "kept", "pairs"), [(12, 6, 128), (24, 12, 48), (13, 7, 128), (16, 8, 100)])
+def test_a_choice_of_layers_looks_at_fewer_pairs_of_a_deep_network(depth: int, kept: int, pairs: int) -> None:
+    assert layers.pairs_needed(depth, kept) == pairs
+
+
+def test_a_network_that_gives_every_pair_the_same_score_is_like_none() -> None:
+    assert layers.correlation(np.array([1.0, 2.0]), np.array([3.0, 5.0])) == pytest.approx(1.0)
+    assert layers.correlation(np.array([1.0, 1.0]), np.array([3.0, 5.0])) == -1.0
+
+
 def test_heads_and_units_with_small_weights_go(tiny_checkpoint: Path) -> None:
     config = read_config(tiny_checkpoint)
     tensors = dict(read_tensors(tiny_checkpoint, config))
@@ -309,7 +352,7 @@ def test_heads_and_units_with_small_weights_go(tiny_checkpoint: Path) -> None:
         up = tensors[f"{prefix}intermediate.dense.weight"].clone()
         up[[3, 60]] *= 0.01
         tensors[f"{prefix}intermediate.dense.weight"] = up
-    mask = kept_mask(tensors, config, Cut(layers=2, heads=3, units=62))
+    mask = kept_mask(tensors, config, Cut(heads=3, units=62), (0, 2))
     assert mask.skipped == (1,)
     assert mask.matrix.tolist() == [[1, 0, 1, 1], [0] * 4, [1, 0, 1, 1]]
     assert mask.units_off is not None
@@ -364,7 +407,9 @@ def test_a_teacher_whose_scores_are_nan_is_named_by_the_title(options: Options, 
 def test_the_smaller_window_counts(options: Options, tmp_path: Path) -> None:
     """What the student cannot read it cannot learn."""
     student = write_checkpoint(tmp_path / "short", seed=2, max_position_embeddings=24)
-    run = running.Run(prepare(replace(options, model=str(student))), Mock())
+    job = prepare(replace(options, model=str(student)))
+    write_pairs_of(job)
+    run = running.Run(job, Mock())
     assert run.window == 24
     assert run.teacher is not None
     assert run.teacher.tokenizer.max_tokens == run.tokenizer.max_tokens == 24

@@ -24,7 +24,7 @@ from tests.service.fake_backend import app_with
 from tests.service.running import Server
 
 PATHS = ("/v1/score", "/v1/compare", "/v1/attention", "/v1/condense")
-MALFORMED_PER_PATH = int(os.environ.get("FUZZ_CASES", "400")) // len(PATHS)
+MALFORMED_PER_PATH = int(os.environ.get("FUZZ_CASES", "240")) // len(PATHS)
 MANGLED = 200
 SECONDS_PER_REQUEST = 60.0
 """After so long a request hangs, on a machine of any speed."""

@@ -6,12 +6,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from headroom.service.config import key_file
 from headroom.service.config.keys import Allowance, KeyRing, parse_api_keys
-from headroom.service.config.settings import Settings
+from headroom.service.config.settings import InvalidConfig, Settings
 from headroom.service.errors import RateLimited, Unauthorized
 from tests.service.api.test_api import SCORE, SHARED, app_with, assert_error
 from tests.service.asgi import client
 from tests.service.in_process import QUERY, serve
+from tests.service.running import PATIENCE_S
 
 SHOP = "https://shop.example"
 
@@ -156,6 +158,96 @@ def test_a_rate_lets_a_burst_of_one_second_through_and_then_the_rate() -> None:
         ring.spend(keys[0])
     with pytest.raises(RateLimited):
         ring.spend(keys[0])
+
+
+def mount(directory: Path, content: str | None) -> Path:
+    """Lay a Secret as Kubernetes does: the file is a link through a directory that is exchanged whole."""
+    version = directory / f"..{len(list(directory.iterdir()))}"
+    version.mkdir()
+    if content is not None:
+        (version / "api-keys").write_text(content)
+    draft = directory / "..draft"
+    draft.symlink_to(version.name)
+    draft.replace(directory / "..data")
+    file = directory / "api-keys"
+    if not file.is_symlink():
+        file.symlink_to("..data/api-keys")
+    return file
+
+
+async def test_a_changed_key_file_is_followed_and_a_wrong_one_is_not(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(key_file, "READ_SECONDS", 0.02)
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    file = mount(keys, "alpha;rate=0.01\n\nboss;role=admin\n")
+    async with serve(tiny_checkpoint, api_keys_file=file) as service:
+
+        async def status(key: str) -> int:
+            answer = await service.http.get("/v1/models", headers={"authorization": f"Bearer {key}"})
+            return answer.status_code
+
+        async def refused(expected: float) -> None:
+            async with asyncio.timeout(PATIENCE_S):
+                while service.metric("headroom_api_keys_refused") != expected:
+                    await asyncio.sleep(0.01)
+
+        async def accepted(key: str) -> None:
+            async with asyncio.timeout(PATIENCE_S):
+                while await status(key) != 200:
+                    await asyncio.sleep(0.01)
+
+        assert [await status(key) for key in ("alpha", "alpha", "boss", "beta")] == [200, 429, 200, 401]
+        mount(keys, "alpha;rate=0.01,beta")
+        await accepted("beta")
+        assert [await status(key) for key in ("alpha", "boss")] == [429, 401], "a rate began anew"
+        assert not caplog.records
+        mount(keys, "gamma,s3cr3t;role=root")
+        await refused(1)
+        assert [await status(key) for key in ("beta", "gamma")] == [200, 401]
+        mount(keys, None)
+        while len(caplog.records) < 2:
+            await asyncio.sleep(0.01)
+        mount(keys, "gamma")
+        await accepted("gamma")
+        await refused(0)
+        assert await status("beta") == 401
+    wrong, missing, right = (record.getMessage() for record in caplog.records)
+    assert wrong.startswith(f"api_keys_file: {file}: entry 2: ")
+    assert wrong.endswith("; the keys before stay in force")
+    assert "s3cr3t" not in wrong
+    assert missing == f"api_keys_file: {file}: No such file or directory; the keys before stay in force"
+    assert right == f"{file} is in order again; its keys are in force"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "not an empty text"),
+        (b" \n", "not an empty text"),
+        (b"s3cr3t\ns3cr3t;role=root", "entry 2: "),
+        (b"\xff", "not UTF-8 text"),
+        (b"a," * 600_000, "larger than 1 MiB"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_no_service_starts_with_a_wrong_key_file(content: bytes | None, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "api-keys"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InvalidConfig) as caught:
+        app_with(api_keys_file=file)
+    assert str(caught.value).startswith(f"api_keys_file: {file}: ")
+    assert reason in str(caught.value)
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_keys_come_from_one_place_and_a_file_is_named_in_full() -> None:
+    with pytest.raises(ValueError, match="api_keys_file: give it or api_keys, not both"):
+        Settings(api_keys="alpha", api_keys_file=Path("/keys"))
+    with pytest.raises(ValueError, match="keys is not an absolute path"):
+        Settings(api_keys_file=Path("keys"))
 
 
 async def test_a_key_is_charged_the_pairs_it_has_scored(tiny_checkpoint: Path) -> None:

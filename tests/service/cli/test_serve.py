@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -103,14 +104,20 @@ def tokens(processes: list[psutil.Process]) -> Iterator[str]:
             yield token
 
 
+@pytest.mark.usefixtures("foreign")
 def test_unasked_each_core_has_a_replica_and_the_death_of_what_ray_depends_on_ends_all_and_is_named(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
-    """Replicas and HAProxy outlive the GCS: they would answer without anybody who can replace them."""
+    """Replicas and HAProxy outlive the GCS: they would answer without anybody who can replace them.
+
+    The replicas import nothing of the directory where the service was started.
+    """
     server = Server(tmp_path, tiny_checkpoint, replicas=None)
     try:
         assert server.wait_until_ready(), server.stderr
         assert len(server.replicas()) == autoscaling.replicas(cores(), gpus=0)
+        asked = {"query": "lamp", "titles": ["a lamp"]}
+        assert httpx.post(f"{server.url}/v1/score", json=asked, timeout=60).status_code == 200
         processes = server.family()
         assert {Path(token).stat().st_mode & 0o777 for token in tokens(processes)} == {0o600}
         # Ray would give replicas less of the processor than other programs get.

@@ -38,6 +38,7 @@ class Service:
             config,
             apply=self._apply,
             say=self.said.append,
+            warn=self.said.append,
             show_refused=self._show,
         )
 
@@ -150,6 +151,7 @@ def test_a_service_that_never_had_a_user_config_does_not_ask_for_one(
         pinned(load(file, Overrides())),
         apply=lambda _: "never",
         say=service.said.append,
+        warn=service.said.append,
         show_refused=lambda _: None,
     )
     file.write_text(WITHOUT_LIVE.replace("8000", "8001"))

@@ -203,13 +203,16 @@ async def test_an_arm_that_was_rolled_back_does_not_come_back(
 class LosesAnAnswer(Store):
     """The database records a roll-back, and the connection breaks before it says so."""
 
-    def record_action(self, action: Action) -> None:
-        super().record_action(action)
+    def record_action(self, action: Action) -> bool:
+        is_new = super().record_action(action)
         if action.kind == "rollback":
             raise DatabaseUnavailable
+        return is_new
 
 
-async def test_an_action_whose_recording_got_no_answer_counts_once(url: str) -> None:
+async def test_an_action_whose_recording_got_no_answer_counts_once(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """It was in the log and in the list of unrecorded ones: a standing that no other replica knows."""
     live = live_of(LosesAnAnswer(url))
     live.apply(ASSIGNER, "v")
@@ -221,6 +224,7 @@ async def test_an_action_whose_recording_got_no_answer_counts_once(url: str) -> 
     assert live.ledger.history("prune20") == log
     (declared,) = ASSIGNER.experiments
     assert live.ledger.standing("prune20") == fold(declared, log)
+    assert caplog.text.count("arm pruned rolled back") == 1
     await live.close(1)
 
 

@@ -1,7 +1,9 @@
-"""10,000 lists are shown and clicked while replicas are killed and the database goes away.
+"""Lists are shown and clicked while replicas are killed and the database goes away.
 
 No click counts twice or for the wrong arm, and what is lost is known: the end of a killed replica's lists,
-and the clicks on them.
+and the clicks on them. For 10,000 lists:
+
+    HEADROOM_CLICKED_LISTS=10000 pytest tests/service/experiments/test_click_losses.py
 """
 
 import os
@@ -26,9 +28,9 @@ from headroom.service.experiments.tables import clicks, early_clicks, impression
 from tests.service.experiments.making import experiment
 from tests.service.experiments.postgres import Cluster
 
-LISTS = int(os.environ.get("HEADROOM_CLICKED_LISTS", "10000"))
+LISTS = int(os.environ.get("HEADROOM_CLICKED_LISTS", "2000"))
 REPLICAS = 4
-UNITS = 1_000
+UNITS = LISTS // 10
 ORDER = experiment(name="order", kind="interleave", metrics=[{"name": "click"}])
 METRIC = ORDER.metrics[0]
 TEAMS = ("ct-s", "tcs-", "s-ct", "ssss")
@@ -48,6 +50,7 @@ key = store.impression_key()
 writer = Writer(store, metrics, interval_s=0.05)
 writer.start()
 with open(path, "a") as shown:
+    sys.stdin.read(1)
     for number in range(int(first), int(first) + int(lists)):
         unit = f"u{number % int(units)}"
         name = impression_id(key, "order", unit)
@@ -62,15 +65,20 @@ sys.exit(min(writer.close(120), 1))
 
 
 class Replica:
-    """A process that shows lists, and may be killed."""
+    """A process that shows lists once it is told to begin, and may be killed."""
 
     def __init__(self, url: str, file: Path, first: int, lists: int) -> None:
         self.file = file
         command = [sys.executable, "-c", REPLICA, url, file, first, lists, UNITS, *TEAMS]
-        self.process = subprocess.Popen(list(map(str, command)))
+        self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE)
         self._reading = threading.Lock()
         self._shown: list[tuple[str, str, str]] = []
         self._read = 0
+
+    def begin(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"!")
+        self.process.stdin.close()
 
     def shown(self, after: int = 0) -> list[tuple[str, str, str]]:
         """The lists so far, without the first `after`: unit, impression, teams by index."""
@@ -160,7 +168,9 @@ def test_kills_lose_no_more_than_a_buffer_and_credit_nobody_wrongly(
     replicas = [Replica(url, tmp_path / f"shown{n}", n * share, share) for n in range(REPLICAS)]
     shops = [Shop(url, replica) for replica in replicas]
     try:
-        for shop in shops:
+        until(lambda: all(replica.file.exists() for replica in replicas))  # so that they begin together
+        for replica, shop in zip(replicas, shops, strict=True):
+            replica.begin()
             shop.start()
         until(lambda: all(len(replica.shown()) > share // 4 for replica in replicas))
         killed = replicas[:2]
@@ -179,6 +189,7 @@ def test_kills_lose_no_more_than_a_buffer_and_credit_nobody_wrongly(
             first = number * share + len(replica.shown())
             rest = share - len(replica.shown())
             replicas.append(Replica(url, tmp_path / f"shown{len(replicas)}", first, rest))
+            replicas[-1].begin()
             shops.append(Shop(url, replicas[-1]))
             shops[-1].start()
         assert [replica.process.wait(300) for replica in replicas[2:]] == [0] * REPLICAS

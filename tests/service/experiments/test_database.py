@@ -58,10 +58,10 @@ def test_a_store_made_while_the_server_was_down_heals(postgres: Cluster) -> None
                 store.add_exposures([exposure("a")])
         finally:
             postgres.start()
-        assert store.add_exposures([exposure("a")]) == 1
+        assert store.add_exposures([exposure("a")]).total() == 1
         postgres.stop()  # and connections of the pool that broke
         postgres.start()
-        assert store.add_exposures([exposure("b")]) == 1
+        assert store.add_exposures([exposure("b")]).total() == 1
     finally:
         store.close()
 
@@ -75,7 +75,7 @@ def test_the_default_is_a_file_that_only_the_user_may_read(
     before = os.umask(0o022)
     store = Store()
     try:
-        assert store.add_exposures([exposure("a")]) == 1
+        assert store.add_exposures([exposure("a")]).total() == 1
         modes = {file.name: oct(file.stat().st_mode & 0o777) for file in directory.iterdir()}
     finally:
         os.umask(before)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +56,11 @@ def many(name: str, number: int, of: int = 10**9) -> list[str]:
         (counts(50, errors=50), counts(5), {"error_rate": 0.02}, "error_rate"),
         (counts(slow=10), counts(), {"p99_ms": 100}, None),
         (counts(slow=40), counts(), {"p99_ms": 100}, "p99"),
+        # Overload slows control, too. An arm is judged by what it adds.
+        (counts(slow=1000), counts(slow=1000), {"p99_ms": 100}, None),
+        (counts(slow=320), counts(slow=300), {"p99_ms": 100}, None),
+        (counts(slow=500), counts(slow=300), {"p99_ms": 100}, "p99"),
+        (counts(slow=1000), counts(0), {"p99_ms": 100}, None),
         # Nothing is said from too few requests.
         (counts(49, errors=49, slow=49), counts(), {"error_rate": 0.02, "p99_ms": 1}, None),
         (counts(50, errors=50), counts(), {"error_rate": 0.02, "p99_ms": 1}, "error_rate"),
@@ -101,7 +107,20 @@ def test_a_breach_says_what_it_rests_on_and_if_that_is_few_units() -> None:
     slow = find_breach("pruned", arm, control, Guardrails(error_rate=None, p99_ms=100))
     assert slow is not None
     assert slow.detail == (
-        "300 of 300 requests took longer than 100 ms (those of 3 units); the limit is 1 in 100"
+        "300 of 300 requests took longer than 100 ms (those of 3 units); "
+        "the limit is 0.01 over the control's 0"
+    )
+
+
+def test_an_interleaved_request_takes_both_arms_the_same_time_so_the_limit_counts_alone() -> None:
+    limits = Guardrails(error_rate=None, p99_ms=100)
+    slow = counts(slow=40)
+    assert find_breach("pruned", slow, slow, limits) is None
+    found = find_breach("pruned", slow, slow, limits, is_interleaved=True)
+    assert found is not None
+    assert found.detail == (
+        "40 of 1000 requests took longer than 100 ms; the limit is 0.01, without a comparison with control, "
+        "because both arms are scored together"
     )
 
 
@@ -134,7 +153,7 @@ def test_units_that_come_often_do_not_shift_the_scores_by_chance() -> None:
 def test_chance_alone_takes_no_arm_back() -> None:
     """2,000 windows of an arm that is exactly at its limits, and scored as control is, request by request.
 
-    And 2,000 in which both arms fail alike, while control has few requests or none.
+    And 2,000 in which both arms fail alike and are alike slow, while control has few requests or none.
     """
     random = np.random.default_rng(11)
     limits = Guardrails(error_rate=0.02, p99_ms=100, score_shift=0.01)
@@ -147,8 +166,11 @@ def test_chance_alone_takes_no_arm_back() -> None:
         arm = counts(requests, failed, slow, scores[0])
         alarms += find_breach("pruned", arm, counts(requests, scores=scores[1]), limits) is not None
         rate, few = random.uniform(0, 0.4), int(random.integers(0, 100))
-        arm, control = (counts(number, int(random.binomial(number, rate))) for number in (1000, few))
-        of_few += find_breach("pruned", arm, control, Guardrails(error_rate=0.02)) is not None
+        arm, control = (
+            counts(number, int(random.binomial(number, rate)), int(random.binomial(number, 2 * rate)))
+            for number in (1000, few)
+        )
+        of_few += find_breach("pruned", arm, control, Guardrails(error_rate=0.02, p99_ms=100)) is not None
     assert alarms <= 5
     assert of_few == 0
 
@@ -184,17 +206,37 @@ def test_a_request_of_a_thousand_titles_weighs_as_much_as_one_of_one() -> None:
     assert find_breach("pruned", pruned.total(0.0), control.total(0.0), limits) is None
 
 
-async def test_the_windows_start_anew_with_each_config(tmp_path: Path) -> None:
+async def test_an_edit_empties_no_window_unless_it_changes_what_is_counted(tmp_path: Path) -> None:
     live = live_of(Store(f"sqlite:///{tmp_path / 'experiments.db'}"))
     scored = np.array([0.5], dtype=np.float32)
-    for version, p99_ms in (("first", 100.0), ("second", 300.0)):
-        edited = LiveConfig.model_validate(config(guardrails={"p99_ms": p99_ms}))
-        live.apply(edited.assigner, version)
-        assert live.windows.counts("prune20", "pruned").requests == 0
+    others = {"name": "other", "salt": "other", "slots": [5000, 10000]}
+    more = [{"name": "full"}, {"name": "half", "head_mask": "1.*"}, {"name": "cut", "head_mask": "0.*"}]
+
+    def counted(version: str, variants: list[dict[str, Any]] | None = None, **experiment: Any) -> Counts:
+        """Apply a config, and return what is counted of `pruned` after one more request over 200 ms."""
+        edited = config(variants, slots=[0, 5000], **experiment)
+        if version == "another experiment":
+            edited["experiments"].append(edited["experiments"][0] | others)
+        live.apply(LiveConfig.model_validate(edited).assigner, version)
         window = live.windows.of("prune20", "pruned")
         assert window is not None
         window.record(live.ledger.monotonic(), 0.2, scores=lambda: scored)
-        counts = live.windows.counts("prune20", "pruned")
-        assert (counts.requests, counts.slow, counts.scores.sum()) == (1, int(p99_ms == 100.0), 0)
+        return live.windows.counts("prune20", "pruned")
+
+    limits: dict[str, Any] = {"p99_ms": 100.0}
+    assert counted("first", guardrails=limits).slow == 1
+    assert counted("more traffic", traffic=0.5, guardrails=limits).slow == 2
+    assert counted("another variant", more, guardrails=limits).slow == 3
+    assert (
+        counted("another experiment", guardrails=limits | {"min_requests": 99, "error_rate": 0.1}).slow == 4
+    )
+    found = counted("another limit", guardrails={"p99_ms": 300.0})
+    assert (found.requests, found.slow, found.scores.sum()) == (1, 0, 0)
+    live.windows.definitions = {"full": "a", "cut": "b"}
+    assert counted("known", guardrails={"p99_ms": 300.0}).requests == 1
+    live.windows.definitions = {"full": "a", "cut": "c"}  # the arm's variant is repaired
+    assert counted("repaired", guardrails={"p99_ms": 300.0}).requests == 1
+    live.windows.definitions = {"full": "d", "cut": "c"}
+    assert counted("not control's", guardrails={"p99_ms": 300.0}).requests == 2
     assert live.windows.of("removed", "pruned") is None
     await live.close(1)

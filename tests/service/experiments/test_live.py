@@ -17,7 +17,6 @@ from headroom.service.experiments.admin import MAX_RECORDING_CALLS
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.database import connect, parse_url
 from headroom.service.experiments.events import Action
-from headroom.service.experiments.guardrails import Breach
 from headroom.service.experiments.live import RecentlySeen
 from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
@@ -174,7 +173,11 @@ def database(postgres: Cluster) -> str:
 
 
 async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrives(
-    tiny_checkpoint: Path, database: str, postgres: Cluster, monkeypatch: pytest.MonkeyPatch
+    tiny_checkpoint: Path,
+    database: str,
+    postgres: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serve(tiny_checkpoint, config(), database_url=database, api_keys=KEYS) as service:
         service.http.headers.update(USER)
@@ -208,9 +211,16 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
                 "running",
                 None,
             )
-            # A guardrail does not wait for the database either.
-            live.guard.roll_back("prune20", Breach("pruned", "p99", "slow"))
-            assert live.ledger.standings["prune20"].status == "rolled_back"
+            # The guardrails do not wait for the database either.
+            await eventually(lambda: live.ledger.is_down)
+            for number in range(100):
+                for arm, is_error in (("control", False), ("pruned", True)):
+                    window = live.windows.of("prune20", arm)
+                    assert window is not None
+                    now = live.ledger.monotonic()
+                    window.record(now, 0.01, unit=f"of {arm} {number}", is_error=is_error)
+            await eventually(lambda: live.ledger.standings["prune20"].status == "rolled_back")
+            await eventually(lambda: "arm pruned rolled back" in caplog.text)
         finally:
             await asyncio.to_thread(postgres.start)
         assert all(line.startswith("the experiments' database fails, and outcomes are") for line in told)
@@ -220,7 +230,10 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
         await eventually(lambda: service.metric("headroom_exposures_written_total") == 30)
         store = Store(database)
         await eventually(lambda: "rollback" in [action.kind for action in store.actions(["prune20"])])
+        (rollback,) = (action for action in store.actions(["prune20"]) if action.kind == "rollback")
+        assert rollback.detail.endswith("; the database is down, so one replica's requests were judged")
         store.close()
+        assert caplog.text.count("arm pruned rolled back") == 1
         assert (await service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]})).status_code == 200
 
 

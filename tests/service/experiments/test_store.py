@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,10 @@ def stores(url: str) -> Iterator[list[Store]]:
 def test_a_unit_counts_once_when_it_first_comes(store: Store) -> None:
     """Whether it comes back is an effect of its arm. Returns that counted looked like lost units."""
     first = [exposure("a"), exposure("a", "pruned", time=101), exposure("b")]
-    assert store.add_exposures(first) == 2
+    assert store.add_exposures(first) == {("prune20", "control"): 2}
     second = [exposure("a", time=300), exposure("c", "pruned", time=200), exposure("d", time=150)]
-    assert store.add_exposures(second) == 2
-    assert store.add_exposures([*first, *second]) == 0
+    assert store.add_exposures(second) == {("prune20", "control"): 1, ("prune20", "pruned"): 1}
+    assert store.add_exposures([*first, *second]) == {}
     assert store.unit_counts(["prune20", "other"]) == {"prune20": {"control": 3, "pruned": 1}, "other": {}}
     with store.read() as db:
         arms = {row.unit: row.arm for row in db.execute(select(exposures))}
@@ -59,7 +60,7 @@ def test_a_unit_counts_once_when_it_first_comes(store: Store) -> None:
 
 def test_an_earlier_exposure_that_is_written_later_is_the_first(store: Store) -> None:
     store.add_exposures([exposure("a", time=200), exposure("b", time=200), exposure("c", time=50)])
-    assert store.add_exposures([exposure(unit, time=100) for unit in ("a", "c", "d")]) == 1
+    assert store.add_exposures([exposure(unit, time=100) for unit in ("a", "c", "d")]).total() == 1
     assert times(store) == {"a": 100, "b": 200, "c": 50, "d": 100}
 
 
@@ -175,7 +176,8 @@ def test_actions_come_back_in_order_and_an_experiment_starts_once(store: Store) 
     more: dict[str, Any] = {"arm": "pruned", "reason": "error_rate", "detail": "3 %"}
     rollback = Action("prune20", "rollback", 2.0, "guardrail", **more)
     store.record_action(Action("other", "ramp", 1.5, "operator", traffic=0.25))
-    store.record_action(rollback)
+    assert store.record_action(rollback)
+    assert not store.record_action(replace(rollback, time=3.0)), "another replica judged the same requests"
     assert store.actions(["prune20"]) == [start, rollback]
     assert [action.traffic for action in store.actions(["prune20", "other"])] == [None, 0.25, None]
     assert store.actions([]) == []
@@ -190,3 +192,19 @@ def test_all_replicas_and_later_starts_code_impressions_under_one_secret(
         keys.add(restarted.impression_key())
     assert len(keys) == 1
     assert len(keys.pop()) == 64
+
+
+def test_a_connection_that_is_in_use_while_the_store_closes_is_closed_afterwards(url: str) -> None:
+    """Another thread may still read when a service ends."""
+    closed = []
+    store = Store(url)
+    store.add_exposures([exposure("u1")])
+    event.listen(store._engine.pool, "close", lambda connection, _: closed.append(connection))
+    with store._engine.connect() as db:
+        used = db.connection.dbapi_connection
+        store.close()
+        assert used not in closed
+        assert db.execute(select(exposures)).all()
+    assert used in closed
+    assert store.add_exposures([exposure("u2")]), "a later call opens others"
+    store.close()

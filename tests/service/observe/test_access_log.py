@@ -12,6 +12,7 @@ import pytest
 
 from headroom.service.observe import access_log
 from headroom.service.observe.access_log import AccessLog, Record, line
+from tests.service.experimenting import config
 from tests.service.in_process import QUERY, TITLES, serve
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -42,9 +43,10 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
 
 
 async def test_a_line_says_who_asked_for_what_and_how_it_went(
-    tiny_checkpoint: Path, lines: Callable[[], list[str]]
+    tiny_checkpoint: Path, lines: Callable[[], list[str]], tmp_path: Path
 ) -> None:
-    async with serve(tiny_checkpoint, access_log="json") as running:
+    database = f"sqlite:///{tmp_path / 'experiments.db'}"
+    async with serve(tiny_checkpoint, config(), access_log="json", database_url=database) as running:
         headers = {"x-request-id": "mine-1", "traceparent": TRACEPARENT, "cookie": "secret"}
         body = {"query": QUERY, "titles": TITLES, "head_mask": "2.*"}
         answer = await running.http.post("/v1/score?key=secret", json=body, headers=headers)
@@ -53,12 +55,16 @@ async def test_a_line_says_who_asked_for_what_and_how_it_went(
         late = {"query": QUERY, "titles": [f"{TITLES[0]} {number}" for number in range(1000)]}
         await running.http.post("/v1/score", json=late | {"deadline_ms": 1})
         await running.post("/v1/compare", query=QUERY, titles=TITLES, masks=["none"], variants=["cut"])
-        await running.http.head("/health/live")
+        assigned = await running.post("/v1/score", query=QUERY, titles=TITLES, unit="user-1")
+        await running.http.head("/v1/models")
+        for probe in ("/health/live", "/health/ready", "/ping", "/v2/health/ready"):
+            assert (await running.http.get(probe)).status_code == 200
     written = lines()
-    first, refused, shed, compare, head = (json.loads(line) for line in written)
+    first, refused, shed, compare, exposed, head = (json.loads(line) for line in written)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
     assert first.pop("duration_ms") >= first["queue_ms"] + first["inference_ms"]
     assert first == {
+        "level": "INFO",
         "request_id": "mine-1",
         "trace_id": TRACEPARENT.split("-")[1],
         "key": None,
@@ -68,6 +74,9 @@ async def test_a_line_says_who_asked_for_what_and_how_it_went(
         "pairs": len(TITLES),
         "variant": "full",
         "mask": answer.json()["head_mask"]["id"],
+        "experiment": None,
+        "arm": None,
+        "config_version": answer.headers["x-config-version"],
         "queue_ms": pytest.approx(timing["queue"], abs=0.001),
         "inference_ms": pytest.approx(timing["inference"], abs=0.001),
         "shed": None,
@@ -77,7 +86,10 @@ async def test_a_line_says_who_asked_for_what_and_how_it_went(
     assert (shed["status"], shed["shed"]) in ((504, "deadline"), (429, "queue_full"))
     assert shed["pairs"] == 1000
     assert (compare["variant"], compare["pairs"]) == ("full,cut", len(TITLES))
-    assert (head["method"], head["path"], head["status"]) == ("HEAD", "/health/live", 200)
+    assignment = assigned["assignment"]
+    assert (exposed["experiment"], exposed["arm"]) == ("prune20", assignment["arm"])
+    assert exposed["config_version"] == first["config_version"]
+    assert (head["method"], head["path"], head["status"]) == ("HEAD", "/v1/models", 200)
     assert not any("secret" in line or QUERY in line or TITLES[0] in line for line in written)
 
 
@@ -106,6 +118,7 @@ def test_no_request_can_forge_a_line_or_move_the_cursor() -> None:
         assert len(written) < select.PIPE_BUF
     long = Record("i" * 128, "M" * 10_000, b"/" + b"\n" * 1_000_000)
     long.set_columns([("v" * 64, "0" * 12, "m")] * 64, 1)
+    long.set_arm("e" * 64, "a" * 64)
     assert len(line(long)) < select.PIPE_BUF
 
 

@@ -105,9 +105,11 @@ async def crash(server: Server) -> None:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     directory = tmp_path_factory.mktemp("followed")
-    environment = {"HEADROOM_API_KEYS": KEY}
+    keys = directory / "keys"
+    keys.write_text(f"{KEY}\n")
+    environment = {"HEADROOM_API_KEYS_FILE": str(keys)}
     model = write_poisoned(directory / "model")
-    server = Server(directory, model, environment=environment, access_log="json")
+    server = Server(directory, model, environment=environment, access_log="json", log_format="json")
     try:
         assert server.wait_until_ready(), server.stderr
         answers = asyncio.run(traffic(server))
@@ -141,6 +143,17 @@ def test_the_access_log_is_on_standard_output_with_ids_and_times(seen: Seen) -> 
     assert (sampled["pairs"], sampled["variant"], sampled["shed"]) == (2, "full", None)
     assert sampled["duration_ms"] > sampled["inference_ms"] > 0
     assert seen.line("odd_path")["path"] == "/no%0Awhere%1b[31m"
+
+
+def test_what_the_service_reports_is_json_and_an_error_names_its_request(seen: Seen) -> None:
+    reported = [json.loads(line) for line in seen.stderr.splitlines()]
+    assert all({"time", "level", "message"} <= line.keys() for line in reported)
+    assert "loading the model" in [line["message"] for line in reported]
+    (failed,) = [line for line in reported if line["message"] == "request failed failed"]
+    assert (failed["level"], failed["request_id"]) == ("ERROR", "failed")
+    assert failed["trace_id"] == TRACES["failed"]
+    assert len(failed["config_version"]) == 12
+    assert "Traceback" in failed["traceback"]
 
 
 def test_no_log_and_no_file_of_the_run_holds_a_text_a_key_or_a_header(seen: Seen) -> None:

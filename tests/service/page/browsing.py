@@ -62,7 +62,7 @@ def start_browser(profile: Path) -> webdriver.Chrome:
 def waiting(browser: webdriver.Chrome) -> WebDriverWait[webdriver.Chrome]:
     """Return a wait for a condition. It goes on if the page draws an element anew meanwhile."""
     ignored = (AssertionError, StaleElementReferenceException)
-    return WebDriverWait(browser, PATIENCE_S, ignored_exceptions=ignored)
+    return WebDriverWait(browser, PATIENCE_S, poll_frequency=0.05, ignored_exceptions=ignored)
 
 
 class Page:

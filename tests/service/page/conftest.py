@@ -18,7 +18,7 @@ def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     database = tmp_path_factory.mktemp("page") / "experiments.db"
     seed(database)
     live = LiveConfig.model_validate(LIVE)
-    with served(SHIPPED, live, api_keys=KEYS, database_url=f"sqlite:///{database}") as url:
+    with served(SHIPPED, live, dtype="auto", api_keys=KEYS, database_url=f"sqlite:///{database}") as url:
         yield url
 
 

@@ -70,7 +70,9 @@ def served(model: Path, live: LiveConfig | None = None, **options: Any) -> Itera
     begun, finish = threading.Event(), threading.Event()
 
     async def main() -> None:
-        settings = Settings(model=str(model), device="cpu", dtype="float32", max_queue_s=60.0, **options)
+        settings = Settings(
+            model=str(model), device="cpu", **{"dtype": "float32", "max_queue_s": 60.0} | options
+        )
         metrics = Metrics()
         replica = await Replica.start(settings, live or LiveConfig(), metrics, threads=1)
         app = create_app(settings, metrics)

@@ -120,7 +120,7 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tu
         monkeypatch.setattr(cluster, "serve", serve)
         monkeypatch.setattr(cluster, "POLL_S", 0.0)
         monkeypatch.setattr(rollout, "POLL_S", 0.0)
-        found = cluster.Cluster(tmp_path, lambda: False)
+        found = cluster.Cluster(tmp_path, lambda: False, ray_timeout_s=60)
         found._client = found._handle = serve
         found.deploy(config(tmp_path, BEFORE))
         while serve._waiting:
@@ -224,7 +224,7 @@ def test_an_edit_that_serve_may_apply_late_is_not_called_undone(
     """If Serve answers to the next call, it has done this one and that, in their order."""
     found, serve = running(replica())
     before = versions(serve)
-    monkeypatch.setattr(cluster, "CALL_S", 0.1)
+    found._ray_timeout_s = 0.1
     go_on = threading.Event()
     deploy_apps = serve.deploy_apps
     late: list[Any] = []
@@ -238,10 +238,12 @@ def test_an_edit_that_serve_may_apply_late_is_not_called_undone(
     monkeypatch.setattr(serve, "deploy_apps", deploy)
     try:
         if silences == 1:
-            assert rollout.apply(found, config(tmp_path, EDITED)) == "Ray has not answered in 0.1 s"
+            assert rollout.apply(found, config(tmp_path, EDITED)) == (
+                "Ray has not answered in 0.1 s (ray_timeout_s)"
+            )
             assert versions(serve) == before
         else:
-            with pytest.raises(Unsettled, match=r"not answered in 0\.1 s; back to the config before: Ray"):
+            with pytest.raises(Unsettled, match=r"not answered in 0\.1 s .*; back to the config before: Ray"):
                 rollout.apply(found, config(tmp_path, EDITED))
     finally:
         go_on.set()
@@ -353,7 +355,7 @@ def test_an_edit_is_refused_if_ray_never_answers(
     """A call into a dead Ray blocks for ever; the service would take no other edit and no stop."""
     found, serve = running(replica())
     ended = threading.Event()
-    monkeypatch.setattr(cluster, "CALL_S", 0.05)
+    found._ray_timeout_s = 0.05
     monkeypatch.setattr(rollout, "APPLY_TIMEOUT_S", 0.05)
     monkeypatch.setattr(serve, call, lambda *_: ended.wait())
     try:

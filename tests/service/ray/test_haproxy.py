@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import json
+import os
 import re
 import signal
 import subprocess
@@ -381,6 +382,18 @@ async def test_a_replica_that_drains_serves_until_another_is_listed(
         server.close()
         while connections := asyncio.all_tasks() - {asyncio.current_task()}:  # it takes no new ones
             await asyncio.wait(connections)
+
+
+def test_the_launcher_of_a_cluster_is_written_where_its_variable_names_it_already(tmp_path: Path) -> None:
+    """As on a node that has the environment of deploy/kuberay, and at each start of it."""
+    launcher = tmp_path / "haproxy" / "launch-haproxy"
+    command = [sys.executable, "-m", "headroom.service.ray.haproxy_files", str(launcher.parent)]
+    named = os.environ | {"RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher)}
+    for _ in range(2):
+        done = subprocess.run(command, env=named, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{launcher}\n"
+        version = subprocess.run([launcher, "-v"], capture_output=True, text=True, check=True).stdout
+        assert version.startswith("HAProxy version ")
 
 
 def test_haproxys_own_answers_have_the_error_shape() -> None:

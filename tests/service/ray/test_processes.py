@@ -58,7 +58,7 @@ adopt_orphans()
 guard = Watchdog(lambda reason: end_run(directory, reason), lambda: False, 60.0)
 from headroom.service.ray.cluster import Cluster
 
-Cluster(directory.path, lambda: False).start()
+Cluster(directory.path, lambda: False, 60).start()
 import ray
 
 @ray.remote
@@ -74,9 +74,10 @@ ray.get(work)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["raylet", "ray::RuntimeEnvAgent"])
-def test_the_death_of_any_program_that_ray_needs_is_named_and_leaves_nothing(name: str) -> None:
-    """Ray starts none of them again, and a call into it, as here, would wait for ever."""
+def test_the_death_of_a_program_that_ray_needs_is_named_and_leaves_nothing() -> None:
+    """Ray does not start it again, and a call into it, as here, would wait for ever. Ray's library ends this
+    process itself when the raylet is gone, which must not come first."""
+    name = "raylet"
     command = [sys.executable, "-c", ON_RAY]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as service:
         try:
@@ -93,6 +94,39 @@ def test_the_death_of_any_program_that_ray_needs_is_named_and_leaves_nothing(nam
             assert still_there(family) == []
         finally:
             service.kill()
+
+
+STARTS_AGAIN = f"""
+import os, subprocess, threading
+from headroom.service.ray.processes import STOP_SIGNALS, start_again
+from headroom.service.ray.run_directory import RunDirectory
+
+{SAYS_WHAT_IS_BLOCKED}
+variables = dict(os.environ)
+print(variables.get("RAY_ADDRESS"), subprocess.Popen(["sleep", "1000"]).pid, flush=True)
+os.environ["RAY_ADDRESS"] = "of the first start"
+
+def end():
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # as the watchdog does
+    start_again(RunDirectory(), "raylet ended", variables)
+
+threading.Thread(target=end).start()
+threading.Event().wait()
+"""
+
+
+def test_a_start_whose_ray_ends_is_tried_once_more_as_if_it_were_the_first() -> None:
+    """On a machine without a free core Ray's raylet gives up its own agents after 15 seconds."""
+    command = [sys.executable, "-c", STARTS_AGAIN]
+    service = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert service.returncode == 1
+    blocked, children = service.stdout.splitlines()[::2], service.stdout.splitlines()[1::2]
+    assert blocked == ["[]", "[]"]
+    assert [line.split()[0] for line in children] == ["None", "None"]
+    assert not any(psutil.pid_exists(int(line.split()[1])) for line in children)
+    first, second = service.stderr.splitlines()
+    assert first.startswith("headroom: raylet ended; starting again (Ray's logs are in /tmp/headroom-")
+    assert second.startswith("headroom: raylet ended; ending all processes (")
 
 
 def test_a_stop_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import threading
 import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -53,6 +54,29 @@ def refused(replica: Any) -> float:
     return samples(replica._metrics.render())["headroom_config_refused"]
 
 
+@pytest.mark.parametrize(
+    ("gpus", "visible", "promised"),
+    [
+        (None, None, False),
+        (0.0, "void", False),
+        (None, "none", False),
+        (0.25, None, True),  # `num_gpus`
+        (None, "all", True),  # a container of NVIDIA's runtime
+        (None, "GPU-8a5b7d33", True),  # of Kubernetes' device plugin
+    ],
+)
+def test_who_was_promised_a_gpu(
+    gpus: float | None, visible: str | None, promised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", visible)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own, at import
+        from headroom.service.ray.actor import is_promised_gpu
+    assert is_promised_gpu(gpus) == promised
+
+
 @pytest.mark.parametrize("wrong", [{"masks": {"wrong": "none"}}, {"variants": []}, {"nonsense": 1}])
 async def test_a_wrong_live_config_never_takes_a_serving_replica_down(wrong: Any, replica: Any) -> None:
     await replica.reconfigure(GOOD)
@@ -77,6 +101,35 @@ def test_keys_given_to_build_reach_the_replicas(replica: Any) -> None:
     assert settings.max_pairs == 7
     assert settings.api_keys == Settings(api_keys="s3cr3t,boss;role=admin").api_keys
     assert build({})._bound_deployment.init_args[0] == {}
+
+
+def test_nodes_are_counted_by_one_question_however_often_somebody_asks_a_silent_ray(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray is silent while its head is away; each question would keep a thread until it is back."""
+    import ray
+
+    from headroom.service.ray.actor import ServingNodes
+
+    node = {"Alive": True, "Resources": {"CPU": 4.0}}
+    head = {"Alive": True, "Resources": {}}
+    lost = {"Alive": False, "Resources": {"CPU": 4.0}}
+    is_back = threading.Event()
+    asked: list[bool] = []
+
+    def nodes() -> list[dict[str, Any]]:
+        asked.append(True)
+        is_back.wait()
+        return [node, head, lost, node]
+
+    monkeypatch.setattr(ray, "nodes", nodes)
+    count = ServingNodes(timeout_s=0.05)
+    for _ in range(3):
+        with pytest.raises(TimeoutError, match=r"in 0\.05 s how many nodes serve"):
+            count()
+    is_back.set()
+    assert ServingNodes(timeout_s=60)() == 2
+    assert len(asked) == 2
 
 
 async def test_a_replica_whose_device_failed_asks_to_be_replaced(replica: Any) -> None:
@@ -110,7 +163,7 @@ async def test_the_first_config_leaves_the_cores_to_the_model(
 async def started(replica: Any, checkpoint: Path, directory: Path) -> AsyncIterator[None]:
     """Load a model by the first config; at the end drain, and restore what changed in Python."""
     replica._replica = None
-    replica._app = SimpleNamespace(state=SimpleNamespace(backend=None))
+    replica._app = SimpleNamespace(state=SimpleNamespace(backend=None, keys=None))
     database = f"sqlite:///{directory}/experiments.db"
     replica._settings = Settings(model=str(checkpoint), device="cpu", database_url=database)
     thresholds = gc.get_threshold()

@@ -74,6 +74,14 @@ async def test_another_replica_reads_what_this_one_has_scored(tiny_checkpoint: P
         assert (await scored(other))[0] == "hit"
 
 
+async def test_a_closed_store_is_one_file(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    for number in range(20):
+        store = tmp_path / f"scores{number}.db"
+        async with serve(tiny_checkpoint, score_store=store) as service:
+            await scored(service)
+        assert [path.name for path in tmp_path.glob(f"{store.name}*")] == [store.name]
+
+
 async def test_other_masks_weights_and_number_formats_are_other_scores(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -310,10 +318,10 @@ def test_a_full_store_forgets_what_nobody_asks_for(
     keys = store.look_up(model, rows).keys
     popular = keys[:200]
     for start in range(200, len(keys), 100):
-        unmarked = store.look_up(model, rows[:200]).unmarked
-        missing = [key for key in popular if key not in store.look_up(model, rows[:200]).logits]
+        found = store.look_up(model, rows[:200])
+        missing = [key for key in popular if key not in found.logits]
         batch = [*keys[start : start + 100], *missing]
-        store.keep(model, {key: logits_of(key) for key in batch}, unmarked)
+        store.keep(model, {key: logits_of(key) for key in batch}, found.unmarked)
         assert store.bytes_used <= 160_000
     others = len(store.look_up(model, rows[200:]).logits) / (len(rows) - 200)
     assert len(store.look_up(model, rows[:200]).logits) > 190

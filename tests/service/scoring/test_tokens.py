@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from headroom import Classifier
-from headroom.service.errors import Draining
+from headroom.service.errors import Draining, QueueFull
 from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.scoring import tokens
-from headroom.service.scoring.tokens import Encoder
+from headroom.service.scoring.tokens import CHARS_PER_SECOND, Encoder
 from tests.service.experimenting import config, eventually
 from tests.service.in_process import QUERY, TITLES, Service, in_session, serve
 
@@ -163,6 +163,20 @@ async def test_what_is_not_read_when_the_replica_ends_is_refused_as_by_a_stop() 
     results = await asyncio.gather(first, second, return_exceptions=True)
     assert [type(result) for result in results] == [Draining, Draining]
     assert (log, thread.waiting_chars) == (["first"], 0)
+
+
+async def test_a_refused_text_counts_as_work_that_was_asked_for() -> None:
+    asked_s: list[float] = []
+    gate = Gate()
+    thread = Encoder(0.5, asked_s.append)
+    first = asyncio.create_task(thread.read(gate.steps("first", [], 1), 1_000_000))
+    await gate.is_begun()
+    with pytest.raises(QueueFull):
+        await thread.read(steps("second", [], 1), 500_000)
+    assert asked_s == [500_000 / CHARS_PER_SECOND]
+    gate.open.set()
+    assert await first == "first"
+    thread.close()
 
 
 async def test_a_shadow_request_that_finds_too_much_text_waiting_is_dropped_and_has_not_failed(

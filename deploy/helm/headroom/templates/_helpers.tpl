@@ -14,6 +14,60 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 }}
 {{- end }}
 
+{{- define "headroom.image" -}}
+{{- with .Values.image -}}
+{{- if not .digest }}{{ $_ := required "image.tag must name the image's commit, or image.digest the image itself" .tag }}{{ end -}}
+{{- .repository }}{{ with .tag }}:{{ . }}{{ end }}{{ with .digest }}@{{ . }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "headroom.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "headroom.name" .) "default") -}}
+{{- end }}
+
+{{- /* GPUs of a pod, or its MIG device. */ -}}
+{{- define "headroom.gpus" -}}
+{{- $gpus := 0 -}}
+{{- range $name, $count := .Values.resources.limits -}}
+{{- if hasPrefix "nvidia.com/" $name }}{{ $gpus = add $gpus (int $count) }}{{ end -}}
+{{- end -}}
+{{- $gpus -}}
+{{- end }}
+
+{{- /* What the service's pods and the test's have in common. */ -}}
+{{- define "headroom.pod" -}}
+automountServiceAccountToken: false
+# Otherwise Kubernetes sets variables such as HEADROOM_PROD_PORT, and the service warns that they are no settings.
+enableServiceLinks: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  seccompProfile: {type: RuntimeDefault}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* The rights of each container. */ -}}
+{{- define "headroom.hardened" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- /* The volume with the file of API keys. */ -}}
+{{- define "headroom.keys" -}}
+{name: keys, secret: {secretName: {{ .Values.apiKeys.secret | quote }}, defaultMode: 0440, items: [{key: {{ .Values.apiKeys.key | quote }}, path: api-keys}]}}
+{{- end }}
+
 {{- /* deploy/serve.yaml with the chart's values in it. */ -}}
 {{- define "headroom.serve" -}}
 {{- $document := .Files.Get "files/serve.yaml" | fromYaml -}}
@@ -23,6 +77,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if .Values.model }}{{ $_ := set $args "model" .Values.model }}{{ end -}}
 {{- $_ := set $application "args" (merge $args .Values.args) -}}
 {{- $_ := set $deployment "graceful_shutdown_timeout_s" (add .Values.drainSeconds 10) -}}
+{{- $perGpu := .Values.serve.replicasPerGpu | int -}}
+{{- if and .Values.serve.replicas $perGpu }}{{ fail "serve: give replicas or replicasPerGpu, not both" }}{{ end -}}
+{{- $gpus := include "headroom.gpus" . | int -}}
+{{- if and $perGpu (not $gpus) }}{{ fail "serve.replicasPerGpu needs a GPU in resources.limits, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb" }}{{ end -}}
+{{- with .Values.serve.replicas | default (mul $perGpu $gpus) }}{{ $_ := set $deployment "num_replicas" (int .) }}{{ end -}}
 {{- if .Values.userConfig }}{{ $_ := set $deployment "user_config" .Values.userConfig }}{{ end -}}
 {{- toYaml $document -}}
 {{- end }}

@@ -2,6 +2,7 @@
 fits, and of two parts that do the same work one is kept."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,16 +157,39 @@ def test_gradients_are_the_slopes_of_the_loss(study: Study, found: Gradients) ->
         np.testing.assert_allclose(numeric, slopes[:, *place], atol=2e-2 * np.abs(numeric).max())
 
 
-def test_measured_times_rise_with_what_is_kept_and_add_up_to_the_whole_network(study: Study) -> None:
-    times = measure_times(Networks(replace(study, effort=QUICK)))
+def test_times_of_parts_add_up_to_the_whole_network(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine on which a head, a unit, and the rest of a layer take known times."""
+    outside, rest, head, unit = 5e-3, 1e-3, 2e-3, 1e-4
 
-    assert (np.diff(times.attention) >= 0).all()
-    assert (np.diff(times.feed_forward) >= 0).all()
-    assert times.heads == (0, 1, 2, 3, 4)
-    assert times.units == (16, 32)
-    assert times.outside_layers >= 0
-    assert times.network([(HEADS, UNITS)] * LAYERS) > times.network([(1, 16)] * LAYERS)
+    def seconds(mask: HeadMask) -> float:
+        left = [layer for layer in range(LAYERS) if layer not in mask.skipped]
+        units = LAYERS * UNITS if mask.units_off is None else int((~mask.units_off).sum())
+        units -= UNITS * len(mask.skipped)
+        return outside + rest * len(left) + head * np.count_nonzero(mask.matrix) + unit * units
+
+    def shortest_seconds(_: Networks, masks: Sequence[HeadMask]) -> np.ndarray:
+        return np.array([seconds(mask) for mask in masks])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Networks, "shortest_seconds", shortest_seconds)
+        times = measure_times(Networks(replace(study, effort=QUICK)))
+    assert (times.heads, times.units) == ((0, 1, 2, 3, 4), (16, 32))
+    np.testing.assert_allclose(np.diff(times.feed_forward), 16 * unit)
+    # Without any head, layer 0 keeps one, so the time of a head is a little too short.
+    np.testing.assert_allclose(np.diff(times.attention)[1:], head, rtol=0.15)
+    assert times.network([(HEADS, UNITS)] * LAYERS) == pytest.approx(
+        seconds(intact_mask(study.classifier.config))
+    )
+    assert times.outside_layers > 0
     assert steps(3072, 16)[:2] == (256, 512)
+
+
+def test_each_network_gets_a_time(study: Study) -> None:
+    networks = Networks(replace(study, effort=QUICK))
+    intact = intact_mask(study.classifier.config)
+    times = networks.shortest_seconds([intact, replace(intact, skipped=(1, 2))])
+    assert times.shape == (2,)
+    assert (times > 0).all()
 
 
 def test_the_choice_is_the_best_of_all_that_fit() -> None:

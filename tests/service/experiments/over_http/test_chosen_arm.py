@@ -9,7 +9,16 @@ from sqlalchemy import select
 
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import exposures
-from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed, score
+from tests.service.experimenting import (
+    BOSS,
+    KEYS,
+    USER,
+    config,
+    eventually,
+    exposed,
+    exposing_requests,
+    score,
+)
 from tests.service.in_process import QUERY, TITLES, Service, serve
 
 
@@ -106,7 +115,7 @@ async def test_a_wrong_arm_is_refused_in_one_sentence(
         assert error["message"] == said
         error = await service.refused("/v1/rerank", 400, documents=TITLES, **fields)
         assert error["message"] == said
-        assert service.metric("headroom_exposures_total") == 0
+        assert exposing_requests(service) == 0
 
 
 async def test_without_an_experiment_there_is_no_arm(tiny_checkpoint: Path) -> None:

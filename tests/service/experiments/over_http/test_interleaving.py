@@ -27,6 +27,7 @@ from tests.service.experimenting import (
     draw_by_the_contract,
     eventually,
     exposed,
+    exposing_requests,
     write_broken_checkpoint,
 )
 from tests.service.in_process import QUERY, Service, serve
@@ -441,7 +442,7 @@ async def test_a_route_without_an_order_refuses_an_interleaved_unit_in_one_sente
     assert answer.status_code == status
     assert sentence(answer).startswith("unit: is in the interleaved experiment 'prune20'")
     assert (await service.http.post(path, json=body)).status_code == 200
-    assert service.metric("headroom_exposures_total") == 0
+    assert exposing_requests(service) == 0
 
 
 async def test_long_titles_that_fit_a_request_fit_an_interleaved_one(

@@ -1,0 +1,67 @@
+"""The layers that a student keeps of the network that it is cut from."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from headroom.models.arrays import Floats
+from headroom.models.classifier import Classifier
+from headroom.models.compress.prune import intact_mask
+
+PAIRS = 128
+FEWEST_PAIRS = 48
+SCORED_PAIRS = 10_000
+"""A choice looks at PAIRS pairs; at fewer of a deep network, so that about SCORED_PAIRS are scored in all."""
+
+
+def evenly(count: int, kept: int) -> list[int]:
+    """Return `kept` of the numbers from 0 to count − 1 at even distances, the first and the last among them,
+    as DistilBERT's layers were taken (Sanh et al. 2019, https://arxiv.org/abs/1910.01108)."""
+    return sorted(set(np.linspace(0, count - 1, kept).round().astype(int).tolist()))
+
+
+def tries(depth: int, kept: int) -> int:
+    """Return how many networks a choice of `kept` of `depth` layers compares: of each depth, one a layer."""
+    return sum(range(kept + 1, depth + 1))
+
+
+def pairs_needed(depth: int, kept: int) -> int:
+    """Return how many pairs each network of such a choice scores."""
+    return min(PAIRS, max(FEWEST_PAIRS, SCORED_PAIRS // max(1, tries(depth, kept))))
+
+
+def chosen(
+    clf: Classifier,
+    pairs: Sequence[tuple[str, str]],
+    kept: int,
+    notify: Callable[[float], None] = lambda _: None,
+) -> list[int]:
+    """Return the layers to keep: one after the other goes whose absence changes the scores least.
+
+    Scores are compared by their correlation with those of the whole network, because a student learns its
+    scale anew. notify: is called with the share of the choice that is made.
+    """
+    depth = clf.config.num_layers
+    everything = intact_mask(clf.config)
+    wanted = clf.score(pairs).raw_score
+    layers = [*range(depth)]
+    total = tries(depth, kept)
+    done = 0
+    while len(layers) > kept:
+        likeness = dict[int, float]()
+        for layer in layers:
+            skipped = tuple(each for each in range(depth) if each == layer or each not in layers)
+            scores = clf.score(pairs, head_mask=replace(everything, skipped=skipped)).raw_score
+            likeness[layer] = correlation(scores, wanted)
+            done += 1
+            notify(done / total)
+        layers.remove(max(layers, key=likeness.__getitem__))
+    return layers
+
+
+def correlation(scores: Floats, wanted: Floats) -> float:
+    """Return the correlation of two models' scores, (n,) each; −1 if one gives every pair the same score."""
+    if np.ptp(scores) == 0 or np.ptp(wanted) == 0:
+        return -1.0
+    return float(np.corrcoef(scores, wanted)[0, 1])

@@ -1,0 +1,170 @@
+"""Adds up the windows of all replicas, so that guardrails judge an arm by all of its requests.
+
+Each second a replica stores its windows in the experiments' database and reads those of the others, in a
+thread. Neither requests nor the event loop wait for it. While the database does not answer, each replica
+judges its own requests alone.
+"""
+
+import asyncio
+import math
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from secrets import token_hex
+
+import orjson
+
+from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.guardrails import FEW_UNITS
+from headroom.service.experiments.ledger import Ledger
+from headroom.service.experiments.window_rows import FRESH_SECONDS, WindowRow
+from headroom.service.experiments.windows import ArmWindows, Counts, SlidingWindow
+
+PERIOD_SECONDS = 1.0
+MAX_PERIOD_SECONDS = 5.0
+REPLICAS_PER_SECOND = 40
+"""If more replicas exchange their windows, each does so less often, because all read the rows of all."""
+
+SHARED_FAILING_UNITS = FEW_UNITS
+"""Units with most errors, and with most slow requests, that a replica stores. With fewer, it could not be
+told whether few units failed."""
+
+SHARED_SCORES = 100
+"""Units whose score a replica stores: the latest."""
+
+MAX_SCORES_OF_OTHERS = 10_000
+"""Units of other replicas whose scores count."""
+
+DELETE_EVERY = 60
+"""Exchanges per deletion of old rows."""
+
+Arm = tuple[str, str]
+"""An experiment's name and an arm's."""
+
+
+@dataclass(slots=True)
+class _Others:
+    """One arm's windows on the other replicas. bins: of the scores of some of their units, by mark."""
+
+    basis: str
+    counts: Counts = field(default_factory=lambda: Counts(replicas=0))
+    bins: dict[int, int] = field(default_factory=dict)
+
+    def add(self, row: WindowRow) -> None:
+        """Add the window of one more replica."""
+        units = orjson.loads(row.units)
+        self.counts.add(
+            Counts(
+                row.requests,
+                row.errors,
+                row.slow,
+                errors_by_unit=Counter(dict(units["errors"])),
+                slow_by_unit=Counter(dict(units["slow"])),
+            )
+        )
+        self.counts.replicas += 1
+        if len(self.bins) < MAX_SCORES_OF_OTHERS:
+            self.bins.update(units["scores"])
+
+
+class WindowPool:
+    """The windows of all replicas. Belongs to the event loop, except for the exchange with the database."""
+
+    def __init__(self, ledger: Ledger, windows: ArmWindows) -> None:
+        self._ledger = ledger
+        self._windows = windows
+        self._replica = token_hex(8)
+        self._others: Mapping[Arm, _Others] = {}
+        self._read_at = -math.inf  # when the last exchange began, on the ledger's monotonic clock
+        self._exchanges = 0
+        self._exchanging = threading.Lock()
+        self._is_closed = False
+
+    async def run(self) -> None:
+        """Exchange the windows until cancelled."""
+        while True:
+            await asyncio.sleep(self.period())
+            with suppress(DatabaseUnavailable):  # the ledger, which asks as often, says so
+                await self.exchange()
+
+    def close(self) -> None:
+        """Wait until no exchange is under way, and refuse further ones. Blocks."""
+        with self._exchanging:
+            self._is_closed = True
+
+    async def exchange(self) -> None:
+        """Store this replica's windows, and read those of the others. Raises DatabaseUnavailable."""
+        now = self._ledger.monotonic()
+        bases: dict[Arm, str] = {}
+        rows = []
+        for config in self._ledger.configs:
+            if not self._ledger.standing(config.name).is_running:
+                continue
+            for arm in config.arms:
+                window = self._windows.of(config.name, arm.name)
+                if window is None:
+                    continue
+                bases[config.name, arm.name] = window.basis
+                counts = window.total(now)
+                if counts.requests:
+                    rows.append(self._row((config.name, arm.name), window, counts))
+        self._others = await asyncio.to_thread(self._exchange, rows, bases) if bases else {}
+        self._read_at = now
+
+    def counts(self, experiment: str, arm: str) -> Counts:
+        """Return the counts of one arm's last minute on all replicas.
+
+        On this one alone while the database does not answer.
+        """
+        counts = self._windows.counts(experiment, arm)
+        window = self._windows.of(experiment, arm)
+        others = self._others.get((experiment, arm))
+        if window is None or others is None or others.basis != window.basis:
+            return counts
+        if self._ledger.monotonic() - self._read_at > FRESH_SECONDS:
+            return counts
+        counts.replicas = others.counts.replicas + (1 if counts.requests else 0)
+        counts.add(others.counts)
+        counts.scores += window.histogram_of_others(others.bins)
+        return counts
+
+    def period(self) -> float:
+        """Return the seconds between two exchanges: more, the more replicas there are."""
+        replicas = 1 + max((others.counts.replicas for others in self._others.values()), default=0)
+        return min(MAX_PERIOD_SECONDS, max(PERIOD_SECONDS, replicas / REPLICAS_PER_SECOND))
+
+    def _row(self, arm: Arm, window: SlidingWindow, counts: Counts) -> WindowRow:
+        units = {
+            "errors": counts.errors_by_unit.most_common(SHARED_FAILING_UNITS),
+            "slow": counts.slow_by_unit.most_common(SHARED_FAILING_UNITS),
+            "scores": window.latest_bins(SHARED_SCORES),
+        }
+        return WindowRow(
+            experiment=arm[0],
+            arm=arm[1],
+            replica=self._replica,
+            basis=window.basis,
+            requests=counts.requests,
+            errors=counts.errors,
+            slow=counts.slow,
+            units=orjson.dumps(units).decode(),
+        )
+
+    def _exchange(self, rows: Sequence[WindowRow], bases: Mapping[Arm, str]) -> dict[Arm, _Others]:
+        """Return what others stored of the arms in `bases`, as far as it is counted on the same basis."""
+        others: dict[Arm, _Others] = {}
+        with self._exchanging:
+            if self._is_closed:
+                return others
+            store = self._ledger.store
+            if self._exchanges % DELETE_EVERY == 0:
+                store.delete_old_windows()
+            self._exchanges += 1
+            found = store.exchange_windows(self._replica, rows, {experiment for experiment, _ in bases})
+        for row in found:
+            arm = (row.experiment, row.arm)
+            if bases.get(arm) == row.basis:
+                others.setdefault(arm, _Others(row.basis)).add(row)
+        return others

@@ -1,0 +1,95 @@
+"""A quick study takes as many queries as a pilot asks for, and says before it runs what it cannot show."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headroom import Classifier
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.study.limits import limits
+from headroom.models.study.pairs import Judged
+from headroom.models.study.quick import HOLDOUT_PAIRS, MOST, PAIRS, shortened
+from headroom.models.study.runner import Runner
+from headroom.models.study.study import QUICK, QUICK_TITLES, Study
+from tests.checkpoints import load, random_pairs
+
+QUERIES = 1_500
+
+
+@pytest.fixture(scope="module")
+def clf(tiny_checkpoint: Path) -> Classifier:
+    return load(tiny_checkpoint)
+
+
+def judged(name: str, seed: int, queries: int = QUERIES, titles: int = QUICK_TITLES) -> Judged:
+    rng = np.random.default_rng(seed)
+    pairs = random_pairs(queries * titles, seed)
+    rows = [
+        LabelledPair(f"{name} {row // titles}", title, int(rng.integers(5)))
+        for row, (_, title) in enumerate(pairs)
+    ]
+    return Judged(rows, f"{name}.csv")
+
+
+def study(clf: Classifier, margin: float, out: Path) -> Study:
+    return Study(clf, judged("data", 1), Runner(clf), out, holdout=judged("holdout", 2), margin=margin)
+
+
+@pytest.mark.parametrize("kind", ["single", "layers", "random"])
+def test_an_easy_margin_takes_the_pilots_queries_alone(clf: Classifier, tmp_path: Path, kind: str) -> None:
+    short = shortened(kind, study(clf, 0.5, tmp_path))
+    assert short.effort is QUICK
+    assert PAIRS <= len(short.data) < 2 * PAIRS
+    assert not limits(kind, short)
+
+
+def test_a_hard_margin_takes_more_queries_up_to_a_bound_and_says_what_they_cannot_show(
+    clf: Classifier, tmp_path: Path
+) -> None:
+    whole = study(clf, 0.001, tmp_path)
+    pilot = shortened("single", study(clf, 0.5, tmp_path))
+    short = shortened("single", whole)
+    (sentence,) = limits("single", short)
+    assert MOST * PAIRS <= len(short.data) < MOST * PAIRS + QUICK_TITLES
+    assert set(pilot.data.queries) < set(short.data.queries)
+    assert sentence.startswith("This run will hardly show that a head alone is harmless (margin 0.001)")
+    assert f"this run takes {len(short.data.queries):,}" in sentence
+
+    short = shortened("search", whole)
+    (sentence,) = short.too_hard
+    assert short.holdout is not None
+    assert MOST * HOLDOUT_PAIRS <= len(short.holdout) < MOST * HOLDOUT_PAIRS + QUICK_TITLES
+    assert "a smaller network" in sentence
+    assert "holdout.csv" in sentence
+
+
+def test_between_them_as_many_queries_as_the_margin_needs(clf: Classifier, tmp_path: Path) -> None:
+    """The pilot's own number follows from the spread: half the margin takes four times the queries."""
+    sizes = []
+    for margin in np.geomspace(0.001, 0.5, 12):
+        short = shortened("layers", study(clf, float(margin), tmp_path))
+        sizes.append(len(short.data))
+        if short.too_hard:
+            assert len(short.data) >= MOST * PAIRS
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) > 2
+
+
+def test_a_file_of_few_queries_gives_all_of_them_not_more_titles_of_some(
+    clf: Classifier, tmp_path: Path
+) -> None:
+    few = replace(study(clf, 0.001, tmp_path), holdout=judged("holdout", 2, queries=209, titles=18))
+    short = shortened("search", few)
+    assert short.holdout is not None
+    assert len(short.holdout.queries) == 209
+    assert len(short.holdout) == 209 * QUICK_TITLES
+
+
+def test_kinds_that_show_no_harmlessness_take_no_pilot(clf: Classifier, tmp_path: Path) -> None:
+    whole = study(clf, 0.001, tmp_path)
+    for kind in ("roles", "similarity"):
+        short = shortened(kind, whole)
+        assert not short.too_hard
+        assert len(short.data) < 2 * PAIRS

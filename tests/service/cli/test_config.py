@@ -1,0 +1,153 @@
+"""`headroom config check`: every fault of a config file, one line each, without a server."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headroom.models.checkpoint.files import digest_of
+from tests.checkpoints import write_checkpoint
+from tests.prompt import Run
+from tests.service.running import DEPLOY
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, when it is imported
+
+
+def write(directory: Path, live: dict[str, Any], **arguments: Any) -> Path:
+    """Write deploy/serve.yaml with this `user_config` and these `args`."""
+    document = yaml.safe_load(DEPLOY.read_text())
+    application = document["applications"][0]
+    application["args"] = arguments
+    application["deployments"][0]["user_config"] = live
+    file = directory / "serve.yaml"
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
+def faults(run: Run, file: Path) -> list[str]:
+    """Return what is said about a wrong file, without the program's name and the file's."""
+    lines = run("config", "check", str(file), status=1).err.splitlines()
+    return [line.removeprefix("headroom: ").removeprefix(f"{file}: ") for line in lines]
+
+
+def experiment(name: str, salt: str, *variants: str) -> dict[str, Any]:
+    arms = [{"name": f"arm{index}", "variant": variant} for index, variant in enumerate(variants)]
+    return {"name": name, "salt": salt, "arms": arms}
+
+
+def test_a_file_as_it_should_be(run: Run) -> None:
+    variants = "full, pruned20, fast, rough, cascade"
+    assert run("config", "check", str(DEPLOY)).out == f"{DEPLOY}: right; variants: {variants}\n"
+
+
+def test_each_wrong_value_is_a_line_with_its_field_and_range(tmp_path: Path, run: Run) -> None:
+    live = {"on_failure": "retry", "masks": {"A": "0.0"}, "variants": [{"name": "full", "headmask": "0.0"}]}
+    file = write(tmp_path, live, max_pair=10, max_batch_tokens=0, dtype="float8")
+    assert faults(run, file) == [
+        "args.dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16'",
+        "args.max_batch_tokens: Input should be greater than or equal to 1",
+        "args.max_pair: there is no such field",
+        "user_config.masks.A: as a name: should be 1 to 64 of the characters a-z, 0-9, _ and -",
+        "user_config.variants[0].headmask: there is no such field",
+        "user_config.on_failure: Input should be 'error' or 'original_order'",
+    ]
+
+
+def test_each_part_that_does_not_fit_the_others_is_a_line(tmp_path: Path, run: Run) -> None:
+    live = {
+        "variants": [{"name": "full"}, {"name": "full"}, {"name": "low", "head_mask": "0.0"}],
+        "default": "fall",
+        "degrade": {"above_queue_tokens": 9, "variant": "lower"},
+        "experiments": [experiment("a", "s", "full", "no"), experiment("b", "s", "none", "low")],
+    }
+    assert [line.partition(";")[0] for line in faults(run, write(tmp_path, live))] == [
+        "user_config: variants: two are called 'full'",
+        "user_config: default: there is no variant 'fall'",
+        "user_config: experiments[0].arms[1].variant: there is no variant 'no'",
+        "user_config: experiments[1].salt: 's' is the salt of the experiment 'a' already",
+        "user_config: experiments[1].arms[0].variant: there is no variant 'none'",
+        "user_config: experiments[1].slots: [0, 10000) overlaps [0, 10000) of 'a', which keeps its slots as "
+        "long as it is in the config, also after a ship or a stop",
+        "user_config: degrade.variant: there is no variant 'lower'",
+    ]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Two layers of four heads, and one score."""
+    return write_checkpoint(tmp_path / "model", num_labels=1)
+
+
+def test_masks_and_paths_are_checked_against_each_checkpoint(
+    tmp_path: Path, model: Path, tiny_checkpoint: Path, run: Run
+) -> None:
+    """A mask that refers to a wrong one has no fault of its own."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "config.json").write_bytes((model / "config.json").read_bytes())
+    own = {"name": "own", "checkpoint": str(model)}
+    live = {
+        "masks": {"deep": "5.*", "deeper": "@deep"},
+        "variants": [
+            {"name": "full"},
+            {"name": "a", "head_mask": "@deep"},
+            {"name": "b", "head_mask": "0.99"},
+            own | {"head_mask": "7.0"},
+            {"name": "gone", "checkpoint": str(tmp_path / "gone")},
+            {"name": "empty", "checkpoint": str(empty)},
+        ],
+        "digests": {"": "0" * 64, str(model): digest_of(model, masks=True)},
+    }
+    arguments = {"model": str(tiny_checkpoint), "score_store": str(tmp_path / "s")}
+    file = write(tmp_path, live, score_store_warm=str(tmp_path / "warm.csv"), **arguments)
+    found = faults(run, file)
+    assert [line.split(";")[0] for line in found] == [
+        f"user_config.variants.gone.checkpoint: {tmp_path}/gone does not exist",
+        "user_config.masks.deep: layer 5 does not exist",
+        "user_config.variants[2].head_mask: head 99 does not exist",
+        "user_config.variants[3].head_mask: layer 7 does not exist",
+        f"user_config.variants.empty.checkpoint: {empty} holds neither model.safetensors nor "
+        "pytorch_model.bin",
+        f"user_config.digests['']: the files in {tiny_checkpoint} have another digest, "
+        f"{digest_of(tiny_checkpoint, masks=True)}",
+        f"args.score_store_warm: there is no file {tmp_path}/warm.csv",
+    ]
+    assert "this model has layers 0 to" in found[1]
+
+
+def test_a_brownout_that_is_too_late_and_gives_another_kind_of_score(
+    tmp_path: Path, model: Path, tiny_checkpoint: Path, run: Run
+) -> None:
+    live = {
+        "variants": [{"name": "full"}, {"name": "own", "checkpoint": str(model)}],
+        "degrade": {"above_queue_tokens": 2000, "variant": "own"},
+    }
+    file = write(tmp_path, live, model=str(tiny_checkpoint), max_queue_tokens=2000)
+    kind, limit = faults(run, file)
+    assert kind.startswith(
+        "user_config.degrade.variant: own gives one score by sigmoid, but the default, full"
+    )
+    assert limit.endswith("from which requests are refused; give 1 to 1999")
+
+
+def test_it_loads_neither_torch_nor_transformers_and_says_what_serve_would_refuse(tmp_path: Path) -> None:
+    document = yaml.safe_load(DEPLOY.read_text())
+    document["applications"][0]["deployments"][0]["max_ongoing_requests"] = "many"
+    file = tmp_path / "serve.yaml"
+    file.write_text(yaml.safe_dump(document))
+    code = """
+import json, sys
+from headroom.service.cli import main
+try:
+    main()
+except SystemExit as end:
+    print(json.dumps([end.code, [name for name in ("torch", "transformers") if name in sys.modules]]))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code, "config", "check", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [1, []]
+    assert "deployments[0].max_ongoing_requests: Input should be a valid integer" in done.stderr

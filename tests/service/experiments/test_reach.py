@@ -1,0 +1,78 @@
+"""Whom an experiment should expose and does, which alerts compare."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headroom.service.experiments.reach import share
+from headroom.service.experiments.state import IDLE, Status
+from tests.service.experimenting import BOSS, config, eventually, score
+from tests.service.experiments.making import experiment
+from tests.service.in_process import Service, serve
+
+WAITS, SHARE, EXPOSED = (
+    f'headroom_experiment_{name}{{experiment="prune20"}}' for name in ("pending", "share", "requests_total")
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "rolled_back", "expected"),
+    [
+        ({}, (), 1.0),
+        ({"slots": [2_500, 5_000]}, (), 0.25),
+        ({"slots": [0, 5_000]}, ["pruned"], 0.25),
+        ({"kind": "interleave"}, ["pruned"], 0.0),
+    ],
+)
+def test_the_share_follows_slots_and_arms(
+    fields: dict[str, Any], rolled_back: Collection[str], expected: float
+) -> None:
+    standing = replace(IDLE, status="running", traffic=1.0, rolled_back=frozenset(rolled_back))
+    assert share(experiment(**fields), standing) == pytest.approx(expected)
+    assert share(experiment(**fields), replace(standing, traffic=0.1)) == pytest.approx(expected / 10)
+
+
+@pytest.mark.parametrize("status", ["pending", "stopped", "shipped", "rolled_back", "changed", "paused"])
+def test_an_experiment_that_does_not_run_should_expose_nobody(status: Status) -> None:
+    assert share(experiment(), replace(IDLE, status=status, traffic=1.0)) == 0
+
+
+async def test_a_request_with_a_unit_and_a_variant_exposes_nobody_and_shows_that(service: Service) -> None:
+    await eventually(lambda: service.metric(SHARE) == 1)
+    assert service.metric(WAITS) == 0
+    assert EXPOSED in service.metrics.render().decode(), "Prometheus sees no increase from nothing to 1"
+    for more in ({"unit": "a"}, {"unit": "a"}, {"unit": "b", "variant": "full"}, {}):
+        await score(service, **more)
+    assert service.metric("headroom_unit_requests_total") == 3
+    assert service.metric(EXPOSED) == 2
+    stopped = await service.http.post("/v1/experiments/prune20/stop", json={"reason": "over"}, headers=BOSS)
+    assert stopped.status_code == 200, stopped.text
+    await eventually(lambda: service.metric(SHARE) == 0)
+    assert service.metric(WAITS) == 0, "it is over"
+
+
+async def test_an_experiment_whose_start_cannot_be_recorded_waits(tiny_checkpoint: Path) -> None:
+    url = "postgresql://nobody@127.0.0.1:1/none"
+    async with serve(tiny_checkpoint, config(), database_url=url) as service:
+        await eventually(lambda: service.metric(WAITS) == 1)
+        await score(service, "a")
+        assert service.metric(SHARE) == 0
+        assert service.metric("headroom_unit_requests_total") == 1
+        assert service.metric(EXPOSED) == 0
+
+
+async def test_a_unit_that_two_replicas_see_is_one_exposure(tiny_checkpoint: Path, file_url: str) -> None:
+    series = ('headroom_exposures_total{arm="control"', 'headroom_exposures_total{arm="pruned"')
+    async with (
+        serve(tiny_checkpoint, config(), database_url=file_url) as one,
+        serve(tiny_checkpoint, config(), database_url=file_url) as other,
+    ):
+        for service in (one, other):
+            for number in range(10):
+                await score(service, f"user-{number}")
+        written = "headroom_exposures_written_total"
+        await eventually(lambda: one.metric(written) + other.metric(written) == 20)
+        assert sum(service.metric(name) for service in (one, other) for name in series) == 10
