@@ -103,7 +103,8 @@ class Part:
         raw = Ratio.of(rates["http"], rates["model"])
         corrected = [rate / (1 - client) for rate, client in zip(rates["http"], clients, strict=True)]
         share = Ratio.of(corrected, rates["model"])
-        http, model = (statistics.median(rates[side]) for side in ("http", "model"))
+        http = statistics.median(rates["http"])
+        model = statistics.median(rates["model"])
         more = (
             f"{share.range('.0%')}: {http:.0f} of {model:.0f} pairs/s; the load generator took "
             f"{statistics.median(clients):.1%} of the processors ({raw.median:.0%} without correction)"
@@ -124,7 +125,8 @@ class Part:
 
         taken = turns({"model": lambda _: alone.one_pair_ms(), "http": over_http}, self.rounds)
         overhead = statistics.median(a - b for a, b in zip(taken["http"], taken["model"], strict=True))
-        http, model = (statistics.median(taken[side]) for side in ("http", "model"))
+        http = statistics.median(taken["http"])
+        model = statistics.median(taken["model"])
         more = f" (p50 {http:.1f} ms, the model alone {model:.1f} ms)"
         name = "one pair, idle: p50 beyond the model's"
         self.report.rows.append(at_most(name, overhead, 3.0, ".1f", " ms", more))
@@ -208,10 +210,12 @@ class Part:
             "drawn": lambda turn: self._per_request(turn, units=1000),
         }
         taken = turns(sides, self.rounds)
-        plain, drawn = (
-            {name: statistics.median(turn[name] for turn in taken[side]) for name in taken[side][0]}
-            for side in ("plain", "drawn")
-        )
+
+        def medians(side: str) -> dict[str, float]:
+            return {name: statistics.median(turn[name] for turn in taken[side]) for name in taken[side][0]}
+
+        plain = medians("plain")
+        drawn = medians("drawn")
         more = (
             f" the pairs in {drawn['batches']:.2f} batches (plain {plain['batches']:.2f}); p50 "
             f"{drawn['p50']:.1f} ms, plain {plain['p50']:.1f} ms; {drawn['drawn']:.0%} of the lists drawn"

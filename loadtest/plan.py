@@ -157,7 +157,7 @@ class Plan(_Model):
     @model_validator(mode="before")
     @classmethod
     def _imply_trace(cls, values: Any) -> Any:
-        """A trace says when requests arrive, so it needs no `arrivals` beside it."""
+        """Set `arrivals` to trace if there is a trace file."""
         return {"arrivals": "trace", **values} if values.get("trace") else values
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ FULL_MEMORY = (
 """Parts of torch's messages, in errors of several types, about a full memory of the GPU or of the machine."""
 
 
-def give_back_memory() -> None:
+def release_memory() -> None:
     """Give the memory of freed tensors back to the system.
 
     glibc keeps it, and tensors of ever other sizes do not fit in again: a training on batches of varying

@@ -38,7 +38,7 @@ PREFIX = "soak-"
 """Beginning of the name of the mask that an edit adds in place of the last one."""
 
 
-def family(root: int) -> list[psutil.Process]:
+def process_tree(root: int) -> list[psutil.Process]:
     """Return the process `root` and its descendants, the oldest first; nothing if it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(root)
@@ -55,7 +55,9 @@ def send(number: signal.Signals, word: str, *, youngest: bool, wait_s: float | N
     hit: list[psutil.Process] = []
     while not hit and time.monotonic() < deadline:
         named = [
-            process for process in family(int(os.environ["SERVER_PID"]))[1:] if word in _command(process)
+            process
+            for process in process_tree(int(os.environ["SERVER_PID"]))[1:]
+            if word in _command(process)
         ]
         for process in named[-1:] if youngest else named:
             with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile

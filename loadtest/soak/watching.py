@@ -22,7 +22,7 @@ from headroom.loadtest.alarm import clock
 from headroom.loadtest.plan import Plan
 from headroom.loadtest.report import Report, missed_objective
 from headroom.loadtest.server import Samples, in_text_format, metrics
-from headroom.loadtest.soak.faults import family
+from headroom.loadtest.soak.faults import process_tree
 
 SAMPLES = 400
 BLOCKS = 10
@@ -43,7 +43,7 @@ MAX_PROCESS_GROWTH = 10.0
 
 BEFORE_S = 5.0
 RECOVERY_S = 30.0
-"""How long before a fault requests may be sent, and how long after it, whose titles stay unscored: they are
+"""Titles of requests sent from BEFORE_S before a fault until RECOVERY_S after it may stay unscored: they are
 under way, or a replica starts and the others have its work."""
 
 MAX_FALLS = 20
@@ -60,7 +60,7 @@ UNCLEAR = {
 """Errors that a server must not make, even if its processes are killed."""
 
 _SHARED = {Path(name) for name in ("/tmp", "/dev/shm", "/var/tmp", "/")}
-"""Directories in which a server's file does not make all others its own."""
+"""Shared directories: only the server's own files in them are counted, not the whole directory."""
 
 Process = tuple[int, float]
 """Process id and start time: an id alone may come again."""
@@ -149,7 +149,7 @@ class Watch:
         """Look at the server's processes, and at the files directly in the directories that they write to."""
         memory_mb: dict[Process, float] = {}
         open_files: dict[Process, int] = {}
-        for process in family(self._server):
+        for process in process_tree(self._server):
             # A process may end meanwhile; a zombie has no files.
             with contextlib.suppress(psutil.Error), process.oneshot():
                 files = process.num_fds()
@@ -177,12 +177,13 @@ def trend(seconds: Sequence[float], values: Sequence[float]) -> Trend | None:
     if len(values) < 2 * BLOCKS:
         return None
     hours = np.asarray(seconds) / 3600
-    blocks = (np.array_split(each, BLOCKS) for each in (hours, np.asarray(values, dtype=float)))
-    x, y = ([block.mean() for block in each] for each in blocks)
-    line = linregress(x, y)
+    hour_means = [block.mean() for block in np.array_split(hours, BLOCKS)]
+    value_means = [block.mean() for block in np.array_split(np.asarray(values, dtype=float), BLOCKS)]
+    line = linregress(hour_means, value_means)
     half = float(stdtrit(BLOCKS - 2, 0.975) * line.stderr)
     slope = float(line.slope)
-    first, last = (float(line.intercept + slope * hour) for hour in (hours[0], hours[-1]))
+    first = float(line.intercept + slope * hours[0])
+    last = float(line.intercept + slope * hours[-1])
     return {"per_hour": slope, "low": slope - half, "high": slope + half, "first": first, "last": last}
 
 

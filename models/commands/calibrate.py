@@ -73,17 +73,17 @@ def command(
     from headroom.models.compress.calibrate import write_calibrated
 
     clf = Classifier.load(model, device, dtype)
-    found = calibrated(clf, pairs, str(data))
+    fit = calibrated(clf, pairs, str(data))
     document = {
         "schema": 1,
         "out": str(out),
         "model": clf.name,
         "data": str(data),
         "relevant_from_grade": lowest,
-        **describe(found, config, resamples),
+        **describe(fit, config, resamples),
     }
     with new_directory(out) as draft:
-        write_calibrated(source, draft, found.calibration.temperature, found.calibration.bias.tolist())
+        write_calibrated(source, draft, fit.calibration.temperature, fit.calibration.bias.tolist())
         (draft / "metrics.json").write_bytes(metrics_file(document) + b"\n")
     print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() if as_json else as_text(document))
     if not document["metrics"]["classwise_ece"]["change"].is_below(0):
@@ -120,24 +120,24 @@ def calibrated(clf: Classifier, pairs: Sequence[LabelledPair], name: str) -> Cal
     return calibrate(logits, pairs, served, name)
 
 
-def describe(found: Calibrated, config: ModelConfig, resamples: int) -> Json:
+def describe(fit: Calibrated, config: ModelConfig, resamples: int) -> Json:
     """Return a calibration and its figures before and after, as `--json` prints them."""
     from headroom.models.quality.calibration import reliability
 
-    grades = range(found.after.grades)
+    grades = range(fit.after.grades)
     return {
-        "pairs": len(found.after.truth),
-        "queries": found.after.queries,
+        "pairs": len(fit.after.truth),
+        "queries": fit.after.queries,
         "labels": list(config.labels),
-        "method": found.method,
-        "temperature": found.calibration.temperature,
-        "bias": found.calibration.bias.tolist(),
-        "metrics": reliability(found.before, found.after, is_graded=config.is_graded, resamples=resamples),
+        "method": fit.method,
+        "temperature": fit.calibration.temperature,
+        "bias": fit.calibration.bias.tolist(),
+        "metrics": reliability(fit.before, fit.after, is_graded=config.is_graded, resamples=resamples),
         "reliability": [
             {
                 "grade": grade,
-                "before": found.before.reliability_bins(grade),
-                "after": found.after.reliability_bins(grade),
+                "before": fit.before.reliability_bins(grade),
+                "after": fit.after.reliability_bins(grade),
             }
             for grade in (grades if config.is_graded else grades[1:])
         ],
@@ -147,7 +147,7 @@ def describe(found: Calibrated, config: ModelConfig, resamples: int) -> Json:
 def metrics_file(document: Json) -> bytes:
     """Return the content of metrics.json: figures of the calibrated model, which the service lists."""
     after = {name: values["after"].value for name, values in document["metrics"].items()}
-    of_run = {name: one for name, one in document.items() if name not in ("schema", "out")}
+    of_run = {name: value for name, value in document.items() if name not in ("schema", "out")}
     content: dict[str, Any] = {"schema": 1, "validation": after, "calibration": of_run}
     return orjson.dumps(content, option=orjson.OPT_INDENT_2)
 

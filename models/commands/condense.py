@@ -27,7 +27,10 @@ MaxLoss = Annotated[
     float | None, typer.Option(min=0, max=1, help="Largest loss.  [default: 0.1 without --words]")
 ]
 HowChosen = Annotated[
-    Method, typer.Option(help="Greedy deletion, or by the loss of each word left out alone (cheaper).")
+    Method,
+    typer.Option(
+        help="greedy: delete the least costly word each time; leave_one_out: rank all words once (cheaper)."
+    ),
 ]
 Mask = Annotated[str | None, typer.Option(help=f"Mask: {options.FORMS}.")]
 Variant = Annotated[

@@ -1,4 +1,4 @@
-"""The part of `headroom evaluate` about cuts: what one at a score keeps, and the score for a precision."""
+"""Cuts of `headroom evaluate`: what a threshold keeps, and the threshold for a wanted precision."""
 
 from __future__ import annotations
 

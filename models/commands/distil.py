@@ -50,7 +50,7 @@ Test = Annotated[
 Steps = Annotated[
     int | None, typer.Option(min=1, help="Steps of 64 pairs.  [default: 1,500, or one pass over the data]")
 ]
-Minutes = Annotated[float | None, typer.Option(min=0.01, help="Train for so long, in place of --steps.")]
+Minutes = Annotated[float | None, typer.Option(min=0.01, help="Minutes to train, instead of --steps.")]
 Rate = Annotated[
     float | None, typer.Option(min=1e-8, max=1.0, help="Peak learning rate.  [default: by the model's width]")
 ]

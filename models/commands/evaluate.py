@@ -100,7 +100,14 @@ def command(
     wanted = cut.Wanted(precision, threshold, relevant)
     if wanted.is_cut:
         _check_one_side(models, mask or [], variant, out)
-        network = options.Network((*models, None)[0], None, None, (*(mask or ()), None)[0], device, dtype)
+        network = options.Network(
+            model=models[0] if models else None,
+            config=None,
+            variant=None,
+            mask=mask[0] if mask else None,
+            device=device,
+            dtype=dtype,
+        )
         document = cut.measure(wanted, network, data, columns, resamples)
         print(orjson.dumps(document, option=_INDENT).decode() if as_json else cut.as_text(document))
         return

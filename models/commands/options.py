@@ -69,7 +69,9 @@ Relevant = Annotated[
 Margin = Annotated[
     float,
     typer.Option(
-        min=0.001, max=0.5, help="Fall of a metric that is accepted: says how many queries show it."
+        min=0.001,
+        max=0.5,
+        help="Accepted loss in a metric; the result says how many queries would exclude more.",
     ),
 ]
 NewDirectory = Annotated[Path, typer.Option(help="Directory to write; it must be empty or new.")]

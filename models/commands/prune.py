@@ -15,7 +15,7 @@ from headroom.models.training.distil.job import Cut, Options
 
 Recover = Annotated[
     float | None,
-    typer.Option(min=0.01, max=6000, help="Train what stays on the whole model's scores, for minutes."),
+    typer.Option(min=0.01, max=6000, help="Minutes to train the pruned model on the whole model's scores."),
 ]
 Data = Annotated[
     Path | None, typer.Option(help="For --recover: unjudged pairs, as `headroom distil` takes them.")

@@ -23,10 +23,13 @@ Out = Annotated[
 Holdout = Annotated[
     Path | None, typer.Option(help="Pairs of other queries; `search` tests its masks on them.")
 ]
-Margin = Annotated[float, typer.Option(min=0.001, max=0.5, help="Fall of each metric that is accepted.")]
+Margin = Annotated[float, typer.Option(min=0.001, max=0.5, help="Accepted loss in each metric.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Give a rough answer, in some minutes per kind.")]
 What = Annotated[
-    str, typer.Option(help="For `search`: what may go, some of heads,units,layers; more than heads: by time.")
+    str,
+    typer.Option(
+        help="For `search`: parts to remove, of heads,units,layers. All but heads alone: by measured time."
+    ),
 ]
 Speedup = Annotated[
     float | None,
@@ -94,7 +97,7 @@ def command(
         from headroom.models.api.studies import ask
 
         clf = Classifier.load(model, device, dtype)
-    found = ask(
+    result = ask(
         kind,
         clf,
         judged,
@@ -107,7 +110,7 @@ def command(
         speedup=speedup,
         recover_minutes=recover,
     )
-    content = found.write(out)
+    content = result.write(out)
     if as_json:
         print(json.dumps(content, ensure_ascii=False))
         return

@@ -20,6 +20,7 @@ from headroom.models.checkpoint.config import ModelConfig, parse_config, read_co
 from headroom.models.checkpoint.families import FAMILIES
 from headroom.models.checkpoint.files import check_empty, copy_tokenizer
 from headroom.models.checkpoint.shapes import layer_prefix
+from headroom.models.checkpoint.tensor_names import LAYERS
 from headroom.models.checkpoint.tensors import TensorDict, read_tensors, write_tensors
 from headroom.models.errors import ModelError
 from headroom.models.layer import head_rows
@@ -104,8 +105,7 @@ def cut(tensors: Mapping[str, Tensor], config: ModelConfig, mask: HeadMask) -> t
         )
     heads = config.heads_kept(mask)
     units = config.units_kept(mask)
-    all_layers = layer_prefix(0)[:-2]
-    smaller = {name: tensor for name, tensor in tensors.items() if not name.startswith(all_layers)}
+    smaller = {name: tensor for name, tensor in tensors.items() if not name.startswith(LAYERS)}
     for number, layer in enumerate(mask.layers_kept):
         prefix = layer_prefix(layer)
         of_layer = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
@@ -120,7 +120,7 @@ def cut(tensors: Mapping[str, Tensor], config: ModelConfig, mask: HeadMask) -> t
 def _cut_heads(
     tensors: TensorDict, config: ModelConfig, layer: int, kept: tuple[int, ...], weights: Tensor
 ) -> None:
-    """Leave the heads `kept` of one layer's tensors, with their weights, (heads,), folded in."""
+    """Keep only the heads `kept` of one layer, and fold in their weights, (heads,)."""
     prefix = f"{layer_prefix(layer)}attention."
     held = config.kept_heads[layer]
     keys_held = sorted(set(config.key_heads(held)))
@@ -132,10 +132,10 @@ def _cut_heads(
     _keep_rows(tensors, config, f"{prefix}self.key", key_rows)
     _keep_rows(tensors, config, f"{prefix}self.value", key_rows)
     output = tensors[f"{prefix}output.dense.weight"][:, rows]
-    weights = weights[list(kept)]
+    kept_weights = weights[list(kept)]
     if config.int8:  # integers cannot be scaled; the output of W^V is scaled instead
-        weight_of_key = dict(zip(key_of_head, weights.tolist(), strict=True))
-        if [weight_of_key[key] for key in key_of_head] != weights.tolist():
+        weight_of_key = dict(zip(key_of_head, kept_weights.tolist(), strict=True))
+        if [weight_of_key[key] for key in key_of_head] != kept_weights.tolist():
             raise ModelError(
                 f"layer {layer}: heads that share values have different weights, which 8-bit weights cannot "
                 "hold; prune the float checkpoint, then quantize it"
@@ -143,8 +143,8 @@ def _cut_heads(
         scales = torch.tensor([weight_of_key[key] for key in keys]).repeat_interleave(config.head_size)
         for part in ("bias", "weight_scale"):
             tensors[f"{prefix}self.value.{part}"] = tensors[f"{prefix}self.value.{part}"] * scales
-    elif (weights != 1).any():
-        output = (output.float() * weights.repeat_interleave(config.head_size)).to(output.dtype)
+    elif (kept_weights != 1).any():
+        output = (output.float() * kept_weights.repeat_interleave(config.head_size)).to(output.dtype)
     tensors[f"{prefix}output.dense.weight"] = output
 
 

@@ -161,9 +161,10 @@ def kernel_tables(relative: Relative, size: int, dtype: torch.dtype, *, tiles: b
         return ctypes.addressof(cached[0])
     per_unit = 4 // dtype.itemsize  # numbers in a unit of 32 bits
     steps = size // per_unit
+    if tiles and per_unit == 2:
+        steps += -steps % 16
     width = 0
     reach = 0
-    steps += -steps % 16 if tiles and per_unit == 2 else 0
     parts: list[Tensor | None] = [None, None, None]
     if relative.tables is not None:
         *tables, order = relative.tables

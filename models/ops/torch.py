@@ -147,7 +147,7 @@ class TorchOps:
     """Whether attention computes batches that are `captured`."""
 
     gathers_masks = False
-    """Whether rows that share a mask share its weights until these are on the device."""
+    """Whether a mask's weights are copied once and gathered per row on the device, not on the host."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
@@ -192,12 +192,13 @@ class TorchOps:
             scale = positions.scale(query.shape[-1])
             context = self._attend(query, key, value, bias, scale).transpose(1, 2).flatten(0, 1)
             contexts.append(context if index is None else context[index])
-        context = torch.cat(contexts)  # (tokens, h, d)
+        joined = torch.cat(contexts)  # (tokens, h, d)
         if weights is not None:
-            rows = batch.row_of_token[: len(context)] if len(weights) > 1 else slice(None)
-            context = (context * weights[rows][..., None]).to(context.dtype)
-        context = F.pad(context.flatten(1), (0, 0, 0, len(projected) - len(context)))
-        return batch.leaving(context)
+            if len(weights) > 1:
+                weights = weights[batch.row_of_token[: len(joined)]]
+            joined = (joined * weights[..., None]).to(joined.dtype)
+        padding = len(projected) - len(joined)
+        return batch.leaving(F.pad(joined.flatten(1), (0, 0, 0, padding)))
 
     def causal(self, projected: Tensor, batch: PackedBatch, spec: Causal, weights: Tensor | None) -> Tensor:
         """Attend within each sequence of a pack, and to its prefix, one sequence at a time.

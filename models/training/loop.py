@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from headroom.models.device import autocast, give_back_memory
+from headroom.models.device import autocast, release_memory
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
 from headroom.models.learner import Learner
@@ -262,7 +262,7 @@ class _ProgressLog:
             progress.tokens / progress.seconds,
             progress.seconds * (1 - share) / share / 60,
         )
-        give_back_memory()
+        release_memory()
 
 
 def _adamw(parameters: Sequence[nn.Parameter], rate: float) -> torch.optim.Optimizer:

@@ -77,7 +77,7 @@ def report(
     url: Url = DEFAULT_URL,
     key: Key = None,
     out: Annotated[
-        Path | None, typer.Option(help="HTML file to write, which needs no other, to share the results.")
+        Path | None, typer.Option(help="Self-contained HTML file to write, to share the results.")
     ] = None,
     as_json: Json = False,
 ) -> None:

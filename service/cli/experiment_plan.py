@@ -337,9 +337,8 @@ def interleaving_text(
         "",
         table(rows, numbers_from=1),
         "",
-        f"The A/B test finds a loss of {loss} of the units that click: the cost of a preference of "
-        f"−{number(limit)}",
-        "if no unit that misses control's title clicks another. Most do, so it needs even more units.",
+        f"The A/B test is sized for a loss of {loss} of the units that click, the most that a preference of",
+        f"−{number(limit)} can cost. The real cost is smaller, so it needs even more units.",
         "Interleaving shows which titles are preferred; revenue, latency and clicks per page take A/B.",
         "",
         f"For the config: planned_units: {plan.deciding_units} (units that click a title of one arm)",

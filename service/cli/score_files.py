@@ -38,9 +38,9 @@ Output = Annotated[
 ]
 Store = Annotated[
     Path | None,
-    typer.Option("--store", help="Keep the scores in a score store, which servers read; no --output."),
+    typer.Option("--store", help="Score store to write to, instead of --output; servers read it."),
 ]
-Prefix = Annotated[str, typer.Option(help="With --input: begins the names of the new columns.")]
+Prefix = Annotated[str, typer.Option(help="With --input: prefix of the new columns' names.")]
 Judgments = Annotated[
     str | None,
     typer.Option(

@@ -56,11 +56,18 @@ def stats(path: Store, as_json: AsJson = False) -> None:
 def prune(
     path: Store,
     unused_days: Annotated[
-        float, typer.Option(min=0, help="Forget models that no process has opened for so many days.")
+        float,
+        typer.Option(
+            min=0, help="Remove the scores of models that no process has opened for this many days."
+        ),
     ] = 30.0,
     megabytes: Annotated[
         float | None,
-        typer.Option("--mb", min=0, help="Then forget scores that were not asked for lately, down to this."),
+        typer.Option(
+            "--mb",
+            min=0,
+            help="Then evict scores that were not asked for lately, down to this many megabytes.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

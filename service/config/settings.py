@@ -73,8 +73,8 @@ class Settings(BaseSettings):
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
-        description="What computes. `auto`: CUDA if there is any, else the CPU. `CUDA_VISIBLE_DEVICES` says "
-        "which GPUs.",
+        description="Device of the computation. `auto`: CUDA if there is any, else the CPU. "
+        "`CUDA_VISIBLE_DEVICES` says which GPUs.",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
@@ -295,16 +295,16 @@ class LiveConfig(Declared):
     )
     on_failure: OnFailure = Field(
         "error",
-        description="What requests get that cannot be scored, unless they say it themselves: an `error`, or "
-        "the titles in the order in which they came (`original_order`).",
+        description="Default answer to a request that cannot be scored: an `error`, or its titles in their "
+        "original order (`original_order`). A request's own field overrides it.",
     )
     experiments: tuple[ExperimentConfig, ...] = Field(
         (), max_length=64, strict=False, description="A/B tests of variants."
     )
     digests: dict[str, Digest] = Field(
         default_factory=dict,
-        description="SHA-256 of the files of checkpoints, as `python -m headroom.models.checkpoint.files "
-        "DIRECTORY` prints it, by their path; by `''` that of the service's own. "
+        description="SHA-256 of each checkpoint's files by its path (`''`: the service's own), as `python -m "
+        "headroom.models.checkpoint.files DIRECTORY` prints it. "
         "`headroom serve` fills it in for directories; a replica refuses files with another content.",
     )
 

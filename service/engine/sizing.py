@@ -66,8 +66,8 @@ class TokenRate:
     Passes that run at the same time share that time equally: each of n takes 1/n of it. So the parts of all
     passes add up to the time that the device was busy, whichever of them ends first.
 
-    Once a well-filled batch has run, or if there was a guess, a small one alone does not count. It takes
-    longer per token, so it says little about how fast a queue empties. But if small batches together were
+    Once the rate is known from a guess or a well-filled batch, a single small batch does not count: it takes
+    longer per token and says little about how fast a queue empties. But if small batches together were
     faster than the rate, they raise it: while the rate is far too low, such as after the process was stopped
     for a minute, nothing else is let into the queue.
 

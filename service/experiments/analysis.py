@@ -128,13 +128,15 @@ def compare_all(
         return {arm: preference_reports(store, config, actions, now, until=until)}
     by_arm = comparisons(config, withdrawals(config, actions))
     measured = {
-        (metric.name, during): measure(store, config.name, metric, now, during, until)
+        (metric.name, comparison): measure(store, config.name, metric, now, comparison, until)
         for metric in config.metrics
-        for during in set(by_arm.values())
+        for comparison in set(by_arm.values())
     }
     return {
-        arm: [compare_arm(config, metric, measured[metric.name, during], arm) for metric in config.metrics]
-        for arm, during in by_arm.items()
+        arm: [
+            compare_arm(config, metric, measured[metric.name, comparison], arm) for metric in config.metrics
+        ]
+        for arm, comparison in by_arm.items()
     }
 
 
@@ -280,7 +282,7 @@ def recommend(
 
 
 def _harm(arm: ArmReport) -> str:
-    """Return what is said of the metrics after the first that are worse by more than their margin."""
+    """Return the verdicts of the secondary metrics that are worse than their margin; empty without any."""
     return " ".join(metric.text for metric in arm.metrics[1:] if metric.decision == "too_bad")
 
 

@@ -114,7 +114,7 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
     traffic: Share = 1.0
     """Share of each arm's units that takes part, until somebody ramps by hand."""
     slots: Annotated[tuple[_Slot, _Slot], Strict(False)] = (0, 10_000)
-    """[x, y) of the 10,000 slots: experiments whose slots differ share no unit."""
+    """[x, y) of the 10,000 slots: experiments whose slots do not overlap share no unit."""
     shadow: Share = 0.0
     """Share of the requests that are scored under every arm, after their answer."""
     guardrails: Guardrails = Guardrails()

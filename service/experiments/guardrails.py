@@ -137,7 +137,9 @@ def find_breach(
     """Return the first guardrail that an arm's last minute breaks, if any."""
     if counts.requests < limits.min_requests:
         return None
-    checks = _GUARDRAILS | {"p99": _slow_together} if is_interleaved else _GUARDRAILS
+    checks = _GUARDRAILS
+    if is_interleaved:
+        checks = _GUARDRAILS | {"p99": _slow_together}
     for guardrail, detail_of in checks.items():
         detail = detail_of(counts, control, limits)
         if detail is not None:

@@ -71,8 +71,8 @@ class MetricReport(Effect):
     kind: str
     """`mean`, `proportion`, `ratio` or `preference`."""
     units: int
-    """Units of the arm that were exposed while it ran; of a preference, those that clicked a title
-    of\none arm."""
+    """Units of the arm that were exposed while it ran; of a preference, those that clicked a title of one
+    arm."""
     control_units: int
     """Units of control that were exposed while the arm ran; of a preference, the same units."""
     value: float | None
@@ -80,8 +80,8 @@ class MetricReport(Effect):
     control_value: float | None
     """Control's value; null for a preference."""
     p_value: float
-    """Anytime-valid p-value of the hypothesis that there is no difference, times the number of
-    arms\ncompared with control. It is below `alpha` if the interval excludes 0."""
+    """Anytime-valid p-value of the hypothesis that there is no difference, times the number of arms
+    compared with control. It is below `alpha` if the interval excludes 0."""
     margin: float | None
     """How much worse is still good enough, from the config."""
     margin_relative: bool
@@ -175,13 +175,13 @@ class Report:
     arms: Sequence[ArmReport]
     """All arms except control."""
     recommendation: Recommendation
-    """`ship` an arm, `stop`, `wait`, or `invalid` if the sample ratio is off or the experiment
-    did\nnot begin with this config."""
+    """`ship` an arm, `stop`, `wait`, or `invalid` if the sample ratio is off or the experiment did not
+    begin with this config."""
     text: str
     """The recommendation and its reason."""
     looks: Sequence[Look]
-    """Earlier times, evenly spaced. If the database is slow some are missing: ask again.
-    All\nintervals hold together, as a confidence sequence does."""
+    """Earlier times, evenly spaced. If the database is slow some are missing: ask again. All intervals
+    hold together, as a confidence sequence does."""
     retention: str | None = None
     """What the report lacks because `outcome_days` deleted it, or will lack before the planned units are
     there; null if nothing."""
@@ -237,9 +237,9 @@ class ExperimentView:
     in_config: bool
     """Whether the config declares it; if not, it was started by `POST /v1/experiments`."""
     status: Status
-    """`pending`: its start is not recorded yet; `rolled_back`: no treatment arm is left;
-    `changed`:\nthe config's salt or arms are not those it started with, so it does not run;
-    `paused`: the field of this name says why."""
+    """`pending`: its start is not recorded yet; `rolled_back`: no treatment arm is left; `changed`: the
+    config's salt or arms are not those it started with, so it does not run; `paused`: the field of this
+    name says why."""
     paused: str | None
     """What in the config stands in its way, so that it does not run."""
     traffic: float
@@ -294,5 +294,5 @@ class ExperimentDetail(ExperimentView):
     kept_days: float
     """`outcome_days`: how long lists, clicks and outcomes are kept; those of an A/B test after its end."""
     preference: MetricPreference | None
-    """The preference by the first metric; null while the database is down, and unless the
-    experiment\ninterleaves."""
+    """The preference by the first metric; null while the database is down, and unless the experiment
+    interleaves."""

@@ -33,10 +33,10 @@ CHECK_TIMEOUT_S = 600.0
 """How long the replicas may take to load what an edit needs, a download included."""
 
 START_S = 60.0
-"""How long the process that asks the replicas may take to start."""
+"""Seconds that the process that asks the replicas may take to start."""
 
 ANSWER_S = 60.0
-"""How long the controller's event loop and the replicas may take with all else."""
+"""Seconds that the controller's event loop and the replicas may take for anything else."""
 
 POLL_S = 0.5
 """How often a wait for the replicas' answers looks whether there is a newer edit."""
@@ -139,19 +139,20 @@ class Rollouts:
                     self._is_running = False
                     return
             try:
-                self._is_refused = _is_refused(*waiting, loop, self._is_outdated.is_set)
+                application, edit = waiting
+                self._is_refused = _roll_out(application, edit, loop, self._is_outdated.is_set)
             except Exception:  # later edits need this thread
                 logger.exception("a config was not rolled out; deploy it again")
                 self._is_refused = True
 
 
-def _is_refused(
+def _roll_out(
     application: DeployedApplication,
     edit: Edit,
     loop: asyncio.AbstractEventLoop,
     is_outdated: Callable[[], bool],
 ) -> bool:
-    """Bring an edit to all replicas or to none, and return whether it was none.
+    """Bring an edit to all replicas or to none; return whether it was refused.
 
     The log and the replicas' metrics say so too. is_outdated: whether there is a newer edit.
     """

@@ -31,10 +31,13 @@ from headroom.service.ray.notices import notify_operator
 
 TEMPLATE = Path(__file__).with_name("haproxy.cfg.jinja")
 LOOK_S = 0.2
+"""Seconds between two checks whether HAProxy has ended."""
 RETRY_S = 1.0
+"""Seconds between two tries to start it."""
 ASK_S = 1.0
+"""Seconds between two requests for a sign of life."""
 ANSWER_S = 3.0
-"""How often HAProxy is asked for a sign of life, and how long it may take to answer."""
+"""Seconds that HAProxy may take to answer one."""
 
 logger = logging.getLogger("ray.serve")
 

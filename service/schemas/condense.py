@@ -125,7 +125,7 @@ class QueryOfLength:
     left_out: int | None
     """The index in `words` of the word that this length leaves out."""
     loss: float
-    """What it loses."""
+    """The loss at this length."""
     measured: bool
     """False: the loss is estimated from the deletions of single words, which `leave_one_out` does for lengths
     that no bound on the loss made it measure."""

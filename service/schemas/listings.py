@@ -41,7 +41,7 @@ class ModelInfo:
     grades: list[str] | None
     """From least to most relevant; null: one score."""
     score_activation: Literal["softmax", "sigmoid", "identity"]
-    """What makes a score of logits: softmax (grades), sigmoid, or identity (raw logits)."""
+    """The function from logits to a score: softmax (grades), sigmoid, or identity (raw logits)."""
     parameters: int
     """Weights, counted."""
     bytes: int
@@ -49,7 +49,7 @@ class ModelInfo:
     sliced_bytes: int
     """Weights with dead heads cut out, cached beside them."""
     device: str
-    """What computes."""
+    """Device of the computation."""
     dtype: str
     """The number format of the computation."""
     deterministic: bool
@@ -110,7 +110,7 @@ class VariantInfo:
     default: bool
     """Whether requests that name no variant get it."""
     cascade: list[CascadeStage] | None = None
-    """Of a cascade, its stages in order; else null."""
+    """The stages of a cascade, in order; else null."""
 
 
 @documented

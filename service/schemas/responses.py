@@ -93,7 +93,7 @@ class Assignment:
     fallback: bool = False
     """Whether the arm's variant failed, so that the control's scored."""
     impression: str | None = None
-    """Of an interleaved answer, its id, for the outcomes of clicks on it; else null. Also sent as the
+    """The id of an interleaved answer, for the outcomes of clicks on it; else null. Also sent as the
     `X-Impression` header. The same again if `query_id`, unit and experiment are the same."""
 
 
@@ -165,13 +165,13 @@ class ScoreResult:
     chunk: Chunk | None = None
     """With `overflow: chunks`, the best chunk of a title that did not fit; else null."""
     stage: str | None = None
-    """Of a cascade, the variant whose stage scored the title last; grades and probabilities are that
+    """The variant whose stage of a cascade scored the title last; grades and probabilities are that
     variant's. Else null."""
     scored: bool = True
     """Whether the model scored the pair. If not, it has no grade, and a score that is equal to that of the
     others like it and not above that of those scored."""
     rank: int | None = None
-    """Of an interleaved answer, the title's position in the order to show, from 1. Scores fall along it: a
+    """The title's position in the order of an interleaved answer, from 1. Scores fall along it: a
     title whose score does not is lowered as far as needed. Grades and probabilities are those of the arm that
     picked the title. Else null."""
     _logits: SkipJsonSchema[Numbers] = ()  # orjson leaves out names that begin with an underscore

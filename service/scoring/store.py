@@ -45,7 +45,7 @@ SHARE_TO_FREE = 0.05
 """A full store forgets at least this share of its scores at once."""
 
 STEPS = 64
-"""The hand goes round the keys in so many steps."""
+"""Eviction (a clock algorithm) passes over the keys in this many steps."""
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;

@@ -69,12 +69,15 @@ class _Tally:
 
     def __init__(self) -> None:
         self.observed: dict[int, list[Floats32]] = defaultdict(list)
+        self.score: dict[int, list[Floats32]] = defaultdict(list)
         self.null: dict[int, Floats32] = {}
-        self.score = self.observed
 
-    def add(self, query: int, observed: Floats32, null: Floats32 | None = None) -> None:
-        """Add one pair."""
+    def add(
+        self, query: int, observed: Floats32, null: Floats32 | None = None, *, score: Floats32 | None = None
+    ) -> None:
+        """Add one pair. score: the attention itself, if `observed` is a difference."""
         self.observed[query].append(observed)
+        self.score[query].append(observed if score is None else score)
         if null is not None:  # pairs of a query share their sum, so that memory does not grow with the pairs
             self.null[query] = self.null.get(query, 0) + null
 
@@ -82,15 +85,15 @@ class _Tally:
         """Return the scores of the pairs added so far."""
         if not self.observed:
             return unscored(len(study.heads))
-        score = np.mean([np.mean(rows, 0, dtype=np.float64) for rows in self.score.values()], 0)
+        score = np.mean([np.mean(of_query, 0, dtype=np.float64) for of_query in self.score.values()], 0)
         rows = self.observed.values()
         observed = np.stack([np.mean(of_query, 0, dtype=np.float64) for of_query in rows])  # (queries, heads)
         excess = observed
         if self.null:
-            null = np.stack([*self.null.values()]).astype(np.float64)
-            null /= np.array([len(of_query) for of_query in rows])[:, None, None]
-            excess = observed - null.mean(1)
-            null = null.mean(0)
+            null_by_query = np.stack([*self.null.values()]).astype(np.float64)  # (queries, draws, heads)
+            null_by_query /= np.array([len(of_query) for of_query in rows])[:, None, None]
+            excess = observed - null_by_query.mean(1)
+            null = null_by_query.mean(0)
         else:
             signs = np.random.default_rng([study.seed, 3]).choice((-1.0, 1.0), (DRAWS, len(observed)))
             null = signs @ observed / len(observed)
@@ -108,8 +111,6 @@ def role_scores(
     """
     heads = len(study.heads)
     tallies = defaultdict[str, _Tally](_Tally)
-    term_match = tallies["term_match"]
-    term_match.score = defaultdict(list)  # the attention itself; `observed` is less that to another word
     words = [Words.of(study.classifier.tokenizer, pair, split) for pair in pairs]
     pool = _words_by_form(words)
     for number, (pair, of_pair, query) in enumerate(zip(pairs, words, query_of, strict=True)):
@@ -128,8 +129,7 @@ def role_scores(
         if replaced := _replaced(pair, of_pair, pool, rng):
             after = of_pair.attention(study.classifier.attention_maps(replaced, study.heads))
             mass = _term_mass(between, of_pair)
-            term_match.score[query].append(mass)
-            term_match.add(query, mass - _term_mass(after, of_pair))
+            tallies["term_match"].add(query, mass - _term_mass(after, of_pair), score=mass)
         study.progress.advance()
     return {role: tallies[role].scores(study) for role in ROLES}
 

@@ -85,8 +85,8 @@ class Run:
         source = self.model if job.is_cut_from_teacher else Classifier.load(job.source, self.options.device)
         assert source is not None
         pairs = read_portion(self.portions[0])
-        drawn = np.random.default_rng(self.options.seed).permutation(len(pairs))
-        drawn = drawn[: layers.pairs_needed(job.config.num_layers, count)]
+        order = np.random.default_rng(self.options.seed).permutation(len(pairs))
+        drawn = order[: layers.pairs_needed(job.config.num_layers, count)]
         texts = [(pairs[row].query, pairs[row].title) for row in sorted(drawn)]
         return layers.chosen(source, texts, count, lambda share: self.notify.show("choosing layers", share))
 
@@ -162,7 +162,9 @@ class Run:
     @property
     def same_grades(self) -> bool:
         """Return whether student and teacher have the same grades, so that probabilities can be learnt."""
-        return self.model is not None and self.before.grades == self.model.grades != ()
+        if self.model is None or not self.model.grades:
+            return False
+        return self.before.grades == self.model.grades
 
     @cached_property
     def scale(self) -> Scale:
@@ -229,7 +231,7 @@ class Run:
 
     _share = 0.0
     _first_share: float | None = None
-    """What an earlier run did, once it is known."""
+    """Share of the training that an earlier run did; None until it is known."""
 
     def shown(self, progress: Progress) -> None:
         """Show how much of the training is done."""
@@ -246,8 +248,8 @@ class Run:
 def distil(job: Job, notify: Notify) -> Json:
     """Teach the student, write its checkpoint, and return the content of its metrics.json.
 
-    A run that was killed goes on, to the same weights unless its time was given in minutes, when it is
-    started again with the same options and files; its state is in `<out>.distil/` until it is done.
+    A killed run resumes when it is started again with the same options and files. It ends with the same
+    weights, unless its time was given in minutes. Its state is in `<out>.distil/` until it is done.
     """
     write_pairs(job)
     run = Run(job, notify)

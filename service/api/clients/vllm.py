@@ -45,7 +45,7 @@ class VllmScore:
     index: int
     """Position in the request."""
     object: Literal["score"]
-    """What this is."""
+    """The kind of object."""
     score: Number
     """`score` of /v1/score; else a logit, not in [0, 1]."""
 
@@ -58,7 +58,7 @@ class VllmScores:
     id: str
     """New for each answer."""
     object: Literal["list"]
-    """What this is."""
+    """The kind of object."""
     created: int
     """Seconds since 1970."""
     model: str

@@ -325,7 +325,7 @@ async def test_a_request_that_kills_replicas_kills_no_more_than_its_retries_allo
             answer = await send_raw(port, request("POST", "/v2/rerank", body=b"poison"))
             assert (answer.status, answer.json["error"]["type"]) == (503, "replica_lost")
             assert (await send_raw(port, request("POST", "/v2/rerank", body=b"well"))).status == 200
-        # A process that ends closes its connections before it can be waited for: it says itself what killed it.
+        # A process closes its connections before it can be waited for, so each says itself what killed it.
         for process, _ in running.values():
             process.kill()
         said = [process.communicate()[0] for process, _ in running.values()]
