@@ -8,11 +8,11 @@ python data/sample/make_pairs.py runs/pairs.csv
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
@@ -72,7 +72,8 @@ def pairs_of(
         some = queries[start : start + AT_ONCE]
         likeness = (vectorizer.transform(some) @ of_titles).toarray()
         for query, row in zip(some, likeness, strict=True):
-            order = np.argsort(-row)[: 3 * near]
+            # Stable and rounded: equal titles stand in one order on every processor.
+            order = np.argsort(-row.round(6), kind="stable")[: 3 * near]
             next_ones = rng.choice(order[nearest:], size=near - nearest, replace=False)
             any_ones = rng.integers(0, len(titles), far)
             chosen = {titles[index] for index in (*order[:nearest], *next_ones, *any_ones)}
@@ -82,13 +83,15 @@ def pairs_of(
 
 def write(file: Path) -> None:
     """Write the pairs as csv, the same ones every time."""
-    test, others = read("test"), read("calibration")
+    test = read("test")
+    others = read("calibration")
     titles = sorted(set().union(*test.values(), *others.values()))
     measured = {query.lower().strip() for query in test}
     queries = sorted(query for query in others if query.lower().strip() not in measured)
     rng = np.random.default_rng(0)
     pieces = dict.fromkeys(piece_of(title, rng) for title in titles)
     asked = [piece for piece in pieces if piece and piece not in measured]
+    file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(("query", "title"))
@@ -97,4 +100,6 @@ def write(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description="Write pairs to try `headroom distil` with.")
+    parser.add_argument("file", type=Path, help="csv file to write, such as runs/pairs.csv")
+    write(parser.parse_args().file)

@@ -7,6 +7,7 @@ If the list is interleaved, its clicks are sent. In an A/B test, 1/rank of the f
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import os
@@ -104,10 +105,8 @@ def visit(url: str, number: int, asked: list[tuple[str, Page]]) -> bool:
     return True
 
 
-def main() -> None:
-    """Play the users."""
-    url = sys.argv[1]
-    users = int(sys.argv[2])
+def play(url: str, users: int) -> None:
+    """Let so many users ask the service at a URL, and say how far they are."""
     asked = pages()
     began = time.monotonic()
     reported_at = began
@@ -127,7 +126,11 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Play the users of docs/tutorial.md.")
+    parser.add_argument("url", help="of the service, such as http://127.0.0.1:8000")
+    parser.add_argument("users", type=int, help="how many users ask a query each")
+    options = parser.parse_args()
     try:
-        main()
+        play(options.url, options.users)
     except OSError as error:
-        sys.exit(f"{sys.argv[1]}: {error}")
+        sys.exit(f"{options.url}: {error}")
