@@ -47,9 +47,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--dry-run", action="store_true", help="print the pages, but do not write them")
     options = parser.parse_args()
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # as Ctrl-C: it stops the servers that it started
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: it stops its servers
     failed = False
     for name in options.only:
         print(f"measuring {name}: {SECTIONS[name]}", file=sys.stderr, flush=True)
