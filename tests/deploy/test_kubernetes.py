@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,34 @@ EXPERIMENT = {
     ]
 }
 PRUNED = {"variants": [{"name": "full"}, {"name": "pruned20", "head_mask": "@pruned20"}]}
+DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+VALUES_SCHEMA = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+
+
+def may_be_null(*path: str) -> bool:
+    """Whether the chart's schema takes a null there: Helm then takes the key out of the values."""
+    values = copy.deepcopy(DEFAULTS)
+    place = values
+    for part in path[:-1]:
+        place = place[part]
+    del place[path[-1]]
+    return jsonschema.Draft7Validator(VALUES_SCHEMA).is_valid(values)
+
+
+def nulls() -> dict[str, Any]:
+    """A null for each value that may be one: `args:` with nothing below it, say."""
+    return {name: None for name in DEFAULTS if may_be_null(name)}
+
+
+def null_members() -> dict[str, dict[str, Any]]:
+    """A null for each member of a group of values that may be one."""
+    groups = {name: group for name, group in DEFAULTS.items() if isinstance(group, dict)}
+    return {
+        name: {member: None for member in group if may_be_null(name, member)}
+        for name, group in groups.items()
+    }
+
+
 ASKED: dict[str, dict[str, Any]] = {
     "plain": {},
     "full": {
@@ -96,6 +125,9 @@ ASKED: dict[str, dict[str, Any]] = {
         "serve": {"replicasPerGpu": 4},
         "serviceAccount": {"name": "search"},
     },
+    "nulls": nulls(),
+    "null members": null_members() | {"image": {"tag": "cpu-1a2b3c4", "digest": None}},
+    "null labels": {"monitoring": {"enabled": True, "labels": None, "runbookUrl": None}},
     "unknown value": {"replica": 3},
     "experiments alone": {"userConfig": PRUNED | EXPERIMENT},
     "misspelt variant": {"userConfig": {"variants": [{"name": "full", "headmask": "0.0"}]}},
@@ -141,7 +173,8 @@ def charts(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     made = {
         name: found for name, found in zip(ASKED, answer["installs"], strict=True) if isinstance(found, list)
     }
-    assert list(made) == ["plain", "full", "edited", "gpu", "keda", "placed", "mig"], answer["installs"]
+    taken = ["plain", "full", "edited", "gpu", "keda", "placed", "mig"]
+    assert list(made) == [*taken, "nulls", "null members", "null labels"], answer["installs"]
     return {name: {kind_of(thing): thing for thing in objects} for name, objects in made.items()}
 
 
@@ -217,6 +250,33 @@ def container(chart: dict[str, Any]) -> dict[str, Any]:
 def test_helm_finds_nothing_to_complain_about(answer: dict[str, Any]) -> None:
     said = [message for message in answer["lint"]["Messages"] if message["Severity"] > 1]  # 1: it has no icon
     assert (said, answer["lint"]["Errors"]) == ([], None)
+
+
+def test_a_null_in_the_values_is_the_default_or_refused_and_nothing_is_sent_as_null(
+    answer: dict[str, Any], charts: dict[str, dict[str, Any]]
+) -> None:
+    """Helm would take a field that is null out of the running object at each upgrade."""
+    assert {"args", "userConfig", "emptyDirs", "replicas", "extraEnv", "affinity"} <= nulls().keys()
+    assert not nulls().keys() & {"image", "apiKeys", "drainSeconds", "service", "networkPolicy"}
+    made = {name: list(objects.values()) for name, objects in charts.items()}
+    for name, hooks in zip(ASKED, answer["hooks"], strict=True):
+        made.setdefault(name, []).extend(thing for things in hooks.values() for thing in things)
+    for name, objects in made.items():
+        assert [path for thing in objects for path in paths_of_nulls(thing, thing["kind"])] == [], name
+    for name in ("nulls", "null members", "null labels"):
+        assert made[name]
+        assert charts[name]["ConfigMap"] == charts["plain"]["ConfigMap"]
+
+
+def paths_of_nulls(thing: Any, path: str) -> Iterator[str]:
+    """The paths of an object's fields that are null."""
+    if thing is None:
+        yield path
+    members = (
+        thing.items() if isinstance(thing, dict) else enumerate(thing) if isinstance(thing, list) else ()
+    )
+    for key, member in members:
+        yield from paths_of_nulls(member, f"{path}.{key}")
 
 
 def test_kubernetes_takes_every_object_with_no_unknown_field(answer: dict[str, Any]) -> None:
@@ -313,7 +373,7 @@ def test_keda_scales_the_charts_pods_by_metrics_that_there_are(charts: dict[str,
     target = spec["scaleTargetRef"]
     deployment = charts["keda"]["Deployment"]
     assert (target["kind"], target["name"]) == (deployment["kind"], deployment["metadata"]["name"])
-    assert deployment["spec"].get("replicas") is None
+    assert "replicas" not in deployment["spec"], "Kubernetes takes a null for 1"
     assert "HorizontalPodAutoscaler" not in charts["keda"]
     (trigger,) = spec["triggers"]
     assert re.findall(r"headroom_\w+", trigger["metadata"]["query"]) == ["headroom_load"]

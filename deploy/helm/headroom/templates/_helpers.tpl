@@ -22,7 +22,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 
 {{- define "headroom.serviceAccount" -}}
-{{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "headroom.name" .) "default") -}}
+{{- $account := .Values.serviceAccount | default dict -}}
+{{- $account.name | default ($account.create | empty | ternary "default" (include "headroom.name" .)) -}}
 {{- end }}
 
 {{- /* GPUs of a pod, or its MIG device. */ -}}
@@ -75,13 +76,13 @@ capabilities: {drop: [ALL]}
 {{- $deployment := first $application.deployments -}}
 {{- $args := dict "drain_timeout_s" .Values.drainSeconds -}}
 {{- if .Values.model }}{{ $_ := set $args "model" .Values.model }}{{ end -}}
-{{- $_ := set $application "args" (merge $args .Values.args) -}}
+{{- $_ := set $application "args" (merge $args (.Values.args | default dict)) -}}
 {{- $_ := set $deployment "graceful_shutdown_timeout_s" (add .Values.drainSeconds 10) -}}
-{{- $perGpu := .Values.serve.replicasPerGpu | int -}}
-{{- if and .Values.serve.replicas $perGpu }}{{ fail "serve: give replicas or replicasPerGpu, not both" }}{{ end -}}
+{{- $perGpu := (.Values.serve).replicasPerGpu | int -}}
+{{- if and (.Values.serve).replicas $perGpu }}{{ fail "serve: give replicas or replicasPerGpu, not both" }}{{ end -}}
 {{- $gpus := include "headroom.gpus" . | int -}}
 {{- if and $perGpu (not $gpus) }}{{ fail "serve.replicasPerGpu needs a GPU in resources.limits, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb" }}{{ end -}}
-{{- with .Values.serve.replicas | default (mul $perGpu $gpus) }}{{ $_ := set $deployment "num_replicas" (int .) }}{{ end -}}
+{{- with (.Values.serve).replicas | default (mul $perGpu $gpus) }}{{ $_ := set $deployment "num_replicas" (int .) }}{{ end -}}
 {{- if .Values.userConfig }}{{ $_ := set $deployment "user_config" .Values.userConfig }}{{ end -}}
 {{- toYaml $document -}}
 {{- end }}
