@@ -125,6 +125,19 @@ ASKED: dict[str, dict[str, Any]] = {
         "serve": {"replicasPerGpu": 4},
         "serviceAccount": {"name": "search"},
     },
+    "known account": {"serviceAccount": {"create": True, "name": "known"}},
+    "names like numbers": {
+        "serviceAccount": {"create": True, "name": "on"},
+        "priorityClassName": "yes",
+        "imagePullSecrets": [{"name": "1e5"}],
+        "modelCache": {"claim": "12"},
+        "apiKeys": {"secret": "1", "key": "2", "metricsKey": "3"},
+        "database": {"secret": "4", "key": "5"},
+        "nodeSelector": {"on": "off"},
+        "podLabels": {"1": "2"},
+        "podAnnotations": {"1": "2"},
+        "monitoring": {"enabled": True, "labels": {"1": "2"}},
+    },
     "nulls": nulls(),
     "null members": null_members() | {"image": {"tag": "cpu-1a2b3c4", "digest": None}},
     "null labels": {"monitoring": {"enabled": True, "labels": None, "runbookUrl": None}},
@@ -152,6 +165,24 @@ ASKED: dict[str, dict[str, Any]] = {
     "misspelt account": {"serviceAccount": {"annotation": {}}},
     "key file in the values": {"args": {"api_keys_file": "/keys"}},
 }
+RELEASES = {"names like numbers": "1e5"}
+"""Names of releases; the others are `headroom`."""
+
+KNOWN_ACCOUNT = {
+    "apiVersion": "v1",
+    "kind": "ServiceAccount",
+    "metadata": {
+        "name": "known",
+        "namespace": "search",
+        "labels": {"app.kubernetes.io/managed-by": "Helm"},
+        "annotations": {
+            "meta.helm.sh/release-name": "headroom",
+            "meta.helm.sh/release-namespace": "search",
+        },
+    },
+}
+"""An account that an earlier version of the release has made."""
+
 IMAGE = {"image": {"tag": "cpu-1a2b3c4"}}
 """What everybody must say: without a tag of its own, a cluster does not see a new image."""
 
@@ -163,8 +194,15 @@ def answer() -> dict[str, Any]:
     ingress = yaml.safe_load((DEPLOY / "helm" / "ingress.yaml").read_text("utf-8"))
     objects = [*manifests().values(), *store().values(), *monitoring().values(), *pods()]
     objects += [pod_of_kserve(), ingress]
-    asked = {"chart": str(CHART), "values": [IMAGE | values for values in ASKED.values()], "objects": objects}
-    return environments.run("deploy", Path(__file__).parent / "ask_kubernetes.py", **asked)
+    return environments.run(
+        "deploy",
+        Path(__file__).parent / "ask_kubernetes.py",
+        chart=str(CHART),
+        values=[IMAGE | values for values in ASKED.values()],
+        releases=[RELEASES.get(name, "headroom") for name in ASKED],
+        existing=[KNOWN_ACCOUNT],
+        objects=objects,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -173,8 +211,9 @@ def charts(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     made = {
         name: found for name, found in zip(ASKED, answer["installs"], strict=True) if isinstance(found, list)
     }
-    taken = ["plain", "full", "edited", "gpu", "keda", "placed", "mig"]
-    assert list(made) == [*taken, "nulls", "null members", "null labels"], answer["installs"]
+    taken = ["plain", "full", "edited", "gpu", "keda", "placed", "mig", "known account"]
+    taken += ["names like numbers", "nulls", "null members", "null labels"]
+    assert list(made) == taken, answer["installs"]
     return {name: {kind_of(thing): thing for thing in objects} for name, objects in made.items()}
 
 
@@ -757,6 +796,38 @@ def test_an_upgrade_checks_the_new_config_first(
         command = [part.replace(folder, str(tmp_path)) for part in only["args"]]
         said = run(*command, status=1 if faults else 0).err
         assert said == "".join(f"headroom: {tmp_path}/serve.yaml: {fault}\n" for fault in faults)
+
+
+def test_the_check_before_an_upgrade_runs_wherever_the_pods_do(
+    answer: dict[str, Any], charts: dict[str, dict[str, Any]]
+) -> None:
+    """It has the files that they have, and passes the same quotas and limits of a namespace."""
+
+    def checks(name: str) -> dict[str, Any]:
+        made = answer["hooks"][list(ASKED).index(name)]["pre-upgrade"]
+        (pod,) = [thing["spec"]["template"]["spec"] for thing in made if thing["kind"] == "Job"]
+        return dict(pod)
+
+    def without_config(pod: dict[str, Any]) -> list[dict[str, Any]]:
+        return [volume for volume in pod["volumes"] if volume["name"] != "config"]
+
+    for name in ("plain", "full", "gpu", "placed"):
+        check = checks(name)
+        (only,) = check["containers"]
+        serve = charts[name]["Deployment"]["spec"]["template"]["spec"]
+        assert without_config(check) == without_config(serve)
+        assert only["volumeMounts"] == serve["containers"][0]["volumeMounts"]
+        assert only["env"] == serve["containers"][0]["env"]
+        assert check.get("initContainers") == serve.get("initContainers")
+    (test,) = answer["hooks"][list(ASKED).index("placed")]["test"]
+    for pod in (checks("placed"), test["spec"]):
+        (only,) = pod["containers"]
+        for kind in ("requests", "limits"):
+            assert only["resources"][kind].keys() == {"cpu", "memory", "ephemeral-storage"}
+    # Helm makes an account of the chart's after the check.
+    accounts = {name: checks(name).get("serviceAccountName") for name in ("plain", "placed", "mig")}
+    assert accounts == {"plain": "default", "placed": None, "mig": "search"}
+    assert checks("known account")["serviceAccountName"] == "known"
 
 
 def test_the_schema_knows_the_settings_and_the_keys_of_the_live_config() -> None:
