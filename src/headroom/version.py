@@ -37,7 +37,7 @@ BUILT_FROM = (
     "LICENSE",
     "README.md",
 )
-"""What a wheel, an image and the chart are built from. Files elsewhere, such as a job's output, change none."""
+"""What a wheel, an image and the chart are built from. Files elsewhere may be a job's output, say."""
 
 GIT_S = 10.0
 

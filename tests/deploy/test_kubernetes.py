@@ -433,10 +433,13 @@ def test_kserve_runs_the_chart_s_container(charts: dict[str, dict[str, Any]]) ->
         "/etc/headroom-keys",  # its keys are in its environment
     }
     port = ours["args"][ours["args"].index("--port") + 1]
-    assert runtime["spec"]["annotations"]["prometheus.kserve.io/port"] == port
+    assert [entry["containerPort"] for entry in ours["ports"]] == [int(port)]
+    assert "annotations" not in runtime["spec"], "by which Prometheus would scrape without a key"
     assert {
         ours[probe]["httpGet"]["port"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")
     } == {int(port)}
+    pause = int(ours["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert predictor["terminationGracePeriodSeconds"] >= pause + Settings().drain_timeout_s + 15
 
 
 def test_a_runbooks_address_leads_to_the_entry_of_its_alert(charts: dict[str, dict[str, Any]]) -> None:
