@@ -533,6 +533,8 @@ def test_pods_read_their_keys_from_the_secret_and_follow_it(charts: dict[str, di
     for pod in pods():
         (ray,) = pod["spec"]["containers"]
         assert file_of_keys(pod["spec"], ray) == ("headroom-keys", "api-keys")
+        database = {"name": "headroom-database", "key": "url"}
+        assert {"name": "HEADROOM_DATABASE_URL", "valueFrom": {"secretKeyRef": database}} in ray["env"]
 
 
 def test_a_pod_is_placed_as_the_values_say(charts: dict[str, dict[str, Any]]) -> None:
