@@ -104,7 +104,7 @@ def test_keys_given_to_build_reach_the_replicas(replica: Any) -> None:
 
 
 def test_no_secret_of_the_environment_travels_in_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray keeps it in the store of its head, and replicas that start after a rotation would get the old one."""
+    """Ray keeps it in the store of its head, and later replicas would get the old one after a rotation."""
     from headroom.service.ray import build
 
     for name, field in Settings.model_fields.items():
