@@ -6,8 +6,10 @@ import json
 import os
 import platform
 import re
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import jsonschema
 import pytest
 import yaml
 
+from headroom.loadtest.server import free_port
 from headroom.models.checkpoint.hub import LOCATED
 from headroom.service.config import file as config_file
 from headroom.service.config.keys import parse_api_keys
@@ -28,6 +31,7 @@ from headroom.service.ray.autoscaling import BUSY_SHARE, ByLoad
 from tests.clients import environments
 from tests.prompt import Run
 from tests.prompt import run as run
+from tests.referees import need
 from tests.service.page.seeding import served
 
 ROOT = Path(__file__).parents[2]
@@ -703,10 +707,7 @@ def test_a_new_head_finds_what_the_last_one_knew() -> None:
     (valkey,) = pod["spec"]["containers"]
     (password,) = valkey["env"]
     assert password["valueFrom"] == options["redisPassword"]["valueFrom"]
-    assert f"$({password['name']})" in valkey["command"]
-    assert (
-        valkey["command"][valkey["command"].index("--appendonly") + 1] == "yes"
-    )  # it keeps all over a restart
+    assert password["name"] == "PASSWORD"
     assert service["spec"]["selector"] == pod["metadata"]["labels"]
     policy = store()["NetworkPolicy"]["spec"]
     assert policy["podSelector"]["matchLabels"] == pod["metadata"]["labels"]
@@ -714,6 +715,42 @@ def test_a_new_head_finds_what_the_last_one_knew() -> None:
     head, _ = pods()
     assert pod["spec"]["securityContext"] == head["spec"]["securityContext"]
     assert valkey["securityContext"] == head["spec"]["containers"][0]["securityContext"]
+
+
+def test_the_store_of_the_head_keeps_all_asks_for_its_password_and_shows_it_to_nobody(tmp_path: Path) -> None:
+    """In its arguments, every user of the machine could read it. Redis takes Valkey's command."""
+    (valkey,) = store()["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    port = free_port()
+    here = f"{need('redis-server')} --bind 127.0.0.1 --port {port} --dir {tmp_path}"
+    *shell, script = valkey["command"]
+    assert script.count("valkey-server --dir /data") == 1
+    command = [*shell, script.replace("valkey-server --dir /data", here)]
+    secret = "pa55word"
+
+    def ask(*commands: str) -> list[str]:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall("".join(f"{line}\r\n" for line in (*commands, "QUIT")).encode())
+            return client.makefile().read().splitlines()[:-1]
+
+    def is_listening() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
+
+    with subprocess.Popen(command, env=os.environ | {"PASSWORD": secret}, stdout=subprocess.DEVNULL) as redis:
+        try:
+            deadline = time.monotonic() + 20
+            while not is_listening():
+                assert time.monotonic() < deadline, "Redis does not start"
+                time.sleep(0.05)
+            assert ask("GET key")[0].startswith("-NOAUTH")
+            assert ask(f"AUTH {secret}", "SET key value") == ["+OK", "+OK"]
+            arguments = Path(f"/proc/{redis.pid}/cmdline").read_bytes()
+            assert b"redis-server" in arguments, "a shell between them would keep the signal that stops it"
+            assert secret.encode() not in arguments
+        finally:
+            redis.terminate()
+        assert redis.wait(20) == 0
+    assert any(tmp_path.glob("appendonly*/*.aof")), "it keeps all over a restart"
 
 
 def test_a_pod_may_use_as_much_memory_as_its_replicas_need(charts: dict[str, dict[str, Any]]) -> None:
