@@ -129,6 +129,12 @@ ASKED: dict[str, dict[str, Any]] = {
         "serve": {"replicasPerGpu": 4},
         "serviceAccount": {"name": "search"},
     },
+    "small numbers": {
+        "args": {"max_queue_s": 0.00005, "max_body_bytes": 40_000_000},
+        "userConfig": PRUNED
+        | {"experiments": [EXPERIMENT["experiments"][0] | {"shadow": 0.00005, "salt": "1e5"}]},
+        "database": {"secret": "headroom-database"},
+    },
     "known account": {"serviceAccount": {"create": True, "name": "known"}},
     "names like numbers": {
         "serviceAccount": {"create": True, "name": "on"},
@@ -215,8 +221,8 @@ def charts(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     made = {
         name: found for name, found in zip(ASKED, answer["installs"], strict=True) if isinstance(found, list)
     }
-    taken = ["plain", "full", "edited", "gpu", "keda", "placed", "mig", "known account"]
-    taken += ["names like numbers", "nulls", "null members", "null labels"]
+    taken = ["plain", "full", "edited", "gpu", "keda", "placed", "mig", "small numbers"]
+    taken += ["known account", "names like numbers", "nulls", "null members", "null labels"]
     assert list(made) == taken, answer["installs"]
     return {name: {kind_of(thing): thing for thing in objects} for name, objects in made.items()}
 
@@ -475,6 +481,18 @@ def test_a_pod_serves_deploys_config_with_the_charts_values(
     assert config.settings.drain_timeout_s == 90
     assert config.deployment["graceful_shutdown_timeout_s"] > 90
     assert [variant.name for variant in config.live.variants] == ["full", "low"]
+
+
+def test_a_pod_reads_the_numbers_as_they_stand_in_the_values(
+    charts: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Helm writes a small one as 5e-05, which is text to YAML 1.1."""
+    path = tmp_path / "serve.yaml"
+    path.write_text(charts["small numbers"]["ConfigMap"]["data"]["serve.yaml"])
+    config = config_file.load(path, config_file.Overrides())
+    (experiment,) = config.live.experiments
+    assert (experiment.shadow, experiment.salt) == (0.00005, "1e5")
+    assert (config.settings.max_queue_s, config.settings.max_body_bytes) == (0.00005, 40_000_000)
 
 
 def test_an_edit_of_the_variants_restarts_no_pod(charts: dict[str, dict[str, Any]]) -> None:
