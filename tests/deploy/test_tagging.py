@@ -1,5 +1,6 @@
 """The changelog's sections, and how `make release` makes a commit a release."""
 
+import json
 import os
 import re
 import shutil
@@ -92,15 +93,20 @@ def release(checkout: Path, *wanted: str) -> list[str]:
     return done.stdout.rstrip().split("\n", 2)
 
 
-def refusal(checkout: Path, *words: str) -> str:
-    """What `make release` says as it fails, before it builds anything."""
-    for module in (ROOT / "deploy").glob("*.py"):
-        if not (checkout / "deploy" / module.name).exists():
-            (checkout / "deploy" / module.name).symlink_to(module)
+def with_the_rest(checkout: Path) -> Path:
+    """Link everything that `make release` imports into a checkout, which ignores it."""
+    modules = [path.relative_to(ROOT) for path in (ROOT / "deploy").glob("*.py")]
+    for name in (*modules, "tests", ".venv-clients"):
+        if not (checkout / name).exists():
+            (checkout / name).symlink_to(ROOT / name)
     if not (checkout / "src" / "headroom" / "models").exists():
         (checkout / "src" / "headroom" / "models").symlink_to(ROOT / "models")
-        (checkout / "tests").symlink_to(ROOT / "tests")
-        (checkout / ".venv-clients").symlink_to(ROOT / ".venv-clients")
+    return checkout
+
+
+def refusal(checkout: Path, *words: str) -> str:
+    """What `make release` says as it fails, before it builds anything."""
+    with_the_rest(checkout)
     done = python_in(checkout, "-m", "deploy.release", *words)
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout == ""
@@ -190,6 +196,30 @@ def test_who_asks_for_a_release_gets_one_or_a_failure(
         git("checkout", "--", ".")
     extra.unlink()
     assert release(checkout, "0.3.0")[:2] == ["v0.3.0 is tagged here already", "0.3.0"]
+
+
+def test_the_provenance_says_that_the_tree_was_changed_also_by_a_new_file(checkout: Path) -> None:
+    for name in ("constraints.txt", "pyproject.toml", "deploy/docker/Dockerfile"):
+        (checkout / name).parent.mkdir(exist_ok=True)
+        (checkout / name).touch()
+    script = """
+import datetime, json
+from deploy.provenance import Image, statement
+about = statement([], "0.3.0", Image("headroom", "ab"), datetime.datetime.now(datetime.UTC))
+print(json.dumps(about["predicate"]["buildDefinition"]["resolvedDependencies"][0]))
+"""
+
+    def commit() -> dict[str, object]:
+        done = python_in(with_the_rest(checkout), "-c", script)
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+    git = git_in(checkout)
+    git("add", ".")
+    git("commit", "--quiet", "--message", "more")
+    assert commit() == {"name": "headroom", "digest": {"gitCommit": git("rev-parse", "HEAD")}}
+    (checkout / "extra.py").touch()
+    assert commit()["annotations"] == {"changed": True}
 
 
 def test_the_notes_of_this_commit_are_there() -> None:
