@@ -88,7 +88,7 @@ images: install
 	$(BIN)/python -m tests.deploy.try_image $(DOCKER_BUILD)
 
 ## make release   tag the commit (VERSION=0.3.1; unset: the next minor release), and write dist/: the wheel, the CPU
-##                image, the chart, SBOMs, digests, provenance and notes; KEY=release.key signs them
+##                image, the chart, SBOMs, digests, provenance and notes; KEY=~/release.key signs them
 release: install tools
 	$(BIN)/python -m deploy.release $(VERSION) $(if $(KEY),--key '$(KEY)')
 

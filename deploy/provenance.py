@@ -77,7 +77,7 @@ def _commit() -> list[dict[str, Any]]:
     if not (ROOT / ".git").exists():
         return []
     commit: dict[str, Any] = {"name": "headroom", "digest": {"gitCommit": _git("rev-parse", "HEAD")}}
-    if _git("status", "--porcelain", "--untracked-files=no"):
+    if _git("status", "--porcelain"):
         commit["annotations"] = {"changed": True}
     return [commit]
 

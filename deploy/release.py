@@ -4,7 +4,7 @@ python -m deploy.release [VERSION] [--key KEY]
 
 It makes the commit a release first (`deploy.tagging`). If that cannot be, it says why, and dist/ holds a
 build from between two releases, such as 0.3.0.dev7+g1a2b3c4d. Chart, image and notes have the same version.
-With a private key, it signs what it wrote (deploy/sign.py).
+With a private key, it signs what it wrote (deploy/sign.py). With VERSION or KEY, only a release will do.
 """
 
 from __future__ import annotations
@@ -93,6 +93,14 @@ def seal(dist: Path, number: str, image: provenance.Image, started: datetime, ke
         provenance.sign(key, statement, sums)
 
 
+def _check_still_clean() -> None:
+    """Raise SystemExit if the tree changed while a release was built from it."""
+    try:
+        tagging.check_clean()
+    except tagging.NotReleased as error:
+        raise SystemExit(f"dist/ is no release: {error} since the build began") from None
+
+
 def main() -> None:
     """Write everything, and say how large it is."""
     parser = argparse.ArgumentParser()
@@ -102,7 +110,7 @@ def main() -> None:
     started = datetime.now(UTC)
     if given.key is not None:
         provenance.sign(given.key)  # before the long part
-    tagged = tagging.tag(given.version)
+    tagged = tagging.tag(given.version, required=given.key is not None)
     print(tagged)
     number = version()
     dist = ROOT / "dist"
@@ -115,6 +123,8 @@ def main() -> None:
     make_wheel(dist)
     make_chart(dist, number)
     image = make_image(dist, number)
+    if ".dev" not in number:
+        _check_still_clean()
     seal(dist, number, image, started, given.key)
     for file in sorted(dist.iterdir()):
         print(f"{file.stat().st_size / 1e6:10,.1f} MB  {file.relative_to(ROOT)}")

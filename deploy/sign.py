@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer import CryptoSigner
 
-MAKE_KEY = "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out release.key"
+MAKE_KEY = "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out ~/release.key"
 
 
 def load(path: Path) -> CryptoSigner:

@@ -75,6 +75,34 @@ def test_a_tag_is_a_version_and_commits_after_it_lead_to_the_next_one(checkout: 
     assert Version("0.3.0") < Version(later) < Version(changed) < Version("0.4.0.dev8") < Version("0.4.0")
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        "service/extra.py",
+        "deploy/docker/Dockerfile",
+        "deploy/serve.yaml",
+        "constraints.txt",
+        "models/x/y.json",
+    ],
+)
+def test_a_new_or_changed_file_that_is_built_in_makes_it_no_release(
+    file: str, checkout: Path, git: Git
+) -> None:
+    git("tag", "v0.3.0")
+    (checkout / "scores.csv").touch()  # what a job writes, which a wheel does not hold
+    assert version_of(checkout) == "0.3.0"
+    path = checkout / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    assert version_of(checkout) == "0.3.0+dirty"
+    git("add", file)
+    git("commit", "--quiet", "--message", "more")
+    git("tag", "v0.4.0")
+    assert version_of(checkout) == "0.4.0"
+    path.write_text("changed")
+    assert version_of(checkout) == "0.4.0+dirty"
+
+
 def test_without_tags_the_changelog_names_the_last_release(checkout: Path, git: Git, tmp_path: Path) -> None:
     """As in a fresh clone by CI, or of depth 1."""
     name = commit(git, 2)

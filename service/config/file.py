@@ -241,7 +241,9 @@ def _parse(content: bytes, path: Path) -> dict[str, Any]:
     return dict(document)
 
 
-_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|(?:0|[1-9]\d*)|[\d.]*\.[\deE.+-]*|\.inf|\.nan)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"[-+]?(?:0x[0-9a-fA-F]+|(?:0|[1-9]\d*)|\d+e[-+]?\d+|[\d.]*\.[\deE.+-]*|\.inf|\.nan)", re.IGNORECASE
+)
 
 
 class _Loader(yaml.SafeLoader):
@@ -266,6 +268,12 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?0o[0-7]+$"), list("-+0"))
+# YAML 1.2's numbers without a point or a sign in the exponent. Helm writes 1e-05, which is text to YAML 1.1.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
 
 
 def _with_overrides(document: Mapping[str, Any], overrides: Overrides, path: Path) -> dict[str, Any]:

@@ -59,9 +59,13 @@ EditState = Literal["applied", "refused", "pending"]
 
 
 def bind(deployment: Any, arguments: Mapping[str, Any]) -> Any:
-    """Return a deployment with the settings of `arguments`, which win over the HEADROOM_* environment."""
+    """Return a deployment with the settings of `arguments`, which win over the HEADROOM_* environment.
+
+    Ray keeps what is bound, in the store of its head too, and gives it to later replicas. So each node has
+    the database's URL from its own environment, password included, unless `arguments` name it.
+    """
     settings = Settings.model_validate(dict(arguments))
-    bound = settings.model_dump(exclude_unset=True)
+    bound = settings.model_dump(exclude_unset=True, exclude={"database_url"} - arguments.keys())
     if "api_keys" in settings.model_fields_set:  # a dump leaves them out
         bound["api_keys"] = [key.entry for key in settings.api_keys]
     return deployment.bind(bound)

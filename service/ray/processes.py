@@ -193,13 +193,19 @@ def start_again(directory: RunDirectory, reason: str, variables: Mapping[str, st
     For a start that failed by no fault of the config: where no core is free, Ray's raylet ends because it
     waits for Ray's agents for 15 seconds only. It helps once; the second time this is `end_run`.
 
+    The command line may hold relative paths, and Ray starts in another working directory.
+
     variables: the environment that this process was started with.
     """
     if STARTED_AGAIN in variables:
         end_run(directory, reason)
     _end_others(directory, f"{reason}; starting again")
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the new program inherits this thread's mask
-    os.execve(sys.executable, sys.orig_argv, {**variables, STARTED_AGAIN: "1"})
+    try:
+        os.chdir(directory.started_in)
+        os.execve(sys.executable, sys.orig_argv, {**variables, STARTED_AGAIN: "1"})
+    except OSError as error:
+        end_run(directory, f"another start failed: {error}")
 
 
 def _end_others(directory: RunDirectory, what: str) -> None:

@@ -29,12 +29,14 @@ FAILED = "failed"
 class RunDirectory:
     """A new directory for this process. Creating one first removes those of this user's ended runs.
 
+    started_in: the working directory of the start.
     path: the directory; only this user may read it. `memory(path)` is a link to one of the same name under
         MEMORY, or a plain directory on a system without MEMORY.
     """
 
     def __init__(self) -> None:
         sweep()
+        self.started_in = Path.cwd()
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=PARENT))
         if os.access(MEMORY, os.W_OK):
             (MEMORY / self.path.name).mkdir(mode=0o700)

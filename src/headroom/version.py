@@ -2,7 +2,7 @@
 
     0.3.0                       the commit that is tagged v0.3.0
     0.4.0.dev7+g1a2b3c4d        seven commits later
-    0.4.0.dev7+g1a2b3c4d.dirty  with changed code
+    0.4.0.dev7+g1a2b3c4d.dirty  with something changed or new in what a wheel, image or chart is built from
 
 Python orders them in this way (PEP 440). Without tags, as after `git clone --depth 1`, CHANGELOG.md names the
 last release, and the count is of the commits that are there. Wheels and images have no git: `version.txt`
@@ -22,7 +22,23 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 """Of the checkout, if this is one."""
 
-CODE = ("src", "service", "loadtest", "models", "pyproject.toml")
+BUILT_FROM = (
+    "src",
+    "service",
+    "loadtest",
+    "models",
+    "data/sample",
+    "deploy",
+    "pyproject.toml",
+    "constraints.txt",
+    "hatch_build.py",
+    ".dockerignore",
+    "CHANGELOG.md",
+    "LICENSE",
+    "README.md",
+)
+"""What a wheel, an image and the chart are built from. Files elsewhere may be a job's output, say."""
+
 GIT_S = 10.0
 
 
@@ -54,7 +70,7 @@ def _from_git() -> str | None:
         commit = "g" + _git("rev-parse", "--short=8", "HEAD")
     if not distance:  # no git, or no commit
         return None
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *CODE)
+    changed = _git("status", "--porcelain", "--", *BUILT_FROM)
     if described and distance == "0":
         return f"{release}+dirty" if changed else release
     return f"{next_release(release)}.dev{distance}+{commit}" + (".dirty" if changed else "")

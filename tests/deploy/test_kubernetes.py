@@ -6,8 +6,11 @@ import json
 import os
 import platform
 import re
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import jsonschema
 import pytest
 import yaml
 
+from headroom.loadtest.server import free_port
 from headroom.models.checkpoint.hub import LOCATED
 from headroom.service.config import file as config_file
 from headroom.service.config.keys import parse_api_keys
@@ -27,6 +31,7 @@ from headroom.service.ray.autoscaling import BUSY_SHARE, ByLoad
 from tests.clients import environments
 from tests.prompt import Run
 from tests.prompt import run as run
+from tests.referees import need
 from tests.service.page.seeding import served
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +50,34 @@ EXPERIMENT = {
     ]
 }
 PRUNED = {"variants": [{"name": "full"}, {"name": "pruned20", "head_mask": "@pruned20"}]}
+DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+VALUES_SCHEMA = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+
+
+def may_be_null(*path: str) -> bool:
+    """Whether the chart's schema takes a null there: Helm then takes the key out of the values."""
+    values = copy.deepcopy(DEFAULTS)
+    place = values
+    for part in path[:-1]:
+        place = place[part]
+    del place[path[-1]]
+    return jsonschema.Draft7Validator(VALUES_SCHEMA).is_valid(values)
+
+
+def nulls() -> dict[str, Any]:
+    """A null for each value that may be one: `args:` with nothing below it, say."""
+    return {name: None for name in DEFAULTS if may_be_null(name)}
+
+
+def null_members() -> dict[str, dict[str, Any]]:
+    """A null for each member of a group of values that may be one."""
+    groups = {name: group for name, group in DEFAULTS.items() if isinstance(group, dict)}
+    return {
+        name: {member: None for member in group if may_be_null(name, member)}
+        for name, group in groups.items()
+    }
+
+
 ASKED: dict[str, dict[str, Any]] = {
     "plain": {},
     "full": {
@@ -96,6 +129,28 @@ ASKED: dict[str, dict[str, Any]] = {
         "serve": {"replicasPerGpu": 4},
         "serviceAccount": {"name": "search"},
     },
+    "small numbers": {
+        "args": {"max_queue_s": 0.00005, "max_body_bytes": 40_000_000},
+        "userConfig": PRUNED
+        | {"experiments": [EXPERIMENT["experiments"][0] | {"shadow": 0.00005, "salt": "1e5"}]},
+        "database": {"secret": "headroom-database"},
+    },
+    "known account": {"serviceAccount": {"create": True, "name": "known"}},
+    "names like numbers": {
+        "serviceAccount": {"create": True, "name": "on"},
+        "priorityClassName": "yes",
+        "imagePullSecrets": [{"name": "1e5"}],
+        "modelCache": {"claim": "12"},
+        "apiKeys": {"secret": "1", "key": "2", "metricsKey": "3"},
+        "database": {"secret": "4", "key": "5"},
+        "nodeSelector": {"on": "off"},
+        "podLabels": {"1": "2"},
+        "podAnnotations": {"1": "2"},
+        "monitoring": {"enabled": True, "labels": {"1": "2"}},
+    },
+    "nulls": nulls(),
+    "null members": null_members() | {"image": {"tag": "cpu-1a2b3c4", "digest": None}},
+    "null labels": {"monitoring": {"enabled": True, "labels": None, "runbookUrl": None}},
     "unknown value": {"replica": 3},
     "experiments alone": {"userConfig": PRUNED | EXPERIMENT},
     "misspelt variant": {"userConfig": {"variants": [{"name": "full", "headmask": "0.0"}]}},
@@ -120,6 +175,24 @@ ASKED: dict[str, dict[str, Any]] = {
     "misspelt account": {"serviceAccount": {"annotation": {}}},
     "key file in the values": {"args": {"api_keys_file": "/keys"}},
 }
+RELEASES = {"names like numbers": "1e5"}
+"""Names of releases; the others are `headroom`."""
+
+KNOWN_ACCOUNT = {
+    "apiVersion": "v1",
+    "kind": "ServiceAccount",
+    "metadata": {
+        "name": "known",
+        "namespace": "search",
+        "labels": {"app.kubernetes.io/managed-by": "Helm"},
+        "annotations": {
+            "meta.helm.sh/release-name": "headroom",
+            "meta.helm.sh/release-namespace": "search",
+        },
+    },
+}
+"""An account that an earlier version of the release has made."""
+
 IMAGE = {"image": {"tag": "cpu-1a2b3c4"}}
 """What everybody must say: without a tag of its own, a cluster does not see a new image."""
 
@@ -131,8 +204,15 @@ def answer() -> dict[str, Any]:
     ingress = yaml.safe_load((DEPLOY / "helm" / "ingress.yaml").read_text("utf-8"))
     objects = [*manifests().values(), *store().values(), *monitoring().values(), *pods()]
     objects += [pod_of_kserve(), ingress]
-    asked = {"chart": str(CHART), "values": [IMAGE | values for values in ASKED.values()], "objects": objects}
-    return environments.run("deploy", Path(__file__).parent / "ask_kubernetes.py", **asked)
+    return environments.run(
+        "deploy",
+        Path(__file__).parent / "ask_kubernetes.py",
+        chart=str(CHART),
+        values=[IMAGE | values for values in ASKED.values()],
+        releases=[RELEASES.get(name, "headroom") for name in ASKED],
+        existing=[KNOWN_ACCOUNT],
+        objects=objects,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +221,9 @@ def charts(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     made = {
         name: found for name, found in zip(ASKED, answer["installs"], strict=True) if isinstance(found, list)
     }
-    assert list(made) == ["plain", "full", "edited", "gpu", "keda", "placed", "mig"], answer["installs"]
+    taken = ["plain", "full", "edited", "gpu", "keda", "placed", "mig", "small numbers"]
+    taken += ["known account", "names like numbers", "nulls", "null members", "null labels"]
+    assert list(made) == taken, answer["installs"]
     return {name: {kind_of(thing): thing for thing in objects} for name, objects in made.items()}
 
 
@@ -217,6 +299,33 @@ def container(chart: dict[str, Any]) -> dict[str, Any]:
 def test_helm_finds_nothing_to_complain_about(answer: dict[str, Any]) -> None:
     said = [message for message in answer["lint"]["Messages"] if message["Severity"] > 1]  # 1: it has no icon
     assert (said, answer["lint"]["Errors"]) == ([], None)
+
+
+def test_a_null_in_the_values_is_the_default_or_refused_and_nothing_is_sent_as_null(
+    answer: dict[str, Any], charts: dict[str, dict[str, Any]]
+) -> None:
+    """Helm would take a field that is null out of the running object at each upgrade."""
+    assert {"args", "userConfig", "emptyDirs", "replicas", "extraEnv", "affinity"} <= nulls().keys()
+    assert not nulls().keys() & {"image", "apiKeys", "drainSeconds", "service", "networkPolicy"}
+    made = {name: list(objects.values()) for name, objects in charts.items()}
+    for name, hooks in zip(ASKED, answer["hooks"], strict=True):
+        made.setdefault(name, []).extend(thing for things in hooks.values() for thing in things)
+    for name, objects in made.items():
+        assert [path for thing in objects for path in paths_of_nulls(thing, thing["kind"])] == [], name
+    for name in ("nulls", "null members", "null labels"):
+        assert made[name]
+        assert charts[name]["ConfigMap"] == charts["plain"]["ConfigMap"]
+
+
+def paths_of_nulls(thing: Any, path: str) -> Iterator[str]:
+    """The paths of an object's fields that are null."""
+    if thing is None:
+        yield path
+    members = (
+        thing.items() if isinstance(thing, dict) else enumerate(thing) if isinstance(thing, list) else ()
+    )
+    for key, member in members:
+        yield from paths_of_nulls(member, f"{path}.{key}")
 
 
 def test_kubernetes_takes_every_object_with_no_unknown_field(answer: dict[str, Any]) -> None:
@@ -313,7 +422,7 @@ def test_keda_scales_the_charts_pods_by_metrics_that_there_are(charts: dict[str,
     target = spec["scaleTargetRef"]
     deployment = charts["keda"]["Deployment"]
     assert (target["kind"], target["name"]) == (deployment["kind"], deployment["metadata"]["name"])
-    assert deployment["spec"].get("replicas") is None
+    assert "replicas" not in deployment["spec"], "Kubernetes takes a null for 1"
     assert "HorizontalPodAutoscaler" not in charts["keda"]
     (trigger,) = spec["triggers"]
     assert re.findall(r"headroom_\w+", trigger["metadata"]["query"]) == ["headroom_load"]
@@ -334,10 +443,13 @@ def test_kserve_runs_the_chart_s_container(charts: dict[str, dict[str, Any]]) ->
         "/etc/headroom-keys",  # its keys are in its environment
     }
     port = ours["args"][ours["args"].index("--port") + 1]
-    assert runtime["spec"]["annotations"]["prometheus.kserve.io/port"] == port
+    assert [entry["containerPort"] for entry in ours["ports"]] == [int(port)]
+    assert "annotations" not in runtime["spec"], "by which Prometheus would scrape without a key"
     assert {
         ours[probe]["httpGet"]["port"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")
     } == {int(port)}
+    pause = int(ours["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert predictor["terminationGracePeriodSeconds"] >= pause + Settings().drain_timeout_s + 15
 
 
 def test_a_runbooks_address_leads_to_the_entry_of_its_alert(charts: dict[str, dict[str, Any]]) -> None:
@@ -369,6 +481,18 @@ def test_a_pod_serves_deploys_config_with_the_charts_values(
     assert config.settings.drain_timeout_s == 90
     assert config.deployment["graceful_shutdown_timeout_s"] > 90
     assert [variant.name for variant in config.live.variants] == ["full", "low"]
+
+
+def test_a_pod_reads_the_numbers_as_they_stand_in_the_values(
+    charts: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Helm writes a small one as 5e-05, which is text to YAML 1.1."""
+    path = tmp_path / "serve.yaml"
+    path.write_text(charts["small numbers"]["ConfigMap"]["data"]["serve.yaml"])
+    config = config_file.load(path, config_file.Overrides())
+    (experiment,) = config.live.experiments
+    assert (experiment.shadow, experiment.salt) == (0.00005, "1e5")
+    assert (config.settings.max_queue_s, config.settings.max_body_bytes) == (0.00005, 40_000_000)
 
 
 def test_an_edit_of_the_variants_restarts_no_pod(charts: dict[str, dict[str, Any]]) -> None:
@@ -431,6 +555,8 @@ def test_pods_read_their_keys_from_the_secret_and_follow_it(charts: dict[str, di
     for pod in pods():
         (ray,) = pod["spec"]["containers"]
         assert file_of_keys(pod["spec"], ray) == ("headroom-keys", "api-keys")
+        database = {"name": "headroom-database", "key": "url"}
+        assert {"name": "HEADROOM_DATABASE_URL", "valueFrom": {"secretKeyRef": database}} in ray["env"]
 
 
 def test_a_pod_is_placed_as_the_values_say(charts: dict[str, dict[str, Any]]) -> None:
@@ -599,10 +725,7 @@ def test_a_new_head_finds_what_the_last_one_knew() -> None:
     (valkey,) = pod["spec"]["containers"]
     (password,) = valkey["env"]
     assert password["valueFrom"] == options["redisPassword"]["valueFrom"]
-    assert f"$({password['name']})" in valkey["command"]
-    assert (
-        valkey["command"][valkey["command"].index("--appendonly") + 1] == "yes"
-    )  # it keeps all over a restart
+    assert password["name"] == "PASSWORD"
     assert service["spec"]["selector"] == pod["metadata"]["labels"]
     policy = store()["NetworkPolicy"]["spec"]
     assert policy["podSelector"]["matchLabels"] == pod["metadata"]["labels"]
@@ -610,6 +733,42 @@ def test_a_new_head_finds_what_the_last_one_knew() -> None:
     head, _ = pods()
     assert pod["spec"]["securityContext"] == head["spec"]["securityContext"]
     assert valkey["securityContext"] == head["spec"]["containers"][0]["securityContext"]
+
+
+def test_the_store_of_the_head_keeps_all_asks_for_its_password_and_shows_it_to_nobody(tmp_path: Path) -> None:
+    """In its arguments, every user of the machine could read it. Redis takes Valkey's command."""
+    (valkey,) = store()["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    port = free_port()
+    here = f"{need('redis-server')} --bind 127.0.0.1 --port {port} --dir {tmp_path}"
+    *shell, script = valkey["command"]
+    assert script.count("valkey-server --dir /data") == 1
+    command = [*shell, script.replace("valkey-server --dir /data", here)]
+    secret = "pa55word"
+
+    def ask(*commands: str) -> list[str]:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall("".join(f"{line}\r\n" for line in (*commands, "QUIT")).encode())
+            return client.makefile().read().splitlines()[:-1]
+
+    def is_listening() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
+
+    with subprocess.Popen(command, env=os.environ | {"PASSWORD": secret}, stdout=subprocess.DEVNULL) as redis:
+        try:
+            deadline = time.monotonic() + 20
+            while not is_listening():
+                assert time.monotonic() < deadline, "Redis does not start"
+                time.sleep(0.05)
+            assert ask("GET key")[0].startswith("-NOAUTH")
+            assert ask(f"AUTH {secret}", "SET key value") == ["+OK", "+OK"]
+            arguments = Path(f"/proc/{redis.pid}/cmdline").read_bytes()
+            assert b"redis-server" in arguments, "a shell between them would keep the signal that stops it"
+            assert secret.encode() not in arguments
+        finally:
+            redis.terminate()
+        assert redis.wait(20) == 0
+    assert any(tmp_path.glob("appendonly*/*.aof")), "it keeps all over a restart"
 
 
 def test_a_pod_may_use_as_much_memory_as_its_replicas_need(charts: dict[str, dict[str, Any]]) -> None:
@@ -697,6 +856,38 @@ def test_an_upgrade_checks_the_new_config_first(
         command = [part.replace(folder, str(tmp_path)) for part in only["args"]]
         said = run(*command, status=1 if faults else 0).err
         assert said == "".join(f"headroom: {tmp_path}/serve.yaml: {fault}\n" for fault in faults)
+
+
+def test_the_check_before_an_upgrade_runs_wherever_the_pods_do(
+    answer: dict[str, Any], charts: dict[str, dict[str, Any]]
+) -> None:
+    """It has the files that they have, and passes the same quotas and limits of a namespace."""
+
+    def checks(name: str) -> dict[str, Any]:
+        made = answer["hooks"][list(ASKED).index(name)]["pre-upgrade"]
+        (pod,) = [thing["spec"]["template"]["spec"] for thing in made if thing["kind"] == "Job"]
+        return dict(pod)
+
+    def without_config(pod: dict[str, Any]) -> list[dict[str, Any]]:
+        return [volume for volume in pod["volumes"] if volume["name"] != "config"]
+
+    for name in ("plain", "full", "gpu", "placed"):
+        check = checks(name)
+        (only,) = check["containers"]
+        serve = charts[name]["Deployment"]["spec"]["template"]["spec"]
+        assert without_config(check) == without_config(serve)
+        assert only["volumeMounts"] == serve["containers"][0]["volumeMounts"]
+        assert only["env"] == serve["containers"][0]["env"]
+        assert check.get("initContainers") == serve.get("initContainers")
+    (test,) = answer["hooks"][list(ASKED).index("placed")]["test"]
+    for pod in (checks("placed"), test["spec"]):
+        (only,) = pod["containers"]
+        for kind in ("requests", "limits"):
+            assert only["resources"][kind].keys() == {"cpu", "memory", "ephemeral-storage"}
+    # Helm makes an account of the chart's after the check.
+    accounts = {name: checks(name).get("serviceAccountName") for name in ("plain", "placed", "mig")}
+    assert accounts == {"plain": "default", "placed": None, "mig": "search"}
+    assert checks("known account")["serviceAccountName"] == "known"
 
 
 def test_the_schema_knows_the_settings_and_the_keys_of_the_live_config() -> None:

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headroom.service.api import create_app, pages
 from headroom.service.config.settings import Settings
+from headroom.service.observe.access_log import PROBES
 from headroom.service.observe.metrics import Metrics
 from tests.referees import need
 from tests.service.asgi import client
@@ -55,10 +56,10 @@ async def test_probes_scrapes_and_pages_are_no_requests_of_the_objectives() -> N
     (pattern,) = set(re.findall('route!~"([^"]*)"', rules + dashboard))  # the same everywhere
     metrics = Metrics()
     addresses = {*pages.PATHS, "/openapi.json", "/no/such/path", "/playground/no-such-file"}
-    probes = {"/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready"}
-    counted = {"/v1/models", "/v1/variants"}
+    probes = PROBES | {"/v2/models/default/ready"}
+    counted = {"/v1/models", "/v1/variants", "/v2/models/{model:path}"}
     async with client(create_app(Settings(), metrics)) as http:
-        for path in addresses | probes | counted | {"/metrics"}:
+        for path in addresses | probes | counted | {"/v2/models/default", "/metrics"}:
             await http.get(path)
     routes = set(re.findall(r'headroom_requests_total\{route="([^"]*)"', metrics.render().decode()))
     assert {route for route in routes if not re.fullmatch(pattern, route)} == counted

@@ -1,5 +1,6 @@
 """The changelog's sections, and how `make release` makes a commit a release."""
 
+import json
 import os
 import re
 import shutil
@@ -64,12 +65,21 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(ROOT / file, tmp_path / file)
     (tmp_path / "src" / "headroom" / "__init__.py").touch()
     (tmp_path / "CHANGELOG.md").write_text("# C\n\n## Unreleased\n\nNew.\n\n## 0.2.0 (2026-11-26)\n\nOld.\n")
-    (tmp_path / ".gitignore").write_text("__pycache__\n")
+    ignored = "__pycache__\n/tests\n.venv-clients\n/src/headroom/models\n/deploy/*\n!/deploy/tagging.py\n"
+    (tmp_path / ".gitignore").write_text((ROOT / ".gitignore").read_text() + ignored)
     git = git_in(tmp_path)
     git("init", "--quiet")
     git("add", ".")
     git("commit", "--quiet", "--message", "first")
     return tmp_path
+
+
+def python_in(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python on a checkout's own code."""
+    variables = os.environ | IDENTITY | {"PYTHONPATH": f"{checkout / 'src'}:{checkout}"}
+    return subprocess.run(
+        [sys.executable, *words], cwd=checkout, env=variables, capture_output=True, text=True
+    )
 
 
 def release(checkout: Path, *wanted: str) -> list[str]:
@@ -78,15 +88,29 @@ def release(checkout: Path, *wanted: str) -> list[str]:
         "import sys; from deploy import tagging as t; from headroom.version import version as v;"
         "print(t.tag(*sys.argv[1:])); print(v()); print(t.notes(v()))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *wanted],
-        cwd=checkout,
-        env=os.environ | IDENTITY | {"PYTHONPATH": f"{checkout / 'src'}:{checkout}"},
-        capture_output=True,
-        text=True,
-    )
+    done = python_in(checkout, "-c", script, *wanted)
     assert done.returncode == 0, done.stderr
     return done.stdout.rstrip().split("\n", 2)
+
+
+def with_the_rest(checkout: Path) -> Path:
+    """Link everything that `make release` imports into a checkout, which ignores it."""
+    modules = [path.relative_to(ROOT) for path in (ROOT / "deploy").glob("*.py")]
+    for name in (*modules, "tests", ".venv-clients"):
+        if not (checkout / name).exists():
+            (checkout / name).symlink_to(ROOT / name)
+    if not (checkout / "src" / "headroom" / "models").exists():
+        (checkout / "src" / "headroom" / "models").symlink_to(ROOT / "models")
+    return checkout
+
+
+def refusal(checkout: Path, *words: str) -> str:
+    """What `make release` says as it fails, before it builds anything."""
+    with_the_rest(checkout)
+    done = python_in(checkout, "-m", "deploy.release", *words)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout == ""
+    return done.stderr.strip()
 
 
 def test_a_release_dates_its_section_tags_the_commit_and_moves_on(checkout: Path) -> None:
@@ -112,7 +136,7 @@ def test_a_release_can_have_another_number(checkout: Path) -> None:
 def test_what_cannot_be_released_is_left_as_it_is(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git = git_in(checkout)
     before = git("rev-parse", "HEAD")
-    assert "there is a 0.2.0 already" in release(checkout, "0.2.0")[0]
+    assert refusal(checkout, "0.2.0") == "no release: there is a 0.2.0 already"
     for name in IDENTITY:
         monkeypatch.setitem(IDENTITY, name, "")
     said, number, notes = release(checkout)
@@ -125,6 +149,77 @@ def test_what_cannot_be_released_is_left_as_it_is(checkout: Path, monkeypatch: p
     (checkout / "more").touch()
     assert release(checkout)[0] == "no release: something in the tree is changed"
     assert (git("rev-parse", "HEAD"), git("tag")) == (before, "")
+
+
+def documented_key(home: Path, checkout: Path) -> Path:
+    """Make the key pair by the commands of docs/install.md, in a checkout."""
+    page = (ROOT / "docs" / "install.md").read_text("utf-8")
+    commands = re.findall(r"^\$ (openssl (?:genpkey|pkey) .*)", page, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        subprocess.run(
+            ["bash", "-c", command], cwd=checkout, env=os.environ | {"HOME": str(home)}, check=True
+        )
+    (key,) = re.findall(r"^\$ make release KEY=\$HOME/(.*)$", page, re.MULTILINE)
+    return home / key
+
+
+def test_the_documented_key_does_not_make_the_tree_one_that_cannot_be_released(
+    checkout: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home = tmp_path_factory.mktemp("home")
+    assert documented_key(home, checkout).exists()
+    documented_key(checkout, checkout)  # whoever puts it into the checkout all the same
+    assert release(checkout)[1] == "0.3.0"
+
+
+def test_who_asks_for_a_release_gets_one_or_a_failure(
+    checkout: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Not a signed build from between releases, with exit status 0."""
+    key = str(documented_key(tmp_path_factory.mktemp("home"), checkout))
+    git = git_in(checkout)
+    (checkout / "service").mkdir()
+    extra = checkout / "service" / "extra.py"
+    extra.touch()
+    for words in (("0.3.0",), ("--key", key)):
+        assert refusal(checkout, *words) == "no release: something in the tree is changed"
+    extra.unlink()
+    assert git("tag") == ""
+    assert release(checkout)[1] == "0.3.0"
+    assert refusal(checkout, "0.3.1", "--key", key) == "no release: this commit is v0.3.0 already"
+    for changed in (checkout / "CHANGELOG.md", extra):
+        with changed.open("a") as file:
+            file.write("more\n")
+        for words in ((), ("0.3.0",), ("--key", key)):
+            assert refusal(checkout, *words) == "no release: something in the tree is changed"
+        git("checkout", "--", ".")
+    extra.unlink()
+    assert release(checkout, "0.3.0")[:2] == ["v0.3.0 is tagged here already", "0.3.0"]
+
+
+def test_the_provenance_says_that_the_tree_was_changed_also_by_a_new_file(checkout: Path) -> None:
+    for name in ("constraints.txt", "pyproject.toml", "deploy/docker/Dockerfile"):
+        (checkout / name).parent.mkdir(exist_ok=True)
+        (checkout / name).touch()
+    script = """
+import datetime, json
+from deploy.provenance import Image, statement
+about = statement([], "0.3.0", Image("headroom", "ab"), datetime.datetime.now(datetime.UTC))
+print(json.dumps(about["predicate"]["buildDefinition"]["resolvedDependencies"][0]))
+"""
+
+    def commit() -> dict[str, object]:
+        done = python_in(with_the_rest(checkout), "-c", script)
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+    git = git_in(checkout)
+    git("add", ".")
+    git("commit", "--quiet", "--message", "more")
+    assert commit() == {"name": "headroom", "digest": {"gitCommit": git("rev-parse", "HEAD")}}
+    (checkout / "extra.py").touch()
+    assert commit()["annotations"] == {"changed": True}
 
 
 def test_the_notes_of_this_commit_are_there() -> None:

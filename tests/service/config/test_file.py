@@ -82,7 +82,9 @@ def test_what_is_not_a_serve_config_is_refused(text: str, reason: str, tmp_path:
     assert reason in refusal(tmp_path / "serve.yaml", text)
 
 
-@pytest.mark.parametrize("number", ["0", "-12", "+7", "0x1F", "1.5", "-0.5", "2.", "1.5e+3", "0.07"])
+@pytest.mark.parametrize(
+    "number", ["0", "-12", "+7", "0x1F", "1.5", "-0.5", "2.", "1.5e+3", "0.07", "1e-05", "-2E+6", "1.5e3"]
+)
 def test_a_number_that_every_yaml_reads_alike_is_taken(number: str, tmp_path: Path) -> None:
     path = tmp_path / "serve.yaml"
     path.write_text(

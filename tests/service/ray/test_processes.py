@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -97,33 +98,40 @@ def test_the_death_of_a_program_that_ray_needs_is_named_and_leaves_nothing() -> 
 
 
 STARTS_AGAIN = f"""
-import os, subprocess, threading
+import contextlib, os, subprocess, threading
 from headroom.service.ray.processes import STOP_SIGNALS, start_again
 from headroom.service.ray.run_directory import RunDirectory
 
 {SAYS_WHAT_IS_BLOCKED}
 variables = dict(os.environ)
-print(variables.get("RAY_ADDRESS"), subprocess.Popen(["sleep", "1000"]).pid, flush=True)
+print(variables.get("RAY_ADDRESS"), subprocess.Popen(["sleep", "1000"]).pid, os.getcwd(), flush=True)
 os.environ["RAY_ADDRESS"] = "of the first start"
+directory = RunDirectory()
 
 def end():
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # as the watchdog does
-    start_again(RunDirectory(), "raylet ended", variables)
+    start_again(directory, "raylet ended", variables)
 
-threading.Thread(target=end).start()
-threading.Event().wait()
+with contextlib.chdir(directory.path):  # as while Ray starts
+    threading.Thread(target=end).start()
+    threading.Event().wait()
 """
 
 
-def test_a_start_whose_ray_ends_is_tried_once_more_as_if_it_were_the_first() -> None:
-    """On a machine without a free core Ray's raylet gives up its own agents after 15 seconds."""
-    command = [sys.executable, "-c", STARTS_AGAIN]
-    service = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+def test_a_start_whose_ray_ends_is_tried_once_more_as_if_it_were_the_first(tmp_path: Path) -> None:
+    """On a machine without a free core Ray's raylet gives up its own agents after 15 seconds.
+
+    `make serve` runs `.venv/bin/headroom`, a path from where it is typed.
+    """
+    (tmp_path / "program.py").write_text(STARTS_AGAIN)
+    command = [sys.executable, "program.py"]
+    service = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert service.returncode == 1
     blocked, children = service.stdout.splitlines()[::2], service.stdout.splitlines()[1::2]
     assert blocked == ["[]", "[]"]
     assert [line.split()[0] for line in children] == ["None", "None"]
     assert not any(psutil.pid_exists(int(line.split()[1])) for line in children)
+    assert [line.split()[2] for line in children] == [str(tmp_path)] * 2
     first, second = service.stderr.splitlines()
     assert first.startswith("headroom: raylet ended; starting again (Ray's logs are in /tmp/headroom-")
     assert second.startswith("headroom: raylet ended; ending all processes (")

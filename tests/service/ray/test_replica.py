@@ -103,6 +103,22 @@ def test_keys_given_to_build_reach_the_replicas(replica: Any) -> None:
     assert build({})._bound_deployment.init_args[0] == {}
 
 
+def test_no_secret_of_the_environment_travels_in_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray keeps it in the store of its head, and later replicas would get the old one after a rotation."""
+    from headroom.service.ray import build
+
+    for name, field in Settings.model_fields.items():
+        if not field.repr:  # a secret
+            monkeypatch.setenv(f"HEADROOM_{name.upper()}", f"postgresql://me:pa55word@host/{name}")
+    monkeypatch.setenv("HEADROOM_API_KEYS", "pa55word")
+    monkeypatch.setenv("HEADROOM_MAX_PAIRS", "7")
+    travelling = build({})._bound_deployment.init_args[0]
+    assert "pa55word" not in str(travelling)
+    assert travelling.keys() == {"max_pairs", "api_keys"}, "keys are digests"
+    given = {"database_url": "postgresql://me@host/name"}
+    assert build(given)._bound_deployment.init_args[0].items() >= given.items()
+
+
 def test_nodes_are_counted_by_one_question_however_often_somebody_asks_a_silent_ray(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,7 +4,7 @@
 
 {{- define "headroom.selector" -}}
 app.kubernetes.io/name: headroom
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "headroom.labels" -}}
@@ -22,7 +22,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 
 {{- define "headroom.serviceAccount" -}}
-{{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "headroom.name" .) "default") -}}
+{{- $account := .Values.serviceAccount | default dict -}}
+{{- $account.name | default ($account.create | empty | ternary "default" (include "headroom.name" .)) -}}
 {{- end }}
 
 {{- /* GPUs of a pod, or its MIG device. */ -}}
@@ -63,9 +64,44 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{- /* The volume with the file of API keys. */ -}}
-{{- define "headroom.keys" -}}
-{name: keys, secret: {secretName: {{ .Values.apiKeys.secret | quote }}, defaultMode: 0440, items: [{key: {{ .Values.apiKeys.key | quote }}, path: api-keys}]}}
+{{- /* What a container of the service is given, and so is the check before an upgrade. */ -}}
+{{- define "headroom.env" -}}
+- {name: HEADROOM_API_KEYS_FILE, value: /etc/headroom-keys/api-keys}
+{{- if (.Values.database).secret }}
+- name: HEADROOM_DATABASE_URL
+  valueFrom: {secretKeyRef: {name: {{ .Values.database.secret | quote }}, key: {{ .Values.database.key | quote }}}}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "headroom.mounts" -}}
+- {name: config, mountPath: /etc/headroom} # the whole folder: a single file would not follow edits
+- {name: keys, mountPath: /etc/headroom-keys, readOnly: true}
+- {name: state, mountPath: /var/lib/headroom}
+- {name: tmp, mountPath: /tmp}
+- {name: shm, mountPath: /dev/shm}
+{{- if (.Values.modelCache).claim }}
+- {name: model-cache, mountPath: /var/lib/headroom/cache}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* All but the volume of the config. */ -}}
+{{- define "headroom.volumes" -}}
+- {name: keys, secret: {secretName: {{ .Values.apiKeys.secret | quote }}, defaultMode: 0440, items: [{key: {{ .Values.apiKeys.key | quote }}, path: api-keys}]}}
+- {name: state, emptyDir: { {{- with (.Values.emptyDirs).state }}sizeLimit: {{ . }}{{ end -}} }}
+- {name: tmp, emptyDir: { {{- with (.Values.emptyDirs).tmp }}sizeLimit: {{ . }}{{ end -}} }}
+- {name: shm, emptyDir: {medium: Memory{{ with (.Values.emptyDirs).shm }}, sizeLimit: {{ . }}{{ end }}}}
+{{- if (.Values.modelCache).claim }}
+- {name: model-cache, persistentVolumeClaim: {claimName: {{ .Values.modelCache.claim | quote }}}}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- /* deploy/serve.yaml with the chart's values in it. */ -}}
@@ -75,13 +111,13 @@ capabilities: {drop: [ALL]}
 {{- $deployment := first $application.deployments -}}
 {{- $args := dict "drain_timeout_s" .Values.drainSeconds -}}
 {{- if .Values.model }}{{ $_ := set $args "model" .Values.model }}{{ end -}}
-{{- $_ := set $application "args" (merge $args .Values.args) -}}
+{{- $_ := set $application "args" (merge $args (.Values.args | default dict)) -}}
 {{- $_ := set $deployment "graceful_shutdown_timeout_s" (add .Values.drainSeconds 10) -}}
-{{- $perGpu := .Values.serve.replicasPerGpu | int -}}
-{{- if and .Values.serve.replicas $perGpu }}{{ fail "serve: give replicas or replicasPerGpu, not both" }}{{ end -}}
+{{- $perGpu := (.Values.serve).replicasPerGpu | int -}}
+{{- if and (.Values.serve).replicas $perGpu }}{{ fail "serve: give replicas or replicasPerGpu, not both" }}{{ end -}}
 {{- $gpus := include "headroom.gpus" . | int -}}
 {{- if and $perGpu (not $gpus) }}{{ fail "serve.replicasPerGpu needs a GPU in resources.limits, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb" }}{{ end -}}
-{{- with .Values.serve.replicas | default (mul $perGpu $gpus) }}{{ $_ := set $deployment "num_replicas" (int .) }}{{ end -}}
+{{- with (.Values.serve).replicas | default (mul $perGpu $gpus) }}{{ $_ := set $deployment "num_replicas" (int .) }}{{ end -}}
 {{- if .Values.userConfig }}{{ $_ := set $deployment "user_config" .Values.userConfig }}{{ end -}}
 {{- toYaml $document -}}
 {{- end }}
