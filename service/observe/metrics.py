@@ -158,7 +158,7 @@ _GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's
     ),
     "store_bytes": ("Bytes of the score store that hold scores.", [], "livemostrecent"),
     "store_usable": (
-        "1 if the score store is in use, 0 if its file is damaged or another program's; absent without one.",
+        "1 if the score store is in use, 0 if its file cannot be opened or is damaged; absent without one.",
         [],
         "livemin",
     ),
