@@ -115,7 +115,7 @@ def test_what_is_scored_after_a_prune_is_kept(
 
     def prune_once(share: float, rows: int, earlier: int) -> None:  # noqa: ARG001
         if rows == 10:
-            assert ScoreStore(path).forget_models(lambda model: False) == 10
+            assert ScoreStore(path).forget_models(lambda _: False) == 10
 
     filling.fill(str(head_queries(tmp_path / "head.csv")), options, scorer, store, prune_once)
     scorer.close()

@@ -15,8 +15,8 @@ import pytest
 
 from headroom import Classifier, HeadMask
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.service.config.file import ConfigFileError
 from headroom.service.cli.store import prune
+from headroom.service.config.file import ConfigFileError
 from headroom.service.scoring import kept
 from headroom.service.scoring import store as store_file
 from headroom.service.scoring.store import ModelKey, ScoreStore, StoredModel
