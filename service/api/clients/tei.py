@@ -222,8 +222,7 @@ async def info(request: Request) -> Response:
     """
     backend = backend_of(request)
     settings = request.app.state.settings
-    default = next(variant for variant in backend.variants().variants if variant.default)
-    model = backend.model_of(default.name)
+    model = backend.default_model()
     device = "cpu" if model.device.startswith("cpu") else "cuda"
     names = {str(index): label for index, label in enumerate(model.labels)}
     labels = {"id2label": names, "label2id": {label: int(index) for index, label in names.items()}}
