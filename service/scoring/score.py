@@ -18,7 +18,7 @@ from headroom.service.config.variants import MaskForm
 from headroom.service.engine.request import Deadline, added_tokens
 from headroom.service.engine.scheduler import Scheduler
 from headroom.service.engine.threads import PairRow
-from headroom.service.errors import DeviceFailed, InvalidRequest
+from headroom.service.errors import DeviceFailed, InvalidRequest, QueueFull, RateLimited
 from headroom.service.experiments.assignment import Assigned
 from headroom.service.observe.access_log import current
 from headroom.service.observe.metrics import Metrics
@@ -34,7 +34,7 @@ from headroom.service.scoring.cascade import lowest_score
 from headroom.service.scoring.catalog import CACHED_SPEC_CHARS, Catalog, Variant
 from headroom.service.scoring.column import AnyColumn, CascadeColumn, Column
 from headroom.service.scoring.cutoff import check_cutoff
-from headroom.service.scoring.kept import KeptScores
+from headroom.service.scoring.kept import KeptScores, Missing
 from headroom.service.scoring.tokens import Encoder, Pair, TooManyRows
 from headroom.service.scoring.unscored import Progress, add_unscored
 
@@ -66,6 +66,11 @@ def with_instruction(tokenizer: PairTokenizer, instruction: str | None) -> PairT
         return tokenizer.instructed(instruction)
     except ModelError as error:
         raise InvalidRequest(str(error), param="instruction") from None
+
+
+async def _recalled(rows: Sequence[PairRow], kept: KeptScores | None) -> Missing:
+    """Give the rows whose scores are kept their results; return the others."""
+    return Missing(list(rows)) if kept is None else await kept.recall(rows)
 
 
 @dataclass(slots=True)
@@ -230,8 +235,8 @@ class Scorer:
     ) -> tuple[list[AnyColumn], Computed]:
         """Score the pairs under each variant, pair by pair in the same batches.
 
-        A later stage of a cascade that would not be done by the deadline is left out. The request is admitted
-        once.
+        A later stage of a cascade that would not be done by the deadline is left out, and one for which there
+        is no room although all scores before it were kept. The request is admitted once.
 
         shared: as `Column` takes it. background: as `Scheduler.submit` takes it.
         use_kept: whether results may be scores that were kept.
@@ -261,12 +266,17 @@ class Scorer:
         cascades = [column for column in columns if isinstance(column, CascadeColumn)]
         kept = self._kept if use_kept else None
         computed.are_kept = self._kept is not None
-        await self._compute(rows, deadline, computed, kept, **options)
+        missing = await _recalled(rows, kept)
+        await self._compute(rows, missing, deadline, computed, kept, **options)
         while rows := [row for cascade in cascades if cascade.error is None for row in cascade.advance()]:
-            tokens = sum(added_tokens(rows))
-            if computed.is_admitted and not self._scheduler.is_in_time(tokens, deadline.expires):
+            missing = await _recalled(rows, kept)
+            tokens = sum(added_tokens(missing.rows))
+            if tokens and not self._scheduler.is_in_time(tokens, deadline.expires):
                 break
-            await self._compute(rows, deadline, computed, kept, **options)
+            try:
+                await self._compute(rows, missing, deadline, computed, kept, **options)
+            except (QueueFull, RateLimited):  # all rows before were kept, so that nobody has admitted it yet
+                break
 
     async def _unscored_columns(
         self,
@@ -364,17 +374,16 @@ class Scorer:
     async def _compute(
         self,
         rows: Sequence[PairRow],
+        missing: Missing,
         deadline: Deadline,
         computed: Computed,
         kept: KeptScores | None,
         **options: bool,
     ) -> None:
-        """Do `run` with these options for the rows whose scores are not kept, and keep their results."""
-        if kept is None:
-            await self.run(rows, deadline, computed, **options)
-            return
-        missing = await kept.recall(rows)
+        """Do `run` with these options for those of the rows whose scores are missing, and keep the results."""
         await self.run(missing.rows, deadline, computed, **options)
+        if kept is None:
+            return
         kept.keep(missing)
         computed.asked += len(rows)
         computed.misses = (computed.misses or 0) + len(missing.rows)
