@@ -380,7 +380,7 @@ class Scorer:
         kept: KeptScores | None,
         **options: bool,
     ) -> None:
-        """Do `run` with these options for those of the rows whose scores are missing, and keep the results."""
+        """Do `run` with these options for the missing ones of the rows, and keep their results."""
         await self.run(missing.rows, deadline, computed, **options)
         if kept is None:
             return
