@@ -17,6 +17,7 @@ from headroom import Classifier, HeadMask
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.service.cli.store import prune
 from headroom.service.config.file import ConfigFileError
+from headroom.service.observe.metrics import Metrics
 from headroom.service.scoring import kept
 from headroom.service.scoring import store as store_file
 from headroom.service.scoring.store import ModelKey, ScoreStore, StoredModel
@@ -62,6 +63,21 @@ async def test_scores_outlive_the_replica_and_are_those_of_the_model(
         answer = await service.http.post("/rerank", json={"query": QUERY, "texts": TITLES})
         assert answer.headers["x-cache"] == "hit"
         assert service.metric('headroom_store_total{result="hit"}') == 12
+
+
+async def test_without_a_store_and_before_it_is_open_nothing_says_that_it_is_damaged(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    def gauges(metrics: Metrics) -> set[str]:
+        lines = metrics.render().decode().splitlines()
+        return {line for line in lines if line.startswith(("headroom_store_usable", "headroom_store_bytes"))}
+
+    assert gauges(Metrics()) == set()  # a replica that starts
+    async with serve(tiny_checkpoint) as service:
+        await service.post("/v1/score", **BODY)
+        assert gauges(service.metrics) == set()
+    async with serve(tiny_checkpoint, score_store=tmp_path / "scores.db") as service:
+        assert "headroom_store_usable 1.0" in gauges(service.metrics)
 
 
 async def test_another_replica_reads_what_this_one_has_scored(tiny_checkpoint: Path, tmp_path: Path) -> None:
