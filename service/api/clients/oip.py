@@ -43,6 +43,9 @@ VERSION = "1"
 LENGTH_HEADER = "inference-header-content-length"
 """The header that says how many bytes of a body are its JSON."""
 
+MAX_TENSORS = 16
+"""Inputs, and wanted outputs, of one request."""
+
 DATATYPES = {"score": "FP32", "probabilities": "FP32", "grade": "INT64"}
 _NUMPY = {"FP32": "<f4", "INT64": "<i8"}
 _TEXT_LENGTH = struct.Struct("<I")
@@ -123,8 +126,12 @@ class InferRequest(Fields):
 
     id: str | None = Field(None, description="Repeated in the answer.")
     parameters: InferParameters = Field(InferParameters(), description="How the request is scored.")
-    inputs: list[InputTensor] = Field(fail_fast=True, description="`query` and `title`.")
-    outputs: list[WantedOutput] = Field([], fail_fast=True, description="The outputs wanted; default: all.")
+    inputs: list[InputTensor] = Field(
+        max_length=MAX_TENSORS, fail_fast=True, description="`query` and `title`."
+    )
+    outputs: list[WantedOutput] = Field(
+        [], max_length=MAX_TENSORS, fail_fast=True, description="The outputs wanted; default: all."
+    )
 
     @model_validator(mode="before")
     @classmethod
