@@ -79,7 +79,7 @@ class Computed:
 
     is_admitted: whether some of them were let into the queue.
     are_kept: whether scores are kept at all. asked: for how many rows a kept score was asked for; misses: how
-    many of these had to be computed, None if none was asked for.
+    many of these have to be computed, None if none was asked for.
     """
 
     tokenize_s: float = 0.0
@@ -98,6 +98,11 @@ class Computed:
         if not self.misses and self.asked:
             return "hit"
         return "partial" if self.asked > (self.misses or 0) else "miss"
+
+    def count(self, *, asked: int, misses: int) -> None:
+        """Count rows for which a kept score was asked for, and those of them that have none."""
+        self.asked += asked
+        self.misses = (self.misses or 0) + misses
 
     def timing(self, deadline: Deadline) -> Timing:
         """Return the times as answers hold them."""
@@ -164,6 +169,7 @@ class Scorer:
         (column,) = columns
         if progress is not None:
             progress.column = column
+            progress.computed = computed
             progress.assignment = assignment
             progress.degraded = degraded
         await self._compute_columns(columns, deadline, computed, use_kept=assigned is None)
@@ -176,7 +182,8 @@ class Scorer:
     ) -> ScoreResponse | None:
         """Return an answer of the titles that are scored, and after them the others; None if none is."""
         column = progress.column
-        if column is None:
+        computed = progress.computed
+        if column is None or computed is None:
             return None
         results, usage = column.stop()
         if not results:
@@ -184,7 +191,7 @@ class Scorer:
         arm = "" if progress.assignment is None else progress.assignment.arm
         self.count(column, results, Computed(misses=0), arm)  # as if cached: their latency is not known
         response = self.answer(
-            results, [column], Computed(), deadline, progress.assignment, degraded=progress.degraded
+            results, [column], computed, deadline, progress.assignment, degraded=progress.degraded
         )
         response.usage = usage
         add_unscored(response, request, floor=lowest_score(column.variant.classifier.config.score_activation))
@@ -276,6 +283,8 @@ class Scorer:
             try:
                 await self._compute(rows, missing, deadline, computed, kept, **options)
             except (QueueFull, RateLimited):  # all rows before were kept, so that nobody has admitted it yet
+                if kept is not None:
+                    computed.count(asked=-len(rows), misses=-len(missing.rows))
                 break
 
     async def _unscored_columns(
@@ -381,12 +390,12 @@ class Scorer:
         **options: bool,
     ) -> None:
         """Do `run` with these options for the missing ones of the rows, and keep their results."""
-        await self.run(missing.rows, deadline, computed, **options)
         if kept is None:
+            await self.run(missing.rows, deadline, computed, **options)
             return
+        computed.count(asked=len(rows), misses=len(missing.rows))  # now: it may be answered before it is done
+        await self.run(missing.rows, deadline, computed, **options)
         kept.keep(missing)
-        computed.asked += len(rows)
-        computed.misses = (computed.misses or 0) + len(missing.rows)
 
     async def run(
         self,

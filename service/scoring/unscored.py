@@ -25,6 +25,7 @@ from headroom.service.schemas.responses import (
 if TYPE_CHECKING:
     from headroom.service.scoring.catalog import Catalog
     from headroom.service.scoring.column import AnyColumn
+    from headroom.service.scoring.score import Computed
 
 UNKNOWN_MASK = HeadMaskInfo("", "none", 0, 0, 0, 0, 0, 0)
 """The mask in an answer that no replica was there for."""
@@ -36,11 +37,12 @@ class Progress:
 
     catalog: the config that the request is scored under; None before a replica took it in hand.
     column: what is scored; None before the texts are read, and in an interleaved answer, which needs both
-    arms' scores. assignment, degraded: as the whole answer would have them.
+    arms' scores. computed: what it has cost. assignment, degraded: as the whole answer would have them.
     """
 
     catalog: Catalog | None = None
     column: AnyColumn | None = None
+    computed: Computed | None = None
     assignment: Assignment | None = None
     degraded: bool = False
 

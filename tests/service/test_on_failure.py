@@ -478,3 +478,19 @@ async def test_tensors_have_the_width_of_the_checkpoint_that_was_asked(
         await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate(after))
         shapes = {output["name"]: output["shape"] for output in (await asked)["outputs"]}
         assert shapes["probabilities"] == [len(TITLES), 3]
+
+
+async def test_a_partial_answer_says_how_many_scores_were_kept(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, max_batch_tokens=16, score_cache_size=100, **DROPS) as service:
+        await service.post("/v1/score", query=QUERY, titles=TITLES[:2])
+        device = Device(service)
+        late = {"query": QUERY, "deadline_ms": 300, **KEEP}
+        some = await service.http.post("/v1/score", json=late | {"titles": TITLES})
+        assert (some.headers["x-reranked"], some.headers["x-cache"]) == ("partial", "partial")
+        assert [row["scored"] for row in some.json()["results"]] == [True, True, False, False]
+        device.hang.set()
+        device.hang = asyncio.Event()
+        device.passes = 1
+        titles = ["wood lamp", "steel lamp", "black wood deck screws", "red cable charger"]
+        none = await service.http.post("/v1/score", json=late | {"titles": titles})
+        assert (none.headers["x-reranked"], none.headers["x-cache"]) == ("partial", "miss")
