@@ -25,7 +25,7 @@ from headroom.service.schemas.responses import (
 if TYPE_CHECKING:
     from headroom.service.scoring.catalog import Catalog
     from headroom.service.scoring.column import AnyColumn
-    from headroom.service.scoring.score import Computed
+    from headroom.service.scoring.computed import Computed
 
 UNKNOWN_MASK = HeadMaskInfo("", "none", 0, 0, 0, 0, 0, 0)
 """The mask in an answer that no replica was there for."""
