@@ -51,7 +51,8 @@ WAITING_READS = 64
 """If this many requests wait for the disk, it is not asked."""
 
 PAUSE_S = 30.0
-"""After an error that may pass, such as a full disk, the next attempt to write, or to open the file."""
+"""Seconds until the next attempt to write, to open the file or to register a checkpoint, after an error that
+may pass, such as a full disk."""
 
 CLOSE_S = 5.0
 """How long `close` waits for the last write."""
@@ -135,6 +136,7 @@ class DiskScores:
         self._waiting_rows = 0
         self._waiting_reads = 0
         self._paused_until = 0.0
+        self._register_at = 0.0
         self._write_use_at = 0.0
         self.is_usable = True
         try:
@@ -195,7 +197,8 @@ class DiskScores:
             await asyncio.sleep(WRITE_S)
             if not self.is_usable or time.monotonic() < self._paused_until:
                 continue
-            if self._writer is None or self._unregistered:
+            is_registering_due = self._unregistered and time.monotonic() >= self._register_at
+            if self._writer is None or is_registering_due:
                 await asyncio.get_running_loop().run_in_executor(self._writes, self._catch_up)
             if self._writer is not None and (self._waiting_rows or time.monotonic() >= self._write_use_at):
                 await self._write(self._writer)
@@ -235,7 +238,8 @@ class DiskScores:
             try:
                 self._models[classifier] = model_key(classifier)
             except (OSError, ModelError) as error:
-                self._pause(f"{self._path} keeps no scores of {classifier.name}: {error}")
+                self._register_at = time.monotonic() + PAUSE_S
+                logger.warning("%s keeps no scores of %s: %s", self._path, classifier.name, error)
                 continue
             self._unregistered.discard(classifier)
             self._write_use_at = 0.0
@@ -311,7 +315,8 @@ class DiskScores:
         """Leave a damaged file alone for good; try again later after an error that may pass."""
         reason = str(error) if isinstance(error, ModelError) else f"score store {self._path}: {error}"
         if may_pass(error):
-            self._pause(reason)
+            self._paused_until = time.monotonic() + PAUSE_S
+            logger.warning("%s; next attempt to write in %.0f s", reason, PAUSE_S)
         elif self.is_usable:
             self.is_usable = False
             self._metrics.set_gauge("store_usable", 0)
@@ -319,10 +324,6 @@ class DiskScores:
                 f"{reason}; it is not used any more: remove the file, and restart the service to begin a new "
                 "one"
             )
-
-    def _pause(self, reason: str) -> None:
-        self._paused_until = time.monotonic() + PAUSE_S
-        logger.warning("%s; next attempt to write in %.0f s", reason, PAUSE_S)
 
 
 def kept_scores(settings: Settings, disk: DiskScores | None, metrics: Metrics) -> KeptScores | None:
