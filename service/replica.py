@@ -255,8 +255,11 @@ class Replica:
         self, request: ScoreRequest, deadline: Deadline, progress: Progress | None = None
     ) -> ScoreResponse:
         """Score a request. progress: is told what is scored, for `answer_so_far`."""
+        catalog = self._catalog
+        if progress is not None:
+            progress.catalog = catalog
         with self._taken_in_hand():
-            return await self._treatment.score(request, self._catalog, deadline, progress)
+            return await self._treatment.score(request, catalog, deadline, progress)
 
     def answer_so_far(self, request: ScoreRequest, progress: Progress, deadline: Deadline) -> ScoreResponse:
         """Answer a request whose scoring has failed, with what is scored and the rest in the caller's order.
@@ -269,10 +272,16 @@ class Replica:
         mask = request.head_mask
         if not isinstance(mask, str) or len(mask) > CACHED_SPEC_CHARS:
             mask = None  # it takes long to read
-        variant = self._catalog.choose(request.variant, mask)
+        variant = (progress.catalog or self._catalog).choose(request.variant, mask)
         check_cutoff(request, variant)
-        model = variant.classifier.name
-        return unscored(request, deadline, model=model, variant=variant.name, mask=variant.info)
+        return unscored(
+            request,
+            deadline,
+            model=variant.classifier.name,
+            variant=variant.name,
+            mask=variant.info,
+            labels=variant.classifier.config.labels,
+        )
 
     async def compare(self, request: CompareRequest, deadline: Deadline) -> CompareResponse:
         with self._taken_in_hand():
@@ -295,9 +304,9 @@ class Replica:
     def models(self) -> ModelsResponse:
         return listings.models(dict.fromkeys(self.engine.classifiers.values()))
 
-    def model_of(self, variant: str) -> ModelInfo:
-        """Return the checkpoint that a variant runs, or the last one of a cascade."""
-        return listings.model(self._catalog.variants[variant].classifier)
+    def default_model(self) -> ModelInfo:
+        """Return the checkpoint that the default variant runs, or the last one of a cascade."""
+        return listings.model(self._catalog.default.classifier)
 
     def variants(self) -> VariantsResponse:
         return listings.variants(self._catalog)

@@ -89,13 +89,17 @@ BERT = PairTemplate((101,), (102,), (102,), two_segments=True)
 
 @dataclass(slots=True, eq=False)  # not frozen: a frozen one costs three times as much to make
 class EncodedPair:
-    """A pair as [CLS] query [SEP] title [SEP], or with its template's special tokens; n tokens."""
+    """A pair as [CLS] query [SEP] title [SEP], or with its template's special tokens; n tokens.
+
+    is_alone: whether the query was to be read by itself, without a title.
+    """
 
     ids: Ids  # (n,)
     query_tokens: int
     unknown_tokens: int
     truncated: bool
     template: PairTemplate = BERT
+    is_alone: bool = False
 
     @property
     def title_start(self) -> int:
@@ -117,7 +121,7 @@ class EncodedPair:
     def has_empty_title(self) -> bool:
         """Return whether nothing of the title is in the tokens; False if the query was read alone."""
         empty = self.template.empty_title
-        if len(self.ids) - self.query_tokens - self.template.length != len(empty):
+        if self.is_alone or len(self.ids) - self.query_tokens - self.template.length != len(empty):
             return False
         title_end = len(self.ids) - len(self.template.after)
         return not empty or tuple(self.ids[self.title_start : title_end].tolist()) == empty
@@ -244,7 +248,7 @@ class PairTokenizer(TextReader):
         other._cache = OrderedDict()
         other._cache_size = 0
         other._keep_end = keep_end
-        other._alone = alone if self.prompt is None else ()
+        other._alone = alone
         if keep_end:
             other.reach = sys.maxsize
         return other
@@ -315,14 +319,16 @@ class PairTokenizer(TextReader):
             query = texts[query_text]
             title = texts[title_text]
             is_alone = index in self._alone
-            room = self.budget + len(self.template.between) if is_alone else self.budget
+            is_cut_out = is_alone and self.prompt is None
+            room = self.budget + len(self.template.between) if is_cut_out else self.budget
             truncated = query.tokens + title.tokens > room
             if truncated:
-                kept = (room, 0) if is_alone else self.kept(query.tokens, title.tokens)
+                kept = (room, 0) if is_cut_out else self.kept(query.tokens, title.tokens)
                 query = self._part(query, kept[0])
                 title = self._part(title, kept[1])
             pair = self.pair(query, title, truncated=truncated)
-            if is_alone:
+            pair.is_alone = is_alone
+            if is_cut_out:
                 end = len(self.template.before) + pair.query_tokens
                 pair.ids = np.concatenate((pair.ids[:end], pair.ids[end + len(self.template.between) :]))
             encoded.append(pair)

@@ -60,19 +60,10 @@ logger = logging.getLogger("headroom.api")
 UNMATCHED = "unmatched"
 """The route label of paths that no route has."""
 
-_EXPOSED_HEADERS = (
-    "Retry-After",
-    "Server-Timing",
-    "X-Config-Version",
-    "X-Degraded",
-    "X-Dropped",
-    "X-Impression",
-    "X-Request-ID",
-    "X-Reranked",
-    "X-Reranked-Reason",
-)
-"""Headers of answers that the pages of allowed origins may read."""
+_OUTER_HEADERS = ("x-request-id", "server-timing")
+"""Headers that `RequestMiddleware` gives every answer."""
 
+_NEED_NO_EXPOSING = ("access-control-allow-origin", "content-length", "content-type", "vary")
 
 _OPTIONS: dict[str, Any] = {
     "title": "headroom",
@@ -116,7 +107,6 @@ def create_app(settings: Settings, metrics: Metrics, traces: Traces | None = Non
             allow_origins=settings.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=_EXPOSED_HEADERS,
         )
     app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics, traces=traces)
     return app
@@ -235,7 +225,16 @@ def _tidied(scope: Scope) -> str:
 
 
 class CORS(CORSMiddleware):
-    """The layer that lets the pages of the allowed origins read answers."""
+    """The layer that lets the pages of the allowed origins read answers, with all of their headers."""
+
+    async def send(self, message: Message, send: Send, request_headers: Headers) -> None:
+        """Send a part of an answer; its head says that the page may read all headers."""
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            names = dict.fromkeys((*headers.keys(), *_OUTER_HEADERS))
+            exposed = [name for name in names if name not in _NEED_NO_EXPOSING]
+            headers["access-control-expose-headers"] = ", ".join(exposed)
+        await super().send(message, send, request_headers)
 
     def preflight_response(self, request_headers: Headers) -> Response:
         """Return the answer to the question of a browser whether a page may call the service."""

@@ -58,7 +58,7 @@ def prune(
     unused_days: Annotated[
         float,
         typer.Option(
-            min=0, help="Remove the scores of models that no process has opened for this many days."
+            min=0, help="Remove the scores of models that no process has had loaded for this many days."
         ),
     ] = 30.0,
     megabytes: Annotated[

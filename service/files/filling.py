@@ -19,7 +19,7 @@ from headroom.service.files.reading import WINDOW_ROWS, Window, windows
 from headroom.service.files.scoring import WindowScorer, forward
 from headroom.service.files.storage import Storage
 from headroom.service.scoring.catalog import Variant
-from headroom.service.scoring.store import Registered, ScoreStore
+from headroom.service.scoring.store import ModelKey, ScoreStore
 
 Progress = Callable[[float, int, int], None]
 """Takes (share done, rows done, 0)."""
@@ -47,7 +47,7 @@ class Filled:
 class _Batch:
     """Rows under way. keys: of each row in the store."""
 
-    model: Registered
+    model: ModelKey
     keys: list[bytes]
     logits: Future[np.ndarray]
 
@@ -118,6 +118,8 @@ class _Filling:
             rows = zip(batch.keys, logits, finite, strict=True)
             self._store.keep(batch.model, {key: row.tobytes() for key, row, is_finite in rows if is_finite})
             self.filled.computed += len(batch.keys)
+        for model in self._models.values():  # in use, also if everything was known
+            self._store.keep(model, {})
         self.filled.pairs += len(window.rows)
         self.share = window.share
 
@@ -140,7 +142,7 @@ def _encoded(variant: Variant, pairs: Sequence[tuple[str, str]], overflow: str) 
 
 
 def _submitted(
-    scorer: WindowScorer, variant: Variant, model: Registered, missing: dict[bytes, EncodedPair]
+    scorer: WindowScorer, variant: Variant, model: ModelKey, missing: dict[bytes, EncodedPair]
 ) -> Iterator[_Batch]:
     """Hand rows to the forward threads. missing: the rows by their keys."""
     keys = list(missing)

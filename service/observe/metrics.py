@@ -158,7 +158,7 @@ _GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's
     ),
     "store_bytes": ("Bytes of the score store that hold scores.", [], "livemostrecent"),
     "store_usable": (
-        "1 if the score store is in use, 0 if its file is damaged or another program's; absent without one.",
+        "1 if the score store is in use, 0 if its file cannot be opened or is damaged; absent without one.",
         [],
         "livemin",
     ),
@@ -168,6 +168,9 @@ _GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's
         "livesum",
     ),
 }
+_ABSENT_UNTIL_SET = ("store_bytes", "store_usable")
+"""Gauges of what not every service has. Their 0 means something, which a replica that starts must not say."""
+
 FAILURES = (
     *("deadline_exceeded", "queue_full", "rate_limited", "starting", "draining", "device_failed"),
     *("out_of_memory", "internal_error"),
@@ -214,10 +217,9 @@ class Metrics:
             self._metrics[name] = Histogram(
                 f"headroom_{name}", text, labels, buckets=buckets, registry=self._registry
             )
-        for name, (text, labels, mode) in _GAUGES.items():
-            self._metrics[name] = Gauge(
-                f"headroom_{name}", text, labels, registry=self._registry, multiprocess_mode=mode
-            )
+        for name in _GAUGES:
+            if name not in _ABSENT_UNTIL_SET:
+                self._metrics[name] = self._gauge(name)
         for name, labels in _FROM_THE_START.items():
             for label in labels:
                 self.series(name, label)
@@ -227,9 +229,15 @@ class Metrics:
         key = (name, *labels)
         series = self._series.get(key)
         if series is None:
+            if name not in self._metrics:
+                self._metrics[name] = self._gauge(name)
             metric = self._metrics[name]
             series = self._series[key] = metric.labels(*labels) if labels else metric
         return series
+
+    def _gauge(self, name: str) -> Gauge:
+        text, labels, mode = _GAUGES[name]
+        return Gauge(f"headroom_{name}", text, labels, registry=self._registry, multiprocess_mode=mode)
 
     def count(self, name: str, *labels: str, by: int = 1) -> None:
         """Add to a counter."""

@@ -111,6 +111,12 @@ class VariantInfo:
     """Whether requests that name no variant get it."""
     cascade: list[CascadeStage] | None = None
     """The stages of a cascade, in order; else null."""
+    _grades: SkipJsonSchema[Sequence[str]] = ()
+
+    @property
+    def grades(self) -> Sequence[str]:
+        """The names of the model's grades; none of a one-label model."""
+        return self._grades
 
 
 @documented

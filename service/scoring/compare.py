@@ -25,7 +25,8 @@ from headroom.service.schemas.responses import (
     matrix_to_json,
 )
 from headroom.service.scoring.catalog import Catalog, Variant
-from headroom.service.scoring.score import Computed, Scorer, characters_of_mask
+from headroom.service.scoring.computed import Computed
+from headroom.service.scoring.score import Scorer, characters_of_mask
 
 MAX_ATTENTION_VALUES = 4_000_000
 """Maximum values of one `/v1/attention`: heads times tokens squared."""

@@ -20,7 +20,8 @@ from headroom.service.observe.access_log import current
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from headroom.service.schemas.responses import Usage
 from headroom.service.scoring.catalog import Catalog, Variant
-from headroom.service.scoring.score import Computed, Scorer, with_instruction
+from headroom.service.scoring.computed import Computed
+from headroom.service.scoring.score import Scorer, with_instruction
 from headroom.service.scoring.tokens import Encoder
 
 T = TypeVar("T")

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from headroom.models.classifier import Classifier
 from headroom.models.errors import ModelError
@@ -24,7 +25,16 @@ from headroom.service.config.settings import Settings
 from headroom.service.engine.threads import PairRow, RowScore, row_scores
 from headroom.service.observe.metrics import Metrics
 from headroom.service.scoring.cache import ScoreCache
-from headroom.service.scoring.store import Found, Registered, ScoreStore, logits_matrix
+from headroom.service.scoring.store import (
+    USED_S,
+    Found,
+    ModelKey,
+    ScoreStore,
+    StoreUnavailable,
+    logits_matrix,
+    may_pass,
+    model_key,
+)
 
 logger = logging.getLogger("headroom.store")
 
@@ -41,7 +51,8 @@ WAITING_READS = 64
 """If this many requests wait for the disk, it is not asked."""
 
 PAUSE_S = 30.0
-"""After an error that may pass, such as a full disk, nothing is written for this time."""
+"""Seconds until the next attempt to write, to open the file or to register a checkpoint, after an error that
+may pass, such as a full disk."""
 
 CLOSE_S = 5.0
 """How long `close` waits for the last write."""
@@ -76,13 +87,14 @@ class KeptScores:
             self._count("cache_total", hits=len(rows) - len(found), misses=len(found))
         if self._store is None or not missing.rows:
             return missing
-        asked = len(missing.rows)
         keys = await self._store.recall(missing.rows)
         if self._cache is not None:
             known = zip(missing.in_memory, missing.rows, strict=True)
             self._cache.keep([(key, row) for key, row in known if row.result is not None])
         unknown = [index for index, row in enumerate(missing.rows) if row.result is None]
-        self._count("store_total", hits=asked - len(unknown), misses=len(unknown))
+        hits = len(missing.rows) - len(unknown)
+        asked = len([key for key in keys if key])
+        self._count("store_total", hits=hits, misses=asked - hits)
         return Missing(
             [missing.rows[index] for index in unknown],
             [missing.in_memory[index] for index in unknown if missing.in_memory],
@@ -104,43 +116,53 @@ class KeptScores:
 class DiskScores:
     """The score store as a replica uses it; see headroom.service.scoring.store.
 
-    path: the file. max_bytes: how large it may grow. Raises ModelError if it cannot be used.
+    path: the file. If it cannot be opened now, as on a full disk, `run` tries again. max_bytes: how large it
+    may grow. Raises ModelError if it is no store.
     """
 
     def __init__(self, path: Path, max_bytes: int, metrics: Metrics) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
         self._metrics = metrics
-        self._writer = ScoreStore(path, max_bytes)
-        self._reader = ScoreStore(path)
+        self._writer: ScoreStore | None = None
+        self._reader: ScoreStore | None = None
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="store-read")
         self._writes = ThreadPoolExecutor(1, thread_name_prefix="store-write")
-        self._models: WeakKeyDictionary[Classifier, Registered] = WeakKeyDictionary()
-        self._scores: defaultdict[Registered, dict[bytes, bytes]] = defaultdict(dict)
-        self._recalled: defaultdict[Registered, set[bytes]] = defaultdict(set)
+        self._models: WeakKeyDictionary[Classifier, ModelKey] = WeakKeyDictionary()
+        self._unregistered: WeakSet[Classifier] = WeakSet()
+        self._registering = threading.Lock()
+        self._scores: defaultdict[ModelKey, dict[bytes, bytes]] = defaultdict(dict)
+        self._recalled: defaultdict[ModelKey, set[bytes]] = defaultdict(set)
         self._waiting_rows = 0
         self._waiting_reads = 0
         self._paused_until = 0.0
+        self._register_at = 0.0
+        self._write_use_at = 0.0
         self.is_usable = True
-        metrics.set_gauge("store_usable", 1)
+        try:
+            self._open()
+        except StoreUnavailable as error:
+            self._paused_until = time.monotonic() + PAUSE_S
+            metrics.set_gauge("store_usable", 0)
+            metrics.notify_operator(
+                f"{error}; the service goes on without it, and tries to open it every {PAUSE_S:.0f} s"
+            )
 
     def register(self, classifiers: Iterable[Classifier]) -> None:
         """Begin to keep the scores of checkpoints that were just loaded. It reads their files."""
-        for classifier in classifiers:
-            if classifier not in self._models and classifier.directory is not None and self.is_usable:
-                try:
-                    self._models[classifier] = self._writes.submit(self._writer.register, classifier).result()
-                except (sqlite3.Error, OSError) as error:
-                    self._failed(error)
+        with self._registering:
+            for classifier in classifiers:
+                if classifier not in self._models and classifier.directory is not None:
+                    self._unregistered.add(classifier)
+            self._read_unregistered()
 
     async def recall(self, rows: Sequence[PairRow]) -> list[bytes]:
         """Give the rows whose scores are known their results; return the keys of all, or none if the store
-        cannot be asked."""
-        if not self.is_usable or self._waiting_reads >= WAITING_READS:
-            return []
-        classifiers = {row.lane.classifier for row in rows}
-        if any(classifier not in self._models for classifier in classifiers):
+        cannot be asked. The key of a row whose checkpoint is not registered is empty."""
+        if self._reader is None or not self.is_usable or self._waiting_reads >= WAITING_READS:
             return []
         loop = asyncio.get_running_loop()
-        reading = loop.run_in_executor(self._reads, self._look_up, rows)
+        reading = loop.run_in_executor(self._reads, self._look_up, self._reader, rows)
         self._waiting_reads += 1
         reading.add_done_callback(self._has_read)
         await asyncio.wait([reading], timeout=READ_S)
@@ -156,10 +178,10 @@ class DiskScores:
         return keys
 
     def keep(self, rows: Sequence[PairRow], keys: Sequence[bytes]) -> None:
-        """Keep the scores of rows that were computed, soon."""
+        """Keep the scores of rows that were computed, soon. keys: as `recall` returned them."""
         lost = 0
         for key, row in zip(keys, rows, strict=True):
-            if not isinstance(row.result, RowScore):
+            if not key or not isinstance(row.result, RowScore):
                 continue
             if self._waiting_rows >= WAITING_ROWS or not self.is_usable:
                 lost += 1
@@ -170,11 +192,16 @@ class DiskScores:
             self._metrics.count("store_lost_total", by=lost)
 
     async def run(self) -> None:
-        """Write what waits, again and again."""
+        """Write what waits, again and again, and that the loaded checkpoints are in use."""
         while True:
             await asyncio.sleep(WRITE_S)
-            if self._waiting_rows and self.is_usable and time.monotonic() >= self._paused_until:
-                await self._write()
+            if not self.is_usable or time.monotonic() < self._paused_until:
+                continue
+            is_registering_due = self._unregistered and time.monotonic() >= self._register_at
+            if self._writer is None or is_registering_due:
+                await asyncio.get_running_loop().run_in_executor(self._writes, self._catch_up)
+            if self._writer is not None and (self._waiting_rows or time.monotonic() >= self._write_use_at):
+                await self._write(self._writer)
 
     async def close(self) -> None:
         """Write what waits, and close the file.
@@ -182,25 +209,65 @@ class DiskScores:
         One connection after the other: only the last one empties SQLite's log into the file, and of two
         that close at the same time each may take the other for the last.
         """
-        if self._waiting_rows and self.is_usable:
-            await asyncio.wait([asyncio.ensure_future(self._write())], timeout=CLOSE_S)
+        if self._writer is not None and self._waiting_rows and self.is_usable:
+            await asyncio.wait([asyncio.ensure_future(self._write(self._writer))], timeout=CLOSE_S)
         self.is_usable = False
-        self._reads.submit(self._reader.close)
         await asyncio.to_thread(self._reads.shutdown)
-        self._writes.submit(self._writer.close)
+        self._writes.submit(self._close_files)
         await asyncio.to_thread(self._writes.shutdown)
 
+    def _open(self) -> None:
+        """Open the file. Raises ModelError."""
+        writer = ScoreStore(self._path, self._max_bytes)
+        try:
+            self._reader = ScoreStore(self._path)
+        except BaseException:
+            writer.close()
+            raise
+        self._writer = writer
+        self._metrics.set_gauge("store_usable", 1)
+
+    def _close_files(self) -> None:
+        for store in (self._reader, self._writer):
+            if store is not None:
+                store.close()
+
+    def _read_unregistered(self) -> None:
+        """Read the files of the checkpoints that are not registered yet."""
+        for classifier in list(self._unregistered):
+            try:
+                self._models[classifier] = model_key(classifier)
+            except (OSError, ModelError) as error:
+                self._register_at = time.monotonic() + PAUSE_S
+                logger.warning("%s keeps no scores of %s: %s", self._path, classifier.name, error)
+                continue
+            self._unregistered.discard(classifier)
+            self._write_use_at = 0.0
+
+    def _catch_up(self) -> None:
+        """Try again what failed before: to open the file, and to register checkpoints."""
+        try:
+            if self._writer is None and self.is_usable:
+                self._open()
+                logger.info("score store %s: it is in use now", self._path)
+        except ModelError as error:
+            self._failed(error)
+        with self._registering:
+            self._read_unregistered()
+
     def _look_up(
-        self, rows: Sequence[PairRow]
-    ) -> tuple[list[bytes], dict[int, Any], dict[Registered, list[bytes]]]:
+        self, reader: ScoreStore, rows: Sequence[PairRow]
+    ) -> tuple[list[bytes], dict[int, Any], dict[ModelKey, list[bytes]]]:
         """Return the key of each row, the results of those that are known, and which are not marked yet."""
         keys = [b""] * len(rows)
         results: dict[int, Any] = {}
-        unmarked: dict[Registered, list[bytes]] = {}
+        unmarked: dict[ModelKey, list[bytes]] = {}
         for classifier in dict.fromkeys(row.lane.classifier for row in rows):
+            model = self._models.get(classifier)
+            if model is None:
+                continue
             indices = [index for index, row in enumerate(rows) if row.lane.classifier is classifier]
-            model = self._models[classifier]
-            found = self._reader.look_up(model, [(rows[index].pair, rows[index].mask) for index in indices])
+            found = reader.look_up(model, [(rows[index].pair, rows[index].mask) for index in indices])
             for index, key in zip(indices, found.keys, strict=True):
                 keys[index] = key
             results |= _results(classifier, indices, found)
@@ -213,50 +280,49 @@ class DiskScores:
         if error is not None:
             self._failed(error)
 
-    async def _write(self) -> None:
-        """Write what waits, on the thread; if that fails, it is lost."""
+    async def _write(self, writer: ScoreStore) -> None:
+        """Write what waits, on the thread; if that fails, it is lost. Now and then, write also which models
+        are in use."""
         scores = self._scores
         recalled = self._recalled
         count = sum(map(len, scores.values()))
         self._scores = defaultdict(dict)
         self._recalled = defaultdict(set)
         self._waiting_rows = 0
+        models = set(scores) | set(recalled)
+        if time.monotonic() >= self._write_use_at:
+            self._write_use_at = time.monotonic() + USED_S
+            models |= {
+                self._models[loaded] for one in self._models.keyrefs() if (loaded := one()) is not None
+            }
+
+        def write() -> int:
+            """Return how many bytes of the file hold something then."""
+            for model in models:
+                writer.keep(model, scores.get(model, {}), recalled.get(model, ()))
+            return writer.bytes_used
+
         try:
-            loop = asyncio.get_running_loop()
-            size = await loop.run_in_executor(self._writes, self._write_all, scores, recalled)
+            size = await asyncio.get_running_loop().run_in_executor(self._writes, write)
             self._metrics.count("store_written_total", by=count)
             self._metrics.set_gauge("store_bytes", size)
         except (sqlite3.Error, OSError) as error:
             self._metrics.count("store_lost_total", by=count)
+            self._write_use_at = 0.0
             self._failed(error)
-
-    def _write_all(
-        self,
-        scores: Mapping[Registered, Mapping[bytes, bytes]],
-        recalled: Mapping[Registered, Iterable[bytes]],
-    ) -> int:
-        """Write scores and marks, and return how many bytes of the file hold something then."""
-        for model in scores.keys() | recalled.keys():
-            self._writer.keep(model, scores.get(model, {}), recalled.get(model, ()))
-        return self._writer.bytes_used
 
     def _failed(self, error: BaseException) -> None:
         """Leave a damaged file alone for good; try again later after an error that may pass."""
-        may_pass = isinstance(error, OSError)
-        if isinstance(error, sqlite3.OperationalError):  # a full disk, or a lock; not a table that is gone
-            may_pass = error.sqlite_errorcode != sqlite3.SQLITE_ERROR
-        self._paused_until = time.monotonic() + PAUSE_S
-        if may_pass:
-            logger.warning(
-                "score store %s: %s; nothing is written for %.0f s", self._writer.path, error, PAUSE_S
-            )
-            return
-        if self.is_usable:
+        reason = str(error) if isinstance(error, ModelError) else f"score store {self._path}: {error}"
+        if may_pass(error):
+            self._paused_until = time.monotonic() + PAUSE_S
+            logger.warning("%s; next attempt to write in %.0f s", reason, PAUSE_S)
+        elif self.is_usable:
             self.is_usable = False
             self._metrics.set_gauge("store_usable", 0)
             self._metrics.notify_operator(
-                f"score store {self._writer.path}: {error}; it is not used any more: remove the file, and "
-                "restart the service to begin a new one"
+                f"{reason}; it is not used any more: remove the file, and restart the service to begin a new "
+                "one"
             )
 
 

@@ -76,6 +76,7 @@ def variants(catalog: Catalog) -> VariantsResponse:
                     for stage, keep in zip_longest(variant.stages, variant.keeps)
                 ]
                 or None,
+                _grades=variant.classifier.grades,
             )
             for variant in catalog.variants.values()
         ],

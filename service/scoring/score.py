@@ -4,7 +4,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
 
@@ -18,7 +17,7 @@ from headroom.service.config.variants import MaskForm
 from headroom.service.engine.request import Deadline, added_tokens
 from headroom.service.engine.scheduler import Scheduler
 from headroom.service.engine.threads import PairRow
-from headroom.service.errors import DeviceFailed, InvalidRequest
+from headroom.service.errors import DeviceFailed, InvalidRequest, QueueFull, RateLimited
 from headroom.service.experiments.assignment import Assigned
 from headroom.service.observe.access_log import current
 from headroom.service.observe.metrics import Metrics
@@ -29,12 +28,13 @@ from headroom.service.schemas.requests import (
     DocumentsRequest,
     ScoreRequest,
 )
-from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Timing, Usage
+from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Usage
 from headroom.service.scoring.cascade import lowest_score
 from headroom.service.scoring.catalog import CACHED_SPEC_CHARS, Catalog, Variant
 from headroom.service.scoring.column import AnyColumn, CascadeColumn, Column
+from headroom.service.scoring.computed import Computed
 from headroom.service.scoring.cutoff import check_cutoff
-from headroom.service.scoring.kept import KeptScores
+from headroom.service.scoring.kept import KeptScores, Missing
 from headroom.service.scoring.tokens import Encoder, Pair, TooManyRows
 from headroom.service.scoring.unscored import Progress, add_unscored
 
@@ -68,40 +68,9 @@ def with_instruction(tokenizer: PairTokenizer, instruction: str | None) -> PairT
         raise InvalidRequest(str(error), param="instruction") from None
 
 
-@dataclass(slots=True)
-class Computed:
-    """The costs of the rows of one request so far.
-
-    is_admitted: whether some of them were let into the queue.
-    are_kept: whether scores are kept at all. asked: for how many rows a kept score was asked for; misses: how
-    many of these had to be computed, None if none was asked for.
-    """
-
-    tokenize_s: float = 0.0
-    queue_s: float = 0.0
-    inference_s: float = 0.0
-    is_admitted: bool = False
-    are_kept: bool = False
-    asked: int = 0
-    misses: int | None = None
-
-    @property
-    def cache(self) -> str | None:
-        """Return what answers say about kept scores: hit, partial or miss; None if there are none."""
-        if not self.are_kept:
-            return None
-        if not self.misses and self.asked:
-            return "hit"
-        return "partial" if self.asked > (self.misses or 0) else "miss"
-
-    def timing(self, deadline: Deadline) -> Timing:
-        """Return the times as answers hold them."""
-        return Timing(
-            tokenize=self.tokenize_s * 1000,
-            queue=self.queue_s * 1000,
-            inference=self.inference_s * 1000,
-            total=deadline.elapsed() * 1000,
-        )
+async def _recalled(rows: Sequence[PairRow], kept: KeptScores | None) -> Missing:
+    """Give the rows whose scores are kept their results; return the others."""
+    return Missing(list(rows)) if kept is None else await kept.recall(rows)
 
 
 class Scorer:
@@ -159,6 +128,7 @@ class Scorer:
         (column,) = columns
         if progress is not None:
             progress.column = column
+            progress.computed = computed
             progress.assignment = assignment
             progress.degraded = degraded
         await self._compute_columns(columns, deadline, computed, use_kept=assigned is None)
@@ -171,7 +141,8 @@ class Scorer:
     ) -> ScoreResponse | None:
         """Return an answer of the titles that are scored, and after them the others; None if none is."""
         column = progress.column
-        if column is None:
+        computed = progress.computed
+        if column is None or computed is None:
             return None
         results, usage = column.stop()
         if not results:
@@ -179,7 +150,7 @@ class Scorer:
         arm = "" if progress.assignment is None else progress.assignment.arm
         self.count(column, results, Computed(misses=0), arm)  # as if cached: their latency is not known
         response = self.answer(
-            results, [column], Computed(), deadline, progress.assignment, degraded=progress.degraded
+            results, [column], computed, deadline, progress.assignment, degraded=progress.degraded
         )
         response.usage = usage
         add_unscored(response, request, floor=lowest_score(column.variant.classifier.config.score_activation))
@@ -230,8 +201,8 @@ class Scorer:
     ) -> tuple[list[AnyColumn], Computed]:
         """Score the pairs under each variant, pair by pair in the same batches.
 
-        A later stage of a cascade that would not be done by the deadline is left out. The request is admitted
-        once.
+        A later stage of a cascade that would not be done by the deadline is left out, and one for which there
+        is no room although all scores before it were kept. The request is admitted once.
 
         shared: as `Column` takes it. background: as `Scheduler.submit` takes it.
         use_kept: whether results may be scores that were kept.
@@ -261,12 +232,19 @@ class Scorer:
         cascades = [column for column in columns if isinstance(column, CascadeColumn)]
         kept = self._kept if use_kept else None
         computed.are_kept = self._kept is not None
-        await self._compute(rows, deadline, computed, kept, **options)
+        missing = await _recalled(rows, kept)
+        await self._compute(rows, missing, deadline, computed, kept, **options)
         while rows := [row for cascade in cascades if cascade.error is None for row in cascade.advance()]:
-            tokens = sum(added_tokens(rows))
-            if computed.is_admitted and not self._scheduler.is_in_time(tokens, deadline.expires):
+            missing = await _recalled(rows, kept)
+            tokens = sum(added_tokens(missing.rows))
+            if tokens and not self._scheduler.is_in_time(tokens, deadline.expires):
                 break
-            await self._compute(rows, deadline, computed, kept, **options)
+            try:
+                await self._compute(rows, missing, deadline, computed, kept, **options)
+            except (QueueFull, RateLimited):  # all rows before were kept, so that nobody has admitted it yet
+                if kept is not None:
+                    computed.count(asked=-len(rows), misses=-len(missing.rows))
+                break
 
     async def _unscored_columns(
         self,
@@ -364,20 +342,19 @@ class Scorer:
     async def _compute(
         self,
         rows: Sequence[PairRow],
+        missing: Missing,
         deadline: Deadline,
         computed: Computed,
         kept: KeptScores | None,
         **options: bool,
     ) -> None:
-        """Do `run` with these options for the rows whose scores are not kept, and keep their results."""
+        """Do `run` with these options for the missing ones of the rows, and keep their results."""
         if kept is None:
-            await self.run(rows, deadline, computed, **options)
+            await self.run(missing.rows, deadline, computed, **options)
             return
-        missing = await kept.recall(rows)
+        computed.count(asked=len(rows), misses=len(missing.rows))  # now: it may be answered before it is done
         await self.run(missing.rows, deadline, computed, **options)
         kept.keep(missing)
-        computed.asked += len(rows)
-        computed.misses = (computed.misses or 0) + len(missing.rows)
 
     async def run(
         self,

@@ -38,6 +38,12 @@ CHECK_BYTES = 8
 BUSY_S = 10.0
 """How long a writer waits for another one."""
 
+RETRY_S = 0.01
+"""Seconds between two attempts to switch on WAL mode, for which SQLite itself does not wait."""
+
+USED_S = 3600
+"""A model's last use is written again after this time."""
+
 KEYS_AT_ONCE = 500
 """Keys of one statement; SQLite takes some thousands."""
 
@@ -58,18 +64,27 @@ CREATE TABLE IF NOT EXISTS scores (
     PRIMARY KEY (model, key)
 ) WITHOUT ROWID;
 """
-"""model: a number that is never given again, because a process may still use it when another one forgets the
-model. used: the Unix time at which a process last registered the model. recalled: 1 if the score was asked
-for since the hand last passed it."""
+"""model: a number that is never given again, because a process may be reading under it when another one
+forgets the model. used: the Unix time at which a process last had the model loaded, to within USED_S.
+recalled: 1 if the score was asked for since the hand last passed it."""
 
 Row = tuple[EncodedPair, HeadMask]
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """A checkpoint in a number format, as the store knows it. labels: how many logits a row has."""
+class StoreUnavailable(ModelError):
+    """A store that cannot be opened now, but perhaps later."""
 
-    number: int
+
+@dataclass(frozen=True, slots=True)
+class ModelKey:
+    """What scores are kept under: a checkpoint (the SHA-256 of its files) and a number format.
+
+    name: for people. labels: how many logits a row has.
+    """
+
+    digest: str
+    number_format: str
+    name: str
     labels: int
 
 
@@ -102,7 +117,7 @@ class ScoreStore:
 
     path: the file, which is made if it is not there. max_bytes: how large it may grow; then it forgets scores
     that were not asked for lately.
-    Raises ModelError if the file is no store, or cannot be opened.
+    Raises ModelError if the file is no store, and StoreUnavailable if it cannot be opened now.
     """
 
     def __init__(self, path: Path, max_bytes: int | None = None, *, create: bool = True) -> None:
@@ -129,25 +144,13 @@ class ScoreStore:
         )
         return int((pages - free) * size)
 
-    def register(self, classifier: Classifier) -> Registered:
-        """Return what stands for a checkpoint. It reads the checkpoint's files: call it when they are loaded.
+    def register(self, classifier: Classifier) -> ModelKey:
+        """Write down that a checkpoint is in use, and return its key. Raises as `model_key` and `keep` do."""
+        model = model_key(classifier)
+        self.keep(model, {})
+        return model
 
-        Raises sqlite3.Error or OSError.
-        """
-        assert classifier.directory is not None
-        name_of = (digest_of(classifier.directory), _number_format(classifier))
-        with self._transaction():
-            self._connection.execute(
-                "INSERT INTO models (digest, format, name, used) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT DO UPDATE SET used = excluded.used, name = excluded.name",
-                (*name_of, classifier.name, int(time.time())),
-            )
-            (number,) = self._connection.execute(
-                "SELECT model FROM models WHERE digest = ? AND format = ?", name_of
-            ).fetchone()
-        return Registered(number, len(classifier.config.labels))
-
-    def look_up(self, model: Registered, rows: Sequence[Row]) -> Found:
+    def look_up(self, model: ModelKey, rows: Sequence[Row]) -> Found:
         """Return what is known of some rows of a model. Raises sqlite3.Error if the file is damaged."""
         hashes: dict[int, blake2b] = {}
         for _, mask in rows:
@@ -155,41 +158,42 @@ class ScoreStore:
                 hashes[id(mask)] = mask_hash(mask, self._secret)
         keys = [row_key(hashes[id(mask)], pair) for pair, mask in rows]
         logits: dict[bytes, bytes] = {}
-        unmarked = []
+        unmarked: list[bytes] = []
+        entry = self._entry(model)
+        if entry is None:
+            return Found(keys, logits, unmarked)
+        number, _ = entry
         distinct = list(dict.fromkeys(keys))
         for start in range(0, len(distinct), KEYS_AT_ONCE):
             some = distinct[start : start + KEYS_AT_ONCE]
             places = ",".join("?" * len(some))
             found = self._connection.execute(
                 f"SELECT key, logits, recalled FROM scores WHERE model = ? AND key IN ({places})",
-                (model.number, *some),
+                (number, *some),
             )
             for key, value, recalled in found:
                 row_logits = value[: 4 * model.labels]
-                if self._sealed(model, key, row_logits) != value:
+                if self._sealed(number, key, row_logits) != value:
                     continue
                 logits[key] = row_logits
                 if not recalled:
                     unmarked.append(key)
         return Found(keys, logits, unmarked)
 
-    def keep(self, model: Registered, scores: Mapping[bytes, bytes], recalled: Iterable[bytes] = ()) -> None:
-        """Keep the logits of rows by their keys, and mark others as recalled.
+    def keep(self, model: ModelKey, scores: Mapping[bytes, bytes], recalled: Iterable[bytes] = ()) -> None:
+        """Keep the logits of rows by their keys, mark others as recalled, and note that the model is in use.
 
         Raises sqlite3.Error if the disk is full, the file is damaged, or another process writes for too long.
         """
         with self._transaction():
-            if not self._connection.execute(
-                "SELECT 1 FROM models WHERE model = ?", (model.number,)
-            ).fetchone():
-                return  # another process has forgotten the model
+            number = self._use(model)
             self._connection.executemany(
                 "INSERT INTO scores VALUES (?, ?, ?, 0) ON CONFLICT DO UPDATE SET logits = excluded.logits",
-                [(model.number, key, self._sealed(model, key, logits)) for key, logits in scores.items()],
+                [(number, key, self._sealed(number, key, logits)) for key, logits in scores.items()],
             )
             self._connection.executemany(
                 "UPDATE scores SET recalled = 1 WHERE model = ? AND key = ?",
-                [(model.number, key) for key in recalled],
+                [(number, key) for key in recalled],
             )
         if self.max_bytes is not None and self.bytes_used > self.max_bytes:
             self.forget(self.max_bytes * (1 - SHARE_TO_FREE))
@@ -223,17 +227,21 @@ class ScoreStore:
             return [StoredModel(*row) for row in found]
 
     def forget_models(self, wanted: Callable[[StoredModel], bool]) -> int:
-        """Forget the scores of the models that are not wanted. Return how many scores that were."""
+        """Forget the scores of the models that are not wanted, unless a process has begun to use them
+        meanwhile. Return how many scores that were."""
         unwanted = [one for one in self.models() if not wanted(one)]
+        forgotten = 0
         with _explained(self.path):
             for one in unwanted:
                 with self._transaction():
-                    values = (one.digest, one.number_format)
-                    self._connection.execute("DELETE FROM models WHERE digest = ? AND format = ?", values)
                     self._connection.execute(
-                        "DELETE FROM scores WHERE model NOT IN (SELECT model FROM models)"
+                        "DELETE FROM models WHERE digest = ? AND format = ? AND used = ?",
+                        (one.digest, one.number_format, one.used),
                     )
-        return sum(one.scores for one in unwanted)
+                    forgotten += self._connection.execute(
+                        "DELETE FROM scores WHERE model NOT IN (SELECT model FROM models)"
+                    ).rowcount
+        return forgotten
 
     def shrink(self) -> None:
         """Give the file's free bytes back to the disk. Raises ModelError if others write for too long."""
@@ -248,9 +256,36 @@ class ScoreStore:
         with self._connection:
             yield
 
-    def _sealed(self, model: Registered, key: bytes, logits: bytes) -> bytes:
-        """Return logits with their check sum."""
-        content = model.number.to_bytes(8) + key + logits
+    def _use(self, model: ModelKey) -> int:
+        """Note in a transaction that a model is in use. Return its number: a new one if the store has none,
+        as after another process has forgotten the model."""
+        now = int(time.time())
+        entry = self._entry(model)
+        if entry is None:
+            number = self._connection.execute(
+                "INSERT INTO models (digest, format, name, used) VALUES (?, ?, ?, ?)",
+                (model.digest, model.number_format, model.name, now),
+            ).lastrowid
+            assert number is not None
+            return number
+        number, used = entry
+        if used <= now - USED_S:
+            self._connection.execute(
+                "UPDATE models SET used = ?, name = ? WHERE model = ?", (now, model.name, number)
+            )
+        return number
+
+    def _entry(self, model: ModelKey) -> tuple[int, int] | None:
+        """Return a model's number and the time of its last use; None if the store does not know it."""
+        entry: tuple[int, int] | None = self._connection.execute(
+            "SELECT model, used FROM models WHERE digest = ? AND format = ?",
+            (model.digest, model.number_format),
+        ).fetchone()
+        return entry
+
+    def _sealed(self, number: int, key: bytes, logits: bytes) -> bytes:
+        """Return logits with their check sum. number: their model's."""
+        content = number.to_bytes(8) + key + logits
         return logits + blake2b(content, key=self._secret, digest_size=CHECK_BYTES).digest()
 
     def _about(self, name: str) -> bytes | None:
@@ -263,9 +298,27 @@ def logits_matrix(logits: Sequence[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(logits), np.float32).reshape(len(logits), -1)
 
 
-def _number_format(classifier: Classifier) -> str:
+def model_key(classifier: Classifier) -> ModelKey:
+    """Return what a checkpoint's scores are kept under. It reads the checkpoint's files: call it when they
+    are loaded. Raises OSError or ModelError if they cannot be read."""
+    assert classifier.directory is not None
     exact = ", deterministic" if classifier.network.deterministic else ""
-    return f"{classifier.network.number_format} on {classifier.network.device.type}{exact}"
+    return ModelKey(
+        digest=digest_of(classifier.directory),
+        number_format=f"{classifier.network.number_format} on {classifier.network.device.type}{exact}",
+        name=classifier.name,
+        labels=len(classifier.config.labels),
+    )
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether an error of the store may be over later, as with a lock or a full disk.
+
+    A damaged file is not, nor one whose tables are gone.
+    """
+    if isinstance(error, sqlite3.OperationalError):
+        return error.sqlite_errorcode != sqlite3.SQLITE_ERROR
+    return isinstance(error, OSError | StoreUnavailable)
 
 
 def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
@@ -275,30 +328,65 @@ def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA cell_size_check = ON")
     connection.execute("PRAGMA cache_size = -16000")  # KiB
+    connection.execute("PRAGMA synchronous = NORMAL")
     return connection
 
 
 def _prepared(connection: sqlite3.Connection) -> bytes:
-    """Make the tables if the file is new, and return the store's secret. Raises ModelError if it is another
-    program's file."""
+    """Return the store's secret. A store that is there is only read, so that a full disk does not matter; in
+    a new file, make the tables. Raises ModelError if it is another program's file."""
+    connection.execute("BEGIN")
+    with connection:
+        secret = _secret_of(connection)
+    if secret is None:
+        connection.execute("BEGIN IMMEDIATE")
+        with connection:
+            secret = _secret_of(connection) or _make_tables(connection)  # another process may have been first
+    _use_wal_mode(connection)
+    return secret
+
+
+def _secret_of(connection: sqlite3.Connection) -> bytes | None:
+    """Return the secret of the store, None if the file is new. Call it in a transaction, in which another
+    process that makes the file is seen whole or not at all. Raises ModelError if it is no store."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if tables and application != APPLICATION_ID:
         raise ModelError("it is another program's database")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("BEGIN IMMEDIATE")
-    with connection:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version not in (0, FORMAT):
-            raise ModelError(f"its format is {version}, and this version of headroom reads {FORMAT}")
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {FORMAT}")
-        for table in TABLES.split(";"):
-            connection.execute(table)
-        connection.execute("INSERT OR IGNORE INTO about VALUES ('secret', ?)", (secrets.token_bytes(32),))
-        (secret,) = connection.execute("SELECT value FROM about WHERE name = 'secret'").fetchone()
-    return bytes(secret)
+    if version not in (0, FORMAT):
+        raise ModelError(f"its format is {version}, and this version of headroom reads {FORMAT}")
+    if not tables:
+        return None
+    row = connection.execute("SELECT value FROM about WHERE name = 'secret'").fetchone()
+    if row is None:
+        raise ModelError("it is damaged: its secret is gone")
+    return bytes(row[0])
+
+
+def _make_tables(connection: sqlite3.Connection) -> bytes:
+    """Make a new file a store, and return its secret."""
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    for table in TABLES.split(";"):
+        connection.execute(table)
+    secret = secrets.token_bytes(32)
+    connection.execute("INSERT INTO about VALUES ('secret', ?)", (secret,))
+    return secret
+
+
+def _use_wal_mode(connection: sqlite3.Connection) -> None:
+    """Have readers and writers not wait for each other. Wait for another process that has the file locked."""
+    give_up_at = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            is_locked = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_locked or time.monotonic() >= give_up_at:
+                raise
+        time.sleep(RETRY_S)
 
 
 @contextmanager
@@ -307,4 +395,5 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, ModelError) as error:
-        raise ModelError(f"score store {path}: {error}") from None
+        kind = StoreUnavailable if may_pass(error) else ModelError
+        raise kind(f"score store {path}: {error}") from None

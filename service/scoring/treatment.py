@@ -33,9 +33,10 @@ from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult
 from headroom.service.scoring.catalog import Catalog, Variant
 from headroom.service.scoring.column import AnyColumn
+from headroom.service.scoring.computed import Computed
 from headroom.service.scoring.cutoff import check_cutoff, is_kept
 from headroom.service.scoring.interleave import draw_order, merge
-from headroom.service.scoring.score import Computed, Scorer
+from headroom.service.scoring.score import Scorer
 from headroom.service.scoring.shadow import Shadow
 from headroom.service.scoring.tokens import INLINE_CHARS, read_to_the_end
 from headroom.service.scoring.unscored import Progress

@@ -6,6 +6,7 @@ equal ones puts them after those that are scored, as the caller had them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,9 @@ from headroom.service.schemas.responses import (
 )
 
 if TYPE_CHECKING:
+    from headroom.service.scoring.catalog import Catalog
     from headroom.service.scoring.column import AnyColumn
+    from headroom.service.scoring.computed import Computed
 
 UNKNOWN_MASK = HeadMaskInfo("", "none", 0, 0, 0, 0, 0, 0)
 """The mask in an answer that no replica was there for."""
@@ -32,11 +35,14 @@ UNKNOWN_MASK = HeadMaskInfo("", "none", 0, 0, 0, 0, 0, 0)
 class Progress:
     """How far the scoring of a request has come, for an answer that is due before it has ended.
 
+    catalog: the config that the request is scored under; None before a replica took it in hand.
     column: what is scored; None before the texts are read, and in an interleaved answer, which needs both
-    arms' scores. assignment, degraded: as the whole answer would have them.
+    arms' scores. computed: what it has cost. assignment, degraded: as the whole answer would have them.
     """
 
+    catalog: Catalog | None = None
     column: AnyColumn | None = None
+    computed: Computed | None = None
     assignment: Assignment | None = None
     degraded: bool = False
 
@@ -48,8 +54,10 @@ def unscored(
     model: str = "headroom",
     variant: str = "",
     mask: HeadMaskInfo = UNKNOWN_MASK,
+    labels: Sequence[str] = (),
 ) -> ScoreResponse:
-    """Return an answer in which no title is scored. model, variant, mask: what should have scored them."""
+    """Return an answer in which no title is scored. model, variant, mask, labels: what should have scored
+    them."""
     total_ms = deadline.elapsed() * 1000
     response = ScoreResponse(
         model=model,
@@ -60,6 +68,7 @@ def unscored(
         results=[],
         usage=Usage(0, 0),
         timing_ms=Timing(0.0, 0.0, 0.0, total_ms),
+        _labels=labels,
     )
     add_unscored(response, request, floor=0.0)
     return response

@@ -190,13 +190,14 @@ class FakeBackend:
             ]
         )
 
-    def model_of(self, variant: str) -> ModelInfo:  # noqa: ARG002 - it has one model
+    def default_model(self) -> ModelInfo:
         return self.models().models[0]
 
     def variants(self) -> VariantsResponse:
         everything = mask_info(HeadMask.none(LAYERS, HEADS))
         return VariantsResponse(
-            self.config_version, [VariantInfo("full", "fake", everything, False, 109_486_085, True)]
+            self.config_version,
+            [VariantInfo("full", "fake", everything, False, 109_486_085, True, _grades=LABELS)],
         )
 
     def masks(self) -> MasksResponse:

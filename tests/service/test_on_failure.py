@@ -12,8 +12,10 @@ import httpx
 import pytest
 
 from headroom.service.config.file import ConfigFileError
+from headroom.service.config.settings import LiveConfig
 from headroom.service.engine.runner import Batch
 from headroom.service.errors import DeviceFailed, InferenceFailed, OutOfMemory
+from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config as experiment_config
 from tests.service.experimenting import exposing_requests
 from tests.service.in_process import (
@@ -412,3 +414,83 @@ async def test_an_answer_without_scores_counts_in_no_stage(tiny_checkpoint: Path
         assert (await service.post("/v1/score", query=QUERY, titles=TITLES, **KEEP))["reranked"] == "partial"
         assert (await service.post("/v1/score", query=QUERY, titles=TITLES, **KEEP))["reranked"] is False
         assert service.metric(counted) == 1
+
+
+async def test_an_edit_that_removes_what_a_waiting_request_names_changes_nothing_for_it(
+    tiny_checkpoint: Path,
+) -> None:
+    async with serve(tiny_checkpoint, CONFIG, **LIMITS, **DROPS) as service:
+        before = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="masked")
+        device = Device(service)
+        forward = device._forward
+        begin = asyncio.Event()
+
+        async def later(batch: Batch) -> Sequence[Any]:
+            await begin.wait()
+            return await forward(batch)
+
+        service.replica.scheduler._runner.forward = later
+        _, tensors = SHAPES["tensors"]
+        late = {"query": QUERY, "titles": TITLES, "deadline_ms": 500, **KEEP}
+        path = "/v2/models/masked/infer"
+        requests = [
+            ("/v1/score", {"query": QUERY, "titles": TITLES, "variant": "masked"}),
+            (path, tensors),
+            ("/v1/score", late | {"variant": "masked"}),
+            ("/v1/score", late | {"head_mask": "@some"}),
+            (path, tensors | {"deadline_ms": 500, **KEEP}),
+        ]
+        answers = [asyncio.create_task(service.http.post(path, json=body)) for path, body in requests]
+        async with asyncio.timeout(20):
+            while len(service.replica.scheduler._requests) < len(answers):
+                await asyncio.sleep(0.01)
+        edited = LiveConfig.model_validate({"variants": [{"name": "full"}]})
+        await asyncio.to_thread(service.replica.apply, edited)
+        for answer in await asyncio.gather(*answers[2:]):
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-reranked"] == "false"
+        (probabilities,) = (
+            output for output in answers[4].result().json()["outputs"] if output["name"] == "probabilities"
+        )
+        assert (probabilities["shape"], set(probabilities["data"])) == ([len(TITLES), 5], {0})
+        begin.set()
+        ours, theirs = await asyncio.gather(*answers[:2])
+        assert ours.json()["results"] == before["results"]
+        assert theirs.status_code == 200, theirs.text
+        (scores,) = (output for output in theirs.json()["outputs"] if output["name"] == "score")
+        assert scores["data"] == pytest.approx([row["score"] for row in before["results"]], abs=1e-6)
+
+
+async def test_tensors_have_the_width_of_the_checkpoint_that_was_asked(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    three = write_checkpoint(tmp_path / "three", num_labels=3)
+    full = {"name": "full"}
+    before = {"variants": [full, {"name": "other", "checkpoint": str(three)}]}
+    after = {"variants": [full, {"name": "other"}]}
+    async with serve(tiny_checkpoint, before, **LIMITS, **DROPS) as service:
+        Device(service)
+        body = SHAPES["tensors"][1] | {"deadline_ms": 500, **KEEP}
+        asked = asyncio.create_task(service.post("/v2/models/other/infer", **body))
+        async with asyncio.timeout(20):
+            while not service.replica.scheduler._requests:
+                await asyncio.sleep(0.01)
+        await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate(after))
+        shapes = {output["name"]: output["shape"] for output in (await asked)["outputs"]}
+        assert shapes["probabilities"] == [len(TITLES), 3]
+
+
+async def test_a_partial_answer_says_how_many_scores_were_kept(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, max_batch_tokens=16, score_cache_size=100, **DROPS) as service:
+        await service.post("/v1/score", query=QUERY, titles=TITLES[:2])
+        device = Device(service)
+        late = {"query": QUERY, "deadline_ms": 300, **KEEP}
+        some = await service.http.post("/v1/score", json=late | {"titles": TITLES})
+        assert (some.headers["x-reranked"], some.headers["x-cache"]) == ("partial", "partial")
+        assert [row["scored"] for row in some.json()["results"]] == [True, True, False, False]
+        device.hang.set()
+        device.hang = asyncio.Event()
+        device.passes = 1
+        titles = ["wood lamp", "steel lamp", "black wood deck screws", "red cable charger"]
+        none = await service.http.post("/v1/score", json=late | {"titles": titles})
+        assert (none.headers["x-reranked"], none.headers["x-cache"]) == ("partial", "miss")

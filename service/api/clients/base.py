@@ -15,9 +15,17 @@ from typing_extensions import TypedDict
 from headroom.service.api.errors import RERANK, ErrorShape
 from headroom.service.api.post import Post, Timed, validated
 from headroom.service.api.ranking import headers_of, score
+from headroom.service.config.settings import Settings
 from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
-from headroom.service.schemas.requests import DocumentsRequest, Ids, QueryId, ScoreRequest, ScoringFields
+from headroom.service.schemas.requests import (
+    DocumentsRequest,
+    Ids,
+    QueryId,
+    ScoreRequest,
+    ScoringFields,
+    too_many,
+)
 from headroom.service.schemas.responses import (
     Assignment,
     HeadMaskInfo,
@@ -58,6 +66,13 @@ class CompatRequest(OurFields, ABC):
     def example(cls) -> Any:
         """Return the request that the documentation shows."""
         return cast(dict[str, Any], cls.model_config["json_schema_extra"])["examples"][0]
+
+    def check_count(self, settings: Settings) -> None:
+        """Raise InvalidRequest for more texts than a request may have, before anything is made of them."""
+        for field in self.names.values():
+            texts = getattr(self, field)
+            if isinstance(texts, list) and len(texts) > settings.max_pairs:
+                raise too_many(len(texts), field, settings)
 
     @abstractmethod
     def score_request(self) -> ScoreRequest:
@@ -138,6 +153,7 @@ def refuse_order_fields(fields: OurFields, *names: str) -> None:
 
 async def score_and_answer(request: Post, body: CompatRequest) -> Timed:
     """Score a request in another shape and answer in that shape."""
+    body.check_count(request.settings)
     try:
         score_request = body.score_request()
         response = await score(request, score_request)

@@ -43,6 +43,9 @@ VERSION = "1"
 LENGTH_HEADER = "inference-header-content-length"
 """The header that says how many bytes of a body are its JSON."""
 
+MAX_TENSORS = 16
+"""Inputs, and wanted outputs, of one request."""
+
 DATATYPES = {"score": "FP32", "probabilities": "FP32", "grade": "INT64"}
 _NUMPY = {"FP32": "<f4", "INT64": "<i8"}
 _TEXT_LENGTH = struct.Struct("<I")
@@ -123,8 +126,12 @@ class InferRequest(Fields):
 
     id: str | None = Field(None, description="Repeated in the answer.")
     parameters: InferParameters = Field(InferParameters(), description="How the request is scored.")
-    inputs: list[InputTensor] = Field(fail_fast=True, description="`query` and `title`.")
-    outputs: list[WantedOutput] = Field([], fail_fast=True, description="The outputs wanted; default: all.")
+    inputs: list[InputTensor] = Field(
+        max_length=MAX_TENSORS, fail_fast=True, description="`query` and `title`."
+    )
+    outputs: list[WantedOutput] = Field(
+        [], max_length=MAX_TENSORS, fail_fast=True, description="The outputs wanted; default: all."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -194,7 +201,7 @@ async def infer(request: Post, model: ModelName, body: Annotated[InferRequest, B
         "parameters": {"variant": response.variant, "truncated": truncated, "reranked": response.reranked},
         **({} if body.id is None else {"id": body.id}),
     }
-    add_empty_grades(response.results, request.backend.model_of(served.name).grades or ())
+    add_empty_grades(response.results, len(response.labels))
     content, headers = write_outputs(
         head, body.outputs, response.results, binary=parameters.binary_data_output
     )
@@ -203,9 +210,8 @@ async def infer(request: Post, model: ModelName, body: Annotated[InferRequest, B
 
 async def metadata(request: Request, model: ModelName) -> Response:
     """A model's inputs and outputs."""
-    backend = backend_of(request)
-    name, served, _ = _served(backend, model)
-    grades = backend.model_of(served.name).grades or []
+    name, served, _ = _served(backend_of(request), model)
+    grades = served.grades
     shapes = {"score": [-1]} | ({"probabilities": [-1, len(grades)], "grade": [-1]} if grades else {})
     return json_response(
         {
@@ -343,12 +349,13 @@ def _strings(content: bytes, where: str) -> Iterator[str]:
             raise InvalidRequest("should hold text in UTF-8", param=where) from None
 
 
-def add_empty_grades(results: Sequence[ScoreResult], grades: Sequence[str]) -> None:
-    """Give the results of a graded model that were not scored the grade -1, and probabilities of 0."""
+def add_empty_grades(results: Sequence[ScoreResult], labels: int) -> None:
+    """Give the results that were not scored the grade -1, and probabilities of 0, if the model is graded:
+    it then has more than one label."""
     for result in results:
-        if not result.scored and grades:
+        if not result.scored and labels > 1:
             result.grade = -1
-            result.probabilities = [0.0] * len(grades)
+            result.probabilities = [0.0] * labels
 
 
 def write_outputs(

@@ -21,7 +21,7 @@ from headroom.service.api.clients.documents import Count
 from headroom.service.api.errors import TEI, json_response
 from headroom.service.api.openapi import errors
 from headroom.service.api.post import backend_of, check_ready
-from headroom.service.config.settings import OnFailure
+from headroom.service.config.settings import OnFailure, Settings
 from headroom.service.descriptions import doc, documented
 from headroom.service.errors import EmptyRequest
 from headroom.service.schemas.requests import ScoreRequest, accepted, example
@@ -173,6 +173,11 @@ class TeiPredictRequest(TeiRequest):
         """Return whether the answer is a list of lists."""
         return isinstance(self.inputs, list) and isinstance(self.inputs[0], list)
 
+    def check_count(self, settings: Settings) -> None:
+        """Raise InvalidRequest for more texts and pairs than a request may have."""
+        if self.is_batch:
+            super().check_count(settings)
+
     def their_name(self, param: str) -> str:
         """Return the index in `inputs` as the request has it: a text, a pair, or a batch of them."""
         index = param.removeprefix("pairs[0]")
@@ -222,8 +227,7 @@ async def info(request: Request) -> Response:
     """
     backend = backend_of(request)
     settings = request.app.state.settings
-    default = next(variant for variant in backend.variants().variants if variant.default)
-    model = backend.model_of(default.name)
+    model = backend.default_model()
     device = "cpu" if model.device.startswith("cpu") else "cuda"
     names = {str(index): label for index, label in enumerate(model.labels)}
     labels = {"id2label": names, "label2id": {label: int(index) for index, label in names.items()}}

@@ -71,12 +71,13 @@ def many(item: str) -> bytes:
     return b"[" + b",".join([item.encode()] * ((BODY_BYTES - 1000) // (len(item) + 1))) + b"]"
 
 
-def tensors(length: int) -> dict[str, Any]:
+def tensors(titles: Any, *, sent_bytes: int | None = None) -> dict[str, Any]:
+    """Return a request with these titles, or with bytes after it in their place."""
     query = {"name": "query", "datatype": "BYTES", "shape": [1], "data": ["a"]}
-    sent = {"binary_data_size": length}
-    return {
-        "inputs": [query, {"name": "title", "datatype": "BYTES", "shape": [length // 4], "parameters": sent}]
-    }
+    title = {"name": "title", "datatype": "BYTES", "shape": [1], "data": titles}
+    if sent_bytes is not None:
+        title |= {"shape": [sent_bytes // 4], "parameters": {"binary_data_size": sent_bytes}}
+    return {"inputs": [query, title]}
 
 
 SCORED = {"query": QUERY, "titles": [LONG] * 1000}
@@ -101,6 +102,26 @@ BODIES: dict[str, tuple[str, int, bytes]] = {
     "numbers as texts": ("/rerank", 400, b'{"query":"a","texts":' + many("0") + b"}"),
     "many texts for vLLM": ("/score", 400, b'{"text_1":"a","text_2":' + many('""') + b"}"),
     "many numbers and a colon": ("/v1/score", 400, b'{"query":"a:b","titles":' + many("0") + b"}"),
+    "many documents to make texts of": (
+        "/v1/rerank",
+        400,
+        orjson.dumps(
+            {
+                "query": "a",
+                "documents": [{"text": "a"}] * 42_000,
+                "rank_fields": [*(f"field {number}" for number in range(63)), "text"],
+            }
+        ),
+    ),
+    "many texts to classify": ("/predict", 422, orjson.dumps({"inputs": [["a"]] * 63_000})),
+    "many pairs": ("/v1/score", 422, orjson.dumps({"pairs": [["a", "b"]] * 42_000})),
+    "many wanted outputs": (
+        "/v2/models/full/infer",
+        400,
+        orjson.dumps(tensors(["a"]) | {"outputs": [{"name": "score"}] * 42_000}),
+    ),
+    "many inputs": ("/v2/models/full/infer", 400, orjson.dumps({"inputs": tensors(["a"])["inputs"] * 5_000})),
+    "many elements of an input": ("/v2/models/full/infer", 400, orjson.dumps(tensors([["a"]] * 60_000))),
     "many fields to rank": (
         "/v1/rerank",
         400,
@@ -130,7 +151,7 @@ async def test_a_request_holds_up_no_other(wide: Service, name: str) -> None:
 
 async def test_tensors_of_a_million_texts_hold_up_no_other(wide: Service) -> None:
     texts = bytes(3_900_000)
-    head = orjson.dumps(tensors(len(texts)))
+    head = orjson.dumps(tensors(None, sent_bytes=len(texts)))
     longest, answer = await longest_turn(
         wide, "/v2/models/full/infer", head + texts, **{"inference-header-content-length": str(len(head))}
     )

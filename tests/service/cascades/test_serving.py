@@ -13,7 +13,7 @@ from headroom.service.ray import preflight
 from tests.service.cascades.conftest import CONFIG, TITLES, VARIANTS
 from tests.service.experimenting import config as experiment_config
 from tests.service.experimenting import eventually, exposed, shadow_of
-from tests.service.in_process import QUERY, Service, read_config, serve
+from tests.service.in_process import LIMITS, QUERY, Service, long_queue, read_config, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one service for most of the tests
 
@@ -104,6 +104,70 @@ async def test_a_cascade_that_would_be_late_answers_with_what_it_has(tiny_checkp
         assert {row["stage"] for row in answer["results"]} == {"cheap"}
         assert [stage["pairs"] for stage in answer["stages"]] == [20, 0]
         assert service.metric("headroom_degraded_total") == 1
+
+
+CACHE: dict[str, Any] = {"score_cache_size": 1000}
+
+
+async def kept_first_stage(service: Service) -> list[float]:
+    """Have the scores of the first stage kept, and return what the cascade answers without its second."""
+    cheap = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cheap")
+    return [row["score"] for row in cheap["results"]]
+
+
+async def test_a_cascade_whose_first_stage_was_kept_is_not_refused_after_it(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, CONFIG, **CACHE, **LIMITS) as service, long_queue(service):
+        expected = await kept_first_stage(service)
+        service.replica.scheduler._admission.max_queue_tokens = 1
+        answer = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade")
+        assert [row["score"] for row in answer["results"]] == expected
+        assert answer["degraded"] is True
+        assert [stage["pairs"] for stage in answer["stages"]] == [20, 0]
+        assert service.metric('headroom_shed_total{reason="queue_full"}') == 0
+        refused = {"query": QUERY, "titles": TITLES, "variant": "middle"}  # nothing of this one is kept
+        assert (await service.http.post("/v1/score", json=refused)).status_code == 429
+
+
+async def test_a_kept_first_stage_is_no_way_round_a_keys_rate(tiny_checkpoint: Path) -> None:
+    """The key runs out between the stages: the answer has the kept scores, and nothing is computed."""
+    async with serve(tiny_checkpoint, CONFIG, api_keys="slow;rate=100", **CACHE) as service:
+        service.http.headers["authorization"] = "Bearer slow"
+        expected = await kept_first_stage(service)
+        computed = service.metric("headroom_batch_pairs_sum")
+        scheduler = service.replica.scheduler
+        (key,) = service.app.state.keys._keys
+
+        def is_in_time(_tokens: int, _deadline: float) -> bool:
+            service.app.state.keys.charge(key, 1e6)  # by another request of this key
+            return True
+
+        scheduler.is_in_time = is_in_time
+        answer = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade")
+        assert [row["score"] for row in answer["results"]] == expected
+        assert answer["degraded"] is True
+        assert service.metric("headroom_batch_pairs_sum") == computed
+        again = await service.http.post(
+            "/v1/score", json={"query": QUERY, "titles": TITLES, "variant": "cascade"}
+        )
+        assert again.status_code == 429
+
+
+async def test_a_late_second_stage_is_left_out_unless_it_is_kept(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, CONFIG, **CACHE) as service:
+        await kept_first_stage(service)
+        body = {"query": QUERY, "titles": TITLES, "variant": "cascade", "deadline_ms": 30_000}
+        rate = service.replica.scheduler._rate
+        rate.record(1024, 36_000.0, budget=1024)
+        late = await service.post("/v1/score", **body)
+        assert (late["degraded"], [stage["pairs"] for stage in late["stages"]]) == (True, [20, 0])
+        for _ in range(200):
+            rate.record(1024, 0.001, budget=1024)
+        whole = await service.post("/v1/score", **body)
+        assert (whole["degraded"], [stage["pairs"] for stage in whole["stages"]]) == (False, [20, 5])
+        rate.record(1024, 36_000.0, budget=1024)
+        again = await service.post("/v1/score", **body)
+        assert again["results"] == whole["results"]
+        assert again["degraded"] is False
 
 
 async def test_a_column_that_was_done_before_a_compare_is_cut_short_is_not_degraded(

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import orjson
+import pytest
 
 from headroom import Classifier, HeadMask
+from headroom.models.quality.labelled import Columns
+from headroom.service.config.settings import LiveConfig
+from headroom.service.files import filling
+from headroom.service.files.options import ColumnSet, ScoreOptions
+from headroom.service.files.scoring import WindowScorer
+from headroom.service.scoring.store import ScoreStore
 from tests.prompt import Run
 from tests.service.in_process import check_scores, serve
 
@@ -85,11 +92,32 @@ def test_what_is_no_store_or_goes_together_with_nothing_is_named(
 
 def test_a_million_pairs_take_less_than_150_megabytes(tmp_path: Path, clf: Classifier) -> None:
     """Measured on 50,000: the share of what a file has beside its rows falls with their number."""
-    from headroom.service.scoring.store import ScoreStore
-
     store = ScoreStore(tmp_path / "scores.db")
     model = store.register(clf)
     random = np.random.default_rng(0)
     for _ in range(25):
         store.keep(model, {random.bytes(16): random.bytes(20) for _ in range(2000)})
     assert store.bytes_used / 50_000 < 150
+
+
+def test_what_is_scored_after_a_prune_is_kept(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is forgotten when 10 of 40 pairs are kept, while 10 others are under way."""
+    monkeypatch.setattr(filling, "WINDOW_ROWS", 10)
+    path = tmp_path / "scores.db"
+    live = LiveConfig.model_validate({"variants": [{"name": "full"}]})
+    options = ScoreOptions(
+        str(tiny_checkpoint), live, (ColumnSet(),), Columns(), graded=True, device="cpu", dtype="float32"
+    )
+    store = ScoreStore(path)
+    scorer = WindowScorer(options)
+
+    def prune_once(share: float, rows: int, earlier: int) -> None:  # noqa: ARG001
+        if rows == 10:
+            assert ScoreStore(path).forget_models(lambda _: False) == 10
+
+    filling.fill(str(head_queries(tmp_path / "head.csv")), options, scorer, store, prune_once)
+    scorer.close()
+    assert [model.scores for model in store.models()] == [30]
+    store.close()

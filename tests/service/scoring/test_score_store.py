@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sqlite3
 import time
@@ -14,9 +15,12 @@ import pytest
 
 from headroom import Classifier, HeadMask
 from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.service.cli.store import prune
 from headroom.service.config.file import ConfigFileError
+from headroom.service.observe.metrics import Metrics
 from headroom.service.scoring import kept
-from headroom.service.scoring.store import Registered, ScoreStore
+from headroom.service.scoring import store as store_file
+from headroom.service.scoring.store import ModelKey, ScoreStore, StoredModel
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config as experiment_config
 from tests.service.in_process import QUERY, TITLES, Service, check_scores, pairs, read_config, serve
@@ -59,6 +63,21 @@ async def test_scores_outlive_the_replica_and_are_those_of_the_model(
         answer = await service.http.post("/rerank", json={"query": QUERY, "texts": TITLES})
         assert answer.headers["x-cache"] == "hit"
         assert service.metric('headroom_store_total{result="hit"}') == 12
+
+
+async def test_without_a_store_and_before_it_is_open_nothing_says_that_it_is_damaged(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    def gauges(metrics: Metrics) -> set[str]:
+        lines = metrics.render().decode().splitlines()
+        return {line for line in lines if line.startswith(("headroom_store_usable", "headroom_store_bytes"))}
+
+    assert gauges(Metrics()) == set()  # a replica that starts
+    async with serve(tiny_checkpoint) as service:
+        await service.post("/v1/score", **BODY)
+        assert gauges(service.metrics) == set()
+    async with serve(tiny_checkpoint, score_store=tmp_path / "scores.db") as service:
+        assert "headroom_store_usable 1.0" in gauges(service.metrics)
 
 
 async def test_another_replica_reads_what_this_one_has_scored(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -210,6 +229,7 @@ async def test_a_full_disk_costs_no_request(
         await written(service, 4)
         disk = service.replica._disk
         assert disk is not None
+        assert disk._writer is not None
         writer = disk._writer._connection
         (pages,) = writer.execute("PRAGMA page_count").fetchone()
         writer.execute(f"PRAGMA max_page_count = {pages}")  # SQLite then says what it says of a full disk
@@ -233,9 +253,9 @@ async def test_a_disk_that_does_not_answer_is_not_waited_for(
         assert disk is not None
         look_up = disk._look_up
 
-        def slowly(rows: Any) -> Any:
+        def slowly(*arguments: Any) -> Any:
             time.sleep(1.0)
-            return look_up(rows)
+            return look_up(*arguments)
 
         await scored(service)
         monkeypatch.setattr(disk, "_look_up", slowly)
@@ -299,7 +319,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_no_wrong_score(
     assert found > 100
 
 
-def write_forever(path: Path, model: Registered, keys: list[bytes]) -> None:
+def write_forever(path: Path, model: ModelKey, keys: list[bytes]) -> None:
     """Write some scores after the other, in a process of its own."""
     try:
         store = ScoreStore(path)
@@ -329,7 +349,7 @@ def test_a_full_store_forgets_what_nobody_asks_for(
 
 
 @pytest.fixture
-def store_of_two(clf: Classifier, tmp_path: Path) -> Iterator[tuple[ScoreStore, Registered, Registered]]:
+def store_of_two(clf: Classifier, tmp_path: Path) -> Iterator[tuple[ScoreStore, ModelKey, ModelKey]]:
     other = Classifier.load(write_checkpoint(tmp_path / "other", seed=9), "cpu", "float32")
     store = ScoreStore(tmp_path / "scores.db")
     yield store, store.register(clf), store.register(other)
@@ -337,7 +357,7 @@ def store_of_two(clf: Classifier, tmp_path: Path) -> Iterator[tuple[ScoreStore, 
 
 
 def test_a_forgotten_models_number_is_never_another_models(
-    store_of_two: tuple[ScoreStore, Registered, Registered], clf: Classifier
+    store_of_two: tuple[ScoreStore, ModelKey, ModelKey], clf: Classifier
 ) -> None:
     store, first, second = store_of_two
     rows = [(pair, clf.all_heads) for pair in clf.tokenizer.encode([(QUERY, "a")])]
@@ -348,4 +368,172 @@ def test_a_forgotten_models_number_is_never_another_models(
     again = store.register(clf)
     assert again == first
     assert not store.look_up(first, rows).logits
-    assert [model.scores for model in store.models()] == [0]
+    assert sorted((model.name, model.scores) for model in store.models()) == sorted(
+        [(first.name, 0), (second.name, 1)]
+    )
+    numbers = store._connection.execute("SELECT model FROM models ORDER BY model").fetchall()
+    assert numbers == [(1,), (3,)]
+
+
+def test_a_model_that_is_used_while_others_are_forgotten_stays(
+    store_of_two: tuple[ScoreStore, ModelKey, ModelKey], tmp_path: Path
+) -> None:
+    store, first, second = store_of_two
+    store.keep(first, {b"k" * 16: b"1234"})
+    age_models(tmp_path / "scores.db")
+
+    def unwanted(model: StoredModel) -> bool:
+        if model.name == first.name:
+            store.keep(first, {})  # a process begins to use it at this moment
+        return False
+
+    assert store.forget_models(unwanted) == 0
+    assert [(model.name, model.scores) for model in store.models()] == [(first.name, 1)]
+    assert second.name != first.name
+
+
+def age_models(path: Path) -> None:
+    """Write that no model was used in the last 40 days."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE models SET used = used - 40 * 86400")
+
+
+async def test_the_scores_of_the_model_being_served_survive_a_prune_or_are_kept_again(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "scores.db"
+    async with serve(tiny_checkpoint, score_store=path) as service:
+        await scored(service)
+        await written(service, 4)
+        age_models(path)  # as if the service had run for so long
+        prune(path, unused_days=30.0)
+        assert (await scored(service))[0] == "miss"
+        await written(service, 8)
+        assert (await scored(service))[0] == "hit"
+        assert [model.scores for model in ScoreStore(path).models()] == [4]
+    monkeypatch.setattr(kept, "USED_S", 0.0)
+    async with serve(tiny_checkpoint, score_store=path) as service:
+        age_models(path)
+        async with asyncio.timeout(20):  # it only reads
+            while ScoreStore(path).models()[0].used < time.time() - 86400:
+                assert (await scored(service))[0] == "hit"
+        prune(path, unused_days=30.0)
+        assert (await scored(service))[0] == "hit"
+
+
+@pytest.mark.parametrize("moment", ["before the start", "while a model is registered"])
+async def test_a_lock_at_the_start_does_not_switch_the_store_off(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    monkeypatch.setattr(store_file, "BUSY_S", 0.05)
+    monkeypatch.setattr(kept, "PAUSE_S", 0.1)
+    path = tmp_path / "scores.db"
+    if moment != "before the start":
+        ScoreStore(path).close()
+    lock = sqlite3.connect(path, isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    async with serve(tiny_checkpoint, score_store=path) as service:
+        assert (await scored(service))[0] == "miss"
+        assert service.metric("headroom_store_usable") == (moment != "before the start")
+        lock.execute("ROLLBACK")
+        lock.close()
+        async with asyncio.timeout(20):
+            while (await scored(service))[0] != "hit":
+                await asyncio.sleep(0.05)
+        assert service.metric("headroom_store_usable") == 1
+
+
+async def test_a_store_that_cannot_be_written_at_the_start_is_read(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "scores.db"
+    async with serve(tiny_checkpoint, score_store=path) as service:
+        await scored(service)
+    monkeypatch.setattr(store_file, "BUSY_S", 0.05)
+    lock = sqlite3.connect(path, isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    async with serve(tiny_checkpoint, score_store=path) as service:
+        assert (await scored(service))[0] == "hit"
+        lock.close()
+
+
+def test_a_store_on_a_full_disk_is_read(
+    clf: Classifier, rows: list[tuple[EncodedPair, HeadMask]], tmp_path: Path
+) -> None:
+    store = ScoreStore(tmp_path / "scores.db")
+    model = store.register(clf)
+    key = store.look_up(model, rows).keys[0]
+    store.keep(model, {key: logits_of(key)})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # no file can grow, as if the disk were full
+    try:
+        other = ScoreStore(tmp_path / "scores.db")
+        with pytest.raises(sqlite3.OperationalError):
+            other.keep(model, {bytes(16): logits_of(key)})
+        assert other.look_up(model, rows).logits == {key: logits_of(key)}
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    other.close()
+    store.close()
+
+
+async def test_a_stage_that_cannot_be_registered_costs_the_others_nothing(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "PAUSE_S", 0.1)
+    small = write_checkpoint(tmp_path / "small", seed=5, num_hidden_layers=1)
+    config = {
+        "variants": [
+            {"name": "full"},
+            {"name": "small", "checkpoint": str(small)},
+            {"name": "cascade", "cascade": [{"variant": "small", "keep": 1}, {"variant": "full"}]},
+        ]
+    }
+    is_readable = False
+
+    def digest(directory: Path) -> str:
+        if directory == small and not is_readable:
+            raise OSError("the share with the checkpoints does not answer")
+        return str(directory)
+
+    monkeypatch.setattr(store_file, "digest_of", digest)
+    async with serve(tiny_checkpoint, config, score_store=tmp_path / "scores.db") as service:
+        await scored(service, variant="cascade")
+        await written(service, 1)
+        assert (await scored(service, variant="cascade"))[0] == "partial"
+        assert service.metric('headroom_store_total{result="hit"}') == 1
+        assert service.metric('headroom_store_total{result="miss"}') == 1  # nobody asked for small's
+        is_readable = True
+        async with asyncio.timeout(20):
+            while (await scored(service, variant="cascade"))[0] != "hit":
+                await asyncio.sleep(0.05)
+
+
+def test_processes_that_make_the_file_together_all_open_it(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.db" for number in range(40)]
+    began = time.time() + 0.2
+    children = []
+    for _ in range(3):
+        child = os.fork()
+        if child == 0:
+            open_all(paths, began)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+    secrets = set()
+    for path in paths:
+        with sqlite3.connect(path) as connection:
+            secrets.update(connection.execute("SELECT value FROM about WHERE name = 'secret'").fetchall())
+    assert len(secrets) == len(paths)
+
+
+def open_all(paths: list[Path], began: float) -> None:
+    """Open each file at its time, which is the same in all processes, and end with 0 if that works."""
+    status = 1
+    try:
+        for number, path in enumerate(paths):
+            while time.time() < began + number * 0.03:
+                pass
+            ScoreStore(path).close()
+        status = 0
+    finally:
+        os._exit(status)

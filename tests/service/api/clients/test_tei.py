@@ -1,17 +1,22 @@
 """Text-embeddings-inference's routes, on a real small network and on one that fails."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 import pytest_asyncio
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from headroom import Classifier
 from headroom.service.config.settings import Settings
 from headroom.service.errors import DeadlineExceeded, DeviceFailed, InferenceFailed, InternalError, QueueFull
 from tests.checkpoints import GRADES, write_checkpoint
+from tests.decoders import SHORT, write_decoder
+from tests.families import edit_config
 from tests.service.asgi import client
 from tests.service.fake_backend import FakeBackend, app_with
 from tests.service.in_process import QUERY, TITLES, Service, in_session, pairs, serve
@@ -107,6 +112,26 @@ async def test_a_text_a_pair_and_a_batch_are_told_apart(shared: Service, one_lab
             assert [each["label"] for each in alone] == [each["label"] for each in beside]
             assert [each["score"] for each in alone] == pytest.approx([each["score"] for each in beside])
         assert batch[2] != batch[0]  # a text with an empty partner is no text alone
+
+
+@pytest.mark.parametrize(("family", "template"), [("qwen3", None), ("qwen2", None), ("qwen3", SHORT)])
+async def test_a_decoder_classifies_a_text_alone_and_takes_it_for_no_empty_title(
+    family: str, template: str | None, tmp_path: Path
+) -> None:
+    checkpoint = write_decoder(tmp_path / "decoder", family, 4, causal=False, template=template, num_labels=5)
+    text = "Q: angle\nD: \n->"
+    if template is None:  # pairs without a prompt
+        text = "angle"
+        edit_config(checkpoint, headroom={"prompt": "pair"})
+    tokens = AutoTokenizer.from_pretrained(checkpoint)(text, return_tensors="pt")["input_ids"]
+    model = AutoModelForSequenceClassification.from_pretrained(checkpoint).eval()
+    with torch.inference_mode():
+        expected = model(tokens).logits[0].softmax(-1).tolist()
+    async with serve(checkpoint, {"variants": [{"name": "full"}]}) as service:
+        labelled = await ask(service, "/predict", {"inputs": "angle"})
+        assert [each["score"] for each in labelled] == pytest.approx(sorted(expected, reverse=True), abs=1e-4)
+        empty = await ask(service, "/predict", {"inputs": ["angle", ""]})
+        assert [each["score"] for each in empty] == [1, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

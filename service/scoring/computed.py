@@ -1,0 +1,47 @@
+"""What the rows of a request have cost so far."""
+
+from dataclasses import dataclass
+
+from headroom.service.engine.request import Deadline
+from headroom.service.schemas.responses import Timing
+
+
+@dataclass(slots=True)
+class Computed:
+    """The costs of the rows of one request so far.
+
+    is_admitted: whether some of them were let into the queue.
+    are_kept: whether scores are kept at all. asked: for how many rows a kept score was asked for; misses: how
+    many of these have to be computed, None if none was asked for.
+    """
+
+    tokenize_s: float = 0.0
+    queue_s: float = 0.0
+    inference_s: float = 0.0
+    is_admitted: bool = False
+    are_kept: bool = False
+    asked: int = 0
+    misses: int | None = None
+
+    @property
+    def cache(self) -> str | None:
+        """Return what answers say about kept scores: hit, partial or miss; None if there are none."""
+        if not self.are_kept:
+            return None
+        if not self.misses and self.asked:
+            return "hit"
+        return "partial" if self.asked > (self.misses or 0) else "miss"
+
+    def count(self, *, asked: int, misses: int) -> None:
+        """Count rows for which a kept score was asked for, and those of them that have none."""
+        self.asked += asked
+        self.misses = (self.misses or 0) + misses
+
+    def timing(self, deadline: Deadline) -> Timing:
+        """Return the times as answers hold them."""
+        return Timing(
+            tokenize=self.tokenize_s * 1000,
+            queue=self.queue_s * 1000,
+            inference=self.inference_s * 1000,
+            total=deadline.elapsed() * 1000,
+        )
