@@ -106,12 +106,14 @@ def check_judged(pairs: Sequence[LabelledPair], lowest: int, queries: int, name:
 
 def as_text(document: Json) -> str:
     """Return the cut as text for people."""
+    from headroom.models.quality.cutoff import as_decimal  # imports numpy
+
     wanted = document["wanted_precision"]
     share = percent(document["relevant"])
     lines = [
         "{model} on {data}: {pairs} pairs, {queries} queries".format(**document)
         + f"; {share} are relevant (grade {document['relevant_from_grade']} or more)",
-        f"min_score {document['threshold']:.4f}"
+        f"min_score {as_decimal(document['threshold'])}"
         + ("" if wanted is None else f", the lowest with a precision of {wanted:g} on all pairs"),
     ]
     rows = [[f"  {name}", document[name].text().removesuffix(NO_INTERVAL)] for name in _MEANINGS]

@@ -78,12 +78,17 @@ def lowest_threshold(precision: float, scores: Floats32, relevant: Bools) -> flo
         best = allowed[precisions[allowed].argmax()]
         raise ModelError(
             f"no threshold that keeps {MIN_KEPT} pairs has precision {precision:g}; the highest is "
-            f"{precisions[best]:.3f}, at {falling[best]:.4f}"
+            f"{precisions[best]:.3f}, at {as_decimal(falling[best])}"
         )
     lowest = float(falling[reached[-1]])
     rounded = float(np.floor(lowest * 10**DECIMALS) / 10**DECIMALS)
     kept = scores >= np.float32(rounded)
     return rounded if relevant[kept].mean() >= precision else lowest
+
+
+def as_decimal(threshold: float) -> str:
+    """Return the shortest decimal that cuts scores as the threshold does: scores are float32."""
+    return np.format_float_positional(np.float32(threshold), trim="-")
 
 
 def _measured(
