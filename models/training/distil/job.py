@@ -10,7 +10,7 @@ from headroom.models.checkpoint.config import (
     read_raw,
     read_stored_masks,
 )
-from headroom.models.checkpoint.files import check_empty
+from headroom.models.checkpoint.files import check_empty, has_tensors
 from headroom.models.checkpoint.hub import locate
 from headroom.models.checkpoint.model_config import ScoreActivation
 from headroom.models.checkpoint.tokenizer import load_tokenizer
@@ -161,16 +161,20 @@ def _source(options: Options, teacher: Path | None, config: ModelConfig | None) 
     return teacher
 
 
-def is_plain_encoder(raw: Json) -> bool:
-    """Return whether a checkpoint has no classifier. raw: the content of its config.json."""
-    names = raw.get("architectures") or ()
-    return bool(names) and not any("SequenceClassification" in name or "CausalLM" in name for name in names)
+def is_plain_encoder(directory: Path) -> bool:
+    """Return whether a checkpoint has no classifier of pairs: config.json names a network for something else,
+    or a bare one, and the weights hold no classifier."""
+    names = read_raw(directory).get("architectures") or ()
+    if not names or any("SequenceClassification" in name or "CausalLM" in name for name in names):
+        return False
+    is_bare = all(name.endswith("Model") for name in names)
+    return not (is_bare and has_tensors(directory, "classifier."))
 
 
 def _with_labels(source: Path, config: ModelConfig, teacher: ModelConfig | None) -> ModelConfig:
     """Return a student's configuration; a plain encoder gets the teacher's labels, or one if a column
     teaches."""
-    if config.decoder is not None or not is_plain_encoder(read_raw(source)):
+    if config.decoder is not None or not is_plain_encoder(source):
         return config
     labels = ("LABEL_0",) if teacher is None else teacher.labels
     activation: ScoreActivation = "softmax" if len(labels) > 1 else "sigmoid"

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from headroom.models.checkpoint.config import read_raw
 from headroom.models.checkpoint.tensors import TensorDict
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.classifier import Classifier
@@ -72,7 +71,7 @@ class Run:
         """
         depth = self.job.config.num_layers
         count = self.options.cut.layers or depth
-        if count == depth or is_plain_encoder(read_raw(self.job.source)):
+        if count == depth or is_plain_encoder(self.job.source):
             return layers.evenly(depth, count)
         file = self.options.work / "layers.json"
         if not file.exists():

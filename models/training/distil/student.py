@@ -18,6 +18,9 @@ from headroom.models.compress.prune import cut, intact_mask
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.training.distil.job import Cut, is_plain_encoder
 
+OF_CLASSIFIER = ("label_order", "temperature", "bias")
+"""The fields of `headroom` in config.json that say something of a classifier."""
+
 
 def read_student(
     source: Path, config: ModelConfig, wanted: Cut, layers: Sequence[int]
@@ -76,11 +79,13 @@ def _smallest(sizes: Tensor, count: int) -> Ints:
 
 
 def fields_of(source: Path, config: ModelConfig) -> dict[str, Any]:
-    """Return what config.json says of a student's classifier, if the source is a plain encoder without
-    one."""
-    raw = read_raw(source)
-    if not is_plain_encoder(raw):
+    """Return what config.json says of a student's classifier, if the source is a plain encoder without one:
+    nothing of a classifier that the source may have had."""
+    if not is_plain_encoder(source):
         return {}
+    raw = read_raw(source)
+    ours = raw.get("headroom") or {}
+    activations = {**(raw.get("sentence_transformers") or {}), "activation_fn": None}
     return {
         "architectures": [
             re.sub(r"(Model|For[A-Z]\w*)$", "ForSequenceClassification", name)
@@ -90,4 +95,7 @@ def fields_of(source: Path, config: ModelConfig) -> dict[str, Any]:
         "label2id": {name: label for label, name in enumerate(config.labels)},
         "num_labels": len(config.labels),
         "problem_type": None,
+        "headroom": {name: value for name, value in ours.items() if name not in OF_CLASSIFIER},
+        "sentence_transformers": activations,
+        "sbert_ce_default_activation_function": None,
     }

@@ -21,6 +21,7 @@ from headroom.models.api.taught import Taught
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.classifier import Scores
+from headroom.models.compress.calibrate import write_calibrated
 from headroom.models.compress.prune import prune
 from headroom.models.quality.bootstrap import resample
 from headroom.models.quality.labelled import DEFAULT
@@ -33,6 +34,7 @@ from headroom.models.training.distil.losses import listwise, margin_mse, raw_sco
 from headroom.models.training.distil.student import kept_mask
 from tests.checkpoints import WORDS, load, write_checkpoint, write_int8
 from tests.decoders import SHORT, write_decoder
+from tests.modernberts import write_ettin
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -253,6 +255,7 @@ def test_a_plain_encoder_gets_its_teacher_s_grades(options: Options, tmp_path: P
     plain = write_checkpoint(tmp_path / "plain", seed=3)
     config = json.loads((plain / "config.json").read_text())
     config |= {"architectures": ["BertModel"], "id2label": None, "label2id": None}
+    config["headroom"] = {"temperature": 2.0}  # of a classifier that it no longer has
     (plain / "config.json").write_text(json.dumps(config))
     tensors = load_file(plain / "model.safetensors")
     kept = {n: t for n, t in tensors.items() if not n.startswith(("classifier", "bert.pooler"))}
@@ -261,6 +264,51 @@ def test_a_plain_encoder_gets_its_teacher_s_grades(options: Options, tmp_path: P
     student = load(options.out)
     assert student.grades == load(Path(str(options.teacher))).grades
     assert student.num_layers == 1
+    assert student.config.temperature == 1
+
+
+@pytest.fixture
+def ettin(tmp_path: Path) -> Path:
+    """A reranker whose classifier stands in modules, and whose layer 2 passes its input on."""
+    directory, *_ = write_ettin(tmp_path / "ettin")
+    weights = load_file(directory / "model.safetensors")
+    for name, tensor in weights.items():
+        if name.startswith("layers.2.") and "Wo" in name:
+            weights[name] = torch.zeros_like(tensor)
+    save_file(weights, directory / "model.safetensors", {"format": "pt"})
+    return directory
+
+
+UNTAUGHT: dict[str, Any] = {"steps": 1, "rate": 1e-12, "test": None}
+"""Options of a student that learns next to nothing."""
+
+
+def test_a_reranker_in_modules_keeps_its_score_under_a_teacher_of_grades(
+    options: Options, ettin: Path
+) -> None:
+    distil(replace(options, model=str(ettin), cut=Cut(), **UNTAUGHT))
+    pairs = drawn(5, seed=9)
+    student = load(options.out)
+    assert student.grades == ()
+    np.testing.assert_allclose(student.score(pairs).logits, load(ettin).score(pairs).logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", [None, "ModernBertModel"])
+def test_layers_of_a_calibrated_reranker_in_modules_go_by_their_effect_and_its_scores_stay(
+    options: Options, ettin: Path, tmp_path: Path, architecture: str | None
+) -> None:
+    """Earlier releases named the bare network in config.json, with the classifier in the weights."""
+    fair = tmp_path / "fair"
+    write_calibrated(ettin, fair, 3.0, [1.5])
+    if architecture is not None:
+        config = json.loads((fair / "config.json").read_text())
+        (fair / "config.json").write_text(json.dumps(config | {"architectures": [architecture]}))
+    metrics = distil(replace(options, teacher=str(fair), cut=Cut(layers=3), **UNTAUGHT))
+    assert metrics["kept_layers"] == [0, 1, 3]
+    pairs = drawn(5, seed=9)
+    student = load(options.out)
+    np.testing.assert_allclose(student.score(pairs).score, load(fair).score(pairs).score, atol=1e-5)
+    assert (student.config.temperature, student.config.bias) == (3.0, (1.5,))
 
 
 def test_the_queries_of_the_test_are_not_trained_on(
