@@ -85,9 +85,11 @@ def distil(
     """
     from headroom.models.classifier import Classifier
 
+    labels = None
     if isinstance(teacher, Classifier):
         if teacher.directory is None:
             raise ModelError("distil needs a teacher that was loaded from a directory or the hub")
+        labels = teacher.config.labels
         teacher = teacher.directory
     if steps is not None and minutes is not None:
         raise ModelError("steps, minutes: give one of them")
@@ -103,6 +105,7 @@ def distil(
         minutes=minutes,
         seed=seed,
         columns=Columns(query, title),
+        teacher_labels=labels,
     )
     return taught(options)
 

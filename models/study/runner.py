@@ -153,10 +153,11 @@ class Runner:
 
 
 def identity_of(directory: Path, classifier: Classifier) -> str:
-    """Return a name for the numbers that a checkpoint gives here: a hash of its files, the kind of device and
-    the number format."""
+    """Return a name for the numbers that a checkpoint gives here: a hash of its files, the order of its
+    labels, the kind of device and the number format."""
     network = classifier.network
-    return f"1 {digest_of(directory)} {network.device.type} {network.dtype} {network.deterministic}"
+    order = classifier.config.label_order
+    return f"2 {digest_of(directory)} {order} {network.device.type} {network.dtype} {network.deterministic}"
 
 
 def logits_under(network: Network, batch: PackedBatch, masks: Floats32) -> Floats32:

@@ -37,6 +37,7 @@ SAMPLE_GRADES = 5
 NAMES = {
     "columns": "--query-column, --title-column or --delimiter",
     "cut": "--layers, --heads, --units or --mask",
+    "teacher_labels": "order of the teacher's labels",
 }
 """Options of the commands that do not have the names of ours."""
 
@@ -63,7 +64,8 @@ class Options:
 
     teacher: a checkpoint directory or hub id; None for the shipped model, unless `scores` names the column
     that teaches. model: the student; None for the teacher, or the shipped model if the teacher is a decoder
-    or a column. steps, minutes: how long it is trained; None for the default number of steps.
+    or a column. steps, minutes: how long it is trained; None for the default number of steps. teacher_labels:
+    least relevant first; None for the order that the teacher's checkpoint says.
     """
 
     data: Path
@@ -81,6 +83,7 @@ class Options:
     device: str = "auto"
     columns: Columns = DEFAULT
     resamples: int = 2000
+    teacher_labels: tuple[str, ...] | None = None
 
     @property
     def work(self) -> Path:
@@ -127,9 +130,10 @@ def prepare(options: Options) -> Job:
     if options.scores is not None and options.teacher is not None:
         raise ModelError("--scores and --teacher: give one of them; either a column teaches or a model")
     teacher = None if options.scores is not None else locate(options.teacher)
-    teacher_config = None if teacher is None else read_config(teacher)
+    teacher_config = None if teacher is None else read_config(teacher, options.teacher_labels)
     source = _source(options, teacher, teacher_config)
-    config = _with_labels(source, read_config(source), teacher_config)
+    source_labels = options.teacher_labels if source == teacher else None
+    config = _with_labels(source, read_config(source, source_labels), teacher_config)
     load_tokenizer(source, config)  # what it refuses could not be served after the training either
     check_holds_floats(source, config)
     _check_cut(source, config, options, teacher)

@@ -100,7 +100,10 @@ class Run:
     @cached_property
     def model(self) -> Classifier | None:
         """Return the model that teaches; None if a column does."""
-        return None if self.job.teacher is None else Classifier.load(self.job.teacher, self.options.device)
+        if self.job.teacher is None:
+            return None
+        order = self.options.teacher_labels
+        return Classifier.load(self.job.teacher, self.options.device, label_order=order)
 
     @cached_property
     def window(self) -> int:

@@ -18,9 +18,6 @@ from headroom.models.compress.prune import cut, intact_mask
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.training.distil.job import Cut, is_plain_encoder
 
-OF_CLASSIFIER = ("label_order", "temperature", "bias")
-"""The fields of `headroom` in config.json that say something of a classifier."""
-
 
 def read_student(
     source: Path, config: ModelConfig, wanted: Cut, layers: Sequence[int]
@@ -95,7 +92,7 @@ def fields_of(source: Path, config: ModelConfig) -> dict[str, Any]:
         "label2id": {name: label for label, name in enumerate(config.labels)},
         "num_labels": len(config.labels),
         "problem_type": None,
-        "headroom": {name: value for name, value in ours.items() if name not in OF_CLASSIFIER},
+        "headroom": {name: value for name, value in ours.items() if name not in ("temperature", "bias")},
         "sentence_transformers": activations,
         "sbert_ce_default_activation_function": None,
     }

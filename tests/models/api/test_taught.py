@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headroom import Classifier, ModelError, distil, quantize
+from headroom import Classifier, ModelError, distil, evaluate, quantize
 from tests.teaching import judged as judged
 from tests.teaching import pairs as pairs
 
@@ -35,3 +35,19 @@ def test_an_int8_copy_comes_with_what_it_loses(
     assert "on this machine, int8 runs at" in repr(made)
     with pytest.raises(ModelError, match="int8"):
         quantize(made.load("cpu"), tmp_path / "again")
+
+
+def test_copies_have_the_order_of_grades_that_the_caller_gave(
+    reversed_clf: Classifier, pairs: Path, judged: Path, tmp_path: Path
+) -> None:
+    """Or a student of a model whose order was corrected would call the best titles the worst."""
+    texts = [("lamp 1", "a lamp"), ("lamp 1", "wood"), ("usb lamp", "steel lamp holder"), ("b", "a c")]
+    wanted = reversed_clf.score(texts).score
+    student = distil(reversed_clf, pairs, tmp_path / "half", layers=2, test=judged, steps=3).load("cpu")
+    assert student.grades == reversed_clf.grades
+    made = quantize(reversed_clf, tmp_path / "int8", data=pairs, test=judged)
+    assert made.load("cpu").grades == reversed_clf.grades
+    np.testing.assert_allclose(made.load("cpu").score(texts).score, wanted, atol=0.05)
+    quality = json.loads((tmp_path / "half" / "metrics.json").read_text())["quality"]
+    as_teacher = evaluate(reversed_clf, judged).to_frame().set_index("metric").loc["ndcg10", "value"]
+    assert quality["teacher"]["ndcg10"]["value"] == pytest.approx(as_teacher)
