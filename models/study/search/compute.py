@@ -123,6 +123,7 @@ def _by_time(study: Study, networks: Networks) -> list[Candidate]:
     wanted = study.speedup or speedups[0]
     if best[wanted] is None:
         maximum = intact_seconds / planner.minimum_seconds(layer_order)
+        networks.forget_times()  # they may be those of a busy machine
         raise ModelError(
             f"no network is {wanted:g} times as fast without some {' and '.join(study.what)}: {maximum:.2f} "
             "times at most, by times measured now. Ask for less, let more go (--what), or measure on an idle "
