@@ -81,7 +81,9 @@ def measure(
         "relevant_from_grade": lowest,
         "relevant": float(relevant.mean()),
         "wanted_precision": wanted.precision,
-        **{name: getattr(cut, name) for name in ("threshold", "precision", "recall", "kept")},
+        **{
+            name: getattr(cut, name) for name in ("threshold", "precision", "recall", "kept", "fifths_missed")
+        },
     }
 
 
@@ -120,6 +122,11 @@ def as_text(document: Json) -> str:
     lines.append(table([[*row, _MEANINGS[name]] for row, name in zip(rows, _MEANINGS, strict=True)]))
     if wanted is not None:
         lines.append("each fifth of the queries was cut at the threshold that the others choose")
+    if document["fifths_missed"]:
+        lines.append(
+            f"for {document['fifths_missed']} of 5 fifths, no threshold has that precision on the others, "
+            "so their most precise one was taken"
+        )
     return "\n".join(lines)
 
 

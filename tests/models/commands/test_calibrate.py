@@ -294,6 +294,25 @@ def test_the_printed_min_score_keeps_what_was_measured_where_scores_are_near_1(
     assert truth[scores >= np.float32(at)].mean() == pytest.approx(float(highest), abs=5e-4)
 
 
+def test_a_precision_that_one_query_alone_gives_is_found_and_said(
+    run: Run, one_label: Path, tmp_path: Path
+) -> None:
+    """The command failed, with the sentence that no threshold has the precision."""
+    model = load(one_label)
+    texts = [title for _, title in pairs_of(60, 4)]
+    best = np.argsort(-model.score("red lamp", texts).score)[:30]
+    rows = [("red lamp", texts[number], 1) for number in best]
+    rng = np.random.default_rng(0)
+    rows += [(query, title, int(rng.random() < 0.2)) for query, title in pairs_of(15, 5)]
+    data = write_labelled(tmp_path / "judged.csv", rows)
+    options = ("--model", str(one_label), "--data", str(data), *DEVICE, "--precision", "0.7")
+    shown = run("evaluate", *options).out
+    scores = scored(model, [(query, title) for query, title, _ in rows]).score
+    truth = np.array([grade for *_, grade in rows])
+    assert truth[scores >= printed_score(shown)].mean() >= 0.7
+    assert "for 1 of 5 fifths, no threshold has that precision on the others" in shown
+
+
 def test_wrong_cuts_are_refused_in_one_sentence(
     run: Run, one_label: Path, graded: Path, tmp_path: Path
 ) -> None:

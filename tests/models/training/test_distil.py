@@ -24,6 +24,7 @@ from headroom.models.classifier import Scores
 from headroom.models.compress.calibrate import write_calibrated
 from headroom.models.compress.prune import prune
 from headroom.models.quality.bootstrap import resample
+from headroom.models.quality.evaluation import intervals_of
 from headroom.models.quality.labelled import DEFAULT
 from headroom.models.training import loop
 from headroom.models.training.distil import layers, report, running
@@ -165,9 +166,19 @@ def test_the_time_left_counts_the_teachers_answers_before_the_first_step(options
 
 def test_one_query_to_measure_on_has_a_mean_and_no_interval() -> None:
     """numpy's warning of a division by 0 was shown to the user."""
-    drawn = report._mean_draws(np.array([0.5]), resample(1, 10, 0), enough=False)
+    drawn = report._mean_draws(np.array([0.5]), resample(1, 10, 0))
     assert drawn.values.tolist() == [0.5] * 11
     assert np.isnan(drawn.influences).all()
+
+
+def test_queries_that_all_agree_leave_room_for_others() -> None:
+    """It said 1.000 (1.000 to 1.000). Of 12 in 12, at least 73.5 % agree (Clopper and Pearson); the others
+    may have a correlation of −1."""
+    counts = resample(12, 100, 0)
+    drawn = {"query_spearman": report._mean_draws(np.ones(12), counts)}
+    found = intervals_of(drawn, counts)["query_spearman"]
+    assert (found.value, found.high) == (1, 1)
+    assert found.low == pytest.approx(0.735 - 0.265, abs=1e-3)
 
 
 def test_an_answer_that_was_kept_is_not_computed_again(
