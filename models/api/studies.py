@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import orjson
 
 from headroom.models.api.data import source_of
+from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SPEEDUPS, check_range
 from headroom.models.api.shown import as_html
 from headroom.models.classifier import Classifier
 from headroom.models.errors import ModelError
@@ -51,18 +52,23 @@ RECORDS = {"single": "heads", "random": "curves", "layers": "layers", "search": 
 class StudyOptions(TypedDict, total=False):
     """The keyword arguments of every study.
 
-    query, title, grade: the names of the data's columns. margin: the fall of each metric that is accepted.
-    seed: of every random draw. quick: give a rough answer, in some minutes. out: the directory for the
-    report; it keeps what is computed, so that the same study goes on where it was stopped.
+    query, title, grade: the names of the data's columns. seed: of every random draw. quick: give a rough
+    answer, in some minutes. out: the directory for the report; it keeps what is computed, so that the same
+    study goes on where it was stopped.
     """
 
     query: str
     title: str
     grade: str
-    margin: float
     seed: int
     quick: bool
     out: str | PathLike[str] | None
+
+
+class MarginOptions(StudyOptions, total=False):
+    """`StudyOptions` and `margin`: the fall of each metric that is accepted."""
+
+    margin: float
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -171,23 +177,24 @@ class StudyResult:
         return as_html(self.verdict, [self._heading(), *self.limits], tables[:1])
 
 
-def single(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
-    """Switch each head off alone: what does each metric lose? Options: `StudyOptions`."""
+def single(clf: Classifier, data: Data, **options: Unpack[MarginOptions]) -> StudyResult:
+    """Switch each head off alone: what does each metric lose? Options: `MarginOptions`."""
     return _study("single", clf, data, options)
 
 
-def random(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
+def random(clf: Classifier, data: Data, **options: Unpack[MarginOptions]) -> StudyResult:
     """Switch heads off at random, more and more of them, in all layers, the lower and the upper half."""
     return _study("random", clf, data, options)
 
 
-def layers(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
+def layers(clf: Classifier, data: Data, **options: Unpack[MarginOptions]) -> StudyResult:
     """Switch the heads of whole layers off, one at a time and cumulatively."""
     return _study("layers", clf, data, options)
 
 
 def roles(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
-    """Find the heads that attend by word order, word parts, equal terms and special tokens."""
+    """Find the heads that attend by word order, word parts, equal terms and special tokens. Options:
+    `StudyOptions`."""
     return _study("roles", clf, data, options)
 
 
@@ -204,25 +211,31 @@ def search(
     what: tuple[str, ...] = ("heads",),
     speedup: float | None = None,
     recover_minutes: float = 0,
-    **options: Unpack[StudyOptions],
+    **options: Unpack[MarginOptions],
 ) -> StudyResult:
     """Find the smallest network that is shown to be good enough; `mask` is what it keeps.
 
     holdout: pairs of other queries, on which the networks are tested; without them nothing is shown.
     what: which of heads, units and layers may go; more than heads, or a speedup, searches by time.
     speedup: how many times as fast; None: what the margin allows. recover_minutes: of distillation
-    afterwards; the checkpoint goes to `out`/recovered. More options: `StudyOptions`.
+    afterwards, of a search by time; the checkpoint goes to `out`/recovered. More options: `MarginOptions`.
     """
     parts = check_parts(what)
+    check_range("speedup", speedup, *SPEEDUPS)
+    check_range("recover_minutes", recover_minutes, 0, MAX_RECOVER_MINUTES)
     if recover_minutes and options.get("out") is None:
         raise ModelError("recover_minutes: it needs out, the directory that the checkpoint is written to")
+    if recover_minutes and parts == ("heads",) and speedup is None:
+        raise ModelError("recover_minutes: it needs speedup, or what with units or layers")
     more = {"what": parts, "speedup": speedup, "recover_minutes": recover_minutes}
     return _study("search", clf, data, options, holdout, more)
 
 
 def check_parts(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what may go, in a fixed order. Raises ModelError for a name that does not exist."""
+    """Return what may go, in a fixed order. Raises ModelError for none, or a name that does not exist."""
     valid = ("heads", "units", "layers")
+    if not names:
+        raise ModelError(f"what: none given; valid are {', '.join(valid)}")
     if unknown := [name for name in names if name not in valid]:
         raise ModelError(f"what: {unknown[0]!r} is none of {', '.join(valid)}")
     return tuple(name for name in valid if name in names)
@@ -236,11 +249,17 @@ def _study(
     holdout: Data | None = None,
     more: Mapping[str, Any] = {},
 ) -> StudyResult:
-    """Read the data and ask. more: further fields of `Study`."""
+    """Read the data and ask. more: further fields of `Study`.
+
+    Raises TypeError for an option that the kind does not take, or that does nothing for it.
+    """
+    _check_names(kind, options)
     columns = Columns(
         options.get("query", "query"), options.get("title", "title"), options.get("grade", "grade")
     )
     seed = options.get("seed", 0)
+    check_range("seed", seed, 0, whole=True)
+    check_range("margin", options.get("margin"), *MARGINS)
     out = options.get("out")
     directory = None if out is None else Path(out)
     if directory is not None:
@@ -252,11 +271,20 @@ def _study(
         source = source_of(holdout, columns, "holdout")
         held_out = pairs.read_for(clf.config, source, columns=columns, seed=seed)
         pairs.check_apart(judged, held_out)
-    margin = options.get("margin", 0.02)
-    if not 0.001 <= margin <= 0.5:
-        raise ModelError(f"margin: {margin} is outside the valid range, 0.001 to 0.5")
     quick = options.get("quick", False)
-    return ask(kind, clf, judged, held_out, out=directory, quick=quick, seed=seed, margin=margin, **more)
+    if "margin" in options:
+        more = {**more, "margin": options["margin"]}
+    return ask(kind, clf, judged, held_out, out=directory, quick=quick, seed=seed, **more)
+
+
+def _check_names(kind: Kind, options: StudyOptions) -> None:
+    """Raise TypeError for an option that the function of a kind does not take."""
+    valid = list((StudyOptions if kind in ("roles", "similarity") else MarginOptions).__annotations__)
+    if kind == "search":
+        valid += ["holdout", "what", "speedup", "recover_minutes"]
+    for name in options:
+        if name not in valid:
+            raise TypeError(f"study.{kind}() takes no option {name!r}; it takes {', '.join(valid)}")
 
 
 def ask(

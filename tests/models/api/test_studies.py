@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -110,6 +111,42 @@ def test_wrong_input_is_refused_in_a_sentence(one_label: Classifier) -> None:
         study.search(one_label, pairs, recover_minutes=1)
     with pytest.raises(ModelError, match="data: a study needs at least"):
         study.single(one_label, pairs[:20])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "valid"),
+    [
+        ("single", {"margn": 0.05}, "query, title, grade, seed, quick, out, margin$"),
+        ("layers", {"holdout": []}, "out, margin$"),
+        ("random", {"speedup": 2}, "out, margin$"),
+        ("roles", {"margin": 0.05}, "query, title, grade, seed, quick, out$"),
+        ("similarity", {"margin": 0.05}, "quick, out$"),
+        ("search", {"recover": 5}, "margin, holdout, what, speedup, recover_minutes$"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused_with_the_valid_ones(
+    one_label: Classifier, kind: str, options: dict[str, Any], valid: str
+) -> None:
+    name = next(iter(options))
+    with pytest.raises(TypeError, match=rf"study.{kind}\(\) takes no option '{name}'; it takes .*{valid}"):
+        getattr(study, kind)(one_label, judged("a"), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"speedup": 1}, "speedup: 1 is outside the valid range, 1.05 to 20"),
+        ({"recover_minutes": -1}, "recover_minutes: -1 is outside the valid range, 0 to 600"),
+        ({"what": ()}, "what: none given; valid are heads, units, layers"),
+        ({"recover_minutes": 1, "out": "runs"}, "recover_minutes: it needs speedup, or what with"),
+        ({"seed": -1}, "seed: -1 is outside the valid whole numbers, 0 or more"),
+    ],
+)
+def test_numbers_that_a_search_cannot_take_are_refused_with_the_valid_ones(
+    one_label: Classifier, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        study.search(one_label, judged("a"), **options)
 
 
 def test_a_report_needs_a_directory(single: StudyResult) -> None:

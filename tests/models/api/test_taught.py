@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,3 +52,19 @@ def test_copies_have_the_order_of_grades_that_the_caller_gave(
     quality = json.loads((tmp_path / "half" / "metrics.json").read_text())["quality"]
     as_teacher = evaluate(reversed_clf, judged).to_frame().set_index("metric").loc["ndcg10", "value"]
     assert quality["teacher"]["ndcg10"]["value"] == pytest.approx(as_teacher)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": 2, "steps": 0}, "steps: 0 is outside the valid whole numbers, 1 or more"),
+        ({"layers": 2, "minutes": 0}, "minutes: 0 is outside the valid range, 0.01 or more"),
+        ({"layers": 0}, "layers: 0 is outside the valid whole numbers, 1 or more"),
+        ({"layers": 2, "seed": -1}, "seed: -1 is outside the valid whole numbers, 0 or more"),
+    ],
+)
+def test_numbers_that_a_distillation_cannot_take_are_refused_with_the_valid_ones(
+    clf: Classifier, pairs: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        distil(clf, pairs, tmp_path / "out", **options)
