@@ -91,6 +91,11 @@ def intact_mask(config: ModelConfig) -> HeadMask:
     return HeadMask(heads)
 
 
+def removable_layers(config: ModelConfig) -> list[int]:
+    """Return the layers that the family's format allows to remove."""
+    return list(range(FAMILIES[config.family].keeps_first_layer, config.num_layers))
+
+
 def cut(tensors: Mapping[str, Tensor], config: ModelConfig, mask: HeadMask) -> tuple[TensorDict, ModelConfig]:
     """Return a network's tensors and configuration without what a mask switches off.
 
@@ -101,11 +106,11 @@ def cut(tensors: Mapping[str, Tensor], config: ModelConfig, mask: HeadMask) -> t
     """
     check_fits(mask, config.num_layers, config.num_heads, config.intermediate_size)
     config.check_head_left(mask)
-    family = FAMILIES[config.family]
-    if family.keeps_first_layer and 0 in mask.skipped:
+    if not set(mask.skipped) <= set(removable_layers(config)):
+        network = FAMILIES[config.family].network
         raise ModelError(
-            f"layer 0 of a {family.network} cannot be removed: the layer after it has a norm of its own, "
-            "which the format does not allow in the first place"
+            f"layer 0 of a {network} cannot be removed: the layer after it has a norm of its own, which the "
+            "format does not allow in the first place"
         )
     heads = config.heads_kept(mask)
     units = config.units_kept(mask)

@@ -290,6 +290,21 @@ def ettin(tmp_path: Path) -> Path:
     return directory
 
 
+def test_a_modernbert_keeps_its_first_layer_even_if_it_changes_nothing(options: Options, ettin: Path) -> None:
+    """It cannot be removed. The choice was stored, and every further run failed with it."""
+    weights = load_file(ettin / "model.safetensors")
+    for name, tensor in weights.items():
+        if name.startswith(("layers.0.", "layers.2.")) and "Wo" in name:
+            weights[name] = torch.zeros_like(tensor)
+    save_file(weights, ettin / "model.safetensors", {"format": "pt"})
+    options = replace(options, teacher=str(ettin), cut=Cut(layers=3))
+    shares = Mock()
+    metrics = running.distil(prepare(replace(options, **UNTAUGHT)), shares)
+    assert metrics["kept_layers"] == [0, 1, 3]
+    choosing = [call.args[1] for call in shares.show.call_args_list if call.args[0] == "choosing layers"]
+    assert choosing == pytest.approx([1 / 3, 2 / 3, 1])
+
+
 UNTAUGHT: dict[str, Any] = {"steps": 1, "rate": 1e-12, "test": None}
 """Options of a student that learns next to nothing."""
 
