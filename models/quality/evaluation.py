@@ -7,6 +7,7 @@ headroom.models.quality.graded too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -37,11 +38,14 @@ from headroom.models.quality.metrics import (
     gain,
 )
 
+SMALLEST_PROBABILITY = 1e-9
+"""Probabilities below this count as this in the log loss, which so has a highest value."""
+
 RANGES = {
     "qwk": (-1.0, 1.0),
     "spearman": (-1.0, 1.0),
     "query_spearman": (-1.0, 1.0),
-    "log_loss": (0.0, float("inf")),
+    "log_loss": (0.0, -math.log(SMALLEST_PROBABILITY)),
 }
 """The range of a metric; 0 to 1 for any other."""
 
