@@ -17,6 +17,7 @@ from headroom.models.checkpoint.tokenizer import load_tokenizer
 from headroom.models.cores import check_device_name
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
+from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.labelled import (
     DEFAULT,
     HIGHEST_GRADE,
@@ -140,7 +141,7 @@ def prepare(options: Options) -> Job:
     test_file, test = _read_test(options, config)
     avoided = {query_key(pair.query) for pair in test}
     found = pairs.survey(options.data, options.columns, options.scores, avoided)
-    fingerprint = _fingerprint(options, teacher, source, test_file)
+    fingerprint = _fingerprint(options, teacher, source, config, test_file)
     check_unfinished(options.work, fingerprint)
     return Job(options, teacher, source, config, test, str(test_file), found, fingerprint)
 
@@ -206,7 +207,7 @@ def _check_cut(source: Path, config: ModelConfig, options: Options, teacher: Pat
             per_layer = "" if name == "layers" else " per layer"
             raise ModelError(f"--{name} {wanted}: {source} has {limit} {name}{per_layer}; give 1 to {limit}")
     if cut.mask is not None:
-        config.check_head_left(config.parse_mask(cut.mask, read_stored_masks(source, config)))
+        config.check_head_left(_mask_of(source, config, cut.mask))
     kept = {name: getattr(cut, name) or limit for name, limit in limits.items()}
     if source == teacher and cut.mask is None and kept == limits:
         raise ModelError(
@@ -228,10 +229,18 @@ def _read_test(options: Options, config: ModelConfig) -> tuple[Path | None, list
     return test, read_labelled(test, grades=grades, labels=config.labels, columns=columns)
 
 
-def _fingerprint(options: Options, teacher: Path | None, source: Path, test: Path | None) -> dict[str, str]:
+def _fingerprint(
+    options: Options, teacher: Path | None, source: Path, config: ModelConfig, test: Path | None
+) -> dict[str, str]:
     values = {
         NAMES.get(name, option_name(name)): value
         for name, value in asdict(options).items()
         if name not in ("out", "resamples")  # the `work` directory is found by the first
     }
+    if options.cut.mask is not None:  # it may name a stored one, which is no part of the checkpoint's digest
+        values["content of --mask"] = _mask_of(source, config, options.cut.mask).id
     return fingerprint_of(values, (options.data, test), (teacher, source))
+
+
+def _mask_of(source: Path, config: ModelConfig, form: str | Json) -> HeadMask:
+    return config.parse_mask(form, read_stored_masks(source, config))

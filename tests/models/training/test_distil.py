@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -503,3 +504,22 @@ def test_an_unfinished_run_is_not_continued_with_other_options(
     ):
         with pytest.raises(ModelError, match=f"another {name}; repeat that run, or remove"):
             prepare(other)
+
+
+def test_an_unfinished_run_is_not_continued_with_another_mask_of_the_same_name(
+    options: Options, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended in torch's message that shapes do not fit."""
+    teacher = shutil.copytree(tiny_checkpoint, tmp_path / "teacher")
+    (teacher / "masks").mkdir(exist_ok=True)
+    stored = teacher / "masks" / "best.json"
+    stored.write_text('{"mask": "1.*"}')
+    options = replace(options, teacher=str(teacher), cut=Cut(mask="@best"), steps=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(running.Run, "teach", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            distil(options)
+    prepare(options)
+    stored.write_text('{"mask": "1.*,2.0"}')
+    with pytest.raises(ModelError, match="unfinished run with another content of --mask; repeat that run"):
+        prepare(options)
