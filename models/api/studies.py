@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import orjson
 
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from headroom.models.api.data import Data
 
-__all__ = ["StudyResult", "layers", "random", "roles", "search", "similarity", "single"]
+__all__ = ["StudyResult", "all", "layers", "random", "roles", "search", "similarity", "single"]
 
-RECORDS = {"single": "heads", "random": "curves", "layers": "layers", "search": "path"}
+RECORDS = {"single": "heads", "random": "curves", "layers": "layers", "search": "path", "all": "path"}
 """The list of report.json that becomes a kind's table."""
 
 
@@ -108,7 +108,7 @@ class StudyResult:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame: a row per head (`single`), draw (`random`), layers off (`layers`), role
-        and head (`roles`), two heads (`similarity`) or network (`search`).
+        and head (`roles`), two heads (`similarity`) or network (`search` and `all`).
 
         Its columns are the keys of report.json; ends of an interval have _low and _high at their end.
         Raises ModuleNotFoundError without pandas.
@@ -195,12 +195,12 @@ def layers(clf: Classifier, data: Data, **options: Unpack[MarginOptions]) -> Stu
 def roles(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
     """Find the heads that attend by word order, word parts, equal terms and special tokens. Options:
     `StudyOptions`."""
-    return _study("roles", clf, data, options)
+    return _study("roles", clf, data, cast("MarginOptions", options))
 
 
 def similarity(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
     """Compare the attention patterns of all heads with each other."""
-    return _study("similarity", clf, data, options)
+    return _study("similarity", clf, data, cast("MarginOptions", options))
 
 
 def search(
@@ -231,6 +231,17 @@ def search(
     return _study("search", clf, data, options, holdout, more)
 
 
+def all(  # noqa: A001  # as the command calls it
+    clf: Classifier, data: Data, *, holdout: Data | None = None, **options: Unpack[MarginOptions]
+) -> StudyResult:
+    """Ask every question, in one report. Verdict, picture, table and mask are those of `search`, of heads
+    alone.
+
+    holdout: as of `search`. More options: `MarginOptions`.
+    """
+    return _study("all", clf, data, options, holdout)
+
+
 def check_parts(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return what may go, in a fixed order. Raises ModelError for none, or a name that does not exist."""
     valid = ("heads", "units", "layers")
@@ -245,7 +256,7 @@ def _study(
     kind: Kind,
     clf: Classifier,
     data: Data,
-    options: StudyOptions,
+    options: MarginOptions,
     holdout: Data | None = None,
     more: Mapping[str, Any] = {},
 ) -> StudyResult:
@@ -277,11 +288,13 @@ def _study(
     return ask(kind, clf, judged, held_out, out=directory, quick=quick, seed=seed, **more)
 
 
-def _check_names(kind: Kind, options: StudyOptions) -> None:
+def _check_names(kind: Kind, options: MarginOptions) -> None:
     """Raise TypeError for an option that the function of a kind does not take."""
     valid = list((StudyOptions if kind in ("roles", "similarity") else MarginOptions).__annotations__)
+    if kind in ("search", "all"):
+        valid.append("holdout")
     if kind == "search":
-        valid += ["holdout", "what", "speedup", "recover_minutes"]
+        valid += ["what", "speedup", "recover_minutes"]
     for name in options:
         if name not in valid:
             raise TypeError(f"study.{kind}() takes no option {name!r}; it takes {', '.join(valid)}")

@@ -113,6 +113,29 @@ def test_wrong_input_is_refused_in_a_sentence(one_label: Classifier) -> None:
         study.single(one_label, pairs[:20])
 
 
+@pytest.mark.slow
+def test_all_questions_are_asked_as_the_command_asks_them(one_label: Classifier, tmp_path: Path) -> None:
+    for name, prefix in (("judged", "a"), ("holdout", "b")):
+        judged(prefix).to_csv(tmp_path / f"{name}.csv", index=False)
+    command(
+        "all",
+        tmp_path / "judged.csv",
+        tmp_path / "command",
+        model=str(one_label.directory),
+        holdout=tmp_path / "holdout.csv",
+        quick=True,
+        device="cpu",
+        dtype="float32",
+    )
+    found = study.all(one_label, judged("a"), holdout=judged("b"), quick=True)
+    theirs = json.loads((tmp_path / "command" / "report.json").read_text())
+    for part in ("heads", "curves", "layers", "roles"):
+        assert found.content[part] == theirs[part], part
+    sizes = [point["heads_on"] for point in theirs["path"]]
+    assert found.to_frame()["heads_on"].tolist() == sizes
+    assert set(found.content["verdicts"]) == {"single", "random", "layers", "roles", "similarity", "search"}
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "valid"),
     [
@@ -121,6 +144,7 @@ def test_wrong_input_is_refused_in_a_sentence(one_label: Classifier) -> None:
         ("random", {"speedup": 2}, "out, margin$"),
         ("roles", {"margin": 0.05}, "query, title, grade, seed, quick, out$"),
         ("similarity", {"margin": 0.05}, "quick, out$"),
+        ("all", {"what": ("units",)}, "margin, holdout$"),
         ("search", {"recover": 5}, "margin, holdout, what, speedup, recover_minutes$"),
     ],
 )
