@@ -120,6 +120,8 @@ def as_text(document: Json) -> str:
     ]
     rows = [[f"  {name}", document[name].text().removesuffix(NO_INTERVAL)] for name in _MEANINGS]
     lines.append(table([[*row, _MEANINGS[name]] for row, name in zip(rows, _MEANINGS, strict=True)]))
+    if any(document[name].low != document[name].low for name in _MEANINGS):
+        lines.append(f"a value alone has no interval: it rests on fewer than {MIN_QUERIES} queries")
     if wanted is not None:
         lines.append("each fifth of the queries was cut at the threshold that the others choose")
     if document["fifths_missed"]:

@@ -313,6 +313,19 @@ def test_a_precision_that_one_query_alone_gives_is_found_and_said(
     assert "for 1 of 5 fifths, no threshold has that precision on the others" in shown
 
 
+def test_a_cut_that_keeps_pairs_of_few_queries_says_why_its_precision_has_no_interval(
+    run: Run, one_label: Path, tmp_path: Path
+) -> None:
+    rows = judged(load(one_label), 30, 1)
+    data = write_labelled(tmp_path / "judged.csv", rows)
+    scores = scored(load(one_label), [(query, title) for query, title, _ in rows]).score
+    ninth = np.sort(scores)[-9]  # 9 pairs are of at most 9 queries
+    options = ("--model", str(one_label), "--data", str(data), *DEVICE, "--threshold", str(ninth))
+    shown = run("evaluate", *options).out
+    assert re.search(r"precision +\d\.\d{3}  +of what is kept", shown), shown
+    assert "a value alone has no interval: it rests on fewer than 10 queries" in shown
+
+
 def test_wrong_cuts_are_refused_in_one_sentence(
     run: Run, one_label: Path, graded: Path, tmp_path: Path
 ) -> None:
