@@ -115,6 +115,13 @@ def clf(tiny_checkpoint: Path) -> Classifier:
     return load(tiny_checkpoint)
 
 
+@pytest.fixture
+def reversed_clf(tiny_checkpoint: Path) -> Classifier:
+    """The same network, whose grades the caller puts in the opposite order."""
+    order = load(tiny_checkpoint).grades[::-1]
+    return Classifier.load(tiny_checkpoint, "cpu", "float32", label_order=order)
+
+
 @pytest.fixture(scope="session")
 def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A running `headroom serve` with a tiny random model. Tests leave it able to serve."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headroom.models.api import evaluation_report
 from headroom.models.api.data import source_of
+from headroom.models.api.ranges import MARGINS, RESAMPLES, check_range
 from headroom.models.api.shown import as_html
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
@@ -132,13 +133,16 @@ def evaluate(
     others are compared with. query, title, grade: the names of the data's columns. relevant: the lowest grade
     that counts as relevant; None: the highest, or 1 for a model with one label. margin: the fall of a metric
     that is accepted. resamples: of the bootstrap.
-    Raises ModelError for data that cannot judge these models, InvalidMask for a wrong mask.
+    Raises ModelError for data that cannot judge these models or a number out of range, InvalidMask for a
+    wrong mask.
 
     >>> evaluated = evaluate(clf, pairs, masks=["none", "6-11.*"], resamples=200)
     >>> table = evaluated.to_frame().set_index(["side", "metric"])
     >>> table.loc[("full 6-11.*", "ndcg10"), "change"] < 0
     np.True_
     """
+    check_range("margin", margin, *MARGINS)
+    check_range("resamples", resamples, *RESAMPLES, whole=True)
     named = _by_name(models)
     columns = Columns(query, title, grade)
     forms = [masks] if isinstance(masks, str | Mapping | HeadMask) else list(masks)

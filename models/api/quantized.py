@@ -119,25 +119,32 @@ def quantize(
     """
     if clf.directory is None:
         raise ModelError("quantize needs a classifier that was loaded from a directory or the hub")
-    return quantized(str(clf.directory), Path(out), None if data is None else Path(data), _path(test))
+    return quantized(str(clf.directory), Path(out), _path(data), _path(test), clf.config.labels)
 
 
 def _path(value: str | PathLike[str] | None) -> Path | None:
     return None if value is None else Path(value)
 
 
-def quantized(model: str | None, out: Path, data: Path | None, test: Path | None) -> Quantized:
-    """Quantize the checkpoint in a directory or of a hub id; None for the shipped one."""
+def quantized(
+    model: str | None,
+    out: Path,
+    data: Path | None,
+    test: Path | None,
+    label_order: Sequence[str] | None = None,
+) -> Quantized:
+    """Quantize the checkpoint in a directory or of a hub id; None for the shipped one. label_order: as
+    `Classifier.load` takes it."""
     check_empty(out)
     source = locate(model)
-    config = read_config(source)
+    config = read_config(source, label_order)
     check_holds_floats(source, config)
     test = test or _usual_test(config, data)
     data = data or SAMPLE / "calibration.jsonl.gz"
     calibration = read_pairs(data)
     labelled = None if test is None else read_truth(test, [config], DEFAULT, None)[0].pairs
     pairs = calibration if labelled is None else [(pair.query, pair.title) for pair in labelled]
-    result, speed, formats = _made(model, source, out, calibration, pairs, labelled)
+    result, speed, formats = _made(model, config, out, calibration, pairs, labelled)
     document = {
         "schema": 1,
         "out": str(out),
@@ -166,7 +173,7 @@ def _usual_test(config: ModelConfig, data: Path | None) -> Path | None:
 
 def _made(
     model: str | None,
-    source: Path,
+    config: ModelConfig,
     out: Path,
     calibration: Sequence[tuple[str, str]],
     pairs: Sequence[tuple[str, str]],
@@ -177,15 +184,16 @@ def _made(
     from headroom.models.compress.quantize import quantize
     from headroom.models.quality.comparison import agreement
 
-    exact = Classifier.load(model, "cpu", "float32")
+    exact = Classifier.load(model, "cpu", "float32", label_order=config.labels)
+    assert exact.directory is not None
     order = np.random.default_rng(0).permutation(len(calibration))
     with new_directory(out) as draft:
         encoded = exact.tokenizer.encode([calibration[i] for i in order])
         with counted("layers", exact.num_layers) as advance:
-            quantize(source, draft, encoded, advance)
+            quantize(exact.directory, draft, encoded, advance, config)
         int8 = Classifier.load(draft, "cpu")
         result = agreement(scored(exact, pairs), scored(int8, pairs), pairs, labelled)
-        served = Classifier.load(model, "cpu")
+        served = Classifier.load(model, "cpu", label_order=config.labels)
         speed = speed_of(served, int8, int8.tokenizer.encode(pairs[:BATCH]))
     formats = {
         "model": exact.name,

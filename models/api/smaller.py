@@ -7,7 +7,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.files import bytes_of_weights, check_empty, new_directory
 from headroom.models.checkpoint.model_config import ModelConfig
 from headroom.models.errors import ModelError
@@ -75,7 +74,7 @@ def prune(clf: Classifier, mask: MaskForm, out: str | PathLike[str]) -> Pruned:
         raise ModelError("prune needs a classifier that was loaded from a directory or the hub")
     weights = clf.named_mask("mask", mask)
     clf.config.check_head_left(weights)
-    return pruned(clf.directory, read_config(clf.directory), weights, Path(out))
+    return pruned(clf.directory, clf.config, weights, Path(out))
 
 
 def pruned(source: Path, config: ModelConfig, mask: HeadMask, out: Path) -> Pruned:
@@ -85,7 +84,7 @@ def pruned(source: Path, config: ModelConfig, mask: HeadMask, out: Path) -> Prun
     from headroom.models.compress.prune import prune, transformers_refusal  # imports torch
 
     with new_directory(out) as draft:
-        smaller = prune(source, draft, mask)
+        smaller = prune(source, draft, mask, config)
     sizes = {
         "heads": (sum(map(len, config.kept_heads)), sum(map(len, smaller.kept_heads))),
         "units": (sum(config.widths), sum(smaller.widths)),

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import orjson
 
 from headroom.models.api.data import source_of
+from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SPEEDUPS, check_range
 from headroom.models.api.shown import as_html
 from headroom.models.classifier import Classifier
 from headroom.models.errors import ModelError
@@ -42,27 +43,32 @@ if TYPE_CHECKING:
 
     from headroom.models.api.data import Data
 
-__all__ = ["StudyResult", "layers", "random", "roles", "search", "similarity", "single"]
+__all__ = ["StudyResult", "all", "layers", "random", "roles", "search", "similarity", "single"]
 
-RECORDS = {"single": "heads", "random": "curves", "layers": "layers", "search": "path"}
+RECORDS = {"single": "heads", "random": "curves", "layers": "layers", "search": "path", "all": "path"}
 """The list of report.json that becomes a kind's table."""
 
 
 class StudyOptions(TypedDict, total=False):
     """The keyword arguments of every study.
 
-    query, title, grade: the names of the data's columns. margin: the fall of each metric that is accepted.
-    seed: of every random draw. quick: give a rough answer, in some minutes. out: the directory for the
-    report; it keeps what is computed, so that the same study goes on where it was stopped.
+    query, title, grade: the names of the data's columns. seed: of every random draw. quick: give a rough
+    answer, in some minutes. out: the directory for the report; it keeps what is computed, so that the same
+    study goes on where it was stopped.
     """
 
     query: str
     title: str
     grade: str
-    margin: float
     seed: int
     quick: bool
     out: str | PathLike[str] | None
+
+
+class MarginOptions(StudyOptions, total=False):
+    """`StudyOptions` and `margin`: the fall of each metric that is accepted."""
+
+    margin: float
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -102,7 +108,7 @@ class StudyResult:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame: a row per head (`single`), draw (`random`), layers off (`layers`), role
-        and head (`roles`), two heads (`similarity`) or network (`search`).
+        and head (`roles`), two heads (`similarity`) or network (`search` and `all`).
 
         Its columns are the keys of report.json; ends of an interval have _low and _high at their end.
         Raises ModuleNotFoundError without pandas.
@@ -171,29 +177,30 @@ class StudyResult:
         return as_html(self.verdict, [self._heading(), *self.limits], tables[:1])
 
 
-def single(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
-    """Switch each head off alone: what does each metric lose? Options: `StudyOptions`."""
+def single(clf: Classifier, data: Data, **options: Unpack[MarginOptions]) -> StudyResult:
+    """Switch each head off alone: what does each metric lose? Options: `MarginOptions`."""
     return _study("single", clf, data, options)
 
 
-def random(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
+def random(clf: Classifier, data: Data, **options: Unpack[MarginOptions]) -> StudyResult:
     """Switch heads off at random, more and more of them, in all layers, the lower and the upper half."""
     return _study("random", clf, data, options)
 
 
-def layers(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
+def layers(clf: Classifier, data: Data, **options: Unpack[MarginOptions]) -> StudyResult:
     """Switch the heads of whole layers off, one at a time and cumulatively."""
     return _study("layers", clf, data, options)
 
 
 def roles(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
-    """Find the heads that attend by word order, word parts, equal terms and special tokens."""
-    return _study("roles", clf, data, options)
+    """Find the heads that attend by word order, word parts, equal terms and special tokens. Options:
+    `StudyOptions`."""
+    return _study("roles", clf, data, cast("MarginOptions", options))
 
 
 def similarity(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
     """Compare the attention patterns of all heads with each other."""
-    return _study("similarity", clf, data, options)
+    return _study("similarity", clf, data, cast("MarginOptions", options))
 
 
 def search(
@@ -204,25 +211,42 @@ def search(
     what: tuple[str, ...] = ("heads",),
     speedup: float | None = None,
     recover_minutes: float = 0,
-    **options: Unpack[StudyOptions],
+    **options: Unpack[MarginOptions],
 ) -> StudyResult:
     """Find the smallest network that is shown to be good enough; `mask` is what it keeps.
 
     holdout: pairs of other queries, on which the networks are tested; without them nothing is shown.
     what: which of heads, units and layers may go; more than heads, or a speedup, searches by time.
     speedup: how many times as fast; None: what the margin allows. recover_minutes: of distillation
-    afterwards; the checkpoint goes to `out`/recovered. More options: `StudyOptions`.
+    afterwards, of a search by time; the checkpoint goes to `out`/recovered. More options: `MarginOptions`.
     """
     parts = check_parts(what)
+    check_range("speedup", speedup, *SPEEDUPS)
+    check_range("recover_minutes", recover_minutes, 0, MAX_RECOVER_MINUTES)
     if recover_minutes and options.get("out") is None:
         raise ModelError("recover_minutes: it needs out, the directory that the checkpoint is written to")
+    if recover_minutes and parts == ("heads",) and speedup is None:
+        raise ModelError("recover_minutes: it needs speedup, or what with units or layers")
     more = {"what": parts, "speedup": speedup, "recover_minutes": recover_minutes}
     return _study("search", clf, data, options, holdout, more)
 
 
+def all(  # noqa: A001  # as the command calls it
+    clf: Classifier, data: Data, *, holdout: Data | None = None, **options: Unpack[MarginOptions]
+) -> StudyResult:
+    """Ask every question, in one report. Verdict, picture, table and mask are those of `search`, of heads
+    alone.
+
+    holdout: as of `search`. More options: `MarginOptions`.
+    """
+    return _study("all", clf, data, options, holdout)
+
+
 def check_parts(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what may go, in a fixed order. Raises ModelError for a name that does not exist."""
+    """Return what may go, in a fixed order. Raises ModelError for none, or a name that does not exist."""
     valid = ("heads", "units", "layers")
+    if not names:
+        raise ModelError(f"what: none given; valid are {', '.join(valid)}")
     if unknown := [name for name in names if name not in valid]:
         raise ModelError(f"what: {unknown[0]!r} is none of {', '.join(valid)}")
     return tuple(name for name in valid if name in names)
@@ -232,15 +256,21 @@ def _study(
     kind: Kind,
     clf: Classifier,
     data: Data,
-    options: StudyOptions,
+    options: MarginOptions,
     holdout: Data | None = None,
     more: Mapping[str, Any] = {},
 ) -> StudyResult:
-    """Read the data and ask. more: further fields of `Study`."""
+    """Read the data and ask. more: further fields of `Study`.
+
+    Raises TypeError for an option that the kind does not take, or that does nothing for it.
+    """
+    _check_names(kind, options)
     columns = Columns(
         options.get("query", "query"), options.get("title", "title"), options.get("grade", "grade")
     )
     seed = options.get("seed", 0)
+    check_range("seed", seed, 0, whole=True)
+    check_range("margin", options.get("margin"), *MARGINS)
     out = options.get("out")
     directory = None if out is None else Path(out)
     if directory is not None:
@@ -252,11 +282,22 @@ def _study(
         source = source_of(holdout, columns, "holdout")
         held_out = pairs.read_for(clf.config, source, columns=columns, seed=seed)
         pairs.check_apart(judged, held_out)
-    margin = options.get("margin", 0.02)
-    if not 0.001 <= margin <= 0.5:
-        raise ModelError(f"margin: {margin} is outside the valid range, 0.001 to 0.5")
     quick = options.get("quick", False)
-    return ask(kind, clf, judged, held_out, out=directory, quick=quick, seed=seed, margin=margin, **more)
+    if "margin" in options:
+        more = {**more, "margin": options["margin"]}
+    return ask(kind, clf, judged, held_out, out=directory, quick=quick, seed=seed, **more)
+
+
+def _check_names(kind: Kind, options: MarginOptions) -> None:
+    """Raise TypeError for an option that the function of a kind does not take."""
+    valid = list((StudyOptions if kind in ("roles", "similarity") else MarginOptions).__annotations__)
+    if kind in ("search", "all"):
+        valid.append("holdout")
+    if kind == "search":
+        valid += ["what", "speedup", "recover_minutes"]
+    for name in options:
+        if name not in valid:
+            raise TypeError(f"study.{kind}() takes no option {name!r}; it takes {', '.join(valid)}")
 
 
 def ask(

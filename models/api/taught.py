@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headroom.models.api.ranges import MIN_MINUTES, check_range
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
 from headroom.models.frame import frame
@@ -83,11 +84,18 @@ def distil(
     is repeated.
     Raises ModelError for wrong files or options.
     """
+    check_range("steps", steps, 1, whole=True)
+    check_range("minutes", minutes, MIN_MINUTES)
+    check_range("seed", seed, 0, whole=True)
+    for name, kept in (("layers", layers), ("heads", heads), ("units", units)):
+        check_range(name, kept, 1, whole=True)
     from headroom.models.classifier import Classifier
 
+    labels = None
     if isinstance(teacher, Classifier):
         if teacher.directory is None:
             raise ModelError("distil needs a teacher that was loaded from a directory or the hub")
+        labels = teacher.config.labels
         teacher = teacher.directory
     if steps is not None and minutes is not None:
         raise ModelError("steps, minutes: give one of them")
@@ -103,6 +111,7 @@ def distil(
         minutes=minutes,
         seed=seed,
         columns=Columns(query, title),
+        teacher_labels=labels,
     )
     return taught(options)
 

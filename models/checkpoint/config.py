@@ -186,7 +186,7 @@ def _labels(
         id2label = {i: f"LABEL_{i}" for i in range(count or default)}  # as transformers does
     by_id = {int(key): str(name) for key, name in id2label.items()}
     names = [by_id[id_] for id_ in sorted(by_id)]
-    if wanted is None:
+    if wanted is None or wanted in (names, tuple(names)):
         return tuple(names), tuple(range(len(names)))
     is_right = isinstance(wanted, list | tuple) and len(wanted) == len(names)
     is_right = is_right and sorted(map(str, wanted)) == sorted(set(names))

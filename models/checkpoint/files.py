@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from safetensors import safe_open
+
 from headroom.models import files
 from headroom.models.checkpoint.fields import MAX_BYTES, check, read_json, reading
 from headroom.models.checkpoint.modules import FILE as MODULE_FILE
@@ -103,6 +105,16 @@ def check_weights(directory: Path) -> list[Path]:
     weights = weights_of(directory)
     check(weights, f"{directory} holds neither model.safetensors nor pytorch_model.bin")
     return weights
+
+
+def has_tensors(directory: Path, prefix: str) -> bool:
+    """Return whether the safetensors of a checkpoint hold a tensor whose name begins with a prefix."""
+    for file in weights_of(directory):
+        if file.suffix == ".safetensors":
+            with safe_open(file, "numpy") as tensors:
+                if any(name.startswith(prefix) for name in tensors.keys()):  # noqa: SIM118
+                    return True
+    return False
 
 
 def bytes_of_weights(directory: Path) -> int:

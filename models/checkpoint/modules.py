@@ -140,6 +140,7 @@ def _head_fields(folders: Sequence[Path], raw: Fields) -> Json:
     modes = [modes] if isinstance(modes, str) else modes
     check(modes in (["cls"], ["mean"]), f"{folders[0]}: pooling_mode is {modes}; supported: 'cls', 'mean'")
     return {
+        "architectures": ["ModernBertForSequenceClassification"],
         "num_labels": positive_int(last, "out_features", maximum=10_000),
         "classifier_pooling": modes[0],
         "classifier_activation": activations[0],

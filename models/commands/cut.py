@@ -81,7 +81,9 @@ def measure(
         "relevant_from_grade": lowest,
         "relevant": float(relevant.mean()),
         "wanted_precision": wanted.precision,
-        **{name: getattr(cut, name) for name in ("threshold", "precision", "recall", "kept")},
+        **{
+            name: getattr(cut, name) for name in ("threshold", "precision", "recall", "kept", "fifths_missed")
+        },
     }
 
 
@@ -106,18 +108,27 @@ def check_judged(pairs: Sequence[LabelledPair], lowest: int, queries: int, name:
 
 def as_text(document: Json) -> str:
     """Return the cut as text for people."""
+    from headroom.models.quality.cutoff import as_decimal  # imports numpy
+
     wanted = document["wanted_precision"]
     share = percent(document["relevant"])
     lines = [
         "{model} on {data}: {pairs} pairs, {queries} queries".format(**document)
         + f"; {share} are relevant (grade {document['relevant_from_grade']} or more)",
-        f"min_score {document['threshold']:.4f}"
+        f"min_score {as_decimal(document['threshold'])}"
         + ("" if wanted is None else f", the lowest with a precision of {wanted:g} on all pairs"),
     ]
     rows = [[f"  {name}", document[name].text().removesuffix(NO_INTERVAL)] for name in _MEANINGS]
     lines.append(table([[*row, _MEANINGS[name]] for row, name in zip(rows, _MEANINGS, strict=True)]))
+    if any(document[name].low != document[name].low for name in _MEANINGS):
+        lines.append(f"a value alone has no interval: it rests on fewer than {MIN_QUERIES} queries")
     if wanted is not None:
         lines.append("each fifth of the queries was cut at the threshold that the others choose")
+    if document["fifths_missed"]:
+        lines.append(
+            f"for {document['fifths_missed']} of 5 fifths, no threshold has that precision on the others, "
+            "so their most precise one was taken"
+        )
     return "\n".join(lines)
 
 

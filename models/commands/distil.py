@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from headroom.models.api.ranges import MIN_MINUTES
 from headroom.models.api.taught import taught
 from headroom.models.commands import options
 from headroom.models.quality.labelled import Columns
@@ -50,7 +51,7 @@ Test = Annotated[
 Steps = Annotated[
     int | None, typer.Option(min=1, help="Steps of 64 pairs.  [default: 1,500, or one pass over the data]")
 ]
-Minutes = Annotated[float | None, typer.Option(min=0.01, help="Minutes to train, instead of --steps.")]
+Minutes = Annotated[float | None, typer.Option(min=MIN_MINUTES, help="Minutes to train, instead of --steps.")]
 Rate = Annotated[
     float | None, typer.Option(min=1e-8, max=1.0, help="Peak learning rate.  [default: by the model's width]")
 ]

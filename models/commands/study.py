@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SPEEDUPS
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
@@ -23,7 +24,7 @@ Out = Annotated[
 Holdout = Annotated[
     Path | None, typer.Option(help="Pairs of other queries; `search` tests its masks on them.")
 ]
-Margin = Annotated[float, typer.Option(min=0.001, max=0.5, help="Accepted loss in each metric.")]
+Margin = Annotated[float, typer.Option(min=MARGINS[0], max=MARGINS[1], help="Accepted loss in each metric.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Give a rough answer, in some minutes per kind.")]
 What = Annotated[
     str,
@@ -34,13 +35,16 @@ What = Annotated[
 Speedup = Annotated[
     float | None,
     typer.Option(
-        min=1.05,
-        max=20,
+        min=SPEEDUPS[0],
+        max=SPEEDUPS[1],
         help="For `search` by time: how many times as fast.  [default: what the margin allows]",
     ),
 ]
 Recover = Annotated[
-    float, typer.Option(min=0, max=600, help="For `search` by time: minutes of distillation afterwards.")
+    float,
+    typer.Option(
+        min=0, max=MAX_RECOVER_MINUTES, help="For `search` by time: minutes of distillation afterwards."
+    ),
 ]
 
 

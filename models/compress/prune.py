@@ -27,16 +27,17 @@ from headroom.models.layer import head_rows
 from headroom.models.masks.head_mask import HeadMask, check_fits
 
 
-def prune(source: Path, target: Path, mask: HeadMask) -> ModelConfig:
+def prune(source: Path, target: Path, mask: HeadMask, config: ModelConfig | None = None) -> ModelConfig:
     """Write the checkpoint in `source` to the directory `target` without what a mask switches off.
 
     Weights between 0 and 1 are folded into the map that reads the head, so the result without a mask scores
     as the source does with it. The source's stored masks, which were measured on the larger model, stay
-    there. Returns the new configuration.
+    there. config: of the source, if its labels are in another order than config.json says. Returns the new
+    configuration.
     Raises ModelError if `target` is not empty, if the mask does not fit the checkpoint, or if it keeps no
     head, because every pair would then get the same score.
     """
-    config = read_config(source)
+    config = config or read_config(source)
     check_empty(target)
     tensors, smaller = cut(read_tensors(source, config), config, mask)
     return write_checkpoint(source, target, tensors, smaller)
@@ -54,6 +55,9 @@ def write_checkpoint(
     raw["pruned_heads"] = {str(layer): heads for layer, heads in enumerate(pruned) if heads}
     headroom = dict(raw.pop("headroom", None) or {})
     headroom.pop("intermediate_sizes", None)
+    headroom.pop("label_order", None)
+    if config.label_order != tuple(range(len(config.labels))):
+        headroom["label_order"] = list(config.labels)
     if len(set(config.widths)) > 1:
         headroom["intermediate_sizes"] = list(config.widths)
     if headroom:
@@ -87,6 +91,11 @@ def intact_mask(config: ModelConfig) -> HeadMask:
     return HeadMask(heads)
 
 
+def removable_layers(config: ModelConfig) -> list[int]:
+    """Return the layers that the family's format allows to remove."""
+    return list(range(FAMILIES[config.family].keeps_first_layer, config.num_layers))
+
+
 def cut(tensors: Mapping[str, Tensor], config: ModelConfig, mask: HeadMask) -> tuple[TensorDict, ModelConfig]:
     """Return a network's tensors and configuration without what a mask switches off.
 
@@ -97,11 +106,11 @@ def cut(tensors: Mapping[str, Tensor], config: ModelConfig, mask: HeadMask) -> t
     """
     check_fits(mask, config.num_layers, config.num_heads, config.intermediate_size)
     config.check_head_left(mask)
-    family = FAMILIES[config.family]
-    if family.keeps_first_layer and 0 in mask.skipped:
+    if not set(mask.skipped) <= set(removable_layers(config)):
+        network = FAMILIES[config.family].network
         raise ModelError(
-            f"layer 0 of a {family.network} cannot be removed: the layer after it has a norm of its own, "
-            "which the format does not allow in the first place"
+            f"layer 0 of a {network} cannot be removed: the layer after it has a norm of its own, which the "
+            "format does not allow in the first place"
         )
     heads = config.heads_kept(mask)
     units = config.units_kept(mask)

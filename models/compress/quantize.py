@@ -85,14 +85,16 @@ def quantize(
     target: Path,
     pairs: Sequence[EncodedPair],
     advance: Callable[[int], None] = lambda _: None,
+    config: ModelConfig | None = None,
 ) -> ModelConfig:
     """Write the int8 form of the checkpoint in `source` to the directory `target`.
 
     pairs: calibration pairs of that checkpoint's tokenizer, at least one; the first TOKENS tokens are used.
-    advance: called with how many more layers are done. Returns the new configuration.
+    advance: called with how many more layers are done. config: of the source, if its labels are in another
+    order than config.json says. Returns the new configuration.
     Raises ModelError if `target` is not empty or `source` is int8 already.
     """
-    config = read_config(source)
+    config = config or read_config(source)
     check_holds_floats(source, config)
     check_empty(target)
     if not pairs:

@@ -84,12 +84,12 @@ class Draws:
     """A metric on the data (row 0) and on each resample.
 
     values: (1 + resamples,). influences: (queries,), whose mean over the queries of a resample is about the
-    resample's distance from the data's value. queries: how many the metric rests on; 0 if unknown.
+    resample's distance from the data's value. queries: how many the metric rests on.
     """
 
     values: Floats
     influences: Floats
-    queries: int = 0
+    queries: int
 
     def __sub__(self, other: Draws) -> Draws:
         """Return the paired difference: both draws are of the same queries and resamples."""
@@ -99,7 +99,8 @@ class Draws:
         """Return the relative change (self − base) / base; nan if the base is 0."""
         divisor = np.where(base.values == 0, np.nan, base.values)
         ratio = self.values / divisor
-        return Draws(ratio - 1, (self.influences - ratio[0] * base.influences) / divisor[0])
+        influences = (self.influences - ratio[0] * base.influences) / divisor[0]
+        return Draws(ratio - 1, influences, self.queries)
 
 
 MetricDraws = dict[str, Draws]
@@ -175,19 +176,26 @@ def resample(queries: int, resamples: int, seed: int) -> Floats:
     return np.concatenate([np.ones((1, queries)), drawn])
 
 
-def draws(statistics: Callable[[Floats], dict[str, Floats]], counts: Floats) -> MetricDraws:
+def draws(
+    statistics: Callable[[Floats], dict[str, Floats]], counts: Floats, queries_of: Callable[[str], int]
+) -> MetricDraws:
     """Return each statistic on the data and on every resample, with its influences by jackknife.
 
-    statistics: takes counts (rows, queries) and returns each statistic by name, (rows,).
-    counts: (1 + resamples, queries), row 0 of ones.
+    statistics: takes counts (rows, clusters) and returns each statistic by name, (rows,).
+    counts: (1 + resamples, clusters), row 0 of ones. queries_of: returns how many queries a statistic rests
+    on; of fewer than MIN_QUERIES, influences are nan.
     """
-    queries = counts.shape[1]
+    clusters = counts.shape[1]
     on_resamples = statistics(counts)
-    without_one = statistics(1 - np.eye(queries))
-    return {
-        name: Draws(values, (queries - 1) * (values[0] - without_one[name]))
-        for name, values in on_resamples.items()
-    }
+    without_one = statistics(1 - np.eye(clusters))
+    drawn = {}
+    for name, values in on_resamples.items():
+        queries = queries_of(name)
+        influences = (clusters - 1) * (values[0] - without_one[name])
+        if queries < MIN_QUERIES:
+            influences = np.full_like(influences, np.nan)
+        drawn[name] = Draws(values, influences, queries)
+    return drawn
 
 
 def standard_errors(influences: Floats, counts: Floats) -> Floats:

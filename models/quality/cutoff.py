@@ -26,13 +26,15 @@ class Cut:
     """The result of a cut at a threshold, which keeps the pairs whose score is at least the threshold.
 
     precision: the share of kept pairs that are relevant; recall: the share of relevant pairs that are kept;
-    kept: the share of all pairs that is kept.
+    kept: the share of all pairs that is kept. fifths_missed: how many fifths of the queries were cut at a
+    threshold that does not have the wanted precision on the others, because none has it.
     """
 
     threshold: float
     precision: Interval
     recall: Interval
     kept: Interval
+    fifths_missed: int = 0
 
 
 def cut_at(
@@ -48,48 +50,84 @@ def cut_for(
     """Return the cut with the lowest threshold whose precision is at least the wanted one.
 
     Its figures are of queries that had no part in the choice: each fifth of the queries is cut at the
-    threshold that the others choose. scores, relevant: (n,).
+    threshold that the others choose, or at their most precise one if none has the precision.
+    scores, relevant: (n,).
     Raises ModelError if no threshold that keeps MIN_KEPT pairs has that precision.
     """
+    if len(scores) < MIN_KEPT:
+        raise ModelError(f"{len(scores)} pairs are too few for a threshold; at least {MIN_KEPT} are needed")
     threshold = lowest_threshold(precision, scores, relevant)
+    if threshold is None:
+        best = most_precise(scores, relevant)
+        raise ModelError(
+            f"no threshold that keeps {MIN_KEPT} pairs has precision {precision:g}; the highest is "
+            f"{relevant[scores >= np.float32(best)].mean():.3f}, at {as_decimal(best)}"
+        )
     parts = parts_of(pairs)
     kept = np.zeros(len(scores), np.bool_)
+    missed = 0
     for part in range(PARTS):
         judged = parts == part
         if judged.any() and not judged.all():
             chosen = lowest_threshold(precision, scores[~judged], relevant[~judged])
+            if chosen is None:
+                missed += 1
+                chosen = most_precise(scores[~judged], relevant[~judged])
             kept[judged] = scores[judged] >= np.float32(chosen)
-    return _measured(threshold, kept, relevant, pairs, resamples)
+    return _measured(threshold, kept, relevant, pairs, resamples, missed)
 
 
-def lowest_threshold(precision: float, scores: Floats32, relevant: Bools) -> float:
+def lowest_threshold(precision: float, scores: Floats32, relevant: Bools) -> float | None:
     """Return the lowest threshold with at least this precision, rounded down to DECIMALS digits if that has
-    it too. Raises ModelError as `cut_for` does."""
-    order = np.argsort(-scores, kind="stable")
-    falling = scores[order]
-    counts = np.arange(1, len(scores) + 1)
-    precisions = np.cumsum(relevant[order]) / counts
-    is_end = np.append(falling[1:] < falling[:-1], True)  # equal scores are kept together
-    allowed = np.flatnonzero(is_end & (counts >= MIN_KEPT))
-    if not len(allowed):
-        raise ModelError(f"{len(scores)} pairs are too few for a threshold; at least {MIN_KEPT} are needed")
-    reached = allowed[precisions[allowed] >= precision]
+    it too; None if none that keeps MIN_KEPT pairs has it."""
+    thresholds, precisions = _precisions(scores, relevant)
+    reached = thresholds[precisions >= precision]
     if not len(reached):
-        best = allowed[precisions[allowed].argmax()]
-        raise ModelError(
-            f"no threshold that keeps {MIN_KEPT} pairs has precision {precision:g}; the highest is "
-            f"{precisions[best]:.3f}, at {falling[best]:.4f}"
-        )
-    lowest = float(falling[reached[-1]])
+        return None
+    lowest = float(reached[-1])
     rounded = float(np.floor(lowest * 10**DECIMALS) / 10**DECIMALS)
     kept = scores >= np.float32(rounded)
     return rounded if relevant[kept].mean() >= precision else lowest
 
 
+def most_precise(scores: Floats32, relevant: Bools) -> float:
+    """Return the threshold with the highest precision of those that keep MIN_KEPT pairs."""
+    thresholds, precisions = _precisions(scores, relevant)
+    return float(thresholds[precisions.argmax()])
+
+
+def _precisions(scores: Floats32, relevant: Bools) -> tuple[Floats32, Floats]:
+    """Return the thresholds that keep MIN_KEPT pairs, or all if they are fewer, falling, and the precision of
+    each."""
+    order = np.argsort(-scores, kind="stable")
+    falling = scores[order]
+    counts = np.arange(1, len(scores) + 1)
+    precisions = np.cumsum(relevant[order]) / counts
+    is_end = np.append(falling[1:] < falling[:-1], True)  # equal scores are kept together
+    allowed = is_end & (counts >= min(MIN_KEPT, len(scores)))
+    return falling[allowed], precisions[allowed]
+
+
+def as_decimal(threshold: float) -> str:
+    """Return the shortest decimal that cuts scores as the threshold does: scores are float32."""
+    return np.format_float_positional(np.float32(threshold), trim="-")
+
+
 def _measured(
-    threshold: float, kept: Bools, relevant: Bools, pairs: Sequence[LabelledPair], resamples: int
+    threshold: float,
+    kept: Bools,
+    relevant: Bools,
+    pairs: Sequence[LabelledPair],
+    resamples: int,
+    missed: int = 0,
 ) -> Cut:
     """Return the figures of the pairs that are kept, with intervals by bootstrap over queries."""
+    queries = np.array([pair.query for pair in pairs])
+    queries_of = {
+        "precision": len(np.unique(queries[kept])),
+        "recall": len(np.unique(queries[relevant])),
+        "kept": len(np.unique(queries)),
+    }
     clusters = _clusters_of(pairs)
     size = int(clusters.max()) + 1
     of_all = np.bincount(clusters, minlength=size)
@@ -107,7 +145,8 @@ def _measured(
             }
 
     counts = resample(size, resamples, 0)
-    return Cut(threshold, **intervals_of(draws(statistics, counts), counts))
+    intervals = intervals_of(draws(statistics, counts, queries_of.__getitem__), counts)
+    return Cut(threshold, **intervals, fifths_missed=missed)
 
 
 def _clusters_of(pairs: Sequence[LabelledPair]) -> Ints:

@@ -7,6 +7,7 @@ headroom.models.quality.graded too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 from headroom.models.arrays import Floats, Ints
 from headroom.models.quality import bootstrap
 from headroom.models.quality.bootstrap import (
-    MIN_QUERIES,
     Draws,
     Interval,
     MetricDraws,
@@ -38,11 +38,14 @@ from headroom.models.quality.metrics import (
     gain,
 )
 
+SMALLEST_PROBABILITY = 1e-9
+"""Probabilities below this count as this in the log loss, which so has a highest value."""
+
 RANGES = {
     "qwk": (-1.0, 1.0),
     "spearman": (-1.0, 1.0),
     "query_spearman": (-1.0, 1.0),
-    "log_loss": (0.0, float("inf")),
+    "log_loss": (0.0, -math.log(SMALLEST_PROBABILITY)),
 }
 """The range of a metric; 0 to 1 for any other."""
 
@@ -133,16 +136,13 @@ class Evaluation:
         statistics: `resampled` or `of_sums`. A metric that rests on fewer than MIN_QUERIES queries has no
         error.
         """
-        draws = bootstrap.draws(statistics or self.resampled, counts)
-        for name, drawn in draws.items():
-            queries = self.queries
-            if name in BY_QUERY:
-                queries = int(np.count_nonzero(np.isfinite(self.of_query(name))))
-            influences = (
-                drawn.influences if queries >= MIN_QUERIES else np.full_like(drawn.influences, np.nan)
-            )
-            draws[name] = Draws(drawn.values, influences, queries)
-        return draws
+        return bootstrap.draws(statistics or self.resampled, counts, self._queries_of)
+
+    def _queries_of(self, name: str) -> int:
+        """Return how many queries a metric rests on."""
+        if name in BY_QUERY:
+            return int(np.count_nonzero(np.isfinite(self.of_query(name))))
+        return self.queries
 
     @cached_property
     def ranked_queries(self) -> list[Ints]:
@@ -218,7 +218,7 @@ def intervals_of(draws: MetricDraws, counts: Floats, *, change: bool = False) ->
         if change:
             high -= low
             low = -high
-        elif drawn.queries and np.isfinite(interval.low):
+        elif np.isfinite(interval.low):
             interval = with_unseen(interval, drawn, low, high)
         intervals[name] = interval.within(low, high)
     return intervals

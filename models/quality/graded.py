@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headroom.models.arrays import Floats, Ints
 from headroom.models.files import Json
 from headroom.models.quality import metrics
-from headroom.models.quality.evaluation import Evaluation, positive
+from headroom.models.quality.evaluation import SMALLEST_PROBABILITY, Evaluation, positive
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.metrics import GRADED, Measures
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 _BINS = 15
 """How many bins of equal width the calibration error sorts the likeliest grades' probabilities into."""
-
-_SMALLEST = 1e-9
-"""Probabilities below this count as this in the log loss."""
 
 
 class GradedEvaluation(Evaluation):
@@ -84,7 +81,7 @@ class GradedEvaluation(Evaluation):
 
         classwise_ece: the calibration error of each grade's probability, averaged over the grades (Kull et
         al. 2019, https://arxiv.org/abs/1910.12656); of two grades, that of P(relevant). log_loss: the mean
-        negative log-likelihood, probabilities at least 10⁻⁹.
+        negative log-likelihood, probabilities at least SMALLEST_PROBABILITY.
         """
         pairs = positive(counts @ np.bincount(self._cluster_of, minlength=self.clusters))
         errors = np.zeros(len(counts))
@@ -95,7 +92,7 @@ class GradedEvaluation(Evaluation):
             np.add.at(gaps, (self._cluster_of, bins), probabilities - (self.truth == grade))
             errors += np.abs(counts @ gaps).sum(1) / pairs
         of_truth = self.probabilities[np.arange(len(self.truth)), self.truth]
-        losses = -np.log(np.maximum(of_truth, _SMALLEST))
+        losses = -np.log(np.maximum(of_truth, SMALLEST_PROBABILITY))
         of_cluster = np.bincount(self._cluster_of, losses, self.clusters)
         return {"classwise_ece": errors / self.grades, "log_loss": counts @ of_cluster / pairs}
 

@@ -34,6 +34,8 @@ def read_truth(
             )
         pairs = read_labelled(path, grades=len(labels), labels=labels, columns=columns)
         return Truth(pairs, relevant or len(labels) - 1), labels
+    if relevant is not None and not 0 < relevant <= HIGHEST_GRADE:
+        raise ModelError(f"relevant: {relevant} is outside the grades above 0, 1 to {HIGHEST_GRADE}")
     names = max((config.labels for config in configs if config.is_graded), key=len, default=())
     pairs = read_labelled(path, grades=HIGHEST_GRADE + 1, labels=names, columns=columns)
     if len({pair.grade for pair in pairs}) == 1:

@@ -12,14 +12,15 @@ their head is.
 import contextlib
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headroom.models.arrays import Floats32
@@ -33,6 +34,8 @@ from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.selection import Chosen
 from headroom.models.study.pairs import Judged
+
+F = TypeVar("F", bound=np.floating)
 
 BATCH_TOKENS = 2048
 BLOCK = 64
@@ -129,34 +132,51 @@ class Runner:
         """Return some pairs' logits (masks, pairs, grades), least relevant grade first, from the cache if
         they are there."""
         config = self.classifier.config
-        file = None if self.cache is None else self.cache / f"{self._key(pairs, masks)}.npy"
-        if file is not None:
-            with contextlib.suppress(OSError, ValueError, EOFError):  # it is not there, or damaged
-                cached: Floats32 = np.load(file)
-                if cached.shape == (len(masks), len(pairs), len(config.labels)):
-                    return cached
-        network = self.classifier.network
-        encoded = self.classifier.tokenizer.encode(pairs)
-        batch = pack(encoded, device=network.device, deterministic=network.deterministic)
-        logits = np.take(logits_under(network, batch, masks), config.label_order, axis=2)
-        if file is not None:
-            np.save(buffer := io.BytesIO(), logits)
-            write_whole(file, buffer.getvalue())
-        return np.asarray(logits)
 
-    def _key(self, pairs: Pairs, masks: Floats32) -> str:
+        def compute() -> Floats32:
+            network = self.classifier.network
+            encoded = self.classifier.tokenizer.encode(pairs)
+            batch = pack(encoded, device=network.device, deterministic=network.deterministic)
+            return np.asarray(np.take(logits_under(network, batch, masks), config.label_order, axis=2))
+
+        shape = (len(masks), len(pairs), len(config.labels))
+        return self.kept("", pairs, repr(masks.shape).encode() + masks.tobytes(), compute, shape)
+
+    def kept(
+        self,
+        prefix: str,
+        pairs: Pairs,
+        what: bytes,
+        compute: Callable[[], NDArray[F]],
+        shape: tuple[int, ...],
+    ) -> NDArray[F]:
+        """Return numbers of some pairs from the cache; if they are not there, compute and keep them.
+
+        prefix: of the file's name. what: distinguishes the numbers. shape: that they have.
+        """
+        if self.cache is None:
+            return compute()
         digest = hashlib.sha256(self.identity.encode())
         for query, title in pairs:
             digest.update(f"\0{len(query)}:{query}{title}".encode())
-        digest.update(repr(masks.shape).encode() + masks.tobytes())
-        return digest.hexdigest()[:32]
+        digest.update(what)
+        file = self.cache / f"{prefix}{digest.hexdigest()[:32]}.npy"
+        with contextlib.suppress(OSError, ValueError, EOFError):  # it is not there, or damaged
+            cached: NDArray[F] = np.load(file)
+            if cached.shape == shape:
+                return cached
+        numbers = compute()
+        np.save(buffer := io.BytesIO(), numbers)
+        write_whole(file, buffer.getvalue())
+        return numbers
 
 
 def identity_of(directory: Path, classifier: Classifier) -> str:
-    """Return a name for the numbers that a checkpoint gives here: a hash of its files, the kind of device and
-    the number format."""
+    """Return a name for the numbers that a checkpoint gives here: a hash of its files, the order of its
+    labels, the kind of device and the number format."""
     network = classifier.network
-    return f"1 {digest_of(directory)} {network.device.type} {network.dtype} {network.deterministic}"
+    order = classifier.config.label_order
+    return f"2 {digest_of(directory)} {order} {network.device.type} {network.dtype} {network.deterministic}"
 
 
 def logits_under(network: Network, batch: PackedBatch, masks: Floats32) -> Floats32:

@@ -9,14 +9,8 @@ from scipy.spatial.distance import squareform
 
 from headroom.models.arrays import Floats, Ints
 from headroom.models.condense.search import jensen_shannon
-from headroom.models.quality.bootstrap import (
-    MIN_QUERIES,
-    Interval,
-    draws,
-    estimate,
-    resample,
-    standard_errors,
-)
+from headroom.models.quality.bootstrap import MIN_QUERIES, Interval, draws, resample
+from headroom.models.quality.evaluation import intervals_of
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.statistics import mean_intervals
@@ -100,8 +94,8 @@ def _sharing_interval(study: Study, by_query: Floats) -> Interval:
     study.progress.start("interval of the shared patterns", len(counts) + len(by_query))
     if len(by_query) < MIN_QUERIES:
         return Interval(float(sharing(counts[:1])["sharing"][0]), np.nan, np.nan)
-    drawn = draws(sharing, counts)["sharing"]
-    return estimate(drawn.values, standard_errors(drawn.influences, counts)).interval().within(0, 1)
+    drawn = draws(sharing, counts, lambda _: len(by_query))
+    return intervals_of(drawn, counts)["sharing"]
 
 
 def _percents(share: Interval) -> str:

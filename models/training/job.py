@@ -95,7 +95,10 @@ def _fingerprint(options: Options, base: Path) -> dict[str, str]:
         for name, value in asdict(options).items()
         if name != "out"  # the `work` directory is found by it
     }
-    return fingerprint_of(values, (options.data, options.validation), (base,))
+    texts = [
+        None if file is None else Path(file) for file in (options.columns.queries, options.columns.titles)
+    ]
+    return fingerprint_of(values, (options.data, options.validation, *texts), (base,))
 
 
 def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]]:

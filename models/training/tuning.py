@@ -351,7 +351,7 @@ def finish(run: TrainingRun, model: Learner, metrics: Json) -> Json:
     draft = options.work / "checkpoint"
     shutil.rmtree(draft, ignore_errors=True)
     ours = read_raw(run.base).get("headroom") or {}
-    ours = {name: value for name, value in ours.items() if name not in ("label_order", "bias")}
+    ours = {name: value for name, value in ours.items() if name != "bias"}
     write_learner(draft, model, run.base, headroom={**ours, "temperature": metrics["temperature"]})
     return publish(draft, options.out, options.work, metrics)
 

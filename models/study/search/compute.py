@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from headroom.models.checkpoint.config import check_holds_floats
-from headroom.models.checkpoint.families import FAMILIES
 from headroom.models.checkpoint.hub import locate
-from headroom.models.compress.prune import intact_mask
+from headroom.models.compress.prune import intact_mask, removable_layers
 from headroom.models.errors import ModelError
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.evaluation import Evaluation
@@ -123,6 +122,7 @@ def _by_time(study: Study, networks: Networks) -> list[Candidate]:
     wanted = study.speedup or speedups[0]
     if best[wanted] is None:
         maximum = intact_seconds / planner.minimum_seconds(layer_order)
+        networks.forget_times()  # they may be those of a busy machine
         raise ModelError(
             f"no network is {wanted:g} times as fast without some {' and '.join(study.what)}: {maximum:.2f} "
             "times at most, by times measured now. Ask for less, let more go (--what), or measure on an idle "
@@ -149,7 +149,7 @@ def _layer_order(networks: Networks, planner: Planner, fastest: float) -> list[i
     whole = intact_mask(config)
     limit = planner.seconds(whole) / fastest
     order: list[int] = []
-    remaining = list(range(FAMILIES[config.family].keeps_first_layer, config.num_layers))
+    remaining = removable_layers(config)
     while remaining and len(order) < config.num_layers - 1:
         if planner.seconds(replace(whole, skipped=tuple(order))) <= limit:
             break

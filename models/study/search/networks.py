@@ -34,6 +34,9 @@ TOKENS = 2048
 STEPS = 12
 """At most this many counts of heads, and of units, above 0 are timed; those between are interpolated."""
 
+_SECONDS = "seconds-"
+"""The names of files with measured times begin with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -105,12 +108,27 @@ class Networks:
             return in_turns(calls, rounds, self.study.progress.advance)
 
     def shortest_seconds(self, masks: Sequence[HeadMask]) -> Floats:
-        """Return the shortest time of each network for a batch of about TOKENS tokens, (masks,)."""
-        encoded = self.study.classifier.tokenizer.encode(self.study.data.pairs[: TOKENS // 4])
-        tokens = np.cumsum([len(pair) for pair in encoded])
-        batch = encoded[: max(1, int(np.searchsorted(tokens, TOKENS)))]
-        calls = [partial(self.smaller(mask).forward, batch) for mask in masks]
-        return np.asarray(self.in_turns(calls, "time of a layer's parts").min(0))
+        """Return the shortest time of each network for a batch of about TOKENS tokens, (masks,).
+
+        A search that was stopped goes on with the same times: others would choose other networks.
+        """
+        pairs = self.study.data.pairs[: TOKENS // 4]
+
+        def measure() -> Floats:
+            encoded = self.study.classifier.tokenizer.encode(pairs)
+            tokens = np.cumsum([len(pair) for pair in encoded])
+            batch = encoded[: max(1, int(np.searchsorted(tokens, TOKENS)))]
+            calls = [partial(self.smaller(mask).forward, batch) for mask in masks]
+            return np.asarray(self.in_turns(calls, "time of a layer's parts").min(0))
+
+        what = " ".join([str(self.study.effort.rounds), *(mask.id for mask in masks)])
+        return self.study.runner.kept(_SECONDS, pairs, what.encode(), measure, (len(masks),))
+
+    def forget_times(self) -> None:
+        """Remove the times that `shortest_seconds` keeps: the next search measures anew."""
+        cache = self.study.runner.cache
+        for file in () if cache is None else cache.glob(f"{_SECONDS}*.npy"):
+            file.unlink()
 
     @cached_property
     def _intact(self) -> Floats:

@@ -40,6 +40,9 @@ def recover(networks: Networks, mask: HeadMask, minutes: float) -> Student:
 
     name = hashlib.sha256(f"{study.runner.identity} {mask.id}".encode()).hexdigest()[:16]
     unfinished = study.out / f"recovering-{name}.pt"
+    for file in study.out.glob("recovering-*.pt"):
+        if file != unfinished:  # of another model or network: nothing goes on from it
+            file.unlink()
     tensors, cut_config = remaining_network(study.classifier, mask)
     student = teach_network(
         study.classifier,

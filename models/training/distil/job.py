@@ -10,13 +10,14 @@ from headroom.models.checkpoint.config import (
     read_raw,
     read_stored_masks,
 )
-from headroom.models.checkpoint.files import check_empty
+from headroom.models.checkpoint.files import check_empty, has_tensors
 from headroom.models.checkpoint.hub import locate
 from headroom.models.checkpoint.model_config import ScoreActivation
 from headroom.models.checkpoint.tokenizer import load_tokenizer
 from headroom.models.cores import check_device_name
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
+from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.labelled import (
     DEFAULT,
     HIGHEST_GRADE,
@@ -37,6 +38,7 @@ SAMPLE_GRADES = 5
 NAMES = {
     "columns": "--query-column, --title-column or --delimiter",
     "cut": "--layers, --heads, --units or --mask",
+    "teacher_labels": "order of the teacher's labels",
 }
 """Options of the commands that do not have the names of ours."""
 
@@ -63,7 +65,8 @@ class Options:
 
     teacher: a checkpoint directory or hub id; None for the shipped model, unless `scores` names the column
     that teaches. model: the student; None for the teacher, or the shipped model if the teacher is a decoder
-    or a column. steps, minutes: how long it is trained; None for the default number of steps.
+    or a column. steps, minutes: how long it is trained; None for the default number of steps. teacher_labels:
+    least relevant first; None for the order that the teacher's checkpoint says.
     """
 
     data: Path
@@ -81,6 +84,7 @@ class Options:
     device: str = "auto"
     columns: Columns = DEFAULT
     resamples: int = 2000
+    teacher_labels: tuple[str, ...] | None = None
 
     @property
     def work(self) -> Path:
@@ -127,16 +131,17 @@ def prepare(options: Options) -> Job:
     if options.scores is not None and options.teacher is not None:
         raise ModelError("--scores and --teacher: give one of them; either a column teaches or a model")
     teacher = None if options.scores is not None else locate(options.teacher)
-    teacher_config = None if teacher is None else read_config(teacher)
+    teacher_config = None if teacher is None else read_config(teacher, options.teacher_labels)
     source = _source(options, teacher, teacher_config)
-    config = _with_labels(source, read_config(source), teacher_config)
+    source_labels = options.teacher_labels if source == teacher else None
+    config = _with_labels(source, read_config(source, source_labels), teacher_config)
     load_tokenizer(source, config)  # what it refuses could not be served after the training either
     check_holds_floats(source, config)
     _check_cut(source, config, options, teacher)
     test_file, test = _read_test(options, config)
     avoided = {query_key(pair.query) for pair in test}
     found = pairs.survey(options.data, options.columns, options.scores, avoided)
-    fingerprint = _fingerprint(options, teacher, source, test_file)
+    fingerprint = _fingerprint(options, teacher, source, config, test_file)
     check_unfinished(options.work, fingerprint)
     return Job(options, teacher, source, config, test, str(test_file), found, fingerprint)
 
@@ -161,16 +166,20 @@ def _source(options: Options, teacher: Path | None, config: ModelConfig | None) 
     return teacher
 
 
-def is_plain_encoder(raw: Json) -> bool:
-    """Return whether a checkpoint has no classifier. raw: the content of its config.json."""
-    names = raw.get("architectures") or ()
-    return bool(names) and not any("SequenceClassification" in name or "CausalLM" in name for name in names)
+def is_plain_encoder(directory: Path) -> bool:
+    """Return whether a checkpoint has no classifier of pairs: config.json names a network for something else,
+    or a bare one, and the weights hold no classifier."""
+    names = read_raw(directory).get("architectures") or ()
+    if not names or any("SequenceClassification" in name or "CausalLM" in name for name in names):
+        return False
+    is_bare = all(name.endswith("Model") for name in names)
+    return not (is_bare and has_tensors(directory, "classifier."))
 
 
 def _with_labels(source: Path, config: ModelConfig, teacher: ModelConfig | None) -> ModelConfig:
     """Return a student's configuration; a plain encoder gets the teacher's labels, or one if a column
     teaches."""
-    if config.decoder is not None or not is_plain_encoder(read_raw(source)):
+    if config.decoder is not None or not is_plain_encoder(source):
         return config
     labels = ("LABEL_0",) if teacher is None else teacher.labels
     activation: ScoreActivation = "softmax" if len(labels) > 1 else "sigmoid"
@@ -198,7 +207,7 @@ def _check_cut(source: Path, config: ModelConfig, options: Options, teacher: Pat
             per_layer = "" if name == "layers" else " per layer"
             raise ModelError(f"--{name} {wanted}: {source} has {limit} {name}{per_layer}; give 1 to {limit}")
     if cut.mask is not None:
-        config.check_head_left(config.parse_mask(cut.mask, read_stored_masks(source, config)))
+        config.check_head_left(_mask_of(source, config, cut.mask))
     kept = {name: getattr(cut, name) or limit for name, limit in limits.items()}
     if source == teacher and cut.mask is None and kept == limits:
         raise ModelError(
@@ -220,10 +229,18 @@ def _read_test(options: Options, config: ModelConfig) -> tuple[Path | None, list
     return test, read_labelled(test, grades=grades, labels=config.labels, columns=columns)
 
 
-def _fingerprint(options: Options, teacher: Path | None, source: Path, test: Path | None) -> dict[str, str]:
+def _fingerprint(
+    options: Options, teacher: Path | None, source: Path, config: ModelConfig, test: Path | None
+) -> dict[str, str]:
     values = {
         NAMES.get(name, option_name(name)): value
         for name, value in asdict(options).items()
         if name not in ("out", "resamples")  # the `work` directory is found by the first
     }
+    if options.cut.mask is not None:  # it may name a stored one, which is no part of the checkpoint's digest
+        values["content of --mask"] = _mask_of(source, config, options.cut.mask).id
     return fingerprint_of(values, (options.data, test), (teacher, source))
+
+
+def _mask_of(source: Path, config: ModelConfig, form: str | Json) -> HeadMask:
+    return config.parse_mask(form, read_stored_masks(source, config))

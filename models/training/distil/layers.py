@@ -7,7 +7,7 @@ import numpy as np
 
 from headroom.models.arrays import Floats
 from headroom.models.classifier import Classifier
-from headroom.models.compress.prune import intact_mask
+from headroom.models.compress.prune import intact_mask, removable_layers
 
 PAIRS = 128
 FEWEST_PAIRS = 48
@@ -40,23 +40,28 @@ def chosen(
     """Return the layers to keep: one after the other goes whose absence changes the scores least.
 
     Scores are compared by their correlation with those of the whole network, because a student learns its
-    scale anew. notify: is called with the share of the choice that is made.
+    scale anew. Layers that the family's format needs stay. notify: is called with the share of the choice
+    that is made.
     """
     depth = clf.config.num_layers
     everything = intact_mask(clf.config)
     wanted = clf.score(pairs).raw_score
     layers = [*range(depth)]
-    total = tries(depth, kept)
+    removable = removable_layers(clf.config)
+    needed = depth - len(removable)
+    total = tries(depth - needed, kept - needed)
     done = 0
     while len(layers) > kept:
         likeness = dict[int, float]()
-        for layer in layers:
+        for layer in removable:
             skipped = tuple(each for each in range(depth) if each == layer or each not in layers)
             scores = clf.score(pairs, head_mask=replace(everything, skipped=skipped)).raw_score
             likeness[layer] = correlation(scores, wanted)
             done += 1
             notify(done / total)
-        layers.remove(max(layers, key=likeness.__getitem__))
+        least = max(removable, key=likeness.__getitem__)
+        layers.remove(least)
+        removable.remove(least)
     return layers
 
 

@@ -132,8 +132,7 @@ def _agreement(
     draws: dict[str, MetricDraws] = {}
     for name in ("before", "student"):
         values = np.array([spearman(ranks[rows], scores[name][rows]) for rows in lists])
-        enough = len(lists) >= bootstrap.MIN_QUERIES
-        draws[name] = {"query_spearman": _mean_draws(values, counts, enough=enough)}
+        draws[name] = {"query_spearman": _mean_draws(values, counts)}
     return {
         "queries": len(lists),
         **{name: intervals_of(drawn, counts)["query_spearman"] for name, drawn in draws.items()},
@@ -141,17 +140,15 @@ def _agreement(
     }
 
 
-def _mean_draws(values: Floats, counts: Floats, *, enough: bool) -> bootstrap.Draws:
-    """Return the draws of the mean of a value of each query. enough: whether they are enough for
-    intervals."""
+def _mean_draws(values: Floats, counts: Floats) -> bootstrap.Draws:
+    """Return the draws of the mean of a value of each query."""
 
     def mean(drawn: Floats) -> dict[str, Floats]:
         queries = drawn.sum(1)  # 0 without the only one
         means = np.full(len(drawn), np.nan)
         return {"mean": np.divide(drawn @ values, queries, out=means, where=queries > 0)}
 
-    draws = bootstrap.draws(mean, counts)["mean"]
-    return draws if enough else bootstrap.Draws(draws.values, np.full_like(draws.influences, np.nan))
+    return bootstrap.draws(mean, counts, lambda _: len(values))["mean"]
 
 
 def _speed(sides: dict[str, Classifier], pairs: Sequence[tuple[str, str]], notify: Notify) -> Json:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from headroom.models.checkpoint.config import read_raw
 from headroom.models.checkpoint.tensors import TensorDict
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.classifier import Classifier
@@ -72,7 +71,7 @@ class Run:
         """
         depth = self.job.config.num_layers
         count = self.options.cut.layers or depth
-        if count == depth or is_plain_encoder(read_raw(self.job.source)):
+        if count == depth or is_plain_encoder(self.job.source):
             return layers.evenly(depth, count)
         file = self.options.work / "layers.json"
         if not file.exists():
@@ -101,7 +100,10 @@ class Run:
     @cached_property
     def model(self) -> Classifier | None:
         """Return the model that teaches; None if a column does."""
-        return None if self.job.teacher is None else Classifier.load(self.job.teacher, self.options.device)
+        if self.job.teacher is None:
+            return None
+        order = self.options.teacher_labels
+        return Classifier.load(self.job.teacher, self.options.device, label_order=order)
 
     @cached_property
     def window(self) -> int:

@@ -76,11 +76,13 @@ def _smallest(sizes: Tensor, count: int) -> Ints:
 
 
 def fields_of(source: Path, config: ModelConfig) -> dict[str, Any]:
-    """Return what config.json says of a student's classifier, if the source is a plain encoder without
-    one."""
-    raw = read_raw(source)
-    if not is_plain_encoder(raw):
+    """Return what config.json says of a student's classifier, if the source is a plain encoder without one:
+    nothing of a classifier that the source may have had."""
+    if not is_plain_encoder(source):
         return {}
+    raw = read_raw(source)
+    ours = raw.get("headroom") or {}
+    activations = {**(raw.get("sentence_transformers") or {}), "activation_fn": None}
     return {
         "architectures": [
             re.sub(r"(Model|For[A-Z]\w*)$", "ForSequenceClassification", name)
@@ -90,4 +92,7 @@ def fields_of(source: Path, config: ModelConfig) -> dict[str, Any]:
         "label2id": {name: label for label, name in enumerate(config.labels)},
         "num_labels": len(config.labels),
         "problem_type": None,
+        "headroom": {name: value for name, value in ours.items() if name not in ("temperature", "bias")},
+        "sentence_transformers": activations,
+        "sbert_ce_default_activation_function": None,
     }

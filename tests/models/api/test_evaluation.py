@@ -133,6 +133,10 @@ def test_it_shows_itself_in_a_terminal_and_in_a_notebook(evaluated: Evaluated) -
         ({}, {"masks": [HeadMask.none(12, 12)]}, r"masks\[0\]: the mask is for 12 layers of 12 heads"),
         ({}, {"masks": []}, "masks: none given"),
         ({}, {"relevant": 5}, "relevant: 5 is outside the model's grades above 0, 1 to 4"),
+        ({}, {"margin": 0}, "margin: 0 is outside the valid range, 0.001 to 0.5"),
+        ({}, {"margin": -0.02}, "margin: -0.02 is outside the valid range, 0.001 to 0.5"),
+        ({}, {"resamples": 0}, "resamples: 0 is outside the valid whole numbers, 100 to 100,000"),
+        ({}, {"resamples": 500.5}, "resamples: 500.5 is outside the valid whole numbers"),
     ],
 )
 def test_wrong_input_is_refused_in_a_sentence(
@@ -161,3 +165,12 @@ def test_other_data_that_cannot_judge_is_refused_too(clf: Classifier, tmp_path: 
         evaluate([], [("usb", "cable", 3)])
     with pytest.raises(InvalidMask, match="no mask is stored as 'x'"):
         evaluate(clf, [("usb", "cable", 3)], masks="@x")
+
+
+@pytest.mark.parametrize("relevant", [0, -1, 101])
+def test_a_model_without_grades_takes_a_relevant_grade_above_0(
+    one_label: Classifier, judged: pd.DataFrame, relevant: int
+) -> None:
+    """0 silently meant 1."""
+    with pytest.raises(ModelError, match=f"relevant: {relevant} is outside the grades above 0, 1 to 100"):
+        evaluate(one_label, judged, relevant=relevant)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -110,6 +111,66 @@ def test_wrong_input_is_refused_in_a_sentence(one_label: Classifier) -> None:
         study.search(one_label, pairs, recover_minutes=1)
     with pytest.raises(ModelError, match="data: a study needs at least"):
         study.single(one_label, pairs[:20])
+
+
+@pytest.mark.slow
+def test_all_questions_are_asked_as_the_command_asks_them(one_label: Classifier, tmp_path: Path) -> None:
+    for name, prefix in (("judged", "a"), ("holdout", "b")):
+        judged(prefix).to_csv(tmp_path / f"{name}.csv", index=False)
+    command(
+        "all",
+        tmp_path / "judged.csv",
+        tmp_path / "command",
+        model=str(one_label.directory),
+        holdout=tmp_path / "holdout.csv",
+        quick=True,
+        device="cpu",
+        dtype="float32",
+    )
+    found = study.all(one_label, judged("a"), holdout=judged("b"), quick=True)
+    theirs = json.loads((tmp_path / "command" / "report.json").read_text())
+    for part in ("heads", "curves", "layers", "roles"):
+        assert found.content[part] == theirs[part], part
+    sizes = [point["heads_on"] for point in theirs["path"]]
+    assert found.to_frame()["heads_on"].tolist() == sizes
+    assert set(found.content["verdicts"]) == {"single", "random", "layers", "roles", "similarity", "search"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "valid"),
+    [
+        ("single", {"margn": 0.05}, "query, title, grade, seed, quick, out, margin$"),
+        ("layers", {"holdout": []}, "out, margin$"),
+        ("random", {"speedup": 2}, "out, margin$"),
+        ("roles", {"margin": 0.05}, "query, title, grade, seed, quick, out$"),
+        ("similarity", {"margin": 0.05}, "quick, out$"),
+        ("all", {"what": ("units",)}, "margin, holdout$"),
+        ("search", {"recover": 5}, "margin, holdout, what, speedup, recover_minutes$"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused_with_the_valid_ones(
+    one_label: Classifier, kind: str, options: dict[str, Any], valid: str
+) -> None:
+    name = next(iter(options))
+    with pytest.raises(TypeError, match=rf"study.{kind}\(\) takes no option '{name}'; it takes .*{valid}"):
+        getattr(study, kind)(one_label, judged("a"), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"speedup": 1}, "speedup: 1 is outside the valid range, 1.05 to 20"),
+        ({"recover_minutes": -1}, "recover_minutes: -1 is outside the valid range, 0 to 600"),
+        ({"what": ()}, "what: none given; valid are heads, units, layers"),
+        ({"recover_minutes": 1, "out": "runs"}, "recover_minutes: it needs speedup, or what with"),
+        ({"seed": -1}, "seed: -1 is outside the valid whole numbers, 0 or more"),
+    ],
+)
+def test_numbers_that_a_search_cannot_take_are_refused_with_the_valid_ones(
+    one_label: Classifier, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        study.search(one_label, judged("a"), **options)
 
 
 def test_a_report_needs_a_directory(single: StudyResult) -> None:

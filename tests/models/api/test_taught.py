@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from headroom import Classifier, ModelError, distil, quantize
+from headroom import Classifier, ModelError, distil, evaluate, quantize
 from tests.teaching import judged as judged
 from tests.teaching import pairs as pairs
 
@@ -35,3 +36,35 @@ def test_an_int8_copy_comes_with_what_it_loses(
     assert "on this machine, int8 runs at" in repr(made)
     with pytest.raises(ModelError, match="int8"):
         quantize(made.load("cpu"), tmp_path / "again")
+
+
+def test_copies_have_the_order_of_grades_that_the_caller_gave(
+    reversed_clf: Classifier, pairs: Path, judged: Path, tmp_path: Path
+) -> None:
+    """Or a student of a model whose order was corrected would call the best titles the worst."""
+    texts = [("lamp 1", "a lamp"), ("lamp 1", "wood"), ("usb lamp", "steel lamp holder"), ("b", "a c")]
+    wanted = reversed_clf.score(texts).score
+    student = distil(reversed_clf, pairs, tmp_path / "half", layers=2, test=judged, steps=3).load("cpu")
+    assert student.grades == reversed_clf.grades
+    made = quantize(reversed_clf, tmp_path / "int8", data=pairs, test=judged)
+    assert made.load("cpu").grades == reversed_clf.grades
+    np.testing.assert_allclose(made.load("cpu").score(texts).score, wanted, atol=0.05)
+    quality = json.loads((tmp_path / "half" / "metrics.json").read_text())["quality"]
+    as_teacher = evaluate(reversed_clf, judged).to_frame().set_index("metric").loc["ndcg10", "value"]
+    assert quality["teacher"]["ndcg10"]["value"] == pytest.approx(as_teacher)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": 2, "steps": 0}, "steps: 0 is outside the valid whole numbers, 1 or more"),
+        ({"layers": 2, "minutes": 0}, "minutes: 0 is outside the valid range, 0.01 or more"),
+        ({"layers": 0}, "layers: 0 is outside the valid whole numbers, 1 or more"),
+        ({"layers": 2, "seed": -1}, "seed: -1 is outside the valid whole numbers, 0 or more"),
+    ],
+)
+def test_numbers_that_a_distillation_cannot_take_are_refused_with_the_valid_ones(
+    clf: Classifier, pairs: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        distil(clf, pairs, tmp_path / "out", **options)

@@ -1,13 +1,14 @@
 """`headroom calibrate` and the cuts of `headroom evaluate`, as typed at a prompt."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import precision_score, recall_score
@@ -16,6 +17,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedTokenizer
 from headroom import Classifier
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.scoring import scored
 from tests import families
 from tests.calibrating import calibration_error, edit_config, judged, pairs_of, spoil, write_fair
 from tests.checkpoints import load, write_int8
@@ -253,7 +255,75 @@ def test_a_cut_has_the_precision_and_recall_that_scikit_learn_counts(
         lower = scores >= scores[scores < np.float32(found["threshold"])].max()
         assert precision_score(truth, lower) < wanted, "a lower threshold has it too"
         shown = run("evaluate", *options, "--precision", str(wanted)).out
-        assert f"min_score {found['threshold']:.4f}" in shown
+        assert np.array_equal(scores >= printed_score(shown), kept)
+
+
+def printed_score(text: str) -> np.float32:
+    """Return the score that a cut prints, as a request's `min_score` is read."""
+    number = re.search(r"min_score ([0-9.]+)", text)
+    assert number is not None, text
+    return np.float32(number[1])
+
+
+def test_the_printed_min_score_keeps_what_was_measured_where_scores_are_near_1(
+    run: Run, one_label: Path, tmp_path: Path
+) -> None:
+    rows = judged(load(one_label), 100, 1)
+    data = write_labelled(tmp_path / "judged.csv", rows)
+    near_1 = copied(one_label, tmp_path / "near_1")
+    tensors = load_file(near_1 / "model.safetensors")
+    tensors["classifier.bias"] += 12
+    save_file(tensors, near_1 / "model.safetensors", {"format": "pt"})
+    scores = scored(load(near_1), [(query, title) for query, title, _ in rows]).score
+    truth = np.array([grade for *_, grade in rows])
+    wanted = float(truth.mean() + 0.15)
+    options = ("--model", str(near_1), "--data", str(data), *DEVICE)
+    shown = run("evaluate", *options, "--precision", str(wanted)).out
+    kept = scores >= printed_score(shown)
+    assert kept.sum() >= 20
+    assert truth[kept].mean() >= wanted
+    assert (scores >= np.float32(f"{printed_score(shown):.4f}")).sum() < 20, "four digits would do"
+    best = int(scores.argmax())
+    rows[best] = (*rows[best][:2], 0)  # no cut has precision 1
+    truth[best] = 0
+    write_labelled(tmp_path / "judged.csv", rows)
+    hint = run("evaluate", *options, "--precision", "1", status=1).err
+    found = re.search(r"the highest is ([0-9.]+), at ([0-9.]+)", hint)
+    assert found is not None, hint
+    highest, at = found.groups()
+    assert truth[scores >= np.float32(at)].mean() == pytest.approx(float(highest), abs=5e-4)
+
+
+def test_a_precision_that_one_query_alone_gives_is_found_and_said(
+    run: Run, one_label: Path, tmp_path: Path
+) -> None:
+    """The command failed, with the sentence that no threshold has the precision."""
+    model = load(one_label)
+    texts = [title for _, title in pairs_of(60, 4)]
+    best = np.argsort(-model.score("red lamp", texts).score)[:30]
+    rows = [("red lamp", texts[number], 1) for number in best]
+    rng = np.random.default_rng(0)
+    rows += [(query, title, int(rng.random() < 0.2)) for query, title in pairs_of(15, 5)]
+    data = write_labelled(tmp_path / "judged.csv", rows)
+    options = ("--model", str(one_label), "--data", str(data), *DEVICE, "--precision", "0.7")
+    shown = run("evaluate", *options).out
+    scores = scored(model, [(query, title) for query, title, _ in rows]).score
+    truth = np.array([grade for *_, grade in rows])
+    assert truth[scores >= printed_score(shown)].mean() >= 0.7
+    assert "for 1 of 5 fifths, no threshold has that precision on the others" in shown
+
+
+def test_a_cut_that_keeps_pairs_of_few_queries_says_why_its_precision_has_no_interval(
+    run: Run, one_label: Path, tmp_path: Path
+) -> None:
+    rows = judged(load(one_label), 30, 1)
+    data = write_labelled(tmp_path / "judged.csv", rows)
+    scores = scored(load(one_label), [(query, title) for query, title, _ in rows]).score
+    ninth = np.sort(scores)[-9]  # 9 pairs are of at most 9 queries
+    options = ("--model", str(one_label), "--data", str(data), *DEVICE, "--threshold", str(ninth))
+    shown = run("evaluate", *options).out
+    assert re.search(r"precision +\d\.\d{3}  +of what is kept", shown), shown
+    assert "a value alone has no interval: it rests on fewer than 10 queries" in shown
 
 
 def test_wrong_cuts_are_refused_in_one_sentence(

@@ -56,7 +56,7 @@ def drawn(sums: Floats, counts: Floats) -> dict[str, Draws]:
     def statistics(rows: Floats) -> dict[str, Floats]:
         return dict(zip(GRADED.names, values(rows @ sums).T, strict=True))
 
-    return draws(statistics, counts)
+    return draws(statistics, counts, lambda _: counts.shape[1])
 
 
 def change(before: Floats, after: Floats, counts: Floats) -> list[Estimate]:
@@ -115,8 +115,8 @@ def test_a_relative_change_is_relative_to_the_resampled_base() -> None:
 
 def test_a_change_relative_to_zero_is_undefined_not_infinite() -> None:
     counts = resample(12, 50, 0)
-    zero = Draws(np.zeros(51), np.zeros(12))
-    some = Draws(np.ones(51), np.ones(12))
+    zero = Draws(np.zeros(51), np.zeros(12), 12)
+    some = Draws(np.ones(51), np.ones(12), 12)
     found = some.relative_to(zero)
     interval = estimate(found.values, standard_errors(found.influences, counts)).interval()
     assert np.isnan([interval.value, interval.low, interval.high]).all()

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +12,10 @@ from scipy.special import softmax
 from scipy.stats import binomtest, spearmanr
 from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, ndcg_score
 
+from headroom.models.arrays import Floats
 from headroom.models.quality import metrics
 from headroom.models.quality.bootstrap import MIN_QUERIES, Interval, draws, resample
+from headroom.models.quality.calibration import reliability
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals, intervals_of
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
@@ -223,8 +224,8 @@ def test_a_mean_that_few_queries_pull_has_an_interval_that_covers_the_truth(
     for seed in range(60):
         rng = np.random.default_rng(seed)
         values = np.where(rng.random(200) < share, rng.choice(losses, 200), 1.0)
-        drawn = draws(lambda rows: {"mrr10": rows @ values / rows.sum(1)}, counts)  # noqa: B023
-        found = intervals_of({"mrr10": replace(drawn["mrr10"], queries=200)}, counts)["mrr10"]
+        drawn = draws(lambda rows: {"mrr10": rows @ values / rows.sum(1)}, counts, lambda _: 200)  # noqa: B023
+        found = intervals_of(drawn, counts)["mrr10"]
         assert found.low <= found.value <= found.high
         covered += found.low <= truth <= found.high
     assert covered >= 56
@@ -243,3 +244,33 @@ def test_one_query_of_200_in_the_wrong_order_is_seen_in_every_rank_metric() -> N
         assert flawed[name].low <= flawed[name].value <= flawed[name].high <= 1, name
     assert flawed["mrr10"].value == pytest.approx(1 - 2 / 3 / 200)
     assert flawed["pair_accuracy"].low == pytest.approx(binomtest(199, 200).proportion_ci().low, abs=0.003)
+
+
+def log_loss_of(losses: Floats) -> Interval:
+    """Return the interval of the log loss of one relevant pair per query, with these losses."""
+    probabilities = np.stack([1 - np.exp(-losses), np.exp(-losses)], axis=1)
+    pairs = judged([f"q{number}" for number in range(len(losses))], [1] * len(losses))
+    evaluation = GradedEvaluation(pairs, probabilities, losses)
+    interval: Interval = reliability(evaluation, evaluation, is_graded=False, resamples=200)["log_loss"][
+        "after"
+    ]
+    return interval
+
+
+def test_a_log_loss_of_0_may_be_the_highest_on_queries_that_were_not_seen() -> None:
+    """It said 0.000 (0.000 to 0.000). With no failure in 60, up to 6.0 % may fail (Clopper and Pearson), and
+    a probability of 10⁻⁹, the smallest that counts, costs 20.7."""
+    found = log_loss_of(np.zeros(60))
+    assert found.high == pytest.approx(binomtest(0, 60).proportion_ci().high * 20.723, rel=1e-3)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05])
+def test_a_log_loss_that_few_queries_make_has_an_interval_that_covers_the_truth(share: float) -> None:
+    """numpy warned, and the upper end was that of the bootstrap alone."""
+    truth = (1 - share) * 0.01 + share * 10
+    covered = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        found = log_loss_of(np.where(rng.random(60) < share, rng.uniform(0, 20, 60), 0.01))
+        covered += found.low <= truth <= found.high
+    assert covered >= 56

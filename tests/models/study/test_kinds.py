@@ -106,7 +106,7 @@ def test_bands_count_the_choice_of_masks_as_well_as_that_of_queries() -> None:
     resamples = Resamples(whole, 50, 0)
     weights = np.ones((51, 20))
     spread = rng.normal(0, 0.1, 20)
-    changes = [Draws(np.full(51, change), np.zeros(resamples.counts.shape[1])) for change in spread]
+    changes = [Draws(np.full(51, change), np.zeros(resamples.counts.shape[1]), 1) for change in spread]
     estimate = mean_of_masks(resamples, changes, weights)
     assert estimate.value == pytest.approx(spread.mean())
     assert estimate.error == pytest.approx(spread.std(ddof=1) / np.sqrt(20))

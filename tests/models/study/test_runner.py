@@ -89,6 +89,16 @@ def test_cached_results_of_other_weights_or_data_are_not_used(
         assert parts.done > before
 
 
+def test_a_corrected_order_of_grades_takes_no_columns_of_the_wrong_one(
+    classifier: Classifier, reversed_clf: Classifier, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    first, second = (
+        Runner(one, tmp_path, identity_of(tiny_checkpoint, one)).logits(judged(), many(3, 4)[:2])
+        for one in (classifier, reversed_clf)
+    )
+    np.testing.assert_array_equal(first[..., ::-1], second)
+
+
 def test_masks_come_back_in_the_order_asked_twice_if_asked_twice(classifier: Classifier) -> None:
     masks = many(3, 4)
     run = Runner(classifier)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -21,8 +22,10 @@ from headroom.models.api.taught import Taught
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.classifier import Scores
+from headroom.models.compress.calibrate import write_calibrated
 from headroom.models.compress.prune import prune
 from headroom.models.quality.bootstrap import resample
+from headroom.models.quality.evaluation import intervals_of
 from headroom.models.quality.labelled import DEFAULT
 from headroom.models.training import loop
 from headroom.models.training.distil import layers, report, running
@@ -33,6 +36,7 @@ from headroom.models.training.distil.losses import listwise, margin_mse, raw_sco
 from headroom.models.training.distil.student import kept_mask
 from tests.checkpoints import WORDS, load, write_checkpoint, write_int8
 from tests.decoders import SHORT, write_decoder
+from tests.modernberts import write_ettin
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -163,9 +167,19 @@ def test_the_time_left_counts_the_teachers_answers_before_the_first_step(options
 
 def test_one_query_to_measure_on_has_a_mean_and_no_interval() -> None:
     """numpy's warning of a division by 0 was shown to the user."""
-    drawn = report._mean_draws(np.array([0.5]), resample(1, 10, 0), enough=False)
+    drawn = report._mean_draws(np.array([0.5]), resample(1, 10, 0))
     assert drawn.values.tolist() == [0.5] * 11
     assert np.isnan(drawn.influences).all()
+
+
+def test_queries_that_all_agree_leave_room_for_others() -> None:
+    """It said 1.000 (1.000 to 1.000). Of 12 in 12, at least 73.5 % agree (Clopper and Pearson); the others
+    may have a correlation of −1."""
+    counts = resample(12, 100, 0)
+    drawn = {"query_spearman": report._mean_draws(np.ones(12), counts)}
+    found = intervals_of(drawn, counts)["query_spearman"]
+    assert (found.value, found.high) == (1, 1)
+    assert found.low == pytest.approx(0.735 - 0.265, abs=1e-3)
 
 
 def test_an_answer_that_was_kept_is_not_computed_again(
@@ -253,6 +267,7 @@ def test_a_plain_encoder_gets_its_teacher_s_grades(options: Options, tmp_path: P
     plain = write_checkpoint(tmp_path / "plain", seed=3)
     config = json.loads((plain / "config.json").read_text())
     config |= {"architectures": ["BertModel"], "id2label": None, "label2id": None}
+    config["headroom"] = {"temperature": 2.0}  # of a classifier that it no longer has
     (plain / "config.json").write_text(json.dumps(config))
     tensors = load_file(plain / "model.safetensors")
     kept = {n: t for n, t in tensors.items() if not n.startswith(("classifier", "bert.pooler"))}
@@ -261,6 +276,66 @@ def test_a_plain_encoder_gets_its_teacher_s_grades(options: Options, tmp_path: P
     student = load(options.out)
     assert student.grades == load(Path(str(options.teacher))).grades
     assert student.num_layers == 1
+    assert student.config.temperature == 1
+
+
+@pytest.fixture
+def ettin(tmp_path: Path) -> Path:
+    """A reranker whose classifier stands in modules, and whose layer 2 passes its input on."""
+    directory, *_ = write_ettin(tmp_path / "ettin")
+    weights = load_file(directory / "model.safetensors")
+    for name, tensor in weights.items():
+        if name.startswith("layers.2.") and "Wo" in name:
+            weights[name] = torch.zeros_like(tensor)
+    save_file(weights, directory / "model.safetensors", {"format": "pt"})
+    return directory
+
+
+def test_a_modernbert_keeps_its_first_layer_even_if_it_changes_nothing(options: Options, ettin: Path) -> None:
+    """It cannot be removed. The choice was stored, and every further run failed with it."""
+    weights = load_file(ettin / "model.safetensors")
+    for name, tensor in weights.items():
+        if name.startswith(("layers.0.", "layers.2.")) and "Wo" in name:
+            weights[name] = torch.zeros_like(tensor)
+    save_file(weights, ettin / "model.safetensors", {"format": "pt"})
+    options = replace(options, teacher=str(ettin), cut=Cut(layers=3))
+    shares = Mock()
+    metrics = running.distil(prepare(replace(options, **UNTAUGHT)), shares)
+    assert metrics["kept_layers"] == [0, 1, 3]
+    choosing = [call.args[1] for call in shares.show.call_args_list if call.args[0] == "choosing layers"]
+    assert choosing == pytest.approx([1 / 3, 2 / 3, 1])
+
+
+UNTAUGHT: dict[str, Any] = {"steps": 1, "rate": 1e-12, "test": None}
+"""Options of a student that learns next to nothing."""
+
+
+def test_a_reranker_in_modules_keeps_its_score_under_a_teacher_of_grades(
+    options: Options, ettin: Path
+) -> None:
+    distil(replace(options, model=str(ettin), cut=Cut(), **UNTAUGHT))
+    pairs = drawn(5, seed=9)
+    student = load(options.out)
+    assert student.grades == ()
+    np.testing.assert_allclose(student.score(pairs).logits, load(ettin).score(pairs).logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", [None, "ModernBertModel"])
+def test_layers_of_a_calibrated_reranker_in_modules_go_by_their_effect_and_its_scores_stay(
+    options: Options, ettin: Path, tmp_path: Path, architecture: str | None
+) -> None:
+    """Earlier releases named the bare network in config.json, with the classifier in the weights."""
+    fair = tmp_path / "fair"
+    write_calibrated(ettin, fair, 3.0, [1.5])
+    if architecture is not None:
+        config = json.loads((fair / "config.json").read_text())
+        (fair / "config.json").write_text(json.dumps(config | {"architectures": [architecture]}))
+    metrics = distil(replace(options, teacher=str(fair), cut=Cut(layers=3), **UNTAUGHT))
+    assert metrics["kept_layers"] == [0, 1, 3]
+    pairs = drawn(5, seed=9)
+    student = load(options.out)
+    np.testing.assert_allclose(student.score(pairs).score, load(fair).score(pairs).score, atol=1e-5)
+    assert (student.config.temperature, student.config.bias) == (3.0, (1.5,))
 
 
 def test_the_queries_of_the_test_are_not_trained_on(
@@ -429,3 +504,22 @@ def test_an_unfinished_run_is_not_continued_with_other_options(
     ):
         with pytest.raises(ModelError, match=f"another {name}; repeat that run, or remove"):
             prepare(other)
+
+
+def test_an_unfinished_run_is_not_continued_with_another_mask_of_the_same_name(
+    options: Options, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended in torch's message that shapes do not fit."""
+    teacher = shutil.copytree(tiny_checkpoint, tmp_path / "teacher")
+    (teacher / "masks").mkdir(exist_ok=True)
+    stored = teacher / "masks" / "best.json"
+    stored.write_text('{"mask": "1.*"}')
+    options = replace(options, teacher=str(teacher), cut=Cut(mask="@best"), steps=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(running.Run, "teach", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            distil(options)
+    prepare(options)
+    stored.write_text('{"mask": "1.*,2.0"}')
+    with pytest.raises(ModelError, match="unfinished run with another content of --mask; repeat that run"):
+        prepare(options)

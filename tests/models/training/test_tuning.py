@@ -22,7 +22,7 @@ from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.compress.prune import prune
 from headroom.models.compress.quantize import quantize
 from headroom.models.masks.head_mask import HeadMask
-from headroom.models.quality.labelled import LabelledPair, read_labelled
+from headroom.models.quality.labelled import Columns, LabelledPair, read_labelled
 from headroom.models.scores import Scores
 from headroom.models.training import loop, state, tuning
 from headroom.models.training.job import Options, prepare, read_split
@@ -157,6 +157,32 @@ def test_an_unfinished_run_is_not_continued_with_other_options_or_changed_files(
             tune(options)
         file.write_text(before)
     assert not options.out.exists()
+
+
+def test_an_unfinished_run_is_not_continued_with_other_texts_of_the_same_ids(
+    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ids = [(f"q{query}", f"t{title}", (query + title) % 3) for query in range(20) for title in range(3)]
+    data = tmp_path / "qrels.tsv"
+    data.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{q}\t{t}\t{g}\n" for q, t, g in ids))
+    texts = {}
+    for name, count in (("queries", 20), ("titles", 3)):
+        texts[name] = tmp_path / f"{name}.tsv"
+        rows = (f"{name[0]}{number}\tred lamp {number}\n" for number in range(count))
+        texts[name].write_text("_id\ttext\n" + "".join(rows))
+    columns = Columns(grade="score", queries=str(texts["queries"]), titles=str(texts["titles"]))
+    options = replace(options, data=data, columns=columns, epochs=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "train", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            tune(options)
+    prepare(options)
+    for name, file in texts.items():
+        before = file.read_text()
+        file.write_text(before.replace("lamp", "towel"))
+        with pytest.raises(ModelError, match=f"unfinished run with another content of .*{name}.tsv; repeat"):
+            prepare(options)
+        file.write_text(before)
 
 
 def test_a_run_that_was_killed_while_it_kept_its_best_epoch_goes_on(

@@ -1,8 +1,12 @@
 """A whole search by time: what it reports, the files that it leaves, and the checkpoint that it trains."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import orjson
@@ -10,10 +14,12 @@ import pytest
 
 from headroom import Classifier, HeadMask, ModelError
 from headroom.models.study.result import Result
-from headroom.models.study.search import compute
+from headroom.models.study.runner import Runner
+from headroom.models.study.search import compute, networks, recovery
 from headroom.models.study.search.networks import Times
 from headroom.models.study.study import QUICK, Study
 from headroom.models.training import loop
+from headroom.models.training.distil import teaching
 from tests.models.study.data import drawn, reported
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_study
 
@@ -78,3 +84,61 @@ def test_the_trained_checkpoint_is_written(result: Result, study: Study) -> None
 def test_a_speed_that_nothing_has_is_refused(study: Study) -> None:
     with pytest.raises(ModelError, match=r"15 times as fast without some heads: \d+\.\d\d times at most"):
         reported("search", replace(study, what=("heads",), speedup=15.0))
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Networks take the time of their heads; on a machine that is busy, all take the same time."""
+    machine = SimpleNamespace(busy=False)
+
+    def in_turns(calls: Sequence[Any], rounds: int, _: object) -> np.ndarray:
+        configs = [call.func.__self__.config for call in calls]
+        seconds = np.array([1e-3 + sum(map(len, config.kept_heads)) for config in configs])
+        return np.ones((rounds, len(calls))) * (1.0 if machine.busy else seconds)
+
+    monkeypatch.setattr(networks, "in_turns", in_turns)
+    return machine
+
+
+def cached_study(directory: Path, **options: Any) -> Study:
+    study = planted_study(directory / "model", queries=10, titles=4)
+    runner = Runner(study.classifier, directory / "cache", "planted")
+    out = directory / "out"
+    return replace(study, runner=runner, out=out, effort=replace(QUICK, rounds=1), **options)
+
+
+def test_a_search_that_was_stopped_in_its_training_goes_on_with_it(
+    tmp_path: Path, machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times that were measured anew chose other networks, and an hour of training was lost."""
+    study = cached_study(tmp_path, speedup=2.0, recover_minutes=1.0)
+    clock = SimpleNamespace(monotonic=Mock(side_effect=[*map(float, range(40)), KeyboardInterrupt]))
+    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 5.0)
+    with pytest.raises(KeyboardInterrupt):
+        reported("search", study)
+    (unfinished,) = study.out.glob("recovering-*.pt")
+    (study.out / "recovering-0.pt").write_bytes(b"of another model")
+    found = []
+
+    def teach_network(*arguments: Any, **options: Any) -> Any:
+        found.extend(file for file in study.out.glob("recovering-*.pt") if file in arguments)
+        return teaching.teach_network(*arguments, **options)
+
+    monkeypatch.setattr(recovery, "teach_network", teach_network)
+    machine.busy = True
+    clock.monotonic = Mock(side_effect=map(float, count()))
+    reported("search", study)
+    assert found == [unfinished]
+    assert not list(study.out.glob("recovering-*.pt"))
+
+
+def test_times_by_which_nothing_is_fast_enough_are_measured_again(
+    tmp_path: Path, machine: SimpleNamespace
+) -> None:
+    study = cached_study(tmp_path, speedup=2.0)
+    machine.busy = True
+    with pytest.raises(ModelError, match="no network is 2 times as fast"):
+        reported("search", study)
+    machine.busy = False
+    assert reported("search", study).json["chosen"]["speedup_predicted"] >= 2

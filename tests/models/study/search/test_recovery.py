@@ -71,3 +71,13 @@ def test_distillation_teaches_the_intact_network_s_probabilities(
     before = trained(study, 1 / 60, monkeypatch)  # one step, at a rate near 0
     after = trained(study, 2, monkeypatch)
     assert 0 < after < before / 3
+
+
+def test_a_recovered_network_has_the_order_of_grades_that_the_caller_gave(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(study.model)
+    classifier = Classifier.load(source, "cpu", "float32", label_order=GRADES)
+    again = Study(classifier, study.data, Runner(classifier), study.out, model=study.model)
+    assert trained(again, 1 / 60, monkeypatch) < 0.1
+    assert Classifier.load(study.out / "recovered", "cpu").grades == tuple(GRADES)

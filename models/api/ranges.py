@@ -1,0 +1,39 @@
+"""The valid ranges of numbers that a caller gives."""
+
+from numbers import Integral, Real
+
+from headroom.models.errors import ModelError
+
+MARGINS = (0.001, 0.5)
+"""The range of a margin: the fall of a metric that is accepted."""
+
+RESAMPLES = (100, 100_000)
+"""The range of the number of resamples of a bootstrap."""
+
+SPEEDUPS = (1.05, 20.0)
+"""The range of how many times as fast a network is to be."""
+
+MAX_RECOVER_MINUTES = 600
+MIN_MINUTES = 0.01
+"""The ranges of minutes of training, of a study's network and of a student."""
+
+
+def check_range(
+    name: str,
+    value: float | None,
+    lowest: float,
+    highest: float | None = None,
+    *,
+    whole: bool = False,
+) -> None:
+    """Raise ModelError if an argument is outside its range, both ends included; None is the default's.
+
+    highest: None for no limit. whole: only whole numbers are valid.
+    """
+    if value is None:
+        return
+    limits = f"{lowest:g} or more" if highest is None else f"{lowest:g} to {highest:,g}"
+    is_number = isinstance(value, Integral if whole else Real)
+    if not is_number or not lowest <= value <= (float("inf") if highest is None else highest):
+        what = "whole numbers" if whole else "range"
+        raise ModelError(f"{name}: {value} is outside the valid {what}, {limits}")
