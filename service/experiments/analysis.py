@@ -33,7 +33,7 @@ from headroom.service.experiments.report import (
 from headroom.service.experiments.retention import retention_text
 from headroom.service.experiments.sample_ratio import check_units
 from headroom.service.experiments.shadow_report import shadow_reports
-from headroom.service.experiments.state import fold, logged_at, withdrawals
+from headroom.service.experiments.state import as_begun, end_of, fold, logged_at, withdrawals
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.verdicts import ALPHA, BAD, GOOD, verdict
 
@@ -59,6 +59,7 @@ def analyse(
     kept_days: how long the store keeps lists, clicks and outcomes.
     Raises DatabaseUnavailable.
     """
+    config = as_begun(config, actions)
     exposures = dict.fromkeys(config.spans, 0) | store.unit_counts([config.name])[config.name]
     arms: list[ArmReport] = []
     retention = None
@@ -149,8 +150,7 @@ def look_times(config: ExperimentConfig, actions: Log, now: float) -> list[float
     start = standing.started
     if start is None or standing.status == "changed":
         return []
-    end_times = [withdrawal.time for withdrawal in withdrawals(config, actions) if not withdrawal.limits]
-    seconds = min([now, *end_times]) - start
+    seconds = min(now, end_of(withdrawals(config, actions))) - start
     step = 60.0
     while seconds / step > MAX_LOOKS:
         step *= 1.25

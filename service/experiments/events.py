@@ -1,10 +1,11 @@
 """The records of an experiment, as plain values. All times are seconds since the epoch, UTC."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from headroom.service.descriptions import documented
+from headroom.service.experiments.buckets import Span
 
 MAX_TEXT = 256
 """Characters of a unit, an outcome's id or a metric's name: an index row of PostgreSQL must hold them."""
@@ -14,7 +15,7 @@ MAX_VALUE = 1e15
 
 UnknownReason = Literal["experiment", "metric", "impression", "unit", "index", "value"]
 
-ActionKind = Literal["start", "ramp", "stop", "ship", "rollback"]
+ActionKind = Literal["start", "edit", "ramp", "stop", "ship", "rollback"]
 
 
 def values_of(record: Any) -> dict[str, Any]:
@@ -24,7 +25,10 @@ def values_of(record: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """A unit was given its arm for the first time."""
+    """A unit was given its arm for the first time.
+
+    slot: the unit's; None if the caller chose the arm, or if an earlier release wrote this.
+    """
 
     experiment: str
     unit: str
@@ -32,6 +36,7 @@ class Exposure:
     bucket: int
     time: float
     config_version: str
+    slot: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,23 @@ class ShadowResult:
 
 @documented
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """The part of the config that decides which units have their arm, and what a report rests on."""
+
+    traffic: float
+    """The config's share of each arm's units that takes part."""
+    slots: Span
+    """The part of the 10,000 slots: first, and last plus one."""
+    planned_units: int
+    """Units for which the intervals are narrowest."""
+    variants: Mapping[str, str]
+    """What each arm's variant computes with, by the variant's name: a text that changes if that does."""
+    in_force: bool = True
+    """Whether units get their arm; not while the experiment is `changed`, `paused` or out of the config."""
+
+
+@documented
+@dataclass(frozen=True, slots=True)
 class Action:
     """A change to an experiment, made by a person, a guardrail or the config."""
 
@@ -187,6 +209,8 @@ class Action:
     """The guardrail's name, or the person's words."""
     detail: str = ""
     """The guardrail's figures, the arms and salt at the start, or the arm whose ship was rolled back."""
+    terms: Terms | None = None
+    """The config's terms from a `start` or an `edit` on; null for others, and for a start by release 0.2."""
 
     @property
     def ends_experiment(self) -> bool:

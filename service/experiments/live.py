@@ -12,12 +12,13 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from headroom.service.experiments.assignment import NO_BUCKET, Assigned, Assigner
-from headroom.service.experiments.definition import ScoreKinds
+from headroom.service.experiments.assignment import Assigned, Assigner
+from headroom.service.experiments.buckets import NO_BUCKET, bucket
+from headroom.service.experiments.definition import LAYER_SALT, ScoreKinds
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult
 from headroom.service.experiments.guardrails import GuardrailWatcher
 from headroom.service.experiments.interleaving import SHARED, Draw, impression_id
@@ -145,12 +146,19 @@ class LiveExperiments:
         config_version: str,
         *,
         variants: ScoreKinds | None = None,
+        definitions: Mapping[str, str] | None = None,
         may_start: bool = True,
     ) -> None:
         """Put a config in force, as `Ledger.apply` says. Blocks. Raises also as `check_reach` does."""
         if assigner.experiments:
             self.check_reach()
-        self.ledger.apply(assigner.experiments, config_version, variants=variants, may_start=may_start)
+        self.ledger.apply(
+            assigner.experiments,
+            config_version,
+            variants=variants,
+            definitions=definitions or {},
+            may_start=may_start,
+        )
         if self.ledger.state.started and not self._writes:  # at the start, experiments without a file
             self.check_reach()
         with self._starting:
@@ -319,6 +327,7 @@ class LiveExperiments:
             bucket=NO_BUCKET if assigned.is_chosen else assigned.bucket,
             time=route.time,
             config_version=self.ledger.config_version,
+            slot=None if assigned.is_chosen else bucket(LAYER_SALT, route.unit),
         )
         if not self.writer.put(exposure):
             self._seen.forget(member)  # the unit's next request tries again

@@ -32,12 +32,12 @@ from headroom.service.experiments.events import (
     OutcomeReceipt,
     SentClick,
     ShadowResult,
+    Terms,
     UnknownOutcome,
     UnknownReason,
     values_of,
 )
 from headroom.service.experiments.preference import Tally
-from headroom.service.experiments.state import Withdrawal
 from headroom.service.experiments.tables import (
     actions,
     exposures,
@@ -67,6 +67,9 @@ IMPRESSION_KEY = "impressions"
 """Name of the secret under which the ids of impressions are coded."""
 
 KEY_BYTES = 32
+
+TAKEN_BACK = "rollback of a ship: "
+"""Begins the detail of a stop that takes a ship back."""
 
 _OF_LIST = ("experiment", "id", "teams_by_index", "places", "ids")
 _MARK_REUSED = (
@@ -269,18 +272,18 @@ class Store:
         self,
         config: ExperimentConfig,
         metric: Metric,
-        withdrawals: Sequence[Withdrawal],
+        end: float,
         now: float,
         until: float | None = None,
     ) -> Tally:
         """Return what the units of an interleaving experiment preferred, by a metric, as `tally` says.
 
-        now: seconds since the epoch.
+        end, now: seconds since the epoch; end: inf while it runs.
         """
         if until is None:
             self.settle_early_clicks(now)
         with self.read(seconds=database.ANALYSIS_S) as db:
-            return tally(db, config.name, metric, withdrawals, until)
+            return tally(db, config.name, metric, end, until)
 
     def _record_outcomes(self, outcomes: Mapping[int, Outcome]) -> list[int]:
         """Store outcomes by their number. Return the numbers of the duplicates."""
@@ -333,7 +336,10 @@ class Store:
         for number, click in strangers.items():
             is_others = click.impression in seen_by_others
             its_list = next((each for each in candidates[number] if clicks.key_of(each) in stored), None)
-            expected = next((each for each in candidates[number] if each.experiment not in over), None)
+            may_come = [config for config in interleaving if config.name not in over]
+            may_come = [config for config in may_come if clicks.has_slot(config, click.unit)]
+            names_to_come = {config.name for config in may_come}
+            expected = next((each for each in candidates[number] if each.experiment in names_to_come), None)
             named = None if is_others else its_list or expected
             problem = _problem_of_stranger(click, is_others)
             if named is not None:
@@ -441,7 +447,7 @@ class Store:
                 db.execute(
                     insert(started_experiments).values(name=new.name, definition=new.model_dump_json())
                 )
-            db.execute(insert(actions).values(values_of(action)))
+            db.execute(insert(actions).values(_row_of(action)))
             if action.kind == "ship" or action.ends_experiment:
                 ended = None if action.kind == "ship" else action.time
                 its_row = started_experiments.c.name == action.experiment
@@ -540,7 +546,34 @@ def _json(values: Sequence[int] | Sequence[str]) -> str:
 def _read_log(db: Connection, experiments: Collection[str]) -> list[Action]:
     columns = [actions.c[name] for name in Action.__slots__]
     query = select(*columns).where(actions.c.experiment.in_(list(experiments))).order_by(actions.c.number)
-    return [Action(*row) for row in db.execute(query)]
+    return [_action_of(row._asdict()) for row in db.execute(query)]
+
+
+def _row_of(action: Action) -> dict[str, Any]:
+    """Return an action as the table has it.
+
+    Release 0.2 does not know a rollback of a ship, and would go on shipping. So the table has a stop.
+    """
+    row = values_of(action)
+    if action.kind == "rollback" and action.arm is None:
+        row["kind"] = "stop"
+        row["detail"] = f"{TAKEN_BACK}{action.detail}"
+    if action.terms is not None:
+        row["terms"] = orjson.dumps(action.terms).decode()
+    return row
+
+
+def _action_of(row: Mapping[str, Any]) -> Action:
+    """Return the action that a row of the table holds. What a later release adds to terms is left out."""
+    values = dict(row)
+    if row["kind"] == "stop" and row["detail"].startswith(TAKEN_BACK):
+        values["kind"] = "rollback"
+        values["detail"] = row["detail"].removeprefix(TAKEN_BACK)
+    if row["terms"] is not None:
+        stored = orjson.loads(row["terms"])
+        known = {name: stored[name] for name in Terms.__slots__}
+        values["terms"] = Terms(**known | {"slots": tuple(stored["slots"])})
+    return Action(**values)
 
 
 def _read_definitions(db: Connection, where: ColumnElement[bool]) -> list[ExperimentConfig]:

@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import func, select
 
 from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.buckets import bucket
 from headroom.service.experiments.clicks import MAX_WAITING, UNCERTAIN_WAIT_SECONDS, WAIT_SECONDS
-from headroom.service.experiments.definition import ExperimentConfig, Metric
+from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig, Metric
 from headroom.service.experiments.events import (
     Action,
     Exposure,
@@ -26,7 +27,7 @@ from headroom.service.experiments.interleaving import impression_id
 from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.preference import Tally
 from headroom.service.experiments.retention import DAY_SECONDS
-from headroom.service.experiments.state import identity, withdrawals
+from headroom.service.experiments.state import end_of, identity, withdrawals
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import clicks, early_clicks, impressions, outcomes
 from headroom.service.experiments.upkeep import Upkeep
@@ -95,7 +96,7 @@ def numbers(receipt: OutcomeReceipt) -> tuple[int, int, int]:
 
 
 def preferred(store: Store, metric: Metric = CLICK, **more: Any) -> Tally:
-    return store.preferences(ORDER, metric, more.pop("withdrawals", ()), NOW, **more)
+    return store.preferences(ORDER, metric, end_of(more.pop("withdrawals", ())), NOW, **more)
 
 
 def rows_of(store: Store, table: Any) -> int:
@@ -297,15 +298,44 @@ def test_late_clicks_and_lists_after_the_end_do_not_count(store: Store) -> None:
         Action("order", "ramp", 400.0, "boss", traffic=0.5),
         Action("order", "stop", 480.0, "boss"),
     ]
-    # c's bucket left with the ramp, b's list was shown after the end.
+    # b's list was shown after the end. c's bucket left with the ramp, but c saw a list of both arms.
     ended = preferred(store, hour, withdrawals=withdrawals(config, log))
-    assert (ended.units, ended.wins, ended.impressions) == (1, 1, 1)
+    assert (ended.units, ended.wins, ended.impressions) == (2, 2, 2)
     ramped = preferred(store, hour, withdrawals=withdrawals(config, log[:2]))
-    assert (ramped.units, ramped.impressions) == (2, 2)
+    assert (ramped.units, ramped.impressions) == (3, 3)
     early_look = preferred(store, hour, until=460.0)
     assert (early_look.units, early_look.impressions) == (1, 2)
     rolled_back = [log[0], Action("order", "rollback", 440.0, "guardrail", arm="pruned")]
     assert preferred(store, hour, withdrawals=withdrawals(config, rolled_back)).impressions == 1
+
+
+def test_lists_after_a_pause_count(store: Store) -> None:
+    """`ramp --traffic 0` is a pause. Each unit that had been exposed before it never counted again."""
+    log = [
+        Action("order", "start", 50.0, "config", detail=identity(ORDER)),
+        Action("order", "ramp", 200.0, "boss", traffic=0.0),
+        Action("order", "ramp", 300.0, "boss", traffic=1.0),
+    ]
+    store.add_exposures(exposed("a", "b"))
+    lists = [shown("a", time=400.0), shown("b", time=410.0), shown("b", time=500.0)]
+    store.add_impressions(lists)
+    record(store, *(click(each, 1) for each in lists))
+    found = preferred(store, withdrawals=withdrawals(ORDER, log))
+    assert (found.impressions, found.units, found.wins) == (3, 2, 2)
+
+
+def test_a_click_by_a_query_id_counts_after_the_slots_have_changed(store: Store) -> None:
+    a = shown("a", query_id="q")
+    store.add_exposures(exposed("a"))
+    store.add_impressions([a])
+    slot = bucket(LAYER_SALT, "a")
+    other_slots = (slot + 1, 10_000) if slot < 5_000 else (0, slot)
+    moved = ORDER.model_copy(update={"slots": other_slots})
+    assert numbers(store.record_outcomes([by_query("a", "q")], [moved], NOW)) == (1, 0, 0)
+    assert preferred(store).wins == 1
+    # Nobody waits for a list that the unit cannot get any more.
+    assert store.record_outcomes([by_query("a", "never")], [moved], NOW).unknown == 1
+    assert rows_of(store, early_clicks) == 0
 
 
 def test_what_is_old_is_deleted_but_not_the_outcomes_of_a_running_test(store: Store) -> None:
