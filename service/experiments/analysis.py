@@ -56,21 +56,24 @@ def analyse(
 
     actions: the experiment's log. now: seconds since the epoch.
     looks: by time, those that earlier reports of the same config and log computed; new ones are added.
-    kept_days: how long the store keeps lists, clicks and outcomes.
+    kept_days: how long the store keeps lists, clicks and outcomes after the end.
     Raises DatabaseUnavailable.
     """
     config = as_begun(config, actions)
     exposures = dict.fromkeys(config.spans, 0) | store.unit_counts([config.name])[config.name]
     arms: list[ArmReport] = []
-    retention = None
     recommendation: Recommendation = "invalid"
     standing = fold(config, actions)
+    retention = retention_text(config, standing, kept_days)
     if standing.status == "changed":
         ratio = SampleRatio(1.0, False, "The config does not say which units each arm should have.", {})
         text = (
             f"{config.name!r} began with other arms or another salt than this config has, so its units "
             "cannot be analysed with it. Give the changed experiment another name and salt."
         )
+    elif standing.deleted is not None:
+        ratio = check_units(config, exposures, standing.rolled_back)
+        text = "Nothing is left to analyse."
     else:
         rolled_back = standing.rolled_back
         ratio = check_units(config, exposures, rolled_back)
@@ -80,7 +83,6 @@ def analyse(
         running = [arm for arm in arms if arm.arm not in rolled_back]
         progress = _progress(config, arms, exposures)
         recommendation, text = recommend(config, running, ratio, progress)
-        retention = retention_text(config, standing, now, kept_days, progress.units)
     return Report(
         experiment=config.name,
         time=now,
@@ -148,7 +150,7 @@ def look_times(config: ExperimentConfig, actions: Log, now: float) -> list[float
     """
     standing = fold(config, actions)
     start = standing.started
-    if start is None or standing.status == "changed":
+    if start is None or standing.status == "changed" or standing.deleted is not None:
         return []
     seconds = min(now, end_of(withdrawals(config, actions))) - start
     step = 60.0

@@ -15,7 +15,7 @@ MAX_VALUE = 1e15
 
 UnknownReason = Literal["experiment", "metric", "impression", "unit", "index", "value"]
 
-ActionKind = Literal["start", "edit", "ramp", "stop", "ship", "rollback"]
+ActionKind = Literal["start", "edit", "ramp", "stop", "ship", "rollback", "delete"]
 
 
 def values_of(record: Any) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class Terms:
 @documented
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A change to an experiment, made by a person, a guardrail or the config."""
+    """A change to an experiment, made by a person, a guardrail, the config or `outcome_days`."""
 
     experiment: str
     """The experiment's name."""
@@ -200,7 +200,7 @@ class Action:
     time: float
     """Seconds since the epoch, UTC."""
     actor: str
-    """The key's name, `guardrail`, or `config` for an experiment of the config."""
+    """The key's name, `guardrail`, `config`, or `outcome_days` for a deletion of its rows."""
     arm: str | None = None
     """The arm that was shipped, or that a guardrail rolled back. A person's rollback of a ship has none."""
     traffic: float | None = None

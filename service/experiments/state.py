@@ -28,6 +28,7 @@ class Standing:
     rolled_back: arms whose units get the default, and are not exposed.
     shipped: the arm that everybody gets, unless the experiment is paused.
     started, ended: Unix seconds; ended: since when no unit is assigned any more.
+    deleted: since when its lists, clicks and outcomes are deleted, in Unix seconds.
     terms: the last that the log has; None in a log of release 0.2, where the config's apply.
     may_ship_again: whether it is stopped because somebody took its ship back.
     """
@@ -38,6 +39,7 @@ class Standing:
     shipped: str | None = None
     started: float | None = None
     ended: float | None = None
+    deleted: float | None = None
     terms: Terms | None = None
     may_ship_again: bool = False
 
@@ -85,6 +87,7 @@ def fold(config: ExperimentConfig, actions: Log) -> Standing:
     may_ship_again = False
     rolled_back: set[str] = set()
     ended_at: float | None = None
+    deleted_at: float | None = None
     for action in actions:
         match action.kind:
             case "start":
@@ -99,6 +102,8 @@ def fold(config: ExperimentConfig, actions: Log) -> Standing:
                 shipped = action.arm
             case "rollback" if action.arm in arms and action.arm != config.control:
                 rolled_back.add(action.arm)
+            case "delete":
+                deleted_at = action.time
             case _:
                 pass  # the action is about an arm that the config no longer has
         terms = action.terms or terms
@@ -113,6 +118,7 @@ def fold(config: ExperimentConfig, actions: Log) -> Standing:
         shipped=shipped,
         started=start.time,
         ended=ended_at,
+        deleted=deleted_at,
         terms=terms,
     )
     if start.detail != identity(config):

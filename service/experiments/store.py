@@ -17,7 +17,19 @@ from typing import Any, NamedTuple
 
 import orjson
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, event, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    event,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import clicks, database, migration, tables, window_rows
@@ -375,33 +387,45 @@ class Store:
             if not settled:  # another replica was faster
                 return
 
-    def delete_before(self, moment: float, running: Collection[str]) -> bool:
+    def delete_before(self, moment: float, not_over: Collection[str], now: float | None = None) -> bool:
         """Delete a portion of the impressions, clicks and outcomes from before a moment, in Unix seconds.
 
-        running: experiments whose outcomes stay, because their units are still compared.
+        Those of an experiment with a later action stay, because it ended later. The log says of which
+        experiments some were deleted, so that nobody analyses the rest.
+        not_over: further experiments whose rows stay. now: seconds since the epoch; None reads the clock.
         Return whether there may be more.
         """
+        now = time.time() if now is None else now
         is_more = False
+        by_people = actions.c.kind != "delete"
+        lately = select(actions.c.experiment).where(actions.c.time >= moment, by_people)
         for table in (tables.impressions, tables.clicks, tables.outcomes):
             key = list(table.primary_key)
-            query = select(*key).where(table.c.time < moment).limit(DELETED_AT_ONCE)
-            if table is tables.outcomes:
-                query = query.where(table.c.experiment.not_in(sorted(running)))
+            is_old = and_(
+                table.c.time < moment,
+                table.c.experiment.not_in(sorted(not_over)),
+                table.c.experiment.not_in(lately),
+            )
+            query = select(*key).where(is_old).limit(DELETED_AT_ONCE)
             with self.read(seconds=database.ANALYSIS_S) as db:
                 keys = [dict(row._mapping) for row in db.execute(query)]
             if keys:
-                self._delete(table, keys)
+                self._delete(table, keys, now)
             is_more = is_more or len(keys) == DELETED_AT_ONCE
         return is_more
 
-    def _delete(self, table: Table, keys: Sequence[Mapping[str, Any]]) -> None:
-        """Delete rows by their primary keys, unless another replica deletes some at present."""
+    def _delete(self, table: Table, keys: Sequence[Mapping[str, Any]], now: float) -> None:
+        """Delete rows by their primary keys, unless another replica deletes some at present, and log it."""
         of_key = [column == bindparam(f"{column.name}_key") for column in table.primary_key]
         with self._write() as db:
             if not self._may_delete(db):
                 return
             parameters = [{f"{name}_key": value for name, value in key.items()} for key in keys]
             db.execute(delete(table).where(*of_key), parameters)
+            names = {key["experiment"] for key in keys}
+            is_logged = and_(actions.c.kind == "delete", actions.c.experiment.in_(names))
+            for name in sorted(names.difference(db.scalars(select(actions.c.experiment).where(is_logged)))):
+                db.execute(insert(actions).values(_row_of(Action(name, "delete", now, "outcome_days"))))
 
     @staticmethod
     def _may_delete(db: Connection) -> bool:

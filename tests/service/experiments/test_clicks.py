@@ -338,7 +338,7 @@ def test_a_click_by_a_query_id_counts_after_the_slots_have_changed(store: Store)
     assert rows_of(store, early_clicks) == 0
 
 
-def test_what_is_old_is_deleted_but_not_the_outcomes_of_a_running_test(store: Store) -> None:
+def test_what_is_old_is_deleted_but_not_of_a_running_experiment(store: Store) -> None:
     clock = 100 * DAY_SECONDS
     old = clock - 31 * DAY_SECONDS
     recent = clock - 29 * DAY_SECONDS
@@ -346,6 +346,9 @@ def test_what_is_old_is_deleted_but_not_the_outcomes_of_a_running_test(store: St
     store.add_exposures(exposed("a"))
     lists = [shown("a", time=old) for _ in range(3)] + [shown("a", time=recent)]
     store.add_impressions(lists)
+    # A list of an experiment that is no longer in the config, and has no log.
+    gone = impression_id(KEY, "gone", "a")
+    store.add_impressions([replace(lists[0], experiment="gone", id=gone)])
     record(store, *(click(each, 1) for each in lists))
     results = [
         Outcome(name, f"{name} {time}", "a", "click", 1.0, time)
@@ -356,11 +359,16 @@ def test_what_is_old_is_deleted_but_not_the_outcomes_of_a_running_test(store: St
     ledger = Ledger(store, Metrics(), clock=lambda: clock, monotonic=lambda: 0.0)
     ledger.apply((running, ORDER), "v")
     Upkeep(ledger, outcome_days=30).look()
-    assert [rows_of(store, table) for table in (impressions, clicks, outcomes)] == [1, 1, 3]
+    assert [rows_of(store, table) for table in (impressions, clicks, outcomes)] == [4, 4, 3]
     # A click on a list that is deleted waits in vain.
+    ledger.store.record_action(Action("order", "stop", old, "boss"))
+    clock += 31 * DAY_SECONDS
+    ledger.refresh()
+    Upkeep(ledger, outcome_days=30).look()
+    assert [rows_of(store, table) for table in (impressions, clicks, outcomes)] == [0, 0, 2]
     assert numbers(record(store, click(lists[0], 1, name="late"), now=clock)) == (1, 0, 0)
     store.settle_early_clicks(clock + WAIT_SECONDS + 1)
-    assert rows_of(store, clicks) == 1
+    assert rows_of(store, clicks) == 0
 
 
 def test_deletion_goes_in_portions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
