@@ -249,6 +249,11 @@ class Ledger:
         with self._lock:
             return self._actions(name)
 
+    def identity_at_start(self, name: str) -> str | None:
+        """Return the identity that an experiment began with; None if it has not begun."""
+        starts = (action.detail for action in self.history(name) if action.kind == "start")
+        return next(starts, None)
+
     def exposures(self, name: str) -> Counter[str]:
         """Return the units exposed so far, by arm."""
         return self._unit_counts.get(name, Counter())

@@ -132,12 +132,14 @@ class LiveExperiments:
         current = {config.name: config for config in self.ledger.declared}
         for experiment_index, config in enumerate(assigner.experiments):
             running = current.get(config.name)
-            if running is None or self.ledger.standing(config.name).started is None:
+            begun = self.ledger.identity_at_start(config.name)
+            if running is None or begun is None:
                 continue
-            if identity(running) != identity(config):
+            if identity(config) not in (begun, identity(running)):
                 raise ValueError(
                     f"experiments[{experiment_index}]: {config.name!r} has begun, so its kind, salt and arms "
-                    "must stay as they are; give the changed experiment another name and salt"
+                    f"must stay those of its start ({begun}); give the changed experiment another name and "
+                    "salt"
                 )
 
     def apply(
