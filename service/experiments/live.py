@@ -138,8 +138,8 @@ class LiveExperiments:
             if identity(config) not in (begun, identity(running)):
                 raise ValueError(
                     f"experiments[{experiment_index}]: {config.name!r} has begun, so its kind, salt and arms "
-                    f"must stay those of its start ({begun}); give the changed experiment another name and "
-                    "salt"
+                    f"must stay as they are from its start on ({begun}); give the changed experiment another "
+                    "name and salt"
                 )
 
     def apply(
@@ -254,19 +254,20 @@ class LiveExperiments:
         route: Route,
         drawn: Draw,
         places: Sequence[int],
+        titles: int,
         ids: Sequence[str] | None,
         query_id: str | None = None,
     ) -> str:
         """Hand an interleaved answer to the writer, and return its impression's id.
 
-        places: the titles that the answer shows, in the drawn order.
+        places: the titles that the answer shows, in the drawn order. titles: how many the request has.
         ids: of the request's titles. query_id: the caller's own id of the list.
         """
         assigned = route.assigned
         assert assigned is not None
         assert assigned.interleaved is not None
         team_by_index = dict(zip(drawn.order, drawn.teams, strict=True))
-        teams = [NOT_SHOWN] * len(drawn.order)
+        teams = [NOT_SHOWN] * titles
         for index in places:
             teams[index] = team_by_index[index]
         impression = impression_id(self.ledger.impression_key, assigned.experiment, route.unit, query_id)

@@ -171,7 +171,7 @@ async def test_the_edit_that_changed_an_experiment_can_be_undone_while_the_servi
     second.apply(changed, "2")
     assert second.ledger.standing("prune20").status == "changed"
     second.check(changed)  # any other edit of the config
-    with pytest.raises(ValueError, match=r"must stay those of its start \(salt .*pruned=cut:1\)"):
+    with pytest.raises(ValueError, match=r"must stay as they are from its start on \(salt .*pruned=cut:1\)"):
         second.check(third)
     second.check(begun)
     second.apply(begun, "3")
