@@ -5,6 +5,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from headroom.service.experiments.buckets import ByArm
@@ -59,7 +60,8 @@ def analyse(
     kept_days: how long the store keeps lists, clicks and outcomes after the end.
     Raises DatabaseUnavailable.
     """
-    config = as_begun(config, actions)
+    declared = config
+    config = as_begun(declared, actions)
     exposures = dict.fromkeys(config.spans, 0) | store.unit_counts([config.name])[config.name]
     arms: list[ArmReport] = []
     recommendation: Recommendation = "invalid"
@@ -83,6 +85,7 @@ def analyse(
         running = [arm for arm in arms if arm.arm not in rolled_back]
         progress = _progress(config, arms, exposures)
         recommendation, text = recommend(config, running, ratio, progress)
+        text += _changes(declared, config, actions)
     return Report(
         experiment=config.name,
         time=now,
@@ -233,6 +236,31 @@ def _early_outcomes(config: ExperimentConfig, early: ByArm, arm: str) -> str:
         f" Outcomes from the minute before their unit's exposure do not count: {of_arm:,} of {arm}, "
         f"{of_control:,} of control. If they came after it, the sender's clock is behind ours."
     )
+
+
+def _changes(declared: ExperimentConfig, begun: ExperimentConfig, actions: Log) -> str:
+    """Return sentences on what the figures rest on and has changed since the start; empty without any.
+
+    declared: as the config has it now. begun: as it was at the start.
+    """
+    text = ""
+    if declared.planned_units != begun.planned_units:
+        text += (
+            f" The intervals go by planned_units of the start, {begun.planned_units:,}; the config's "
+            f"{declared.planned_units:,} came later and does not count."
+        )
+    original: dict[str, str] = {}
+    changed: dict[str, float] = {}
+    for action in actions:
+        terms = action.terms
+        if terms is not None and terms.in_force:
+            for name, definition in terms.variants.items():
+                if original.setdefault(name, definition) != definition:
+                    changed.setdefault(name, action.time)
+    for name, moment in changed.items():
+        when = f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M}"
+        text += f" The variant {name!r} was changed at {when} UTC, so its figures mix two variants."
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,3 +289,9 @@ def test_a_report_does_not_recommend_a_harmful_arm_after_an_edit_to_less_traffic
     assert report.recommendation != "ship"
     (found,) = report.arms[0].metrics
     assert found.relative == pytest.approx(-0.08, abs=0.01)
+    # A plan that follows the data would tune the interval to them.
+    replanned = declared(planned_units=40, traffic=0.1)
+    world.edit(live, replanned)
+    again = analyse(store, replanned, live.ledger.history("prune20"), 10 * 86_400.0, {})
+    assert again.arms == report.arms
+    assert "planned_units of the start, 400; the config's 40 came later" in again.text
