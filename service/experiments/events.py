@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headroom.service.descriptions import documented
-from headroom.service.experiments.buckets import Span
 
 MAX_TEXT = 256
 """Characters of a unit, an outcome's id or a metric's name: an index row of PostgreSQL must hold them."""
@@ -178,7 +177,7 @@ class Terms:
 
     traffic: float
     """The config's share of each arm's units that takes part."""
-    slots: Span
+    slots: tuple[int, int]
     """The part of the 10,000 slots: first, and last plus one."""
     planned_units: int
     """Units for which the intervals are narrowest."""

@@ -91,6 +91,7 @@ class Ledger:
         self._log: Mapping[str, Log] = {}
         self._names: Sequence[str] = ()  # of the experiments whose log is read
         self._unreadable: set[str] = set()
+        self._gone: Configs = ()  # out of the config, which the log does not say yet
         self._compared: dict[str, Terms] = {}  # this replica's terms that were compared with the log
         self._unrecorded: list[Action] = []
         self._unannounced: list[Action] = []  # roll-backs of this replica that no log line has told yet
@@ -130,21 +131,26 @@ class Ledger:
         as `check` does.
         """
         defined = definitions or {}
+        names = {config.name for config in declared}
+        gone = tuple(config for config in (*self._gone, *self.declared) if config.name not in names)
 
         def record() -> None:
             self.check(declared, variants)
             if may_start:
                 self._record_terms(declared, variants, defined)
+                for config in gone:
+                    self._record_edit(config, terms_of(config, defined, in_force=False))
 
         with self._exchanging:
             # The experiments of the last config stay in force until all is known about the new ones.
-            self._synchronise((*self.declared, *declared), record)
+            self._synchronise((*gone, *self.declared, *declared), record)
             self.check(declared, variants)
             self._may_start = may_start
             with self._lock:
                 state = self._folded(declared, variants)
                 check_one_shipped(state.standings)
                 told = self._put(state)
+                self._gone = () if may_start and not self._database_failed else gone
                 self.declared = declared
                 self.variants = variants
                 self.definitions = defined
@@ -330,10 +336,6 @@ class Ledger:
         for config in state.configs:
             in_force = state.standings[config.name].is_running
             self._record_edit(config, terms_of(config, definitions, in_force=in_force))
-        names = {config.name for config in state.configs}
-        for config in self.declared:
-            if config.name not in names:
-                self._record_edit(config, terms_of(config, definitions, in_force=False))
 
     def _record_edit(self, config: ExperimentConfig, terms: Terms) -> None:
         """Record the terms of an experiment that has begun and is not over, if they are new.

@@ -175,6 +175,7 @@ def test_units_get_the_default_while_the_config_has_other_arms_or_lacks_the_expe
     assert restarted.ledger.standing("prune20").status == "running"
     world.behave()
     assert world.spent(declared()) == pytest.approx(3 * 101)
+    world.edit(restarted, may_start=False)  # until every replica has it
     world.edit(restarted)
     world.behave()
     world.edit(live, declared())
