@@ -208,7 +208,11 @@ def _shifted(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
     )
 
 
-_GUARDRAILS = {"error_rate": _errors, "p99": _slow, "score_shift": _shifted}
+_GUARDRAILS: dict[str, Callable[[Counts, Counts, Guardrails], str | None]] = {
+    "error_rate": _errors,
+    "p99": _slow,
+    "score_shift": _shifted,
+}
 """The check of each guardrail: it returns how an arm's window breaks the limit, or None."""
 
 
