@@ -59,6 +59,14 @@ def world(store: Store) -> World:
     return World(store)
 
 
+def figures(report: Report) -> Any:
+    """The only metric's figures. PostgreSQL adds numbers up in any order, so the last digits differ."""
+    (found,) = report.arms[0].metrics
+    numbers = [found.value, found.control_value, found.difference, found.low, found.high]
+    rounded = [f"{number:.9g}" for number in numbers if number is not None]
+    return found.decision, found.units, found.control_units, rounded
+
+
 def fill(world: World, days: float) -> None:
     """Units come over some days. Truth: control's spend 30, the treatment's 24; the margin is 2."""
     n = 600
@@ -92,7 +100,7 @@ def test_the_verdict_after_the_end_is_that_of_the_end_until_everything_is_delete
     for days in (0.01, 1, 29.9):
         world.now = (60 + days) * DAY
         world.look_after()
-        assert world.report().arms == at_end.arms
+        assert figures(world.report()) == figures(at_end)
         assert world.report().retention is None, "nothing is deleted yet"
     world.now = 90.1 * DAY
     for left in (350, 100, 0):
@@ -140,7 +148,7 @@ def test_an_experiment_that_an_edit_takes_out_for_a_while_keeps_its_outcomes(wor
     world.now += DAY
     world.look_after()
     world.apply(SPENT, ORDER)
-    assert world.report().arms == before.arms
+    assert figures(world.report()) == figures(before)
     world.apply(ORDER)
     world.now += 31 * DAY
     world.look_after()
