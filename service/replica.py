@@ -383,9 +383,14 @@ def _check_experiments(live: LiveExperiments, config: LiveConfig, variants: Scor
 
 def _apply_experiments(live: LiveExperiments, catalog: Catalog, may_start: bool) -> None:
     config = catalog.config
-    variants = catalog.score_kinds
     try:
-        live.apply(config.assigner, config.version, variants=variants, may_start=may_start)
+        live.apply(
+            config.assigner,
+            config.version,
+            variants=catalog.score_kinds,
+            definitions=catalog.definitions,
+            may_start=may_start,
+        )
     except (ValueError, TimeoutError) as error:
         raise InvalidConfig(str(error)) from None
     except Exception as error:

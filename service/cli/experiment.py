@@ -63,10 +63,7 @@ def start(
         from headroom.service.experiments.retention import window_text
 
         kept_days = answer["kept_days"]
-        print(
-            f"\nLists and clicks are kept for {number(kept_days)} days. If the plan takes longer, set "
-            "outcome_days to more first."
-        )
+        print(f"\nLists and clicks are kept until {number(kept_days)} days after the experiment's end.")
         if (warning := window_text(experiment, kept_days)) is not None:
             print(warning)
 

@@ -342,21 +342,8 @@ def interleaving_text(
         "Interleaving shows which titles are preferred; revenue, latency and clicks per page take A/B.",
         "",
         f"For the config: planned_units: {plan.deciding_units} (units that click a title of one arm)",
-        *_retention(plan.any_time.days),
     ]
     return "\n".join(lines)
-
-
-def _retention(days: int | None) -> list[str]:
-    """Return a line if the plan takes more days than a service keeps lists and clicks by default."""
-    from headroom.service.config.settings import Settings
-
-    kept_days = Settings.model_fields["outcome_days"].default
-    if days is None or days <= kept_days:
-        return []
-    return [
-        f"For the service: outcome_days: {days} or more; lists and clicks are kept for {kept_days:g} days"
-    ]
 
 
 def _row(name: str, need: SampleSize) -> list[str]:

@@ -165,8 +165,8 @@ class Settings(BaseSettings):
     )
     outcome_days: _Positive = Field(
         30.0,
-        description="Days that interleaved lists, their clicks and outcomes are kept. The outcomes of an A/B "
-        "test are kept until it has ended.",
+        description="Days after an experiment's end that its interleaved lists, their clicks and its "
+        "outcomes are kept.",
     )
     api_keys: _ApiKeys = Field(
         (),

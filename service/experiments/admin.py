@@ -35,7 +35,7 @@ from headroom.service.experiments.report import (
 )
 from headroom.service.experiments.sample_ratio import running_p
 from headroom.service.experiments.started import check_start, check_variants, merged
-from headroom.service.experiments.state import Standing, Standings, fold, identity
+from headroom.service.experiments.state import Standing, Standings, fold, identity, terms_of
 
 REPORT_SECONDS = 5.0
 """A report that is younger than this is returned from the cache."""
@@ -257,7 +257,8 @@ class ExperimentAdmin:
         def action(log: Log, started: Sequence[ExperimentConfig]) -> Action:
             standings = self._standings(merged(declared, started), log)
             check_start(config, declared, started, log, standings)
-            return Action(config.name, "start", ledger.clock(), actor, detail=identity(config))
+            terms = terms_of(config, ledger.definitions)
+            return Action(config.name, "start", ledger.clock(), actor, detail=identity(config), terms=terms)
 
         names = [config.name, *(each.name for each in declared)]
         log = await _in_thread(self._threads, lambda: ledger.act(names, action, new=config))

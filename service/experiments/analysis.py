@@ -5,6 +5,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from headroom.service.experiments.buckets import ByArm
@@ -33,7 +34,7 @@ from headroom.service.experiments.report import (
 from headroom.service.experiments.retention import retention_text
 from headroom.service.experiments.sample_ratio import check_units
 from headroom.service.experiments.shadow_report import shadow_reports
-from headroom.service.experiments.state import fold, logged_at, withdrawals
+from headroom.service.experiments.state import as_begun, end_of, fold, logged_at, withdrawals
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.verdicts import ALPHA, BAD, GOOD, verdict
 
@@ -56,20 +57,25 @@ def analyse(
 
     actions: the experiment's log. now: seconds since the epoch.
     looks: by time, those that earlier reports of the same config and log computed; new ones are added.
-    kept_days: how long the store keeps lists, clicks and outcomes.
+    kept_days: how long the store keeps lists, clicks and outcomes after the end.
     Raises DatabaseUnavailable.
     """
+    declared = config
+    config = as_begun(declared, actions)
     exposures = dict.fromkeys(config.spans, 0) | store.unit_counts([config.name])[config.name]
     arms: list[ArmReport] = []
-    retention = None
     recommendation: Recommendation = "invalid"
     standing = fold(config, actions)
+    retention = retention_text(config, standing, kept_days)
     if standing.status == "changed":
         ratio = SampleRatio(1.0, False, "The config does not say which units each arm should have.", {})
         text = (
             f"{config.name!r} began with other arms or another salt than this config has, so its units "
             "cannot be analysed with it. Give the changed experiment another name and salt."
         )
+    elif standing.deleted is not None:
+        ratio = check_units(config, exposures, standing.rolled_back)
+        text = "Nothing is left to analyse."
     else:
         rolled_back = standing.rolled_back
         ratio = check_units(config, exposures, rolled_back)
@@ -79,7 +85,7 @@ def analyse(
         running = [arm for arm in arms if arm.arm not in rolled_back]
         progress = _progress(config, arms, exposures)
         recommendation, text = recommend(config, running, ratio, progress)
-        retention = retention_text(config, standing, now, kept_days, progress.units)
+        text += _changes(declared, config, actions)
     return Report(
         experiment=config.name,
         time=now,
@@ -147,10 +153,9 @@ def look_times(config: ExperimentConfig, actions: Log, now: float) -> list[float
     """
     standing = fold(config, actions)
     start = standing.started
-    if start is None or standing.status == "changed":
+    if start is None or standing.status == "changed" or standing.deleted is not None:
         return []
-    end_times = [withdrawal.time for withdrawal in withdrawals(config, actions) if not withdrawal.limits]
-    seconds = min([now, *end_times]) - start
+    seconds = min(now, end_of(withdrawals(config, actions))) - start
     step = 60.0
     while seconds / step > MAX_LOOKS:
         step *= 1.25
@@ -231,6 +236,31 @@ def _early_outcomes(config: ExperimentConfig, early: ByArm, arm: str) -> str:
         f" Outcomes from the minute before their unit's exposure do not count: {of_arm:,} of {arm}, "
         f"{of_control:,} of control. If they came after it, the sender's clock is behind ours."
     )
+
+
+def _changes(declared: ExperimentConfig, begun: ExperimentConfig, actions: Log) -> str:
+    """Return sentences on what the figures rest on and has changed since the start; empty without any.
+
+    declared: as the config has it now. begun: as it was at the start.
+    """
+    text = ""
+    if declared.planned_units != begun.planned_units:
+        text += (
+            f" The intervals go by planned_units of the start, {begun.planned_units:,}; the config's "
+            f"{declared.planned_units:,} came later and does not count."
+        )
+    original: dict[str, str] = {}
+    changed: dict[str, float] = {}
+    for action in actions:
+        terms = action.terms
+        if terms is not None and terms.in_force:
+            for name, definition in terms.variants.items():
+                if original.setdefault(name, definition) != definition:
+                    changed.setdefault(name, action.time)
+    for name, moment in changed.items():
+        when = f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M}"
+        text += f" The variant {name!r} was changed at {when} UTC, so its figures mix two variants."
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,6 @@ from headroom.service.experiments.definition import INTERLEAVED, LAYER_SALT, Exp
 from headroom.service.experiments.state import IDLE, Standings
 from headroom.service.sentences import shortened
 
-NO_BUCKET = -1
-"""The bucket of exposures to an arm that the caller chose: no change of the traffic ends them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Assigned:

@@ -11,6 +11,9 @@ from itertools import accumulate
 
 BUCKETS = 10_000
 
+NO_BUCKET = -1
+"""The bucket of exposures to an arm that the caller chose: no change of traffic or slots ends them."""
+
 ByArm = Mapping[str, int]
 """A number of units or buckets of each arm."""
 

@@ -136,9 +136,8 @@ def experiment_of(click: SentClick, interleaving: Collection[ExperimentConfig], 
 def by_query_id(click: SentClick, interleaving: Collection[ExperimentConfig], key: str) -> list[SentClick]:
     """Return a click whose impression is a query id as it would be on a list of each experiment.
 
-    The unit's slot leaves only experiments that followed each other. They are in the order of `interleaving`.
+    The unit may have seen a list before the experiment's slots changed. In the order of `interleaving`.
     """
-    slot = bucket(LAYER_SALT, click.unit)
     return [
         replace(
             click,
@@ -146,8 +145,13 @@ def by_query_id(click: SentClick, interleaving: Collection[ExperimentConfig], ke
             impression=impression_id(key, config.name, click.unit, click.impression),
         )
         for config in interleaving
-        if click.experiment in (None, config.name) and config.slots[0] <= slot < config.slots[1]
+        if click.experiment in (None, config.name)
     ]
+
+
+def has_slot(config: ExperimentConfig, unit: str) -> bool:
+    """Return whether a unit's slot is one of the experiment's."""
+    return config.slots[0] <= bucket(LAYER_SALT, unit) < config.slots[1]
 
 
 def stored(db: Connection, keys: Collection[ImpressionKey]) -> set[ImpressionKey]:

@@ -4,28 +4,23 @@ A unit's credit is (clicks on the treatment's titles − clicks on control's) / 
 click on a title that both arms share says nothing, and a unit without any other click has no credit.
 """
 
-from collections.abc import Sequence
+import math
 
 from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, or_, select
 
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.preference import Tally
-from headroom.service.experiments.state import Withdrawal
 from headroom.service.experiments.tables import clicks, exposures, impressions
-from headroom.service.experiments.withdrawn import had_arm
 
 
-def tally(
-    db: Connection, experiment: str, metric: Metric, withdrawals: Sequence[Withdrawal], until: float | None
-) -> Tally:
+def tally(db: Connection, experiment: str, metric: Metric, end: float, until: float | None) -> Tally:
     """Return the credits of an interleaving experiment's units by the clicks of a metric, summed up.
 
-    A list counts if its unit was in the experiment when it was shown. A click counts within the metric's
-    window after its list was shown, also if the experiment has ended since.
-    withdrawals: when units left the experiment.
+    A list that was shown before the end counts, whatever the traffic was: its unit saw both arms. A click
+    counts within the metric's window after its list was shown, also if the experiment has ended since.
     until: leaves out exposures, lists and clicks of later times, for a past look; None leaves out none.
     """
-    lists = _lists(experiment, withdrawals, until)
+    lists = _lists(experiment, end, until)
     has_team = or_(*(lists.c.teams_by_index.contains(team) for team in "ct"))
     differ = func.sum(case((has_team, 1), else_=0))
     counts = select(func.count(), differ, func.count(lists.c.unit.distinct())).select_from(lists)
@@ -52,21 +47,17 @@ def tally(
     )
 
 
-def _lists(experiment: str, withdrawals: Sequence[Withdrawal], until: float | None) -> Subquery:
+def _lists(experiment: str, end: float, until: float | None) -> Subquery:
     """Return a query of the lists that count: id, unit, time, teams_by_index."""
     of_unit = and_(exposures.c.experiment == impressions.c.experiment, exposures.c.unit == impressions.c.unit)
     columns = (impressions.c.id, impressions.c.unit, impressions.c.time, impressions.c.teams_by_index)
     query = (
         select(*columns)
         .select_from(impressions.join(exposures, of_unit))
-        .where(
-            impressions.c.experiment == experiment,
-            had_arm(exposures, impressions.c.time, withdrawals),
-        )
+        .where(impressions.c.experiment == experiment)
     )
-    ends = [withdrawal.time for withdrawal in withdrawals if not withdrawal.limits]
-    if ends:  # a replica may show lists for a second longer
-        query = query.where(impressions.c.time < min(ends))
+    if end < math.inf:  # a replica may show lists for a second longer
+        query = query.where(impressions.c.time < end)
     if until is not None:
         query = query.where(exposures.c.time <= until, impressions.c.time <= until)
     return query.subquery()

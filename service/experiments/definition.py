@@ -12,6 +12,8 @@ from headroom.service.experiments.fields import ConfigName, Declared, Salt, Shar
 LAYER_SALT = "layer"
 """The salt of the slots: units are spread over them by SHA-256("layer:{unit}")."""
 
+ALL_SLOTS: Span = (0, 10_000)
+
 MAX_UNEVEN = 0.005
 """How far an arm's share of the exposed buckets may be from its share of all, as a share of the latter."""
 
@@ -113,7 +115,7 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
     """2 to 10 arms; with `kind: interleave`, 2 of the same weight."""
     traffic: Share = 1.0
     """Share of each arm's units that takes part, until somebody ramps by hand."""
-    slots: Annotated[tuple[_Slot, _Slot], Strict(False)] = (0, 10_000)
+    slots: Annotated[tuple[_Slot, _Slot], Strict(False)] = ALL_SLOTS
     """[x, y) of the 10,000 slots: experiments whose slots do not overlap share no unit."""
     shadow: Share = 0.0
     """Share of the requests that are scored under every arm, after their answer."""

@@ -1,6 +1,6 @@
 """The records of an experiment, as plain values. All times are seconds since the epoch, UTC."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ MAX_VALUE = 1e15
 
 UnknownReason = Literal["experiment", "metric", "impression", "unit", "index", "value"]
 
-ActionKind = Literal["start", "ramp", "stop", "ship", "rollback"]
+ActionKind = Literal["start", "edit", "ramp", "stop", "ship", "rollback", "delete"]
 
 
 def values_of(record: Any) -> dict[str, Any]:
@@ -24,7 +24,10 @@ def values_of(record: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """A unit was given its arm for the first time."""
+    """A unit was given its arm for the first time.
+
+    slot: the unit's; None if the caller chose the arm, or if an earlier release wrote this.
+    """
 
     experiment: str
     unit: str
@@ -32,6 +35,7 @@ class Exposure:
     bucket: int
     time: float
     config_version: str
+    slot: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +172,25 @@ class ShadowResult:
 
 @documented
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """The part of the config that decides which units have their arm, and what a report rests on."""
+
+    traffic: float
+    """The config's share of each arm's units that takes part."""
+    slots: tuple[int, int]
+    """The part of the 10,000 slots: first, and last plus one."""
+    planned_units: int
+    """Units for which the intervals are narrowest."""
+    variants: Mapping[str, str]
+    """What each arm's variant computes with, by the variant's name: a text that changes if that does."""
+    in_force: bool = True
+    """Whether units get their arm; not while the experiment is `changed`, `paused` or out of the config."""
+
+
+@documented
+@dataclass(frozen=True, slots=True)
 class Action:
-    """A change to an experiment, made by a person, a guardrail or the config."""
+    """A change to an experiment, made by a person, a guardrail, the config or `outcome_days`."""
 
     experiment: str
     """The experiment's name."""
@@ -178,7 +199,7 @@ class Action:
     time: float
     """Seconds since the epoch, UTC."""
     actor: str
-    """The key's name, `guardrail`, or `config` for an experiment of the config."""
+    """The key's name, `guardrail`, `config`, or `outcome_days` for a deletion of its rows."""
     arm: str | None = None
     """The arm that was shipped, or that a guardrail rolled back. A person's rollback of a ship has none."""
     traffic: float | None = None
@@ -187,6 +208,8 @@ class Action:
     """The guardrail's name, or the person's words."""
     detail: str = ""
     """The guardrail's figures, the arms and salt at the start, or the arm whose ship was rolled back."""
+    terms: Terms | None = None
+    """The config's terms from a `start` or an `edit` on; null for others, and for a start by release 0.2."""
 
     @property
     def ends_experiment(self) -> bool:

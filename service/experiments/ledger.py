@@ -17,9 +17,17 @@ from operator import is_
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments.definition import ExperimentConfig, ScoreKinds
-from headroom.service.experiments.events import Action, Log
+from headroom.service.experiments.events import Action, Log, Terms
 from headroom.service.experiments.started import Configs, Obstacle, merged, obstacles
-from headroom.service.experiments.state import IDLE, Standing, Standings, check_one_shipped, fold, identity
+from headroom.service.experiments.state import (
+    IDLE,
+    Standing,
+    Standings,
+    check_one_shipped,
+    fold,
+    identity,
+    terms_of,
+)
 from headroom.service.experiments.store import Decision, Store
 from headroom.service.observe.metrics import Metrics
 
@@ -30,6 +38,9 @@ Clock = Callable[[], float]
 REFRESH_SECONDS = 1.0
 COUNTS_EVERY = 5
 """The number of refreshes per count of the exposed units."""
+
+DISPUTE_SECONDS = 60.0
+"""A replica that runs an experiment waits this long before it overrules one that said it is not in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,7 @@ class Ledger:
 
     store: the database. A SQLite file is made with the first experiment.
     clock: returns Unix seconds. monotonic: returns seconds that never go back.
-    declared, variants: of the live config; None: any variant exists.
+    declared, variants: of the live config; None: any variant exists. definitions: of its variants.
     impression_key: the database's; "" before it was read, when no unit is assigned yet.
     """
 
@@ -70,6 +81,7 @@ class Ledger:
         self.monotonic = monotonic
         self.declared: Configs = ()
         self.variants: ScoreKinds | None = None
+        self.definitions: Mapping[str, str] = {}
         self.config_version = ""
         self.impression_key = ""
         self.state = State()
@@ -79,6 +91,8 @@ class Ledger:
         self._log: Mapping[str, Log] = {}
         self._names: Sequence[str] = ()  # of the experiments whose log is read
         self._unreadable: set[str] = set()
+        self._gone: Configs = ()  # out of the config, which the log does not say yet
+        self._compared: dict[str, Terms] = {}  # this replica's terms that were compared with the log
         self._unrecorded: list[Action] = []
         self._unannounced: list[Action] = []  # roll-backs of this replica that no log line has told yet
         self._has_unrecorded = asyncio.Event()
@@ -103,31 +117,43 @@ class Ledger:
         config_version: str,
         *,
         variants: ScoreKinds | None = None,
+        definitions: Mapping[str, str] | None = None,
         may_start: bool = True,
     ) -> None:
         """Put a config's experiments in force. Blocks until the database has said where they stand.
 
         variants: those of the config, with the kind of score of each; None: any.
-        may_start: whether new experiments start. If not, they are pending until this is called with True.
+        definitions: what each variant computes with: a text that changes if that does.
+        may_start: whether new experiments start, and edits of others are recorded. If not, these wait until
+            this is called with True.
         If the database is down, the last known state is used. If it refuses one of the experiments, its
         error is raised and nothing changes. Raises ValueError if two of the experiments have shipped, and
         as `check` does.
         """
+        defined = definitions or {}
+        names = {config.name for config in declared}
+        gone = tuple(config for config in (*self._gone, *self.declared) if config.name not in names)
+
+        def record() -> None:
+            self.check(declared, variants)
+            if may_start:
+                self._record_terms(declared, variants, defined)
+                for config in gone:
+                    self._record_edit(config, terms_of(config, defined, in_force=False))
+
         with self._exchanging:
             # The experiments of the last config stay in force until all is known about the new ones.
-            self._synchronise(
-                (*self.declared, *declared),
-                starting=declared if may_start else (),
-                before_starts=lambda: self.check(declared, variants),
-            )
+            self._synchronise((*gone, *self.declared, *declared), record)
             self.check(declared, variants)
             self._may_start = may_start
             with self._lock:
                 state = self._folded(declared, variants)
                 check_one_shipped(state.standings)
                 told = self._put(state)
+                self._gone = () if may_start and not self._database_failed else gone
                 self.declared = declared
                 self.variants = variants
+                self.definitions = defined
                 self.config_version = config_version
         self._tell(told)
 
@@ -157,8 +183,13 @@ class Ledger:
 
         If the database is down, the state stays as it is.
         """
+
+        def record() -> None:
+            if self._may_start:
+                self._record_terms(self.declared, self.variants, self.definitions)
+
         with self._exchanging:
-            self._synchronise(self.declared, starting=self.declared if self._may_start else ())
+            self._synchronise(self.declared, record)
             told = self._fold()
         self._tell(told)
 
@@ -224,26 +255,22 @@ class Ledger:
         with self._lock:
             return self._actions(name)
 
+    def identity_at_start(self, name: str) -> str | None:
+        """Return the identity that an experiment began with; None if it has not begun."""
+        starts = (action.detail for action in self.history(name) if action.kind == "start")
+        return next(starts, None)
+
     def exposures(self, name: str) -> Counter[str]:
         """Return the units exposed so far, by arm."""
         return self._unit_counts.get(name, Counter())
 
-    def _synchronise(
-        self,
-        declared: Sequence[ExperimentConfig],
-        starting: Sequence[ExperimentConfig],
-        before_starts: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Exchange what is new with the database.
-
-        starting: those of `declared` that start now if new. before_starts: called once their log is known.
-        """
+    def _synchronise(self, declared: Sequence[ExperimentConfig], record: Callable[[], None]) -> None:
+        """Exchange what is new with the database. record: called once the log of `declared` is known."""
         if not declared and not self._unrecorded and not self.store.is_made:
             return
         try:
             self._exchange(declared)
-            before_starts()
-            self._record_starts(starting)
+            record()
             if self._database_failed:
                 logger.warning("the experiments' database is back")
             self._database_failed = False
@@ -293,12 +320,55 @@ class Ledger:
             )
             self.metrics.count("experiment_rollbacks_total", action.experiment, action.reason)
 
-    def _record_starts(self, starting: Sequence[ExperimentConfig]) -> None:
-        for config in starting:
+    def _record_terms(
+        self, declared: Configs, variants: ScoreKinds | None, definitions: Mapping[str, str]
+    ) -> None:
+        """Record the start of new experiments, and new terms of those that run. Arguments as of `apply`."""
+        for config in declared:
             if not any(action.kind == "start" for action in self._log[config.name]):
-                start = Action(config.name, "start", self.clock(), "config", detail=identity(config))
+                terms = terms_of(config, definitions)
+                detail = identity(config)
+                start = Action(config.name, "start", self.clock(), "config", detail=detail, terms=terms)
                 self.store.record_action(start)
                 self._read(self._names)
+        with self._lock:
+            state = self._folded(declared, variants)
+        for config in state.configs:
+            in_force = state.standings[config.name].is_running
+            self._record_edit(config, terms_of(config, definitions, in_force=in_force))
+
+    def _record_edit(self, config: ExperimentConfig, terms: Terms) -> None:
+        """Record the terms of an experiment that has begun and is not over, if they are new.
+
+        This replica's terms are compared with the log once, so that replicas whose configs differ for a
+        moment do not overrule each other again and again.
+        """
+        name = config.name
+
+        def decide(log: Log, _: Sequence[ExperimentConfig]) -> Action | None:
+            standing = fold(config, [action for action in log if action.experiment == name])
+            if standing.started is None or standing.ended is not None or standing.terms == terms:
+                return None
+            return Action(name, "edit", self.clock(), "config", detail=_changes(terms, standing), terms=terms)
+
+        actions = self._log.get(name, ())
+        is_first = self._compared.get(name) != terms
+        self._compared[name] = terms
+        if decide(actions, ()) is None:
+            return
+        if is_first or _lacks_terms(actions) or self._is_wrongly_out(actions, terms):
+            try:
+                self.store.act([name], decide)
+            except DatabaseUnavailable:
+                del self._compared[name]
+                raise
+            self._read(self._names)
+
+    def _is_wrongly_out(self, actions: Log, terms: Terms) -> bool:
+        """Return whether the log has said for a while that an experiment which runs here is not in force."""
+        last = [action for action in actions if action.terms is not None][-1]
+        is_disputed = terms.in_force and last.terms is not None and not last.terms.in_force
+        return is_disputed and self.clock() - last.time > DISPUTE_SECONDS
 
     def _read_held(self) -> None:
         """Read which experiments were started without a file. Their definitions never change."""
@@ -371,6 +441,30 @@ class Ledger:
     def _actions(self, name: str) -> list[Action]:
         unrecorded = (action for action in self._unrecorded if action.experiment == name)
         return [*self._log.get(name, ()), *unrecorded]
+
+
+def _lacks_terms(actions: Log) -> bool:
+    return not any(action.terms is not None for action in actions)
+
+
+def _changes(terms: Terms, standing: Standing) -> str:
+    """Return what is new in an experiment's terms, as words. standing: by the log."""
+    previous = standing.terms
+    if previous is None:
+        return "the config's terms, which the start lacks"
+    changes = []
+    if terms.traffic != previous.traffic:
+        changes.append(f"traffic {previous.traffic:g} to {terms.traffic:g}")
+    if terms.slots != previous.slots:
+        changes.append(f"slots {list(previous.slots)} to {list(terms.slots)}")
+    if terms.planned_units != previous.planned_units:
+        changes.append(f"planned_units {previous.planned_units} to {terms.planned_units}")
+    if terms.variants != previous.variants:
+        names = [name for name in terms.variants if terms.variants[name] != previous.variants.get(name)]
+        changes.append(f"variants: {', '.join(names) or 'fewer'}")
+    if terms.in_force != previous.in_force:
+        changes.append("units get their arm again" if terms.in_force else "units get the default")
+    return "; ".join(changes)
 
 
 def _same(previous: Configs, configs: Configs) -> Configs:

@@ -12,12 +12,13 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from headroom.service.experiments.assignment import NO_BUCKET, Assigned, Assigner
-from headroom.service.experiments.definition import ScoreKinds
+from headroom.service.experiments.assignment import Assigned, Assigner
+from headroom.service.experiments.buckets import NO_BUCKET, bucket
+from headroom.service.experiments.definition import LAYER_SALT, ScoreKinds
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult
 from headroom.service.experiments.guardrails import GuardrailWatcher
 from headroom.service.experiments.interleaving import SHARED, Draw, impression_id
@@ -131,12 +132,14 @@ class LiveExperiments:
         current = {config.name: config for config in self.ledger.declared}
         for experiment_index, config in enumerate(assigner.experiments):
             running = current.get(config.name)
-            if running is None or self.ledger.standing(config.name).started is None:
+            begun = self.ledger.identity_at_start(config.name)
+            if running is None or begun is None:
                 continue
-            if identity(running) != identity(config):
+            if identity(config) not in (begun, identity(running)):
                 raise ValueError(
                     f"experiments[{experiment_index}]: {config.name!r} has begun, so its kind, salt and arms "
-                    "must stay as they are; give the changed experiment another name and salt"
+                    f"must stay as they are from its start on ({begun}); give the changed experiment another "
+                    "name and salt"
                 )
 
     def apply(
@@ -145,12 +148,19 @@ class LiveExperiments:
         config_version: str,
         *,
         variants: ScoreKinds | None = None,
+        definitions: Mapping[str, str] | None = None,
         may_start: bool = True,
     ) -> None:
         """Put a config in force, as `Ledger.apply` says. Blocks. Raises also as `check_reach` does."""
         if assigner.experiments:
             self.check_reach()
-        self.ledger.apply(assigner.experiments, config_version, variants=variants, may_start=may_start)
+        self.ledger.apply(
+            assigner.experiments,
+            config_version,
+            variants=variants,
+            definitions=definitions or {},
+            may_start=may_start,
+        )
         if self.ledger.state.started and not self._writes:  # at the start, experiments without a file
             self.check_reach()
         with self._starting:
@@ -244,19 +254,20 @@ class LiveExperiments:
         route: Route,
         drawn: Draw,
         places: Sequence[int],
+        titles: int,
         ids: Sequence[str] | None,
         query_id: str | None = None,
     ) -> str:
         """Hand an interleaved answer to the writer, and return its impression's id.
 
-        places: the titles that the answer shows, in the drawn order.
+        places: the titles that the answer shows, in the drawn order. titles: how many the request has.
         ids: of the request's titles. query_id: the caller's own id of the list.
         """
         assigned = route.assigned
         assert assigned is not None
         assert assigned.interleaved is not None
         team_by_index = dict(zip(drawn.order, drawn.teams, strict=True))
-        teams = [NOT_SHOWN] * len(drawn.order)
+        teams = [NOT_SHOWN] * titles
         for index in places:
             teams[index] = team_by_index[index]
         impression = impression_id(self.ledger.impression_key, assigned.experiment, route.unit, query_id)
@@ -319,6 +330,7 @@ class LiveExperiments:
             bucket=NO_BUCKET if assigned.is_chosen else assigned.bucket,
             time=route.time,
             config_version=self.ledger.config_version,
+            slot=None if assigned.is_chosen else bucket(LAYER_SALT, route.unit),
         )
         if not self.writer.put(exposure):
             self._seen.forget(member)  # the unit's next request tries again

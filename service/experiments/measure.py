@@ -2,7 +2,8 @@
 
 An arm that was rolled back is compared with control's units of the same time, so that changes in the world
 after it do not look like the arm's effect. An outcome of a unit that has lost its arm (a stop, a ship, a
-rollback, less traffic) comes from the default, and would hide the arm's effect.
+rollback, less traffic, fewer slots) comes from the default, and would hide the arm's effect. A unit that gets
+its arm back counts again from then on; its outcomes between do not count, whichever its arm is.
 """
 
 import math
@@ -42,16 +43,20 @@ SKEW_SECONDS = 60.0
 class Comparison:
     """Control and the arms with the same end time.
 
-    end: when the arms ended; inf while they run. withdrawals: when units lost their arm, until then.
+    end: when the arms ended; inf while they run. withdrawals: when units lacked their arm, until then.
     """
 
     arms: tuple[str, ...]
     withdrawals: tuple[Withdrawal, ...] = ()
     end: float = math.inf
 
-    def had_arm(self, units: FromClause, time: Expression) -> Condition:
-        """Return the condition that a unit still has its arm at a time after its exposure."""
-        return had_arm(units, time, self.withdrawals)
+    def had_arm(self, units: FromClause, time: Expression, *, throughout: bool = False) -> Condition:
+        """Return the condition that a unit has its arm at a time after its exposure, before the arms' end.
+
+        throughout: as `withdrawn.had_arm` takes it.
+        """
+        condition = had_arm(units, time, self.withdrawals, throughout=throughout)
+        return and_(condition, time < self.end) if self.end < math.inf else condition
 
     def units(self, experiment: str) -> Subquery:
         """Return the exposures of the arms while all of them ran."""
@@ -157,7 +162,8 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
         query = query.where(units.c.time <= until)
     window_s = metric.window_s
     if window_s is not None:  # the window is over, and the unit had its arm until then
-        query = query.where(units.c.time <= now - window_s, during.had_arm(units, units.c.time + window_s))
+        has_arm = during.had_arm(units, units.c.time + window_s, throughout=True)
+        query = query.where(units.c.time <= now - window_s, has_arm)
     return query.subquery()
 
 

@@ -4,7 +4,7 @@ from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.events import Log, values_of
 from headroom.service.experiments.preference import Preference, preference
 from headroom.service.experiments.report import MetricPreference, MetricReport, Report
-from headroom.service.experiments.state import withdrawals
+from headroom.service.experiments.state import end_of, withdrawals
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.verdicts import ALPHA, preferred
 
@@ -18,10 +18,10 @@ def preference_reports(
     Raises DatabaseUnavailable.
     """
     (arm,) = config.treatments
-    lost = withdrawals(config, actions)
+    end = end_of(withdrawals(config, actions))
     reports = []
     for metric in config.metrics:
-        tally = store.preferences(config, metric, lost, now, until)
+        tally = store.preferences(config, metric, end, now, until)
         found = preference(tally, planned_units=config.planned_units, alpha=ALPHA)
         reports.append(preference_report(metric, arm, found, tally.viewers))
     return reports

@@ -175,16 +175,16 @@ class Report:
     arms: Sequence[ArmReport]
     """All arms except control."""
     recommendation: Recommendation
-    """`ship` an arm, `stop`, `wait`, or `invalid` if the sample ratio is off or the experiment did not
-    begin with this config."""
+    """`ship` an arm, `stop`, `wait`, or `invalid` if the sample ratio is off, the experiment did not begin
+    with this config, or its outcomes are deleted."""
     text: str
     """The recommendation and its reason."""
     looks: Sequence[Look]
     """Earlier times, evenly spaced. If the database is slow some are missing: ask again. All intervals
     hold together, as a confidence sequence does."""
     retention: str | None = None
-    """What the report lacks because `outcome_days` deleted it, or will lack before the planned units are
-    there; null if nothing."""
+    """What the report lacks because it was deleted `outcome_days` after the end, or will lack; null if
+    nothing."""
     schema: int = 1
     """Version of this format."""
 
@@ -292,7 +292,7 @@ class ExperimentDetail(ExperimentView):
     report: Report | None
     """The analysis so far; null while the database is down."""
     kept_days: float
-    """`outcome_days`: how long lists, clicks and outcomes are kept; those of an A/B test after its end."""
+    """`outcome_days`: how long lists, clicks and outcomes are kept after the experiment's end."""
     preference: MetricPreference | None
     """The preference by the first metric; null while the database is down, and unless the experiment
     interleaves."""

@@ -17,7 +17,19 @@ from typing import Any, NamedTuple
 
 import orjson
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, event, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    event,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import clicks, database, migration, tables, window_rows
@@ -32,12 +44,12 @@ from headroom.service.experiments.events import (
     OutcomeReceipt,
     SentClick,
     ShadowResult,
+    Terms,
     UnknownOutcome,
     UnknownReason,
     values_of,
 )
 from headroom.service.experiments.preference import Tally
-from headroom.service.experiments.state import Withdrawal
 from headroom.service.experiments.tables import (
     actions,
     exposures,
@@ -67,6 +79,9 @@ IMPRESSION_KEY = "impressions"
 """Name of the secret under which the ids of impressions are coded."""
 
 KEY_BYTES = 32
+
+TAKEN_BACK = "rollback of a ship: "
+"""Begins the detail of a stop that takes a ship back."""
 
 _OF_LIST = ("experiment", "id", "teams_by_index", "places", "ids")
 _MARK_REUSED = (
@@ -269,18 +284,18 @@ class Store:
         self,
         config: ExperimentConfig,
         metric: Metric,
-        withdrawals: Sequence[Withdrawal],
+        end: float,
         now: float,
         until: float | None = None,
     ) -> Tally:
         """Return what the units of an interleaving experiment preferred, by a metric, as `tally` says.
 
-        now: seconds since the epoch.
+        end, now: seconds since the epoch; end: inf while it runs.
         """
         if until is None:
             self.settle_early_clicks(now)
         with self.read(seconds=database.ANALYSIS_S) as db:
-            return tally(db, config.name, metric, withdrawals, until)
+            return tally(db, config.name, metric, end, until)
 
     def _record_outcomes(self, outcomes: Mapping[int, Outcome]) -> list[int]:
         """Store outcomes by their number. Return the numbers of the duplicates."""
@@ -333,7 +348,10 @@ class Store:
         for number, click in strangers.items():
             is_others = click.impression in seen_by_others
             its_list = next((each for each in candidates[number] if clicks.key_of(each) in stored), None)
-            expected = next((each for each in candidates[number] if each.experiment not in over), None)
+            may_come = [config for config in interleaving if config.name not in over]
+            may_come = [config for config in may_come if clicks.has_slot(config, click.unit)]
+            names_to_come = {config.name for config in may_come}
+            expected = next((each for each in candidates[number] if each.experiment in names_to_come), None)
             named = None if is_others else its_list or expected
             problem = _problem_of_stranger(click, is_others)
             if named is not None:
@@ -369,33 +387,45 @@ class Store:
             if not settled:  # another replica was faster
                 return
 
-    def delete_before(self, moment: float, running: Collection[str]) -> bool:
+    def delete_before(self, moment: float, not_over: Collection[str], now: float | None = None) -> bool:
         """Delete a portion of the impressions, clicks and outcomes from before a moment, in Unix seconds.
 
-        running: experiments whose outcomes stay, because their units are still compared.
+        Those of an experiment with a later action stay, because it ended later. The log says of which
+        experiments some were deleted, so that nobody analyses the rest.
+        not_over: further experiments whose rows stay. now: seconds since the epoch; None reads the clock.
         Return whether there may be more.
         """
+        now = time.time() if now is None else now
         is_more = False
+        by_people = actions.c.kind != "delete"
+        lately = select(actions.c.experiment).where(actions.c.time >= moment, by_people)
         for table in (tables.impressions, tables.clicks, tables.outcomes):
             key = list(table.primary_key)
-            query = select(*key).where(table.c.time < moment).limit(DELETED_AT_ONCE)
-            if table is tables.outcomes:
-                query = query.where(table.c.experiment.not_in(sorted(running)))
+            is_old = and_(
+                table.c.time < moment,
+                table.c.experiment.not_in(sorted(not_over)),
+                table.c.experiment.not_in(lately),
+            )
+            query = select(*key).where(is_old).limit(DELETED_AT_ONCE)
             with self.read(seconds=database.ANALYSIS_S) as db:
                 keys = [dict(row._mapping) for row in db.execute(query)]
             if keys:
-                self._delete(table, keys)
+                self._delete(table, keys, now)
             is_more = is_more or len(keys) == DELETED_AT_ONCE
         return is_more
 
-    def _delete(self, table: Table, keys: Sequence[Mapping[str, Any]]) -> None:
-        """Delete rows by their primary keys, unless another replica deletes some at present."""
+    def _delete(self, table: Table, keys: Sequence[Mapping[str, Any]], now: float) -> None:
+        """Delete rows by their primary keys, unless another replica deletes some at present, and log it."""
         of_key = [column == bindparam(f"{column.name}_key") for column in table.primary_key]
         with self._write() as db:
             if not self._may_delete(db):
                 return
             parameters = [{f"{name}_key": value for name, value in key.items()} for key in keys]
             db.execute(delete(table).where(*of_key), parameters)
+            names = {key["experiment"] for key in keys}
+            is_logged = and_(actions.c.kind == "delete", actions.c.experiment.in_(names))
+            for name in sorted(names.difference(db.scalars(select(actions.c.experiment).where(is_logged)))):
+                db.execute(insert(actions).values(_row_of(Action(name, "delete", now, "outcome_days"))))
 
     @staticmethod
     def _may_delete(db: Connection) -> bool:
@@ -441,7 +471,7 @@ class Store:
                 db.execute(
                     insert(started_experiments).values(name=new.name, definition=new.model_dump_json())
                 )
-            db.execute(insert(actions).values(values_of(action)))
+            db.execute(insert(actions).values(_row_of(action)))
             if action.kind == "ship" or action.ends_experiment:
                 ended = None if action.kind == "ship" else action.time
                 its_row = started_experiments.c.name == action.experiment
@@ -540,7 +570,34 @@ def _json(values: Sequence[int] | Sequence[str]) -> str:
 def _read_log(db: Connection, experiments: Collection[str]) -> list[Action]:
     columns = [actions.c[name] for name in Action.__slots__]
     query = select(*columns).where(actions.c.experiment.in_(list(experiments))).order_by(actions.c.number)
-    return [Action(*row) for row in db.execute(query)]
+    return [_action_of(row._asdict()) for row in db.execute(query)]
+
+
+def _row_of(action: Action) -> dict[str, Any]:
+    """Return an action as the table has it.
+
+    Release 0.2 does not know a rollback of a ship, and would go on shipping. So the table has a stop.
+    """
+    row = values_of(action)
+    if action.kind == "rollback" and action.arm is None:
+        row["kind"] = "stop"
+        row["detail"] = f"{TAKEN_BACK}{action.detail}"
+    if action.terms is not None:
+        row["terms"] = orjson.dumps(action.terms).decode()
+    return row
+
+
+def _action_of(row: Mapping[str, Any]) -> Action:
+    """Return the action that a row of the table holds. What a later release adds to terms is left out."""
+    values = dict(row)
+    if row["kind"] == "stop" and row["detail"].startswith(TAKEN_BACK):
+        values["kind"] = "rollback"
+        values["detail"] = row["detail"].removeprefix(TAKEN_BACK)
+    if row["terms"] is not None:
+        stored = orjson.loads(row["terms"])
+        known = {name: stored[name] for name in Terms.__slots__}
+        values["terms"] = Terms(**known | {"slots": tuple(stored["slots"])})
+    return Action(**values)
 
 
 def _read_definitions(db: Connection, where: ColumnElement[bool]) -> list[ExperimentConfig]:

@@ -67,6 +67,7 @@ exposures = Table(
     *_columns(Text, "arm", "config_version"),
     *_columns(Integer, "bucket"),
     *_columns(Double, "time"),
+    *_columns(Integer, "slot", nullable=True),
     sqlite_with_rowid=False,
 )
 
@@ -150,6 +151,7 @@ actions = Table(
     *_columns(Double, "time"),
     *_columns(Text, "arm", nullable=True),
     *_columns(Double, "traffic", nullable=True),
+    *_columns(Text, "terms", nullable=True, comment="JSON of `Terms`."),
     Index("actions_experiment", "experiment", "number"),
 )
 

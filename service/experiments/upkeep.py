@@ -17,7 +17,7 @@ DELETE_EVERY = 600
 class Upkeep:
     """A replica's part in the upkeep. Replicas may do the same work at once.
 
-    outcome_days: days that impressions, clicks and outcomes are kept.
+    outcome_days: days after an experiment's end that its impressions, clicks and outcomes are kept.
     """
 
     def __init__(self, ledger: Ledger, outcome_days: float) -> None:
@@ -45,11 +45,8 @@ class Upkeep:
         if any(config.kind == "interleave" for config in ledger.configs):
             ledger.store.settle_early_clicks(now)
         if self._looks_to_deletion == 0:
-            ended = ("stopped", "shipped", "rolled_back")
-            running = [
-                config.name for config in ledger.configs if ledger.standing(config.name).status not in ended
-            ]
-            is_more = ledger.store.delete_before(now - self._kept_days * DAY_SECONDS, running)
+            not_over = [config.name for config in ledger.configs if not ledger.standing(config.name).is_over]
+            is_more = ledger.store.delete_before(now - self._kept_days * DAY_SECONDS, not_over, now)
             self._looks_to_deletion = 1 if is_more else DELETE_EVERY
         self._looks_to_deletion -= 1
 

@@ -130,12 +130,16 @@ MinScore = Annotated[
     Annotated[float, Field(allow_inf_nan=False), Strict(), NUMBER] | None,
     doc(
         "Titles with a `score` below this are left out, before the best ones are chosen. From 0 to 1, or any "
-        "number if the model's `score_activation` is identity."
+        "number if the model's `score_activation` is identity. In an interleaved experiment, control's "
+        "scores decide for both arms."
     ),
 ]
 MinGrade = Annotated[
     Annotated[int, Field(ge=0, le=MAX_GRADE), Strict(), WHOLE_NUMBER] | None,
-    doc("Titles with a `grade` below this are left out, before the best ones are chosen."),
+    doc(
+        "Titles with a `grade` below this are left out, before the best ones are chosen. In an interleaved "
+        "experiment, control's grades decide for both arms."
+    ),
 ]
 
 Grades = Annotated[list[Annotated[int, Field(ge=0, le=MAX_GRADE)]], Field(fail_fast=True)] | None

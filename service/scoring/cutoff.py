@@ -1,6 +1,7 @@
 """The cut-off: leaves titles out of an answer that are not relevant enough for the request.
 
-A title that was not scored is never left out, because nothing is known about it.
+A title that was not scored is never left out, because nothing is known about it. An interleaved list is cut
+before it is drawn, as `interleave.draw_order` says.
 """
 
 from __future__ import annotations
@@ -51,8 +52,12 @@ def _as_score(limit: float) -> np.float32:
 
 
 def cut_off(response: ScoreResponse, request: ScoreRequest) -> None:
-    """Leave out the results that the request does not want, count them, and close the gaps of the ranks."""
-    if request.min_score is None and request.min_grade is None:
+    """Leave out the results that the request does not want, count them, and close the gaps of the ranks.
+
+    An interleaved answer lacks them already.
+    """
+    is_wanted_whole = request.min_score is None and request.min_grade is None
+    if is_wanted_whole or response.impression is not None:
         return
     kept = [result for result in response.results if is_kept(result, request)]
     response.dropped = len(response.results) - len(kept)

@@ -12,25 +12,33 @@ import numpy as np
 
 from headroom.models.classifier import Classifier
 from headroom.service.experiments.interleaving import TREATMENT, Draw, coins, draw, falling, own_order
+from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import ScoreResult
 from headroom.service.scoring.cascade import lowest_score
+from headroom.service.scoring.cutoff import is_kept
 
 Results = Sequence[ScoreResult]
 """One result per title, in the request's order."""
 
 
 def draw_order(
-    control: Results, treatment: Results, salt: str, unit: str, query: str
+    control: Results, treatment: Results, request: ScoreRequest, salt: str, unit: str, query: str
 ) -> Generator[None, None, Draw]:
-    """Draw the order from the arms' own orders, which are by raw score. The query may be long."""
+    """Draw the order from the arms' own orders, which are by raw score. The query may be long.
+
+    Only titles that control keeps under the cut-off are drawn. If the arm that picks a title decided
+    whether it is shown, the arm with higher scores would show more titles, and so get more clicks.
+    """
     yield
-    control_order = own_order([float(result.raw_score) for result in control])
-    treatment_order = own_order([float(result.raw_score) for result in treatment])
-    return draw(control_order, treatment_order, coins(salt, unit, query))
+    titles = [index for index, result in enumerate(control) if is_kept(result, request)]
+    control_order = own_order([float(control[index].raw_score) for index in titles])
+    treatment_order = own_order([float(treatment[index].raw_score) for index in titles])
+    drawn = draw(control_order, treatment_order, coins(salt, unit, query))
+    return Draw(tuple(titles[position] for position in drawn.order), drawn.teams)
 
 
 def merge(control: Results, treatment: Results, drawn: Draw, classifier: Classifier) -> list[ScoreResult]:
-    """Return the results in the request's order, with their ranks.
+    """Return the results of the drawn titles in the request's order, with their ranks.
 
     classifier: of either arm; both give the same kind of score.
     """

@@ -34,7 +34,7 @@ from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreR
 from headroom.service.scoring.catalog import Catalog, Variant
 from headroom.service.scoring.column import AnyColumn
 from headroom.service.scoring.computed import Computed
-from headroom.service.scoring.cutoff import check_cutoff, is_kept
+from headroom.service.scoring.cutoff import check_cutoff
 from headroom.service.scoring.interleave import draw_order, merge
 from headroom.service.scoring.score import Scorer
 from headroom.service.scoring.shadow import Shadow
@@ -179,7 +179,7 @@ class Treatment:
                 request, variants, deadline, shared=True, may_fail=True
             )
             rankings = [column.results() for column in columns if column.error is None]
-            drawn = await self._draw(rankings, route, query) if len(rankings) == 2 else None
+            drawn = await self._draw(request, rankings, route, query) if len(rankings) == 2 else None
         except _CAUSED_BY_NO_ARM:
             raise
         except (DeadlineExceeded, asyncio.CancelledError):
@@ -213,18 +213,22 @@ class Treatment:
         self._experiments.succeeded(route, deadline.elapsed(), *relevance)
         control, treatment = rankings
         results = merge(control, treatment, drawn, variants[0].classifier)
-        places = [index for index in drawn.order if is_kept(results[index], request)]
-        shown = places[: request.titles_shown]
-        impression = self._experiments.show(route, drawn, shown, request.ids, request.query_id)
+        shown = drawn.order[: request.titles_shown]
+        impression = self._experiments.show(route, drawn, shown, len(control), request.ids, request.query_id)
         assignment = _interleaved(assigned, impression=impression)
-        return self._scorer.answer(results, columns, computed, deadline, assignment)
+        answer = self._scorer.answer(results, columns, computed, deadline, assignment)
+        answer.dropped = len(control) - len(drawn.order)
+        return answer
 
-    async def _draw(self, rankings: Sequence[Sequence[ScoreResult]], route: Route, query: str) -> Draw:
-        """Draw the order from both arms' results, for the unit and the query."""
+    async def _draw(
+        self, request: ScoreRequest, rankings: Sequence[Sequence[ScoreResult]], route: Route, query: str
+    ) -> Draw:
+        """Draw the order of the titles that the request wants from both arms' results."""
         assert route.assigned is not None
         assert route.assigned.interleaved is not None
         control, treatment = rankings
-        drawing = draw_order(control, treatment, route.assigned.interleaved.salt, route.unit, query)
+        salt = route.assigned.interleaved.salt
+        drawing = draw_order(control, treatment, request, salt, route.unit, query)
         if len(query) <= INLINE_CHARS:
             return read_to_the_end(drawing)
         return await self._scorer.off_loop(drawing, len(query))

@@ -123,7 +123,8 @@ function Ship({ one, ask }) {
 
 /** @param {Action[]} history @returns {boolean} whether the last thing was that a person took a ship back */
 function isTakenBack(history) {
-  const last = history[history.length - 1];
+  const acts = history.filter(({ kind }) => kind !== "delete");
+  const last = acts[acts.length - 1];
   return last?.kind === "rollback" && last.arm === null;
 }
 

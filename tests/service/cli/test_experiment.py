@@ -214,7 +214,7 @@ def test_the_start_of_an_interleaved_experiment_says_how_long_its_lists_are_kept
     file = tmp_path / "order.yaml"
     file.write_text(ENTRY.replace("salt", "kind: interleave\nsalt"))
     shown = run("experiment", "start", str(file), "--url", url).out
-    assert "Lists and clicks are kept for 30 days. If the plan takes longer, set outcome_days" in shown
+    assert "Lists and clicks are kept until 30 days after the experiment's end." in shown
     assert "hours" not in shown
     file.write_text(file.read_text().replace("margin: 0.02", "window_hours: 745"))
     shown = run("experiment", "start", str(file), "--url", url).out

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import math
 import re
 import sqlite3
 import threading
@@ -96,7 +97,7 @@ def test_the_queries_of_the_docs_give_the_preference_of_the_report(
     assert exposed[0][2:] == ("order", "interleaved")
     assert posthog[0][0] == "$feature_flag_called"
     store = Store(url)
-    tally = store.preferences(ORDER, ORDER.metrics[0], (), 40.0)
+    tally = store.preferences(ORDER, ORDER.metrics[0], math.inf, 40.0)
     store.close()
     assert preference == [(pytest.approx(tally.total / tally.units), tally.units)]
     assert 0 < tally.units < 20

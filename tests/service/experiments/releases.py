@@ -71,10 +71,17 @@ class Running:
         receipt = answer.json()
         return receipt["accepted"], receipt["duplicates"]
 
-    def act(self, name: str, **fields: Any) -> None:
-        """Ask for an action on the experiment."""
+    def default_variant(self) -> str:
+        """Return the variant that a request without a unit gets."""
+        answer = self.http.post("/v1/score", json={"query": QUERY, "titles": TITLES[:2]})
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["variant"])
+
+    def act(self, name: str, **fields: Any) -> dict[str, Any]:
+        """Ask for an action on the experiment, and return its state."""
         answer = self.http.post(f"/v1/experiments/prune20/{name}", json=fields, headers=BOSS)
         assert answer.status_code == 200, answer.text
+        return dict(answer.json())
 
     def ready(self) -> tuple[int, str]:
         """Return the status of /health/ready, and the reason if it is not ready."""

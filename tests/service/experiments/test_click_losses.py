@@ -6,6 +6,7 @@ and the clicks on them. For 10,000 lists:
     HEADROOM_CLICKED_LISTS=10000 pytest tests/service/experiments/test_click_losses.py
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -233,7 +234,7 @@ def test_kills_lose_no_more_than_a_buffer_and_credit_nobody_wrongly(
         if team[impression][index] != "s":
             credit[unit].append(1 if team[impression][index] == "t" else -1)
     values = [sum(each) / len(each) for each in credit.values()]
-    tally = store.preferences(ORDER, METRIC, (), time.time())
+    tally = store.preferences(ORDER, METRIC, math.inf, time.time())
     assert tally.impressions == len(has_impression)
     assert tally.units == len(values)
     assert tally.wins == sum(value > 0 for value in values)

@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import func, select
 
 from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.buckets import bucket
 from headroom.service.experiments.clicks import MAX_WAITING, UNCERTAIN_WAIT_SECONDS, WAIT_SECONDS
-from headroom.service.experiments.definition import ExperimentConfig, Metric
+from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig, Metric
 from headroom.service.experiments.events import (
     Action,
     Exposure,
@@ -26,7 +27,7 @@ from headroom.service.experiments.interleaving import impression_id
 from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.preference import Tally
 from headroom.service.experiments.retention import DAY_SECONDS
-from headroom.service.experiments.state import identity, withdrawals
+from headroom.service.experiments.state import end_of, identity, withdrawals
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import clicks, early_clicks, impressions, outcomes
 from headroom.service.experiments.upkeep import Upkeep
@@ -95,7 +96,7 @@ def numbers(receipt: OutcomeReceipt) -> tuple[int, int, int]:
 
 
 def preferred(store: Store, metric: Metric = CLICK, **more: Any) -> Tally:
-    return store.preferences(ORDER, metric, more.pop("withdrawals", ()), NOW, **more)
+    return store.preferences(ORDER, metric, end_of(more.pop("withdrawals", ())), NOW, **more)
 
 
 def rows_of(store: Store, table: Any) -> int:
@@ -297,18 +298,47 @@ def test_late_clicks_and_lists_after_the_end_do_not_count(store: Store) -> None:
         Action("order", "ramp", 400.0, "boss", traffic=0.5),
         Action("order", "stop", 480.0, "boss"),
     ]
-    # c's bucket left with the ramp, b's list was shown after the end.
+    # b's list was shown after the end. c's bucket left with the ramp, but c saw a list of both arms.
     ended = preferred(store, hour, withdrawals=withdrawals(config, log))
-    assert (ended.units, ended.wins, ended.impressions) == (1, 1, 1)
+    assert (ended.units, ended.wins, ended.impressions) == (2, 2, 2)
     ramped = preferred(store, hour, withdrawals=withdrawals(config, log[:2]))
-    assert (ramped.units, ramped.impressions) == (2, 2)
+    assert (ramped.units, ramped.impressions) == (3, 3)
     early_look = preferred(store, hour, until=460.0)
     assert (early_look.units, early_look.impressions) == (1, 2)
     rolled_back = [log[0], Action("order", "rollback", 440.0, "guardrail", arm="pruned")]
     assert preferred(store, hour, withdrawals=withdrawals(config, rolled_back)).impressions == 1
 
 
-def test_what_is_old_is_deleted_but_not_the_outcomes_of_a_running_test(store: Store) -> None:
+def test_lists_after_a_pause_count(store: Store) -> None:
+    """`ramp --traffic 0` is a pause. Each unit that had been exposed before it never counted again."""
+    log = [
+        Action("order", "start", 50.0, "config", detail=identity(ORDER)),
+        Action("order", "ramp", 200.0, "boss", traffic=0.0),
+        Action("order", "ramp", 300.0, "boss", traffic=1.0),
+    ]
+    store.add_exposures(exposed("a", "b"))
+    lists = [shown("a", time=400.0), shown("b", time=410.0), shown("b", time=500.0)]
+    store.add_impressions(lists)
+    record(store, *(click(each, 1) for each in lists))
+    found = preferred(store, withdrawals=withdrawals(ORDER, log))
+    assert (found.impressions, found.units, found.wins) == (3, 2, 2)
+
+
+def test_a_click_by_a_query_id_counts_after_the_slots_have_changed(store: Store) -> None:
+    a = shown("a", query_id="q")
+    store.add_exposures(exposed("a"))
+    store.add_impressions([a])
+    slot = bucket(LAYER_SALT, "a")
+    other_slots = (slot + 1, 10_000) if slot < 5_000 else (0, slot)
+    moved = ORDER.model_copy(update={"slots": other_slots})
+    assert numbers(store.record_outcomes([by_query("a", "q")], [moved], NOW)) == (1, 0, 0)
+    assert preferred(store).wins == 1
+    # Nobody waits for a list that the unit cannot get any more.
+    assert store.record_outcomes([by_query("a", "never")], [moved], NOW).unknown == 1
+    assert rows_of(store, early_clicks) == 0
+
+
+def test_what_is_old_is_deleted_but_not_of_a_running_experiment(store: Store) -> None:
     clock = 100 * DAY_SECONDS
     old = clock - 31 * DAY_SECONDS
     recent = clock - 29 * DAY_SECONDS
@@ -316,6 +346,9 @@ def test_what_is_old_is_deleted_but_not_the_outcomes_of_a_running_test(store: St
     store.add_exposures(exposed("a"))
     lists = [shown("a", time=old) for _ in range(3)] + [shown("a", time=recent)]
     store.add_impressions(lists)
+    # A list of an experiment that is no longer in the config, and has no log.
+    gone = impression_id(KEY, "gone", "a")
+    store.add_impressions([replace(lists[0], experiment="gone", id=gone)])
     record(store, *(click(each, 1) for each in lists))
     results = [
         Outcome(name, f"{name} {time}", "a", "click", 1.0, time)
@@ -326,11 +359,16 @@ def test_what_is_old_is_deleted_but_not_the_outcomes_of_a_running_test(store: St
     ledger = Ledger(store, Metrics(), clock=lambda: clock, monotonic=lambda: 0.0)
     ledger.apply((running, ORDER), "v")
     Upkeep(ledger, outcome_days=30).look()
-    assert [rows_of(store, table) for table in (impressions, clicks, outcomes)] == [1, 1, 3]
+    assert [rows_of(store, table) for table in (impressions, clicks, outcomes)] == [4, 4, 3]
     # A click on a list that is deleted waits in vain.
+    ledger.store.record_action(Action("order", "stop", old, "boss"))
+    clock += 31 * DAY_SECONDS
+    ledger.refresh()
+    Upkeep(ledger, outcome_days=30).look()
+    assert [rows_of(store, table) for table in (impressions, clicks, outcomes)] == [0, 0, 2]
     assert numbers(record(store, click(lists[0], 1, name="late"), now=clock)) == (1, 0, 0)
     store.settle_early_clicks(clock + WAIT_SECONDS + 1)
-    assert rows_of(store, clicks) == 1
+    assert rows_of(store, clicks) == 0
 
 
 def test_deletion_goes_in_portions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,6 +154,31 @@ async def test_a_config_that_the_database_refuses_changes_nothing(
         ]
 
 
+async def test_the_edit_that_changed_an_experiment_can_be_undone_while_the_service_runs(path: Path) -> None:
+    """A service that started with other arms shows `changed`; docs/alerts.md says to undo the edit."""
+    url = f"sqlite:///{path}"
+    begun = LiveConfig.model_validate(config()).assigner
+    heavier = config()
+    heavier["experiments"][0]["arms"][1]["weight"] = 2
+    changed = LiveConfig.model_validate(heavier).assigner
+    heavier["experiments"][0]["arms"][1]["weight"] = 3
+    third = LiveConfig.model_validate(heavier).assigner
+    first = live_of(Store(url))
+    first.apply(begun, "1")
+    await first.close(1)
+    second = live_of(Store(url))
+    second.check(changed)
+    second.apply(changed, "2")
+    assert second.ledger.standing("prune20").status == "changed"
+    second.check(changed)  # any other edit of the config
+    with pytest.raises(ValueError, match=r"must stay as they are from its start on \(salt .*pruned=cut:1\)"):
+        second.check(third)
+    second.check(begun)
+    second.apply(begun, "3")
+    assert second.ledger.standing("prune20").status == "running"
+    await second.close(1)
+
+
 def test_the_latest_are_known_and_one_that_keeps_coming_is_not_forgotten() -> None:
     seen = RecentlySeen(capacity=100)
     assert seen.add("often")

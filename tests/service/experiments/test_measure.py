@@ -10,6 +10,7 @@ from scipy import stats
 from sqlalchemy import text
 
 from headroom.service.experiments.analysis import analyse
+from headroom.service.experiments.buckets import NO_BUCKET
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.estimates import NOBODY, Moments, estimate
 from headroom.service.experiments.events import Action, Exposure, Outcome
@@ -135,6 +136,37 @@ def test_an_arm_that_left_is_compared_with_control_of_its_time(store: Store) -> 
         assert found.relative_low is not None
         assert found.relative_low < 0 < found.relative_high  # type: ignore[operator]
         assert found.decision == "undecided"
+
+
+@pytest.mark.parametrize("bucket_of_arm", [(10, 3400, 6700), (NO_BUCKET, NO_BUCKET, NO_BUCKET)])
+def test_an_arm_that_left_is_compared_with_what_control_did_until_then(
+    store: Store, bucket_of_arm: tuple[int, int, int]
+) -> None:
+    """Each unit spends 10 before c's rollback and 100 after it; callers chose the arms of the second case.
+
+    c's units get the default after it, so only the first 10 says anything about c.
+    """
+    config = experiment("control", "b", "c", metrics=[SPENT], name="e")
+    act(store, config, 0.0, "start")
+    act(store, config, 2 * DAY, "rollback", arm="c")
+    units = [(arm, index, f"{arm}{n}") for index, arm in enumerate(("control", "b", "c")) for n in range(40)]
+    store.add_exposures(
+        [Exposure("e", unit, arm, bucket_of_arm[index], DAY / 2, "v") for arm, index, unit in units]
+    )
+    for day, value in ((1, 10.0), (3, 100.0)):
+        record(store, [Outcome("e", f"{unit} {day}", unit, "spent", value, day * DAY) for *_, unit in units])
+    report = report_of(store, config, 7 * DAY)
+    b, c = (arm.metrics[0] for arm in report.arms)
+    assert (b.control_value, b.value) == (110, 110)
+    assert (c.control_value, c.value) == (10, 10)
+    # A window that ends after the arm's end is of both variants, in control too: such units are left out.
+    log = store.actions(["e"])
+    during = comparisons(config, withdrawals(config, log))
+    for hours, units_of_c in ((24.0, 40), (24.0 * 2, None)):
+        windowed = SPENT.model_copy(update={"window_hours": hours})
+        moments = measure(store, "e", windowed, 7 * DAY, during["c"]).moments
+        counted = {arm: int(found.units) for arm, found in moments.items()}
+        assert counted == ({} if units_of_c is None else {"control": 40, "c": 40})
 
 
 def test_an_outcome_in_whole_seconds_comes_after_an_exposure_in_the_same_second(store: Store) -> None:

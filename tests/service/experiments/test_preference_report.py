@@ -168,38 +168,6 @@ def test_lists_and_clicks_after_the_end_do_not_count(store: Store) -> None:
     assert (found.impressions, found.wins, found.losses) == (60, 60, 0)
 
 
-DAY = 86_400.0
-
-
-def test_a_report_says_which_lists_are_deleted(store: Store) -> None:
-    config = config_of()
-    fill(store, config, units(20, 20))
-    now = BEGAN + 40 * DAY
-    text = report_of(store, config, now=now, kept_days=30).retention
-    assert text is not None
-    assert "Lists and clicks from before 1970-01-11 00:16 UTC are deleted (outcome_days: 30)" in text
-    stop = Action(config.name, "stop", BEGAN + DAY, "boss")
-    assert report_of(store, config, stop, now=now, kept_days=30).retention == text
-    # A running A/B test loses nothing; one that is over loses its outcomes.
-    test = experiment(name="test", metrics=[{"name": "click"}])
-    assert report_of(store, test, now=now, kept_days=30).retention is None
-    over = report_of(store, test, Action("test", "stop", BEGAN + DAY, "boss"), now=now, kept_days=30)
-    assert "Outcomes from before 1970-01-11" in (over.retention or "")
-
-
-def test_a_report_says_in_time_that_the_plan_takes_longer_than_lists_are_kept(store: Store) -> None:
-    config = config_of()  # 300 planned units
-    fill(store, config, units(20, 20))
-    for days, needed in ((2, None), (4, None), (4.5, 34), (20, 150)):
-        text = report_of(store, config, now=BEGAN - 1 + days * DAY, kept_days=30).retention
-        assert (text is None) == (needed is None), (days, text)
-        if needed is not None:
-            assert f"the planned units take {needed} days, but lists and clicks are kept for 30" in text
-    assert report_of(store, config, now=BEGAN + 1000, kept_days=0.1).retention is None  # too early to say
-    stop = Action(config.name, "stop", BEGAN + DAY, "boss")
-    assert report_of(store, config, stop, now=BEGAN + 20 * DAY, kept_days=30).retention is None
-
-
 def test_a_window_that_is_longer_than_lists_are_kept_is_told_at_once(store: Store) -> None:
     config = config_of(metrics=[{"name": "click", "window_hours": 73}])
     fill(store, config, units(1, 1))

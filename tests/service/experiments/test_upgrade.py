@@ -96,6 +96,35 @@ def test_no_outcome_is_refused_lost_or_counted_twice(courses: list[Course]) -> N
             store.close()
 
 
+def test_a_ship_and_its_rollback_reach_the_replicas_of_the_last_release(
+    tiny_checkpoint: Path, tmp_path: Path, file_url: str
+) -> None:
+    """Release 0.2 knew no rollback of a ship, and would have gone on shipping what people took back."""
+    old = extract(LAST, tmp_path)
+
+    def variant_becomes(release: Running, variant: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while (served := release.default_variant()) != variant:
+            assert time.monotonic() < deadline, f"everybody still gets {served}"
+            time.sleep(0.1)
+
+    with serving(HERE, tiny_checkpoint, file_url) as new, serving(old, tiny_checkpoint, file_url) as before:
+        new.arms(range(5))
+        assert set(before.arms(range(40)).values()) == {"control", "pruned"}, "0.2 reads the new start"
+        new.act("ship", arm="pruned")
+        variant_becomes(before, "cut")
+        new.act("rollback", reason="complaints")
+        variant_becomes(before, "full")
+        history = new.act("ship", arm="pruned")["history"]
+        assert [action["kind"] for action in history] == ["start", "ship", "rollback", "ship"]
+        assert history[2]["detail"] == "pruned had been shipped"
+        variant_becomes(before, "cut")
+        new.act("rollback")
+        variant_becomes(before, "full")
+    with serving(old, tiny_checkpoint, file_url) as restarted:
+        assert restarted.default_variant() == "full"
+
+
 def test_every_process_is_ready_all_the_time(courses: list[Course]) -> None:
     for course in courses:
         assert [ready for _, ready in course.ready] == [(200, "")] * 6

@@ -165,24 +165,36 @@ async def stored(service: Service, url: str) -> dict[str, tuple[str, list[int], 
         store.close()
 
 
-async def test_what_is_cut_off_is_not_shown_and_no_impression_has_it(service: Service, file_url: str) -> None:
-    """A click on a title that nobody saw would count for a team."""
-    whole = (await ask(service)).json()
-    by_rank = sorted(whole["results"], key=lambda result: result["rank"])
-    best = max(result["grade"] for result in by_rank)
-    for limit in ({"min_score": by_rank[4]["score"]}, {"min_grade": best}):
-        kept = [
-            result["index"]
-            for result in by_rank
-            if result["score"] >= limit.get("min_score", 0) and result["grade"] >= limit.get("min_grade", 0)
-        ]
+async def test_what_is_cut_off_is_not_shown_and_no_impression_has_it(
+    service: Service, clf: Classifier, file_url: str
+) -> None:
+    """A click on a title that nobody saw would count for a team.
+
+    Control's scores and grades cut the titles of both arms before the draw. If each arm's own cut its titles,
+    users who click by position alone would prefer the arm that scores higher.
+    """
+    control, treatment = (own_scores(clf, mask) for mask in ("none", "0.*"))
+    middle = float(np.sort(control.score)[len(TITLES) // 2])
+    best = int(control.grade.max())
+    for limit, is_kept in (
+        ({"min_score": middle}, control.score >= np.float32(middle)),
+        ({"min_grade": best}, control.grade >= best),
+    ):
+        kept = np.flatnonzero(is_kept)
+        order, picked = draw_by_the_contract("user-1", control.raw_score[kept], treatment.raw_score[kept])
+        expected = kept[order].tolist()
         cut = (await ask(service, **limit)).json()
-        assert {row["rank"]: row["index"] for row in cut["results"]} == dict(enumerate(kept, start=1))
+        assert {row["rank"]: row["index"] for row in cut["results"]} == dict(enumerate(expected, start=1))
         assert cut["dropped"] == len(TITLES) - len(kept)
         impression = cut["assignment"]["impression"]
         teams, places, _ = (await stored(service, file_url))[impression]
-        assert places == kept
-        assert {index for index, team in enumerate(teams) if team != "-"} == set(kept)
+        assert places == expected
+        assert len(teams) == len(TITLES)
+        assert {i: team for i, team in enumerate(teams) if team != "-"} == dict(
+            zip(expected, picked, strict=True)
+        )
+    none = (await ask(service, min_score=1.0)).json()
+    assert (none["results"], none["dropped"]) == ([], len(TITLES))
 
 
 async def test_a_failed_interleaved_answer_keeps_the_callers_order_and_leaves_no_impression(

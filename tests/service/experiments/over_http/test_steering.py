@@ -112,6 +112,33 @@ async def test_a_config_that_would_move_units_is_refused_while_the_experiment_ru
     assert answer.json()["config_version"] == wider.version
 
 
+async def test_a_report_says_what_an_edit_changed_under_a_running_analysis(service: Service) -> None:
+    """Another mask under the same name mixes two variants; another plan chosen by the data breaks the 5 %."""
+
+    async def edit(**more: Any) -> dict[str, Any]:
+        live = LiveConfig.model_validate(config(**more))
+        await asyncio.to_thread(service.replica.apply, live)
+        detail: dict[str, Any] = (await service.http.get("/v1/experiments/prune20")).json()
+        return detail
+
+    metrics = [{"name": "clicks", "margin": 0.05}]
+    before = await edit(metrics=metrics)
+    assert "changed" not in before["report"]["text"]
+    replanned = await edit(metrics=metrics, planned_units=77)
+    assert replanned["report"]["planned_units"] == 10_000
+    said = "The intervals go by planned_units of the start, 10,000; the config's 77 came later"
+    assert said in replanned["report"]["text"]
+    other_mask = [{"name": "full"}, {"name": "cut", "head_mask": "1.*", "sliced": True}]
+    masked = await edit(variants=other_mask, metrics=metrics)
+    assert "The variant 'cut' was changed at 20" in masked["report"]["text"]
+    assert "so its figures mix two variants" in masked["report"]["text"]
+    assert "'full'" not in masked["report"]["text"]
+    assert [entry["detail"] for entry in masked["history"][1:]] == [
+        "planned_units 10000 to 77",
+        "planned_units 77 to 10000; variants: cut",
+    ]
+
+
 async def until_rolled_back(service: Service, guardrail: str) -> list[dict[str, Any]]:
     """The answers to a load that goes on until a guardrail steps in; all of them successes."""
     series = f'headroom_experiment_rollbacks_total{{experiment="prune20",guardrail="{guardrail}"}}'

@@ -1,0 +1,177 @@
+"""What is deleted, when, and that no report gives figures of a part of the rows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import func, select
+
+from headroom.service.experiments.analysis import analyse
+from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig
+from headroom.service.experiments.estimates import Boundary
+from headroom.service.experiments.events import Action, Exposure, Impression, Outcome
+from headroom.service.experiments.interleaving import impression_id
+from headroom.service.experiments.ledger import Ledger
+from headroom.service.experiments.report import Report
+from headroom.service.experiments.retention import DAY_SECONDS as DAY
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.tables import impressions, outcomes
+from headroom.service.experiments.upkeep import Upkeep
+from headroom.service.observe.metrics import Metrics
+from tests.service.experiments.making import experiment
+
+SPENT = experiment(metrics=[{"name": "spent", "margin": 2.0, "relative": False}], planned_units=600)
+ORDER = experiment(name="order", kind="interleave", metrics=[{"name": "click"}])
+
+
+class World:
+    """A database, one replica, its upkeep, and a clock."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.now = 0.0
+        self.ledger = Ledger(store, Metrics(), clock=lambda: self.now, monotonic=lambda: self.now)
+
+    def apply(self, *configs: ExperimentConfig) -> None:
+        self.ledger.apply(configs, repr(configs))
+
+    def act(self, name: str, kind: Any, **more: Any) -> None:
+        self.store.record_action(Action(name, kind, self.now, "boss", **more))
+        self.ledger.refresh()
+
+    def look_after(self, outcome_days: float = 30) -> None:
+        """One look of the upkeep."""
+        self.ledger.refresh()
+        Upkeep(self.ledger, outcome_days).look()
+        self.ledger.refresh()
+
+    def report(self, config: ExperimentConfig = SPENT, kept_days: float = 30) -> Report:
+        return analyse(self.store, config, self.ledger.history(config.name), self.now, {}, kept_days)
+
+    def rows(self, table: Any) -> int:
+        with self.store.read() as db:
+            return int(db.scalar(select(func.count()).select_from(table)) or 0)
+
+
+@pytest.fixture
+def world(store: Store) -> World:
+    return World(store)
+
+
+def figures(report: Report) -> Any:
+    """The only metric's figures. PostgreSQL adds numbers up in any order, so the last digits differ."""
+    (found,) = report.arms[0].metrics
+    numbers = [found.value, found.control_value, found.difference, found.low, found.high]
+    rounded = [f"{number:.9g}" for number in numbers if number is not None]
+    return found.decision, found.units, found.control_units, rounded
+
+
+def fill(world: World, days: float) -> None:
+    """Units come over some days. Truth: control's spend 30, the treatment's 24; the margin is 2."""
+    n = 600
+    rng = np.random.default_rng(1)
+    arm = np.arange(n) % 2
+    exposed = np.sort(rng.uniform(0, days * DAY, n))
+    units = [
+        Exposure("prune20", f"u{i}", ("control", "pruned")[arm[i]], 5000 * int(arm[i]), exposed[i], "v")
+        for i in range(n)
+    ]
+    world.store.add_exposures(units)
+    spent = rng.normal(30, 5, n) - 6 * arm
+    world.store.record_outcomes(
+        [Outcome("prune20", f"{i}", f"u{i}", "spent", float(spent[i]), exposed[i] + 10) for i in range(n)],
+        [SPENT],
+    )
+    world.now = days * DAY
+
+
+def test_the_verdict_after_the_end_is_that_of_the_end_until_everything_is_deleted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Minutes after the end, units whose outcomes were deleted counted as 0, and the verdict changed."""
+    monkeypatch.setattr("headroom.service.experiments.store.DELETED_AT_ONCE", 250)
+    world.apply(SPENT)
+    fill(world, days=60)
+    world.act("prune20", "stop")
+    at_end = world.report()
+    (found,) = at_end.arms[0].metrics
+    assert (at_end.recommendation, found.decision, at_end.retention) == ("stop", "too_bad", None)
+    for days in (0.01, 1, 29.9):
+        world.now = (60 + days) * DAY
+        world.look_after()
+        assert figures(world.report()) == figures(at_end)
+        assert world.report().retention is None, "nothing is deleted yet"
+    world.now = 90.1 * DAY
+    for left in (350, 100, 0):
+        world.look_after()
+        assert world.rows(outcomes) == left
+        gone = world.report()
+        assert (gone.recommendation, gone.arms, gone.looks) == ("invalid", [], [])
+        assert "Outcomes were deleted from 1970-04-01 02:24 UTC on" in (gone.retention or "")
+    # A setting that is raised later brings nothing back.
+    assert world.report(kept_days=300).arms == []
+    assert [each.kind for each in world.ledger.history("prune20")] == ["start", "stop", "delete"]
+
+
+def test_a_report_of_a_long_experiment_rests_on_all_of_its_lists(world: World) -> None:
+    world.apply(ORDER)
+    key = world.store.impression_key()
+    for day in range(100):
+        shown = Impression(
+            "order", impression_id(key, "order", f"u{day}"), f"u{day}", day * DAY, "v", "tc", (0, 1)
+        )
+        world.store.add_exposures([Exposure("order", f"u{day}", INTERLEAVED, 1, day * DAY, "v")])
+        world.store.add_impressions([shown])
+    world.now = 100 * DAY
+    world.look_after()
+    assert world.rows(impressions) == 100
+    report = world.report(ORDER)
+    (found,) = report.arms[0].metrics
+    assert found.preference is not None
+    assert (found.preference.impressions, report.retention) == (100, None)
+    world.act("order", "stop")
+    world.now = 129 * DAY
+    world.look_after()
+    assert world.rows(impressions) == 100
+    world.now = 131 * DAY
+    world.look_after()
+    assert world.rows(impressions) == 0
+    assert "Lists and clicks were deleted" in (world.report(ORDER).retention or "")
+
+
+def test_an_experiment_that_an_edit_takes_out_for_a_while_keeps_its_outcomes(world: World) -> None:
+    world.apply(SPENT, ORDER)
+    fill(world, days=60)
+    before = world.report()
+    world.apply(ORDER)
+    world.now += DAY
+    world.look_after()
+    world.apply(SPENT, ORDER)
+    assert figures(world.report()) == figures(before)
+    world.apply(ORDER)
+    world.now += 31 * DAY
+    world.look_after()
+    assert world.rows(outcomes) == 0
+    world.apply(SPENT, ORDER)
+    assert (world.report().recommendation, world.report().arms) == ("invalid", [])
+
+
+def wrong_at_some_look(kept: Callable[[np.ndarray], np.ndarray]) -> float:
+    """Return how often some look's 95 % interval misses a truth of 0, if a look has all units from `kept` on.
+
+    1,000 experiments of 12 periods of 100 looks each; the plan is one period.
+    """
+    rng = np.random.default_rng(0)
+    looks = np.arange(1, 1201)
+    sums = np.zeros((1000, 1201))
+    sums[:, 1:] = np.cumsum(rng.normal(0, 0.1, (1000, 1200)), 1)
+    units = (looks - kept(looks)) / 100
+    z = np.abs(sums[:, looks] - sums[:, kept(looks)]) / np.sqrt(units)
+    return float((z > Boundary(0.05, 1.0).multiplier(units)).any(1).mean())
+
+
+def test_intervals_hold_at_any_time_on_all_lists_and_not_on_those_of_a_sliding_window() -> None:
+    """Why lists of a running experiment stay."""
+    assert wrong_at_some_look(lambda looks: np.zeros_like(looks)) <= 0.05
+    assert wrong_at_some_look(lambda looks: np.maximum(looks - 100, 0)) > 0.1
