@@ -22,7 +22,7 @@ app = typer.Typer(
 )
 
 INVALID = 3
-"""Exit status of a run that is invalid because of the client."""
+"""Exit status of a run that is invalid, or that has too few requests for --fail-if-slower."""
 
 Text = str | None
 """An option that is text; the plan reads and checks it."""
@@ -153,7 +153,7 @@ def compare(
         Text,
         Option(
             help="Exit with 1 if B's p50, p90 or p99 is slower than A's by more than this, such as 5%, or if"
-            " B leaves more requests unanswered."
+            " B leaves more requests unanswered; with 3 if a run has too few requests (p99 needs 1,000)."
         ),
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
@@ -185,18 +185,26 @@ def compare(
         is_worse = fail_if_slower is not None and failed.is_worse
         if is_worse:
             print(f"unanswered: {failed.b:.1%} of the requests, {failed.a:.1%} in A", file=sys.stderr)
-        differences = comparing.compare(one, two)
+        compared = comparing.compare(one, two)
     except PlanError as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:
-        print(json.dumps(comparing.as_json(differences, failed, one, two)))
+        print(json.dumps(comparing.as_json(compared, failed, one, two)))
     else:
-        terminal.show_comparison(differences, failed, one, two)
-    slower = [d for d in differences if d.percentile in comparing.GATED and d.slower_than(limit)]
+        terminal.show_comparison(compared, failed, one, two)
+    slower = [d for d in compared.differences if d.percentile in comparing.GATED and d.slower_than(limit)]
     if slower:
         print("slower: " + ", ".join(f"{d.percentile} by {d.change:.1%}" for d in slower), file=sys.stderr)
+    unchecked = [name for name in comparing.GATED if name in compared.left_out and fail_if_slower is not None]
+    if unchecked:
+        needs = ", ".join(f"{name} needs {compared.left_out[name]:,}" for name in unchecked)
+        print(
+            f"not compared: {needs} requests in each run, and one has {compared.requests:,}", file=sys.stderr
+        )
     if slower or is_worse:
         raise typer.Exit(1)
+    if unchecked:
+        raise typer.Exit(INVALID)
 
 
 def main() -> None:

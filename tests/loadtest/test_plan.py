@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headroom.loadtest import judging
-from headroom.loadtest.plan import SCENARIOS, PlanError, make_plan, read_scenario, seconds, weights
+from headroom.loadtest import arrivals, judging
+from headroom.loadtest.plan import SCENARIOS, PlanError, combined, make_plan, read_scenario, seconds, weights
 from headroom.loadtest.workload import Workload
 
 URL = "http://127.0.0.1:1"
@@ -46,6 +46,12 @@ def test_the_scenarios_that_are_promised_are_there():
     promised = {"repeats", "steady", "spike", "soak", "overload", "mixed-tenants", "ab-split"}
     assert promised == {path.stem for path in SCENARIOS.glob("*.yaml")}
     assert make_plan({**read_scenario("overload"), "url": URL}).saturation_factor == 2
+
+
+def test_two_runs_of_steady_have_the_requests_that_p99_needs_in_a_comparison():
+    """10 of 1,000 requests lie beyond p99."""
+    for seed in range(1, 6):
+        assert arrivals.count(combined("steady", {"url": URL, "seed": seed})) >= 1000
 
 
 @pytest.mark.parametrize(
