@@ -68,7 +68,7 @@ def run(
     ] = None,
     zipf: Annotated[
         float | None,
-        Option(help="How texts repeat: the k-th most frequent in proportion to 1/k^ZIPF.  [default: 0]"),
+        Option(help="How queries repeat: the k-th most frequent in proportion to 1/k^ZIPF.  [default: 0]"),
     ] = None,
     deadline_ms: Annotated[float | None, Option(help="Deadline that each request carries.")] = None,
     on_failure: Annotated[

@@ -95,7 +95,7 @@ class Traffic(_Model):
     masks: Weights = Field(default_factory=dict)
     variants: Weights = Field(default_factory=dict)
     units: int = Field(0, ge=0, description="Number of different units for experiments; 0 sends no unit.")
-    zipf: float = Field(0.0, ge=0, le=10, description="Exponent of Zipf's law for how often texts repeat.")
+    zipf: float = Field(0.0, ge=0, le=10, description="Exponent of Zipf's law for how often queries repeat.")
     deadline_ms: float | None = Field(None, gt=0)
     on_failure: Literal["error", "original_order"] | None = None
     api_key_env: str = API_KEY_VARIABLE
