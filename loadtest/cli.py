@@ -45,8 +45,13 @@ def run(
     arrivals: Annotated[
         Text, Option(help="Arrivals: poisson, constant, ramp, step or trace.  [default: poisson]")
     ] = None,
-    rate_to: Annotated[float | None, Option(help="Last rate of a ramp, or of five steps.")] = None,
-    trace: Annotated[Path | None, Option(help="File with a send time in seconds on each line.")] = None,
+    rate_to: Annotated[
+        float | None, Option(help="Last rate of --arrivals ramp, or of the five steps of step.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        Option(help="File with a send time in seconds on each line, instead of --rate and --duration."),
+    ] = None,
     titles: Annotated[
         Text, Option(help="Titles per request: 20, 1-50, or 1-9=3,100=1.  [default: 20]")
     ] = None,
