@@ -25,7 +25,8 @@ ENDPOINTS: dict[str, tuple[str, str, str | None]] = {
     "rerank": ("/v1/rerank", "documents", "results"),
     "tei-rerank": ("/rerank", "texts", ""),
 }
-"""Path, field of the titles, and the answer's list with one item per title ("": the answer is the list)."""
+"""Path, field of the titles, and the answer's list with one item per title: "" if the answer is the list,
+None if it is an object without one."""
 
 
 @dataclass(frozen=True, slots=True)
