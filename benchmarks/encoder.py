@@ -1,4 +1,4 @@
-"""Measures the network alone against transformers and the GEMM limit, with masks and pruned."""
+"""Measures the network alone against the GEMM limit, with masks and pruned. `engines` has other engines."""
 
 import statistics
 import sys
@@ -9,8 +9,7 @@ import torch
 
 from benchmarks.measure import alternate, ratio
 from benchmarks.ours import float_products
-from benchmarks.peers.engines import padded
-from benchmarks.report import Report, Row, at_least, times_as_fast
+from benchmarks.report import Report, Row, at_least
 from benchmarks.workload import (
     BERT_SHAPES,
     PAIRS,
@@ -28,8 +27,6 @@ from headroom.models.batch import pack
 from headroom.models.masks.head_mask import HeadMask, RowMasks
 
 OURS = "ours bf16"
-FP32 = "transformers fp32"
-BF16 = "transformers bf16"
 MASKED = "ours bf16, another random mask for every pair (20 % off)"
 MEASURED = {name: SHAPES[name] for name in (*BERT_SHAPES, "modernbert")}
 WORKLOADS = {"titles": query_title_lengths(PAIRS), "documents": document_lengths(16)}
@@ -72,7 +69,7 @@ def measure_one(
             "engine": side,
             "pairs/s": f"{len(lengths) / statistics.median(seconds[side]):.0f}",
             "share of the bf16 GEMM limit": f"{share[side]:.0%}",
-            **{f"× {other}": ratio(seconds, side, other).text() for other in (FP32, BF16, OURS)},
+            f"× {OURS}": ratio(seconds, side, OURS).text(),
             "saved": f"{saved[side]:.0%}" if side in saved else "",
         }
         for side in sides
@@ -86,8 +83,6 @@ def targets(
     """Yield the rows of a shape. share: of the GEMM limit, if the shape has a target for it."""
     if share is not None:
         yield at_least(f"{where}: share of the limit", share, TARGET, ".0%")
-        if where.endswith("titles"):
-            yield times_as_fast(f"{where}: × {FP32}", ratio(seconds, OURS, FP32), 4.5)
     masked = ratio(seconds, MASKED, OURS)
     yield Row(f"{where}: cost of masks", f"{1 - masked.median:.1%}", "≤ 3 %", masked.median >= 0.97)
     for what, is_of_units in (("heads or whole layers", False), ("half of the units", True)):
@@ -99,29 +94,19 @@ def targets(
 def sides_of(
     shape: Shape, lengths: np.ndarray, masks: Mapping[str, HeadMask]
 ) -> dict[str, Callable[[], object]]:
-    """Return what is timed, by name: our network intact, under masks and pruned, and transformers' one."""
+    """Return what is timed, by name: our network intact, under masks and pruned, and in float32."""
     batch = pairs(lengths, shape.vocabulary)
     model = network(shape)
-    half = network(shape).bfloat16()
     ours = {"bf16": encoder(model, torch.bfloat16), "fp32": encoder(model, torch.float32)}
-    rows = padded([(pair.ids, len(pair)) for pair in sorted(batch, key=len)])
-    ids = torch.from_numpy(rows.input_ids)
-    attention_mask = torch.from_numpy(rows.attention_mask)
 
     def run(dtype: str, masks: RowMasks | None = None) -> Callable[[], object]:
         return lambda: ours[dtype].forward(pack(batch, device=ours[dtype].device), masks)
-
-    @torch.inference_mode()
-    def transformers(reference: torch.nn.Module) -> object:
-        return reference(input_ids=ids, attention_mask=attention_mask)
 
     return {
         OURS: run("bf16"),
         MASKED: run("bf16", random_masks(shape, len(lengths))),
         **{name: run("bf16", RowMasks.of(mask)) for name, mask in masks.items()},
-        BF16: lambda: transformers(half),
         "ours fp32": run("fp32"),
-        FP32: lambda: transformers(model),
     }
 
 

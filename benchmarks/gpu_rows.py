@@ -551,7 +551,10 @@ OVER_HTTP = (
 
 
 def http_rate(replicas: int | None) -> float:
-    """Return the pairs/s that our server answers. replicas: None: as many as it chooses."""
+    """Return the pairs/s that our server answers, of 40 requests again and again: their tokens are cached.
+
+    replicas: None: as many as it chooses.
+    """
     from benchmarks import checkpoints, load, serving  # they need packages of the server
 
     bodies = load.bodies(load.texts(100, 40))

@@ -30,16 +30,16 @@ RESAMPLES = 2000
 
 
 def measure(rounds: int, limit: int | None = None) -> Report:
-    """Measure masks and networks, text to scores, on one thread, in turns with the intact model.
+    """Measure masks and networks, cached tokens to scores, on one thread, in turns with the intact model.
 
     limit: number of pairs to calibrate and to judge; None: 512, and all.
     """
     sample = read_labelled(SAMPLE / "test.jsonl.gz", grades=5)[:limit]
     judged = Judged(sample, "data/sample/test.jsonl.gz")
     report = Report(
-        f"text to scores of {PAIRS} pairs on one thread, {rounds} turns. Losses are against the "
-        f"intact model in the same format, on {len(judged.queries)} held-out queries, with one-sided 97.5 % "
-        "lower bounds if enough of these have titles of different grades."
+        f"scores of {PAIRS} pairs whose tokens are cached, on one thread, {rounds} turns. Losses are "
+        f"against the intact model in the same format, on {len(judged.queries)} held-out queries, with "
+        "one-sided 97.5 % lower bounds if enough of these have titles of different grades."
     )
     with TemporaryDirectory() as directory:
         networks = {"": DEFAULT} | {file.name: file for file in sorted((DEFAULT / "networks").iterdir())}

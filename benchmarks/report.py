@@ -32,10 +32,13 @@ def at_most(
     return Row(name, f"{value:{spec}}{unit}{more}", f"≤ {maximum:{spec}}{unit}", value <= maximum)
 
 
-def times_as_fast(name: str, times: Ratio | None, minimum: float) -> Row:
-    """Return the row of a ratio of speeds; None: one of the two was not measured."""
-    if times is None:
-        return Row(name, "not measured", f"≥ {minimum}", ok=False)
+def not_measured(name: str, missing: Iterable[str], minimum: float) -> Row:
+    """Return the row of a lower limit that cannot be judged without what is missing."""
+    return Row(name, f"not measured: {'; '.join(missing)}", f"≥ {minimum}", ok=False)
+
+
+def times_as_fast(name: str, times: Ratio, minimum: float) -> Row:
+    """Return the row of a ratio of speeds."""
     return at_least(name, times.median, minimum, more=times.range())
 
 

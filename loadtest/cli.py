@@ -22,7 +22,7 @@ app = typer.Typer(
 )
 
 INVALID = 3
-"""Exit status of a run that is invalid because of the client."""
+"""Exit status of a run that is invalid, or that has too few requests for --fail-if-slower."""
 
 Text = str | None
 """An option that is text; the plan reads and checks it."""
@@ -45,8 +45,13 @@ def run(
     arrivals: Annotated[
         Text, Option(help="Arrivals: poisson, constant, ramp, step or trace.  [default: poisson]")
     ] = None,
-    rate_to: Annotated[float | None, Option(help="Last rate of a ramp, or of five steps.")] = None,
-    trace: Annotated[Path | None, Option(help="File with a send time in seconds on each line.")] = None,
+    rate_to: Annotated[
+        float | None, Option(help="Last rate of --arrivals ramp, or of the five steps of step.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        Option(help="File with a send time in seconds on each line, instead of --rate and --duration."),
+    ] = None,
     titles: Annotated[
         Text, Option(help="Titles per request: 20, 1-50, or 1-9=3,100=1.  [default: 20]")
     ] = None,
@@ -68,7 +73,7 @@ def run(
     ] = None,
     zipf: Annotated[
         float | None,
-        Option(help="How texts repeat: the k-th most frequent in proportion to 1/k^ZIPF.  [default: 0]"),
+        Option(help="How queries repeat: the k-th most frequent in proportion to 1/k^ZIPF.  [default: 0]"),
     ] = None,
     deadline_ms: Annotated[float | None, Option(help="Deadline that each request carries.")] = None,
     on_failure: Annotated[
@@ -153,7 +158,7 @@ def compare(
         Text,
         Option(
             help="Exit with 1 if B's p50, p90 or p99 is slower than A's by more than this, such as 5%, or if"
-            " B leaves more requests unanswered."
+            " B leaves more requests unanswered; with 3 if a run has too few requests (p99 needs 1,000)."
         ),
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
@@ -185,18 +190,26 @@ def compare(
         is_worse = fail_if_slower is not None and failed.is_worse
         if is_worse:
             print(f"unanswered: {failed.b:.1%} of the requests, {failed.a:.1%} in A", file=sys.stderr)
-        differences = comparing.compare(one, two)
+        compared = comparing.compare(one, two)
     except PlanError as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:
-        print(json.dumps(comparing.as_json(differences, failed, one, two)))
+        print(json.dumps(comparing.as_json(compared, failed, one, two)))
     else:
-        terminal.show_comparison(differences, failed, one, two)
-    slower = [d for d in differences if d.percentile in comparing.GATED and d.slower_than(limit)]
+        terminal.show_comparison(compared, failed, one, two)
+    slower = [d for d in compared.differences if d.percentile in comparing.GATED and d.slower_than(limit)]
     if slower:
         print("slower: " + ", ".join(f"{d.percentile} by {d.change:.1%}" for d in slower), file=sys.stderr)
+    unchecked = [name for name in comparing.GATED if name in compared.left_out and fail_if_slower is not None]
+    if unchecked:
+        needs = ", ".join(f"{name} needs {compared.left_out[name]:,}" for name in unchecked)
+        print(
+            f"not compared: {needs} requests in each run, and one has {compared.requests:,}", file=sys.stderr
+        )
     if slower or is_worse:
         raise typer.Exit(1)
+    if unchecked:
+        raise typer.Exit(INVALID)
 
 
 def main() -> None:

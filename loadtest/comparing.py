@@ -18,7 +18,9 @@ from headroom.loadtest.histogram import Histogram
 from headroom.loadtest.plan import PlanError
 from headroom.loadtest.report import Report
 
-PERCENTS = (50.0, 90.0, 99.0, 99.9)
+MIN_REQUESTS = {50.0: 20, 90.0: 100, 99.0: 1_000, 99.9: 10_000}
+"""The requests that both runs need by percentile: ten of them lie beyond it."""
+
 GATED = ("p50", "p90", "p99")
 """The percentiles that --fail-if-slower checks."""
 
@@ -28,8 +30,6 @@ MORE_UNANSWERED = 0.01
 CONFIDENCE = 0.95
 MIN_WINDOWS = 8
 SECTIONS = 5
-MIN_BEYOND = 10
-"""Requests that must lie beyond a percentile in both runs, or it is not compared."""
 
 
 Values = list[float]
@@ -65,18 +65,32 @@ class Unanswered:
         return self.b - self.a > max(MORE_UNANSWERED, self.a / 10)
 
 
-def compare(a: Report, b: Report) -> list[Difference]:
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The differences of two runs. requests: of the run with fewer; too few for the percentiles left out."""
+
+    differences: list[Difference]
+    requests: int
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """The requests that both runs need, by percentile that could not be compared."""
+        return {f"p{p:g}": needed for p, needed in MIN_REQUESTS.items() if self.requests < needed}
+
+
+def compare(a: Report, b: Report) -> Comparison:
     """Return the differences for which both runs are long enough. Raises PlanError if there are none."""
     runs = [_sections(a, "the first run"), _sections(b, "the second run")]
     requests = min(sum(map(len, sections)) for sections in runs)
-    percents = [p for p in PERCENTS if requests * (1 - p / 100) >= MIN_BEYOND]
+    percents = [percent for percent, needed in MIN_REQUESTS.items() if requests >= needed]
     if not percents:
         raise PlanError("the runs are too short to compare: even the median has too few requests beyond it")
     first, second = ([Histogram.merged(sections), *sections] for sections in runs)
-    return [
+    differences = [
         difference(percent, _percentiles(first, percent), _percentiles(second, percent))
         for percent in percents
     ]
+    return Comparison(differences, requests)
 
 
 def _percentiles(histograms: list[Histogram], percent: float) -> Values:
@@ -123,11 +137,16 @@ def _squared_error(values: Values) -> float:
     return sum((value - whole) ** 2 for value in sections) / SECTIONS / (SECTIONS - 1)
 
 
-def as_json(differences: list[Difference], failed: Unanswered, a: Report, b: Report) -> dict[str, Any]:
+def as_json(compared: Comparison, failed: Unanswered, a: Report, b: Report) -> dict[str, Any]:
     """Return the comparison as plain values."""
     return {
         "schema": 1,
-        "differences": [asdict(difference) for difference in differences],
+        "differences": [asdict(difference) for difference in compared.differences],
+        "requests": compared.requests,
+        "not_compared": [
+            {"percentile": percentile, "requests_needed": needed}
+            for percentile, needed in compared.left_out.items()
+        ],
         "unanswered": asdict(failed),
         "rate": [report["rate"] for report in (a, b)],
         "errors": [report["requests"]["errors"] for report in (a, b)],

@@ -34,6 +34,8 @@ def drive(plan: Plan, *, find_max: bool, start: str | None, out: Path | None) ->
         raise PlanError(
             "--find-max: --rate must be a number, the requests per second at which the search starts"
         )
+    if find_max and (plan.events or plan.watch):
+        raise PlanError("--find-max: events and watch belong to a single run; remove them from the scenario")
     if plan.watch and start is None:
         raise PlanError("watch: it looks at the server's processes: let the run --start it")
     if plan.trace is not None:

@@ -127,7 +127,7 @@ def saturation(plan: Plan, probe: Probe, say: Say) -> float:
     Requests count by their titles, because a server that has too much to do answers the small ones first.
     A first probe without any answer is repeated, because the server was still busy with other work.
     """
-    steady = plan.changed(arrivals="poisson", phases=(), trace=None)
+    steady = plan.changed(arrivals="poisson", rate_to=None, phases=(), trace=None)
     rate = 20.0
     best = 1.0
     for number in range(16):

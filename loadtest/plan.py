@@ -95,10 +95,17 @@ class Traffic(_Model):
     masks: Weights = Field(default_factory=dict)
     variants: Weights = Field(default_factory=dict)
     units: int = Field(0, ge=0, description="Number of different units for experiments; 0 sends no unit.")
-    zipf: float = Field(0.0, ge=0, le=10, description="Exponent of Zipf's law for how often texts repeat.")
+    zipf: float = Field(0.0, ge=0, le=10, description="Exponent of Zipf's law for how often queries repeat.")
     deadline_ms: float | None = Field(None, gt=0)
     on_failure: Literal["error", "original_order"] | None = None
     api_key_env: str = API_KEY_VARIABLE
+
+    @model_validator(mode="after")
+    def _check(self) -> Traffic:
+        for name in ("masks", "variants", "units", "zipf", "deadline_ms", "on_failure"):
+            if self.endpoint.startswith("GET ") and getattr(self, name):
+                raise ValueError(f"{name}: {self.endpoint} sends no body that could hold it")
+        return self
 
 
 class Phase(_Model):
@@ -173,6 +180,10 @@ class Plan(_Model):
             raise ValueError(f"arrivals: {self.arrivals} and a trace exclude each other")
         if self.arrivals in ("ramp", "step") and self.rate_to is None and not self.phases:
             raise ValueError(f"arrivals: {self.arrivals} needs rate_to (--rate-to) or phases")
+        if self.rate_to is not None and self.arrivals not in ("ramp", "step"):
+            raise ValueError("rate_to (--rate-to): it needs arrivals (--arrivals) ramp or step")
+        if self.rate_to is not None and self.phases:
+            raise ValueError("rate_to (--rate-to): phases have rates of their own; --rate replaces them")
         if self.phases and not any(phase.rate or phase.to for phase in self.phases):
             raise ValueError("phases: at least one needs a rate above 0")
         if self.phases and self.arrivals == "trace":
@@ -210,14 +221,31 @@ def combined(scenario: str | None, options: dict[str, Any]) -> Plan:
     values = {} if scenario is None else read_scenario(scenario)
     if "trace" in options:
         options = {"arrivals": "trace", **options}
-    if {"rate", "duration", "arrivals"} & options.keys():
-        values.pop("phases", None)  # the options replace the scenario's rates and times
-    if options.get("arrivals", "trace") != "trace":
-        values.pop("trace", None)
+    replaced = _replaced_by(options)
     traffic = {name: options[name] for name in Traffic.model_fields if name in options}
     of_plan = {name: options[name] for name in Plan.model_fields if name in options}
     entries = [{**entry, **traffic} for entry in values.get("traffic") or [{}]]
-    return make_plan({**values, **of_plan, "traffic": entries})
+    kept = {name: value for name, value in values.items() if name not in replaced}
+    given = {**kept, **of_plan, "traffic": entries}
+    for schedule in ("trace", "phases"):
+        for name in ("rate", "duration"):
+            if given.get(schedule) and name in given:
+                raise PlanError(f"{name} (--{name}): it has no effect together with {schedule}")
+    return make_plan(given)
+
+
+def _replaced_by(options: dict[str, Any]) -> set[str]:
+    """Return the scenario's values about rates and times that these options replace."""
+    replaced: set[str] = set()
+    if "trace" in options:
+        replaced |= {"phases", "rate", "rate_to", "duration"}
+    if {"rate", "duration", "arrivals"} & options.keys():
+        replaced.add("phases")
+    if options.get("arrivals", "trace") != "trace":
+        replaced.add("trace")
+    if options.get("arrivals", "ramp") not in ("ramp", "step"):
+        replaced.add("rate_to")
+    return replaced
 
 
 def read_scenario(name: str) -> dict[str, Any]:

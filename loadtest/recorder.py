@@ -205,8 +205,10 @@ def server_timing(header: bytes) -> list[tuple[str, float]]:
 
 
 def _read(request: Request, answer: Answer) -> tuple[dict[str, Any], str | None]:
-    """Return the answer's JSON object, and the name of its error or None."""
+    """Return the answer's JSON object, and the name of its error or None. Of GET, only the status counts."""
     error = None if 200 <= answer.status < 300 else f"http_{answer.status}"
+    if not request.kind.field:
+        return {}, error
     document: Any = None
     if answer.is_json:
         try:
@@ -214,9 +216,17 @@ def _read(request: Request, answer: Answer) -> tuple[dict[str, Any], str | None]
         except orjson.JSONDecodeError:
             return {}, error or "bad_answer"
     fields = document if isinstance(document, dict) else {}
-    expects = request.kind.expects
-    if error is None and expects is not None:
-        rows = document if expects == "" else fields.get(expects)
-        if not isinstance(rows, list) or len(rows) != request.titles:
-            error = "bad_answer"
+    if error is None and not _is_whole(request, document):
+        error = "bad_answer"
     return fields, error
+
+
+def _is_whole(request: Request, document: Any) -> bool:
+    """Whether a good answer has one result per title, or is an object if its endpoint has no such list."""
+    expects = request.kind.expects
+    if expects != "" and not isinstance(document, dict):
+        return False
+    if expects is None:
+        return True
+    rows = document if expects == "" else document.get(expects)
+    return isinstance(rows, list) and len(rows) == request.titles

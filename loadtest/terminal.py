@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headroom.loadtest import tables
-from headroom.loadtest.comparing import Difference, Unanswered, plans_differ_in
+from headroom.loadtest.comparing import Comparison, Unanswered, plans_differ_in
 from headroom.loadtest.plan import Plan
 from headroom.loadtest.report import Report, verdict
 from headroom.loadtest.running import Watcher
@@ -86,15 +86,17 @@ def show(report: Report, *, where: str | None = None) -> None:
         console.print(f"report: {where}")
 
 
-def show_comparison(differences: list[Difference], failed: Unanswered, a: Report, b: Report) -> None:
+def show_comparison(compared: Comparison, failed: Unanswered, a: Report, b: Report) -> None:
     """Print the table of a comparison on stdout."""
     console = _console()
     if fields := plans_differ_in(a, b):
         console.print(f"the runs' plans differ in: {', '.join(fields)}")
     rows = [["", "A ms", "B ms", "B over A", "95 % interval"]]
-    for d in differences:
+    for d in compared.differences:
         interval = f"{percent(d.low)} to {percent(d.high)}"
         rows.append([d.percentile, number(d.a_ms), number(d.b_ms), percent(d.change), interval])
+    for percentile, needed in compared.left_out.items():
+        rows.append([percentile, "–", "–", "–", f"needs {needed:,} requests"])
     for name in ("achieved", "goodput"):
         one = a["rate"][name]
         two = b["rate"][name]

@@ -25,7 +25,8 @@ ENDPOINTS: dict[str, tuple[str, str, str | None]] = {
     "rerank": ("/v1/rerank", "documents", "results"),
     "tei-rerank": ("/rerank", "texts", ""),
 }
-"""Path, field of the titles, and the answer's list with one item per title ("": the answer is the list)."""
+"""Path, field of the titles, and the answer's list with one item per title: "" if the answer is the list,
+None if it is an object without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class Kind:
 
     share: of all requests. head: the bytes before the content-length. field: of the titles in the body; empty
     if there is no body. extras: the body's other fields. expects: as in ENDPOINTS.
-    title_counts: the numbers of titles, and their cumulated shares. starts: for each pair, the cumulated
-    share of the requests that begin with it.
+    title_counts: the numbers of titles, and their cumulated shares. starts: the pairs that requests begin
+    with, and their cumulated shares.
     """
 
     traffic: Traffic
@@ -47,7 +48,7 @@ class Kind:
     extras: bytes
     expects: str | None
     title_counts: tuple[NDArray[np.int64], NDArray[np.float64]]
-    starts: NDArray[np.float64]
+    starts: tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +80,7 @@ class Workload:
         self._kinds = [
             kind
             for traffic in plan.traffic
-            for kind in _kinds(plan, traffic, traffic.weight / total, api_keys, len(pairs))
+            for kind in _kinds(plan, traffic, traffic.weight / total, api_keys, pairs)
         ]
         max_titles = max(int(kind.title_counts[0].max()) for kind in self._kinds)
         self._queries = [orjson.dumps(query) for query, _ in pairs]
@@ -103,7 +104,8 @@ class Workload:
             return Request(intended, measured, kind.head + b"\r\n", 0, kind)
         counts, shares = kind.title_counts
         count = int(counts[_pick(shares, draw[0])])
-        start = _pick(kind.starts, draw[1])
+        first_pairs, shares = kind.starts
+        start = int(first_pairs[_pick(shares, draw[1])])
         titles = b",".join(self._titles[start : start + count])
         if kind.field != "title":
             titles = b"[%s]" % titles
@@ -134,8 +136,23 @@ def title_counts(text: str | int) -> tuple[NDArray[np.int64], NDArray[np.float64
     return np.array(list(shares)), np.cumsum(_normal(list(shares.values())))
 
 
+def starts(pairs: Sequence[Pair], zipf: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the pairs that requests begin with, and their cumulated shares.
+
+    Without zipf, these are all pairs alike. With it, they are the first pair of each query, so that two
+    searches share no pair: a pair then repeats only if its query does, and the k-th query comes as 1/k^zipf.
+    """
+    if not zipf:
+        return np.arange(len(pairs)), np.cumsum(_normal([1.0] * len(pairs)))
+    first_pairs: dict[str, int] = {}
+    for index, (query, _) in enumerate(pairs):
+        first_pairs.setdefault(query, index)
+    ranks = np.arange(1, len(first_pairs) + 1)
+    return np.array(list(first_pairs.values())), np.cumsum(_normal((ranks**-zipf).tolist()))
+
+
 def _kinds(
-    plan: Plan, traffic: Traffic, share: float, api_keys: dict[str, str], pairs: int
+    plan: Plan, traffic: Traffic, share: float, api_keys: dict[str, str], pairs: Sequence[Pair]
 ) -> Iterator[Kind]:
     """Yield the kinds of one entry, whose shares are the products of the weights and add up to `share`."""
     method, _, path = traffic.endpoint.partition(" ")
@@ -159,7 +176,7 @@ def _kinds(
     weights = _normal([weight for _, _, weight in requested])
     head = _head(plan, method, path, api_keys.get(traffic.api_key_env))
     counts = title_counts(1 if field == "title" else traffic.titles)
-    starts = np.cumsum(_normal((np.arange(1, pairs + 1) ** -traffic.zipf).tolist()))
+    searches = starts(pairs, traffic.zipf)
     for (mask, variant, _), weight in zip(requested, weights.tolist(), strict=True):
         yield Kind(
             traffic=traffic,
@@ -171,7 +188,7 @@ def _kinds(
             extras=_extras(traffic, mask, variant),
             expects=expects,
             title_counts=counts,
-            starts=starts,
+            starts=searches,
         )
 
 

@@ -16,13 +16,12 @@ def test_a_run_has_a_line_for_every_engine_and_the_targets() -> None:
 
     assert [*report.tables] == ["tiny, titles", "tiny, documents"]
     for lines in report.tables.values():
-        assert len(lines) == 11
+        assert len(lines) == 9
         assert lines[0][f"× {encoder.OURS}"] == "1.00 (1.00 to 1.00)"
         assert sum(bool(line["saved"]) for line in lines) == 6
     titles = [row.name for row in report.rows if row.name.startswith("tiny, titles")]
     assert titles == [
         "tiny, titles: share of the limit",
-        "tiny, titles: × transformers fp32",
         "tiny, titles: cost of masks",
         "tiny, titles: time saved for FLOPs removed, heads or whole layers",
         "tiny, titles: time saved for FLOPs removed, half of the units",

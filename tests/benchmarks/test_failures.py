@@ -11,6 +11,7 @@ from benchmarks import failures
 from benchmarks.failures import SHAPES, TITLES, Fault, Found, freeze_one, kill, report_on
 from benchmarks.peers import reading
 from headroom.loadtest.wire import Answer
+from headroom.loadtest.workload import Request
 
 ANSWERS = 60
 SHORT = (
@@ -43,6 +44,18 @@ def answer(scores: Sequence[tuple[int, float]], reranked: str, status: int = 200
     results = [{"index": index, "relevance_score": score} for index, score in scores]
     body = json.dumps({"results": results}).encode()
     return Answer(0.0, status, body, is_json=True, reranked=reranked)
+
+
+def test_an_answer_of_200_is_no_failure_whatever_its_clients_shape() -> None:
+    """TEI's is a bare list. Whether it is whole is judged later."""
+    recorder = failures.Kept()
+    one = json.dumps([{"index": index, "score": 0.0} for index in range(TITLES)]).encode()
+    for name in SHAPES:
+        body = one if name == "tei" else b'{"results": []}'
+        sent = Request(0.0, measured=True, payload=b"", titles=TITLES, kind=failures._kind(name, 1.0))
+        recorder.dispatched(sent)
+        recorder.answered(sent, Answer(0.1, 200, body, is_json=True))
+    assert (recorder.ok, recorder.errors) == (len(SHAPES), {})
 
 
 FALSE = [(index, 0.0) for index in range(TITLES)]

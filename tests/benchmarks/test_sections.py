@@ -219,6 +219,7 @@ def test_every_stored_mask_and_network_is_measured(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(pruned, "RESAMPLES", 100)
     report = pruned.measure(rounds=1, limit=24)
 
+    assert "whose tokens are cached" in report.about, "a caller's new texts are tokenized too"
     assert report.tables.keys() == {"fp32", "int8"}
     for lines in report.tables.values():
         assert {line["variant"] for line in lines} >= {"intact", "pruned20", "fast", "rough"}

@@ -42,9 +42,11 @@ def test_a_run_writes_its_reports_and_two_can_be_compared(tmp_path):
         assert (tmp_path / "a" / "report.html").read_text().startswith("<!doctype html>")
         again = load("run", server.url, options, "--json --out", tmp_path / "b")
         assert json.loads(again.stdout)["valid"]
-    load("compare", tmp_path / "a", tmp_path / "a" / "report.json", "--fail-if-slower 5%")
+    load("compare", tmp_path / "a", tmp_path / "a" / "report.json")
     other = load("compare", tmp_path / "a", tmp_path / "b", "--json")
-    assert [d["percentile"] for d in json.loads(other.stdout)["differences"]] == ["p50", "p90"]
+    compared = json.loads(other.stdout)
+    assert [d["percentile"] for d in compared["differences"]] == ["p50", "p90"]
+    assert compared["not_compared"][0] == {"percentile": "p99", "requests_needed": 1000}
     spoiled = json.loads((tmp_path / "b" / "report.json").read_text())
     spoiled["valid"], spoiled["invalid_because"] = False, ["the client slept"]
     (tmp_path / "b" / "report.json").write_text(json.dumps(spoiled))
@@ -57,13 +59,29 @@ def test_a_run_writes_its_reports_and_two_can_be_compared(tmp_path):
     [({"scale": 1.3}, "slower: p50 by ", "5%"), ({"scale": 0.5, "refused": 0.6}, "unanswered: ", "200%")],
 )
 def test_a_worse_build_fails_the_comparison_in_ci(tmp_path, changes, said, back):
-    for name, made in (("a", measured_run(1)), ("b", measured_run(2, **changes))):
+    for name, made in (("a", measured_run(1, seconds=60)), ("b", measured_run(2, seconds=60, **changes))):
         (tmp_path / name).write_text(json.dumps(made))
     compared = load("compare", tmp_path / "a", tmp_path / "b", "--fail-if-slower 5%", status=1)
     assert compared.stderr.startswith(said)
     assert "unanswered" in compared.stdout
     load("compare", tmp_path / "b", tmp_path / "a", "--fail-if-slower", back)
     load("compare", tmp_path / "a", tmp_path / "b")
+
+
+def test_a_gate_that_cannot_check_p99_fails_and_names_the_requests_that_it_needs(tmp_path):
+    """One of 20 requests takes five times as long: p99 is, and p50 and p90 are not."""
+    (tmp_path / "a").write_text(json.dumps(measured_run(1, seconds=12)))
+    (tmp_path / "b").write_text(json.dumps(measured_run(2, seconds=12, slow_share=0.05)))
+    both = ("compare", tmp_path / "a", tmp_path / "b")
+    gated = load(*both, "--fail-if-slower 5%", status=3)
+    assert gated.stderr == "not compared: p99 needs 1,000 requests in each run, and one has 600\n"
+    (row,) = [line for line in gated.stdout.splitlines() if line.startswith("p99 ")]
+    assert row.endswith("needs 1,000 requests")
+    printed = load(*both, "--json --fail-if-slower 5%", status=3)
+    assert {"percentile": "p99", "requests_needed": 1000} in json.loads(printed.stdout)["not_compared"]
+    assert load(*both).stderr == ""
+    (tmp_path / "b").write_text(json.dumps(measured_run(2, seconds=12, scale=1.3)))
+    assert load(*both, "--fail-if-slower 5%", status=1).stderr.count("\n") == 2, "both sentences"
 
 
 def test_a_missed_objective_exits_1_and_an_invalid_run_3_each_with_its_reason(tmp_path):
@@ -96,6 +114,9 @@ def test_the_api_key_is_sent_and_never_written(tmp_path, monkeypatch):
         ("run http://127.0.0.1:1 --slo p99=250", "has no unit; write p99=250ms or"),
         ("run http://127.0.0.1:1 --trace ../two_seconds", "ends after 2 s, within the warm-up of 3 s"),
         ("run --start never-started --trace ../two_seconds", "within the warm-up"),
+        ("run http://127.0.0.1:1 --rate-to 100", "rate_to (--rate-to): it needs arrivals (--arrivals) ramp"),
+        ("run http://127.0.0.1:1 --trace ../two_seconds --duration 1s", "duration (--duration): it has no"),
+        ("run http://127.0.0.1:1 --scenario soak --rate 5 --find-max", "events and watch belong to a"),
         ("run http://127.0.0.1:1 --scenario soak", "let the run --start it"),
         ("compare nowhere nowhere", "cannot be read"),
         ("compare nowhere nowhere --fail-if-slower much", "is not like 5%"),

@@ -46,14 +46,14 @@ def run(
 
 
 def test_a_slower_build_is_found_at_every_percentile():
-    for difference in comparing.compare(run(1), run(2, scale=1.3)):
+    for difference in comparing.compare(run(1), run(2, scale=1.3)).differences:
         assert difference.low < 0.3 < difference.high + 0.1
         assert difference.slower_than(0.05)
         assert difference.change == pytest.approx(0.3, abs=0.12)
 
 
 def test_a_slower_tail_shows_in_the_tail_only():
-    found = {d.percentile: d for d in comparing.compare(run(1), run(2, slow_share=0.03))}
+    found = {d.percentile: d for d in comparing.compare(run(1), run(2, slow_share=0.03)).differences}
     assert not found["p50"].slower_than(0.05)
     assert found["p99"].slower_than(0.5)
 
@@ -99,9 +99,31 @@ def test_requests_that_were_never_sent_are_unanswered():
 
 
 def test_percentiles_that_too_few_requests_lie_beyond_are_left_out():
-    assert [d.percentile for d in comparing.compare(run(1, seconds=12), run(2, seconds=12))] == ["p50", "p90"]
+    short = comparing.compare(run(1, seconds=12), run(2, seconds=12))
+    assert [d.percentile for d in short.differences] == ["p50", "p90"]
+    assert (short.requests, short.left_out) == (600, {"p99": 1000, "p99.9": 10_000})
     with pytest.raises(PlanError, match="the second run is too short"):
         comparing.compare(run(1, seconds=12), run(2, seconds=4))
+
+
+@pytest.mark.parametrize(
+    ("requests", "compared"),
+    [
+        (20, ["p50"]),
+        (99, ["p50"]),
+        (100, ["p50", "p90"]),
+        (999, ["p50", "p90"]),
+        (1000, ["p50", "p90", "p99"]),
+    ],
+)
+def test_a_percentile_is_compared_from_the_number_of_requests_that_leaves_ten_beyond_it(requests, compared):
+    """10 of 20 lie beyond p50, 10 of 100 beyond p90, 10 of 1,000 beyond p99."""
+    plan = make_plan({"url": "http://127.0.0.1:1", "duration": 10, "warmup": 0, "rate": 50})
+    recorder = Recorder(0)
+    for at in np.arange(requests) * 10 / requests:
+        record(recorder, float(at), 0.02)
+    short = report.build(Outcome(plan, recorder, datetime.now(UTC), 10, 0.1, False))
+    assert [d.percentile for d in comparing.compare(short, run(1)).differences] == compared
 
 
 def test_what_the_plans_differ_in_is_named():

@@ -119,6 +119,11 @@ def test_the_saturation_is_what_a_server_answers_at_most(probe, rate):
     assert find_max.saturation(PLAN, probe, lambda _: None) == pytest.approx(rate, rel=0.02)
 
 
+def test_the_saturation_of_a_ramp_from_a_multiple_of_it_is_measured_at_steady_rates():
+    ramp = PLAN.changed(arrivals="ramp", rate="0.5x", rate_to=100)
+    assert find_max.saturation(ramp, answers(300), lambda _: None) == pytest.approx(300, rel=0.02)
+
+
 def test_a_server_that_answers_only_the_small_requests_does_not_look_faster():
     def answers_500_titles(plan: Plan) -> Outcome:
         """Of every two requests, one has 9 titles and one has 1; small ones are answered first."""

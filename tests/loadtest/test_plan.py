@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headroom.loadtest import judging
-from headroom.loadtest.plan import SCENARIOS, PlanError, make_plan, read_scenario, seconds, weights
+from headroom.loadtest import arrivals, judging
+from headroom.loadtest.plan import SCENARIOS, PlanError, combined, make_plan, read_scenario, seconds, weights
 from headroom.loadtest.workload import Workload
 
 URL = "http://127.0.0.1:1"
@@ -48,6 +48,12 @@ def test_the_scenarios_that_are_promised_are_there():
     assert make_plan({**read_scenario("overload"), "url": URL}).saturation_factor == 2
 
 
+def test_two_runs_of_steady_have_the_requests_that_p99_needs_in_a_comparison():
+    """10 of 1,000 requests lie beyond p99."""
+    for seed in range(1, 6):
+        assert arrivals.count(combined("steady", {"url": URL, "seed": seed})) >= 1000
+
+
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
@@ -59,16 +65,59 @@ def test_the_scenarios_that_are_promised_are_there():
         ({"arrivals": "trace"}, "needs a trace file"),
         ({"arrivals": "bursty"}, "arrivals: "),
         ({"arrivals": "poisson", "trace": "t.csv"}, "poisson and a trace exclude each other"),
+        ({"rate_to": 9}, r"rate_to \(--rate-to\): it needs arrivals \(--arrivals\) ramp or step"),
+        ({"arrivals": "trace", "trace": "t", "rate_to": 9}, "rate_to .*ramp or step"),
+        ({"arrivals": "step", "rate_to": 9, "phases": [{"for": "3s", "rate": 3}]}, "rates of their own"),
         ({"speed": 3}, "speed: "),
         ({"phases": [{"for": "3s", "rate": 0}]}, "at least one needs a rate"),
         ({"traffic": [{"titles": 3}, {"titles": 4}]}, "name of its own"),
         ({"traffic": [{"on_failure": "ignore"}]}, "on_failure: .*'error' or 'original_order'"),
+        ({"traffic": [{"endpoint": "GET /a", "units": 5}]}, "units: GET /a sends no body"),
         ({"traffic": [{"masks": "none=much"}]}, "traffic.0.masks: 'none=much'"),
     ],
 )
 def test_a_wrong_plan_is_refused_by_name(values, reason):
     with pytest.raises(PlanError, match=reason):
         make_plan({"url": URL, **values})
+
+
+@pytest.mark.parametrize(
+    ("scenario", "options", "reason"),
+    [
+        (None, {"rate_to": 100, "rate": 10}, "rate_to .*ramp or step"),
+        (
+            None,
+            {"trace": "t", "duration": "10s"},
+            r"duration \(--duration\): it has no effect together with trace",
+        ),
+        (None, {"trace": "t", "rate": 5}, r"rate \(--rate\): it has no effect together with trace"),
+        ("spike", {"rate_to": 100}, "rate_to .*phases have rates of their own"),
+        ("steady", {"rate_to": 100}, "rate_to .*ramp or step"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused_by_name(scenario, options, reason):
+    with pytest.raises(PlanError, match=reason):
+        combined(scenario, {"url": URL, **options})
+
+
+@pytest.mark.parametrize("text", ["{trace: t, rate: 5}", "{phases: [{for: 3s, rate: 3}], duration: 5s}"])
+def test_a_scenario_with_a_value_that_would_do_nothing_is_refused(text, tmp_path):
+    scenario = tmp_path / "both.yaml"
+    scenario.write_text(text)
+    with pytest.raises(PlanError, match="it has no effect together with"):
+        combined(str(scenario), {"url": URL})
+
+
+def test_options_replace_the_rates_and_times_of_a_scenario(tmp_path):
+    assert combined("steady", {"url": URL, "trace": "t"}).arrivals == "trace"
+    assert combined("spike", {"url": URL, "trace": "t"}).phases == ()
+    stepped = combined("spike", {"url": URL, "rate": 10, "rate_to": 40})
+    assert (stepped.arrivals, stepped.rate_to, stepped.phases) == ("step", 40, ())
+    ramp = tmp_path / "ramp.yaml"
+    ramp.write_text("{arrivals: ramp, rate: 10, rate_to: 40, duration: 20s}")
+    assert combined(str(ramp), {"url": URL, "rate_to": 90}).rate_to == 90
+    for options in ({"arrivals": "poisson"}, {"trace": "t"}):
+        assert combined(str(ramp), {"url": URL, **options}).rate_to is None
 
 
 @pytest.mark.parametrize(("written", "rate"), [("010", 10), ("1e2", 100), ("'20'", 20)])

@@ -12,11 +12,14 @@ from headroom.loadtest.recorder import MAX_GROUPS, Recorder, server_timing
 from headroom.loadtest.wire import Answer
 from headroom.loadtest.workload import Request, Workload
 
-ONE = next(
-    Workload(
-        make_plan({"url": "http://a", "warmup": 0, "traffic": [{"titles": 1}]}), [("q", "t")], {}
-    ).requests()
-)
+
+def first_request(endpoint: str) -> Request:
+    traffic = [{"endpoint": endpoint, "titles": 1}]
+    plan = make_plan({"url": "http://a", "warmup": 0, "traffic": traffic})
+    return next(Workload(plan, [("q", "t")], {}).requests())
+
+
+ONE = first_request("score")
 
 
 def request(intended: float, *, variant: str = "") -> Request:
@@ -107,6 +110,28 @@ def test_timeouts_count_in_the_percentiles_and_quick_refusals_do_not():
     assert len(latency) == 99
     assert latency.max_ms() == pytest.approx(5000, rel=1e-3)
     assert latency.summary_ms()["min"] == pytest.approx(10, rel=1e-3)
+
+
+@pytest.mark.parametrize("endpoint", ["score", "rerank", "tei-rerank", "compare", "attention", "condense"])
+@pytest.mark.parametrize(
+    ("body", "is_json"), [(b"<html>maintenance</html>", False), (b"null", True), (b'"busy"', True)]
+)
+def test_a_page_of_maintenance_with_status_200_is_no_good_answer(endpoint, body, is_json):
+    recorder = Recorder(0)
+    sent = first_request(endpoint)
+    recorder.dispatched(sent)
+    recorder.answered(sent, Answer(1.0, 200, body, is_json=is_json))
+    assert (recorder.ok, recorder.errors) == (0, {"bad_answer": 1})
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"{", b'{"live": true}'])
+def test_of_a_get_only_the_status_counts(body):
+    recorder = Recorder(0)
+    sent = first_request("GET /health/live")
+    for status in (200, 503):
+        recorder.dispatched(sent)
+        recorder.answered(sent, Answer(1.0, status, body, is_json=True))
+    assert (recorder.ok, recorder.errors) == (1, {"http_503": 1})
 
 
 def test_server_timing_is_read_and_nonsense_left_out():

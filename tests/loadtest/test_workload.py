@@ -13,9 +13,9 @@ from headroom.loadtest.workload import Workload, title_counts
 PAIRS = [(f"query {i // 4}", f'title "{i}" é') for i in range(40)]
 
 
-def requests(traffic, *, keys=None, url="http://127.0.0.1:1/base/", **values):
+def requests(traffic, *, keys=None, pairs=PAIRS, url="http://127.0.0.1:1/base/", **values):
     plan = make_plan({"url": url, "warmup": 0, "traffic": traffic, "rate": 100, "duration": 10, **values})
-    return list(Workload(plan, PAIRS, keys or {}).requests())
+    return list(Workload(plan, pairs, keys or {}).requests())
 
 
 def body(request):
@@ -51,13 +51,25 @@ def test_a_score_request_is_what_the_service_takes():
     assert {body(request)["unit"] for request in made} == {f"user-{i}" for i in range(5)}
 
 
-def test_texts_repeat_as_zipfs_law_says():
-    made = requests([{"titles": 2, "zipf": 1.0}], duration=100)
-    counts = Counter(json.dumps(body(request)["titles"]) for request in made)
-    shares = [count / len(made) for _, count in counts.most_common()]
-    harmonic = sum(1 / k for k in range(1, len(PAIRS) + 1))
-    assert shares[:3] == pytest.approx([1 / harmonic / k for k in (1, 2, 3)], abs=0.02)
-    assert len(counts) == len(PAIRS)
+@pytest.mark.parametrize("order", ["by query", "mixed"])
+def test_texts_repeat_as_zipfs_law_says(order):
+    """A search of two titles has two pairs, which come again only if it does: so does each, as 1/k of 10."""
+    pairs = PAIRS if order == "by query" else [PAIRS[7 * number % 40] for number in range(40)]
+    made = [body(r) for r in requests([{"titles": 2, "zipf": 1.0}], pairs=pairs, duration=100)]
+    queries = Counter(sent["query"] for sent in made)
+    scored = Counter((sent["query"], title) for sent in made for title in sent["titles"])
+    harmonic = sum(1 / k for k in range(1, 11))
+    expected = [1 / harmonic / k for k in range(1, 11)]
+    assert [count / len(made) for _, count in queries.most_common()] == pytest.approx(expected, abs=0.01)
+    of_pairs = [count / len(made) for _, count in scored.most_common()]
+    assert of_pairs == pytest.approx([share for share in expected for _ in range(2)], abs=0.01)
+
+
+def test_without_zipf_requests_begin_with_every_pair_alike():
+    made = [body(r) for r in requests([{"titles": 1}], duration=100)]
+    counts = Counter((sent["query"], sent["titles"][0]) for sent in made)
+    assert counts.keys() == set(PAIRS)
+    assert max(counts.values()) < 2 * min(counts.values())
 
 
 def test_titles_masks_and_tenants_come_at_their_shares():
