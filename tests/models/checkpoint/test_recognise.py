@@ -55,6 +55,11 @@ DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "rope_parame
         ("deberta-v2", {"share_att_key": False}, "share_att_key is False"),
         ("deberta-v2", {"relative_attention": None}, "relative_attention is None"),
         ("deberta-v2", {"type_vocab_size": 1}, "type_vocab_size is 1"),
+        ("deberta-v2", {"position_buckets": 1}, "position_buckets is 1; it must be at least 2"),
+        *(
+            ("deberta-v2", {"max_relative_positions": largest}, f"{largest}; with 16 .* at least 10")
+            for largest in (1, 3, 8, 9)
+        ),
         ("qwen3", {"architectures": ["JinaForRanking"]}, "listwise"),
         ("qwen3", {"architectures": ["Qwen3Model"]}, "architectures is"),
         ("qwen3", {"use_sliding_window": True}, "use_sliding_window is True"),
