@@ -160,7 +160,9 @@ def test_long_pairs_are_as_exact_as_transformers_own(
 
 def test_a_deberta_whose_pairs_never_leave_the_nearer_buckets_may_have_any_bound() -> None:
     """Its window is half of the buckets and a token: each distance has a row of its own."""
-    model = model_of("deberta-v2", 3, max_position_embeddings=33, position_buckets=64, max_relative_positions=3)
+    model = model_of(
+        "deberta-v2", 3, max_position_embeddings=33, position_buckets=64, max_relative_positions=3
+    )
     pairs = random_pairs(np.random.default_rng(0), (4, 17, 33), "deberta-v2")
 
     exact = reference(model, pairs, torch.float64)
