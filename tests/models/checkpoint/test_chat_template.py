@@ -186,6 +186,29 @@ def test_a_classifier_of_plain_pairs_is_served_as_such(tmp_path: Path, family: s
         np.testing.assert_allclose(scores, logits_of(directory, ids), atol=2e-5)
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_plain_pairs_of_an_empty_query_share_nothing(tmp_path: Path, deterministic: bool) -> None:
+    """Qwen's have no token before the title then, and torch refused a sequence without tokens."""
+    directory = write_decoder(tmp_path, "qwen2", 6, causal=False)
+    edit_config(directory, headroom={"prompt": "pair"})
+    clf = Classifier.load(directory, "cpu", "float32", deterministic=deterministic)
+    pairs = [
+        ("", "angle bracket"),
+        ("", "steel lamp"),
+        ("usb", "lamp"),
+        ("usb", "towel"),
+        ("u", ""),
+        ("u", ""),
+    ]
+    encoded = clf.tokenizer.encode(pairs)
+    assert [pair.shared_tokens for pair in encoded[::2]] == [0, encoded[2].title_start, 0]
+
+    together = clf.score(pairs).logits
+
+    for pair, scores in zip(encoded, together, strict=True):
+        np.testing.assert_allclose(scores, logits_of(directory, pair.ids.tolist()), atol=2e-5)
+
+
 def test_a_pad_token_that_texts_may_hold_is_refused(tmp_path: Path) -> None:
     directory = write(tmp_path, "Q: {{ messages[0].content }}\nD: {{ messages[1].content }}")
     steel = Tokenizer.from_file(str(directory / "tokenizer.json")).encode("steel").ids[-1]
