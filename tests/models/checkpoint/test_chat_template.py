@@ -13,6 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from headroom import Classifier, UnsupportedCheckpoint
 from headroom.models.checkpoint import sandbox
+from headroom.models.checkpoint.chat_template import read_prompt
 from tests.checkpoints import load
 from tests.decoders import FAMILIES, write_decoder
 from tests.families import edit_config
@@ -163,6 +164,38 @@ def test_a_template_that_loops_for_days_does_not_hang_a_start(tmp_path: Path, te
     with pytest.raises(UnsupportedCheckpoint, match="a few short texts take more than"):
         load(directory)
     assert time.monotonic() - began < 60
+
+
+def test_a_template_whose_texts_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    """The texts are an answer of the trial's process, which the server would hold whole."""
+    directory = write(tmp_path, "{{ 'x' * 70000000 }}" + SIMPLE)
+    with pytest.raises(UnsupportedCheckpoint, match="it makes more than 64 MiB of a few short texts"):
+        load(directory)
+
+
+@pytest.mark.parametrize("file", ["chat_template.jinja", "tokenizer_config.json"])
+def test_a_template_longer_than_any_is_refused_before_it_is_tried(
+    tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each trial holds it several times: one of 4 MB took 2 GB."""
+    directory = write(tmp_path, SIMPLE)
+    long = "{#" + "é" * (128 << 10) + "#}" + SIMPLE
+    if file == "chat_template.jinja":
+        (directory / file).write_text(long, encoding="utf-8")
+    else:
+        (directory / "chat_template.jinja").unlink()
+        options = json.loads((directory / file).read_text()) | {"chat_template": long}
+        (directory / file).write_text(json.dumps(options))
+    started = []
+    monkeypatch.setattr(sandbox, "start", lambda *job: started.append(job))
+    with pytest.raises(UnsupportedCheckpoint, match="the chat template is longer than 256 KiB"):
+        read_prompt(directory, "qwen3", None)
+    assert not started
+
+
+def test_a_template_longer_than_published_ones_is_read(tmp_path: Path) -> None:
+    directory = write(tmp_path, "{#" + "a long comment " * 3_000 + "#}" + SIMPLE)
+    assert read_prompt(directory, "qwen3", None)[0].plain is not None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
