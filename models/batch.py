@@ -328,7 +328,7 @@ def _without_beginnings(
     for number, (pair, beginning) in enumerate(zip(pairs, beginnings, strict=True)):
         start = 0
         prefix = -1
-        if every or count[beginning] > 1:
+        if beginning.tokens and (every or count[beginning] > 1):
             start = beginning.tokens
             if beginning not in sequence_of:
                 sequence_of[beginning] = len(ids)

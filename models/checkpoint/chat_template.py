@@ -11,6 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+from headroom.models import files
 from headroom.models.checkpoint.fields import check, read_json_if_there, reading
 from headroom.models.checkpoint.modules import adds_generation_prompt
 from headroom.models.checkpoint.prompt import INSTRUCTED, PUBLISHED, QUERY, TITLE, Form, Prompt
@@ -26,6 +27,10 @@ PAIRS = [
     ("usb", "usb"),
 ]
 """Pairs whose tokens are compared with those of transformers."""
+
+MAX_BYTES = 256 << 10
+"""The longest chat template that is read, each trial of which holds it several times; published ones have up
+to 20 kB."""
 
 
 class Texts(NamedTuple):
@@ -57,12 +62,16 @@ def read_prompt(
 
 
 def _source(directory: Path) -> str:
-    """Return the text of a checkpoint's chat templates, "" if it has none."""
+    """Return the text of a checkpoint's chat templates, "" if it has none. Raises UnsupportedCheckpoint if it
+    is longer than any usual one."""
     file = directory / "chat_template.jinja"
     with reading(file):
-        source = file.read_text(encoding="utf-8") if file.is_file() else ""
+        source = files.read_text(file) if file.is_file() else ""
     options = read_json_if_there(directory / "tokenizer_config.json")
-    return source + str(options.get("chat_template") or "")
+    source += str(options.get("chat_template") or "")
+    problem = f"{directory}: the chat template is longer than {MAX_BYTES >> 10} KiB"
+    check(len(source.encode(errors="replace")) <= MAX_BYTES, problem)
+    return source
 
 
 def _by_template(directory: Path, source: str) -> tuple[Prompt, dict[Texts, list[int]]] | None:

@@ -47,6 +47,13 @@ INT8_FORMAT = "w8a8-1"
 QUANTIZATION_CONFIG = {"quant_method": "headroom-w8a8"}
 """`quantization_config` of an int8 checkpoint: with it, transformers warns that it cannot read the file."""
 
+_ROTARY_NUMBERS = 1 << 26
+"""Limit on the numbers of a table of rotary angles, positions times the size of a head; published models have
+up to 131,072 times 128."""
+
+_DISTANCE_NUMBERS = 1 << 24
+"""A DeBERTa's tables of distances may always have this many numbers, however small its weights are."""
+
 
 def read_config(directory: Path, label_order: Sequence[str] | None = None) -> ModelConfig:
     """Read `config.json` of a Hugging Face sequence classifier.
@@ -64,6 +71,12 @@ def read_config(directory: Path, label_order: Sequence[str] | None = None) -> Mo
         not stored_bytes or parameters <= stored_bytes,  # a number takes a byte or more
         f"{directory}: the weights cannot be read: {', '.join(file.name for file in weights_of(directory))} "
         f"has {stored_bytes:,} bytes, and config.json describes {parameters:,} parameters",
+    )
+    tables = _numbers_of_distances(config)
+    check(
+        not stored_bytes or tables <= max(stored_bytes, _DISTANCE_NUMBERS),
+        f"{directory}: with these position_buckets its layers would hold {tables:,} numbers of distances, "
+        f"which is too much for weights of {stored_bytes:,} bytes",
     )
     return config
 
@@ -86,6 +99,10 @@ def parse_config(raw: Fields, label_order: Sequence[str] | None = None) -> Model
     if shape.decoder is not None and shape.decoder.vocabulary is not None:  # a language model has no labels
         raw = {**raw, "id2label": {"0": "LABEL_0"}, "num_labels": 1}
     labels, order = _labels(raw, label_order or ours.get("label_order"), family.default_labels)
+    angles = shape.max_positions * shape.head_size
+    wanted = f"times the {shape.head_size:,} numbers of a head it must be at most {_ROTARY_NUMBERS:,}"
+    is_right = not shape.ropes or angles <= _ROTARY_NUMBERS
+    need(is_right, "max_position_embeddings", shape.max_positions, wanted)
     kind = raw.get("problem_type")
     is_supported = kind != "multi_label_classification" and (kind != "regression" or len(labels) == 1)
     need(is_supported, "problem_type", kind, "supported are grades that exclude each other, or one label")
@@ -118,6 +135,15 @@ def check_holds_floats(source: Path, config: ModelConfig) -> None:
     """Raise UnsupportedCheckpoint if the checkpoint is int8, and so can be neither trained nor quantized."""
     problem = f"{source} is int8, and 8-bit weights cannot be trained or quantized again; name the float "
     check(not config.int8, f"{problem}checkpoint that it was made from")
+
+
+def _numbers_of_distances(config: ModelConfig) -> int:
+    """Return how many numbers a DeBERTa's layers hold for distances: keys and queries of each row of the
+    table that they share, which no file holds."""
+    if config.distances is None:
+        return 0
+    rows = 2 * config.distances[0]
+    return sum(2 * rows * config.projected(layer)[0] for layer in range(config.num_layers))
 
 
 def _kept_heads(raw: Fields, shape: ModelConfig) -> NumbersByLayer:

@@ -62,7 +62,8 @@ def decoders(
         """Return the shape with what only a decoder's config.json says."""
         kinds = set(raw.get("layer_types") or ())
         need(kinds <= {"full_attention"}, "layer_types", kinds, "sliding windows are not supported")
-        size = positive_int({"head_dim": raw.get("head_dim") or head_size or shape.head_size}, "head_dim")
+        size = raw.get("head_dim") or head_size or shape.head_size
+        size = positive_int({"head_dim": size}, "head_dim", maximum=8_192)
         rope = read_rope(raw, size, shape.max_positions, ("linear", "yarn"))
         biased = ATTENTION if raw.get("attention_bias") and not biases else biases
         is_old_gelu = is_gemma and shape.activation == "gelu"  # transformers reads it as the other one

@@ -120,12 +120,20 @@ def _deberta(raw: Fields, shape: ModelConfig) -> ModelConfig:
     kinds = raw.get("pos_att_type")
     named = kinds.split("|") if isinstance(kinds, str) else kinds or ()
     need(sorted(named) == ["c2p", "p2c"], "pos_att_type", kinds, "only c2p and p2c together are supported")
-    largest = raw.get("max_relative_positions", -1)
+    buckets = positive_int(raw, "position_buckets")
+    need(buckets > 1, "position_buckets", buckets, "it must be at least 2")
+    largest = shape.max_positions
+    if raw.get("max_relative_positions", -1) > 0:
+        largest = positive_int(raw, "max_relative_positions")
+    # Each distance up to half of the buckets has one; the formula of the others needs a distance beyond.
+    is_right = largest - 1 > buckets // 2 or shape.max_positions - 1 <= buckets // 2
+    wanted = f"with {buckets} position_buckets it must be at least {buckets // 2 + 2}"
+    need(is_right, "max_relative_positions", largest, wanted)
     return replace(
         shape,
         absolute_positions=bool(raw.get("position_biased_input", True)),
         head_activation=activation(raw, "pooler_hidden_act"),
-        distances=(positive_int(raw, "position_buckets"), largest if largest > 0 else shape.max_positions),
+        distances=(buckets, largest),
         without_bias=frozenset({"bert.embeddings_project"}),
     )
 

@@ -12,12 +12,13 @@ import re
 import sys
 from collections.abc import Collection
 from contextlib import nullcontext, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from headroom.models.checkpoint.config import read_config
-from headroom.models.checkpoint.fields import check
+from headroom.models.checkpoint.fields import MAX_BYTES, check
 from headroom.models.checkpoint.files import DESCRIPTION, check_files, weight_files
 from headroom.models.errors import UnsupportedCheckpoint, first_line
 from headroom.models.files import write_whole
@@ -28,6 +29,9 @@ DEFAULT = Path(__file__).resolve().parents[1] / "default"
 LOCATED = "HEADROOM_LOCATED"
 """Environment variable that names a JSON file: the directory of each checkpoint that the program which
 started this process has located (`share`). This process asks no hub for them, and loads the same commits."""
+
+MAX_DESCRIPTION_BYTES = 4 * MAX_BYTES
+"""Limit on all files of a repository beside its weights, so that they cannot fill the disk."""
 
 _located: dict[str, Path] = {}
 _NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?(@.*)?")
@@ -105,7 +109,7 @@ def _download(target: str, weights: bool) -> Path:
     """Return the directory of a repository's snapshot in the cache; download what it lacks. target: the
     repository, with @revision unless it is the main branch. weights: as `locate` takes it."""
     # slow to import, and only names of the hub need it
-    from huggingface_hub import HfApi, constants, get_cached_repo_tree, snapshot_download
+    from huggingface_hub import constants, get_cached_repo_tree, snapshot_download
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, RevisionNotFoundError
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -114,8 +118,10 @@ def _download(target: str, weights: bool) -> Path:
     revision = version or None
     problem = None
     try:
-        if not constants.is_offline_mode() and not re.fullmatch("[0-9a-f]{40}", version):
-            HfApi().model_info(name, revision=revision, timeout=10.0)  # it may be silent
+        if not constants.is_offline_mode() and not _is_cached(name, version):
+            _check_description(target, name, revision)
+    except UnsupportedCheckpoint:
+        raise
     except Exception as error:  # of many unrelated types, as below
         problem = _problem(error, target)
         check(not isinstance(error, RevisionNotFoundError), problem)
@@ -143,6 +149,35 @@ def _download(target: str, weights: bool) -> Path:
     except Exception as error:
         raise UnsupportedCheckpoint(problem or _problem(error, target)) from None
     return directory
+
+
+def _is_cached(name: str, version: str) -> bool:
+    """Return whether a version of a repository is a commit that the cache knows, which the hub need not be
+    asked for."""
+    from huggingface_hub import get_cached_repo_tree
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+    if re.fullmatch("[0-9a-f]{40}", version):
+        with suppress(CachedRepoTreeNotFoundError):
+            get_cached_repo_tree(name, revision=version)
+            return True
+    return False
+
+
+def _check_description(target: str, name: str, revision: str | None) -> None:
+    """Raise UnsupportedCheckpoint if the small files of a repository are larger than those of any checkpoint,
+    so that they are not downloaded. It raises the errors of the hub's client, too."""
+    from huggingface_hub import HfApi
+
+    repository = HfApi().model_info(name, revision=revision, timeout=10.0, files_metadata=True)
+    total = 0
+    for file in repository.siblings or ():
+        if any(fnmatch(file.rfilename, pattern) for pattern in DESCRIPTION):  # as the client chooses them
+            size = file.size or 0
+            check(size <= MAX_BYTES, f"{target}: {file.rfilename} is larger than {MAX_BYTES >> 20} MiB")
+            total += size
+    problem = f"{target}: the files beside its weights have more than {MAX_DESCRIPTION_BYTES >> 20} MiB"
+    check(total <= MAX_DESCRIPTION_BYTES, problem)
 
 
 def _missing_weights(target: str, directory: Path, names: Collection[str]) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headroom.models.checkpoint.fields import check
-from headroom.models.checkpoint.sandboxed import OUT_OF_MEMORY
+from headroom.models.checkpoint.sandboxed import MAX_CHARS, OUT_OF_MEMORY, TOO_LONG
 
 CPU_SECONDS = 5
 """Limit on a trial; usual ones take some milliseconds."""
@@ -32,17 +32,20 @@ def run(directory: Path, **job: Any) -> Any:
 
     pairs: of texts; returns the ids of each. conversations: messages, and options of `apply_chat_template`;
     returns "text", "error" and "ids" of each. Results are remembered for equal files. Raises
-    UnsupportedCheckpoint if it fails, or takes more time or memory than any usual checkpoint.
+    UnsupportedCheckpoint if it fails, or takes more time or memory, or returns more, than usual checkpoints.
     """
     files = [file for name in _FILES.split() if (file := directory / name).is_file()]
-    content = json.dumps(job).encode() + b"".join(file.name.encode() + file.read_bytes() for file in files)
+    given = json.dumps(job)
+    content = given.encode() + b"".join(file.name.encode() + file.read_bytes() for file in files)
     key = hashlib.sha256(content).digest()
     if key not in _results:
         arguments = [str(directory), str(CPU_SECONDS), str(MEMORY_GIB << 30)]
-        process = start(arguments, json.dumps(job))
+        process = start(arguments, given)
         reason = process.stderr.strip().rpartition("\n")[2][:300]
         if process.returncode < 0 or process.returncode == OUT_OF_MEMORY:  # below 0: ended by a signal
             reason = f"a few short texts take more than {CPU_SECONDS} s, or {MEMORY_GIB} GiB of memory"
+        if process.returncode == TOO_LONG:
+            reason = f"it makes more than {MAX_CHARS >> 20} MiB of a few short texts"
         what = "tokenizer or chat template" if job else "tokenizer"
         check(process.returncode == 0, f"{directory}: the {what} cannot be used: {reason}")
         _results[key] = json.loads(process.stdout.rpartition("\n")[2])

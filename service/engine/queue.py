@@ -169,9 +169,10 @@ class FairQueue:
             self.sharing.advance(inf)
 
     def ahead_of(self, tokens: int) -> float:
-        """Return how many waiting tokens, at most, would be served before a new request of `tokens`.
+        """Return about how many waiting tokens would be served before a new request of `tokens`.
 
-        Under sharing, no other request gets more than `tokens` before the new one is done.
+        Under sharing, no other request gets more than `tokens` before the new one is done. More are served if
+        batches of other lanes are filled up with what comes after it, or if others are past their age.
         """
         return min(self.tokens, self.sharing.active * tokens)
 

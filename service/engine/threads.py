@@ -30,16 +30,17 @@ from headroom.service.errors import DeviceFailed, InferenceFailed, OutOfMemory
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The network that the rows of a batch share, and its mask if the batch must have only one.
+    """The network that the rows of a batch share, and what their masks have in common.
 
-    mask: the id of the mask that all rows have; None: each row may have its own.
-    sliced: whether what is off under that mask is cut out of the weights, instead of multiplied by 0.
+    structure: the `HeadMask.structure` of all rows; each row may have its own weights of heads.
+    sliced_mask: the id of the mask that all rows have, and under which what is off is cut out of the weights;
+        None: heads that are off are multiplied by 0.
     kind: "score" or "attention".
     """
 
     classifier: Classifier
-    mask: str | None = None
-    sliced: bool = False
+    structure: bytes = b""
+    sliced_mask: str | None = None
     kind: str = "score"
 
 
@@ -217,7 +218,9 @@ class Engine:
             if lane.kind == "attention":
                 return [classifier.attention_maps(row.pair, row.heads, row.mask) for row in rows]
             masks = RowMasks.of([row.mask for row in rows])
-            logits = classifier.forward([row.pair for row in rows], masks, sliced=lane.sliced)
+            logits = classifier.forward(
+                [row.pair for row in rows], masks, sliced=lane.sliced_mask is not None
+            )
             return row_scores(classifier, logits)
         except (RuntimeError, MemoryError) as error:
             if is_device_failure(error, classifier.network.device):

@@ -69,15 +69,16 @@ class Variant:
     def lane(self) -> Lane:
         """The lane of its rows. Rows of one lane share batches.
 
-        Rows of different masks share a lane, except those whose mask is sliced, skips layers or switches
-        units off: a batch computes the same layers and units for all of its rows.
+        Rows of different masks share a lane if their masks skip the same layers and switch the same units
+        off, because a batch computes those for all of its rows. A sliced mask has a lane of its own.
         """
-        return Lane(self.classifier, self.mask.id, self.sliced) if self.sliced else self.shared_lane
+        lane = self.shared_lane
+        return replace(lane, sliced_mask=self.mask.id) if self.sliced else lane
 
     @cached_property
     def shared_lane(self) -> Lane:
         """The lane of its rows if a sliced mask is multiplied instead, so that they share others' batches."""
-        return Lane(self.classifier, self.mask.id if self.mask.structure else None)
+        return Lane(self.classifier, self.mask.structure)
 
     @cached_property
     def info(self) -> HeadMaskInfo:

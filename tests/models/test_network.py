@@ -125,6 +125,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "modernbert of means": ("modernbert", {"classifier_pooling": "mean"}),
     "deberta": ("deberta-v2", {"position_buckets": 256}),
     "deberta of few buckets": ("deberta-v2", {"position_buckets": 16, "max_relative_positions": 50}),
+    "deberta of the nearest bound": ("deberta-v2", {"position_buckets": 16, "max_relative_positions": 10}),
     "qwen3": ("qwen3", {}),
     "qwen3 with biases": ("qwen3", {"head_dim": 16, "attention_bias": True, "rope_parameters": YARN}),
     "qwen3 of odd heads": ("qwen3", {"head_dim": 10, "num_key_value_heads": 4, "num_labels": 3}),
@@ -155,6 +156,18 @@ def test_long_pairs_are_as_exact_as_transformers_own(
             with monkeypatch.context() as without:
                 without.setattr(kernel_library, "choice", lambda: kernel_library.Choice(None))
                 assert np.abs(logits_of(network_of(model, dtype), pairs, weights) - exact).max() <= bound
+
+
+def test_a_deberta_whose_pairs_never_leave_the_nearer_buckets_may_have_any_bound() -> None:
+    """Its window is half of the buckets and a token: each distance has a row of its own."""
+    model = model_of(
+        "deberta-v2", 3, max_position_embeddings=33, position_buckets=64, max_relative_positions=3
+    )
+    pairs = random_pairs(np.random.default_rng(0), (4, 17, 33), "deberta-v2")
+
+    exact = reference(model, pairs, torch.float64)
+
+    np.testing.assert_allclose(logits_of(network_of(model), pairs), exact, atol=1e-5)
 
 
 @every_kind

@@ -133,7 +133,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.hub.is_silent.set()
                 self.hub.closed.wait()
             commit = self._commit(repository, match[2] or "main")
-            files = [{"rfilename": name} for name in repository.commits[commit]]
+            contents = repository.commits[commit]
+            files: list[dict[str, Any]] = [{"rfilename": name} for name in contents]
+            if "blobs=" in urlsplit(self.path).query:  # the client asks for sizes
+                files = [{"rfilename": name, "size": len(contents[name])} for name in contents]
             about = {"_id": "1", "id": match[1], "modelId": match[1], "sha": commit, "siblings": files}
             return 200, {"Content-Type": "application/json"}, json.dumps(about).encode()
         if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)", path):

@@ -13,6 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from headroom import Classifier, UnsupportedCheckpoint
 from headroom.models.checkpoint import sandbox
+from headroom.models.checkpoint.chat_template import read_prompt
 from tests.checkpoints import load
 from tests.decoders import FAMILIES, write_decoder
 from tests.families import edit_config
@@ -165,6 +166,38 @@ def test_a_template_that_loops_for_days_does_not_hang_a_start(tmp_path: Path, te
     assert time.monotonic() - began < 60
 
 
+def test_a_template_whose_texts_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    """The texts are an answer of the trial's process, which the server would hold whole."""
+    directory = write(tmp_path, "{{ 'x' * 70000000 }}" + SIMPLE)
+    with pytest.raises(UnsupportedCheckpoint, match="it makes more than 64 MiB of a few short texts"):
+        load(directory)
+
+
+@pytest.mark.parametrize("file", ["chat_template.jinja", "tokenizer_config.json"])
+def test_a_template_longer_than_any_is_refused_before_it_is_tried(
+    tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each trial holds it several times: one of 4 MB took 2 GB."""
+    directory = write(tmp_path, SIMPLE)
+    long = "{#" + "é" * (128 << 10) + "#}" + SIMPLE
+    if file == "chat_template.jinja":
+        (directory / file).write_text(long, encoding="utf-8")
+    else:
+        (directory / "chat_template.jinja").unlink()
+        options = json.loads((directory / file).read_text()) | {"chat_template": long}
+        (directory / file).write_text(json.dumps(options))
+    started = []
+    monkeypatch.setattr(sandbox, "start", lambda *job: started.append(job))
+    with pytest.raises(UnsupportedCheckpoint, match="the chat template is longer than 256 KiB"):
+        read_prompt(directory, "qwen3", None)
+    assert not started
+
+
+def test_a_template_longer_than_published_ones_is_read(tmp_path: Path) -> None:
+    directory = write(tmp_path, "{#" + "a long comment " * 3_000 + "#}" + SIMPLE)
+    assert read_prompt(directory, "qwen3", None)[0].plain is not None
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("by", ["modules.json", "config.json"])
 def test_a_classifier_of_plain_pairs_is_served_as_such(tmp_path: Path, family: str, by: str) -> None:
@@ -184,6 +217,29 @@ def test_a_classifier_of_plain_pairs_is_served_as_such(tmp_path: Path, family: s
         ids = tokenizer([pair], truncation="longest_first", max_length=200)["input_ids"][0]
         assert encoded.ids.tolist() == ids
         np.testing.assert_allclose(scores, logits_of(directory, ids), atol=2e-5)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_plain_pairs_of_an_empty_query_share_nothing(tmp_path: Path, deterministic: bool) -> None:
+    """Qwen's have no token before the title then, and torch refused a sequence without tokens."""
+    directory = write_decoder(tmp_path, "qwen2", 6, causal=False)
+    edit_config(directory, headroom={"prompt": "pair"})
+    clf = Classifier.load(directory, "cpu", "float32", deterministic=deterministic)
+    pairs = [
+        ("", "angle bracket"),
+        ("", "steel lamp"),
+        ("usb", "lamp"),
+        ("usb", "towel"),
+        ("u", ""),
+        ("u", ""),
+    ]
+    encoded = clf.tokenizer.encode(pairs)
+    assert [pair.shared_tokens for pair in encoded[::2]] == [0, encoded[2].title_start, 0]
+
+    together = clf.score(pairs).logits
+
+    for pair, scores in zip(encoded, together, strict=True):
+        np.testing.assert_allclose(scores, logits_of(directory, pair.ids.tolist()), atol=2e-5)
 
 
 def test_a_pad_token_that_texts_may_hold_is_refused(tmp_path: Path) -> None:

@@ -209,6 +209,33 @@ def test_each_refusal_of_the_hub_says_what_to_do(hub: Hub, tmp_path: Path) -> No
     assert f"{host} answers with status 401 to a request for org/public; check HF_TOKEN" in invalid
 
 
+def test_small_files_that_are_large_are_not_downloaded(hub: Hub, tmp_path: Path) -> None:
+    """They would fill the disk, and only then be refused for their size."""
+    checkpoint = write_checkpoint(tmp_path / "tiny")
+    zeros = bytes(130 << 20)
+    large = hub.add("org/large", checkpoint)
+    pinned = next(iter(large.commits))
+    large.commits[pinned]["tokenizer.json"] = zeros
+    many = hub.add("org/many", checkpoint)
+    of_many = next(iter(many.commits.values()))
+    most = zeros[: 120 << 20]
+    of_many |= {f"masks/{number}.json": most for number in range(5)}
+    other = hub.add("org/other", checkpoint)  # what is not loaded may have any size
+    next(iter(other.commits.values()))["onnx/model.onnx"] = zeros
+    names = ["org/large", f"org/large@{pinned}", "org/many", "org/other"]
+
+    *refused, loaded = score(hub, tmp_path / "cache", *names)
+
+    assert errors(refused) == [
+        "org/large: tokenizer.json is larger than 128 MiB",
+        f"org/large@{pinned}: tokenizer.json is larger than 128 MiB",
+        "org/many: the files beside its weights have more than 512 MiB",
+    ]
+    assert loaded.out == expected(checkpoint)
+    assert set(hub.large) == {"org/other"}
+    assert len(hub.downloads) == len(set(hub.downloads))  # of org/other alone
+
+
 def test_the_modules_of_a_sentence_transformers_model_are_among_the_weights(tmp_path: Path) -> None:
     paths = ["", "1_Pooling", "2_Dense", "3_LayerNorm", "4_Dense"]
     kinds = ["Transformer", *(path[2:] for path in paths[1:])]

@@ -55,11 +55,28 @@ DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "rope_parame
         ("deberta-v2", {"share_att_key": False}, "share_att_key is False"),
         ("deberta-v2", {"relative_attention": None}, "relative_attention is None"),
         ("deberta-v2", {"type_vocab_size": 1}, "type_vocab_size is 1"),
+        ("deberta-v2", {"position_buckets": 1}, "position_buckets is 1; it must be at least 2"),
+        *(
+            ("deberta-v2", {"max_relative_positions": largest}, f"{largest}; with 16 .* at least 10")
+            for largest in (1, 3, 8, 9)
+        ),
         ("qwen3", {"architectures": ["JinaForRanking"]}, "listwise"),
         ("qwen3", {"architectures": ["Qwen3Model"]}, "architectures is"),
         ("qwen3", {"use_sliding_window": True}, "use_sliding_window is True"),
         ("qwen3", {"layer_types": ["sliding_attention"] * 3}, "sliding windows"),
         ("qwen3", DYNAMIC, "rope_scaling is"),
+        ("qwen2", {"head_dim": 100_000}, "head_dim is 100000; it must be a whole number from 1 to 8,192"),
+        (
+            "qwen2",
+            {"head_dim": 514, "max_position_embeddings": 131_072},
+            "max_position_embeddings is 131072; times the 514 numbers of a head .* at most 67,108,864",
+        ),
+        (
+            "modernbert",
+            {"hidden_size": 10**7, "max_position_embeddings": 8192},
+            "times the 2,500,000 numbers",
+        ),
+        ("new", {"hidden_size": 10**7, "max_position_embeddings": 8192}, "times the 2,500,000 numbers"),
         ("new", {"logn_attention_scale": True}, "logn_attention_scale is True"),
         ("new", {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_scaling is"),
         ("new", {"rope_scaling": {"type": "ntk", "factor": 2.0, "mixed_b": 0.6}}, "rope_scaling is"),
@@ -74,6 +91,13 @@ def test_what_only_looks_like_a_family_is_refused(family: str, changes: dict[str
     config = config_of(family) if family in own_code.FAMILIES else model_of(family).config.to_dict()
     with pytest.raises(UnsupportedCheckpoint, match=message):
         parse_config(config | changes)
+
+
+def test_long_windows_of_large_heads_are_read() -> None:
+    """Gemma has heads of 256 numbers, and Qwen3 windows of up to 131,072 tokens."""
+    sizes = {"head_dim": 256, "max_position_embeddings": 131_072}
+    config = parse_config(model_of("qwen3").config.to_dict() | sizes)
+    assert (config.head_size, config.max_positions) == (256, 131_072)
 
 
 @pytest.mark.parametrize("architectures", [None, ["BertModel"], ["BertForSequenceClassification"]])

@@ -17,7 +17,7 @@ from headroom import UnsupportedCheckpoint
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.files import bytes_of_weights, digest_of
 from tests.checkpoints import load
-from tests.families import edit_config
+from tests.families import edit_config, write_family
 from tests.modernberts import write_ettin
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", "wood deck screws")]
@@ -120,6 +120,17 @@ def test_sizes_that_the_weights_do_not_have_cost_no_memory(
         assert tracemalloc.get_traced_memory()[1] < 10e6
     finally:
         tracemalloc.stop()
+
+
+def test_a_small_deberta_cannot_fill_the_memory_with_distances(tmp_path: Path) -> None:
+    """Each layer makes 2 · 24,000 · 4 numbers of a table in a file of half a megabyte: 38 million in all."""
+    sizes = {"hidden_size": 4, "intermediate_size": 4, "num_attention_heads": 1, "position_buckets": 12_000}
+    checkpoint = write_family(tmp_path / "large", "deberta-v2", num_hidden_layers=200, **sizes)
+    assert bytes_of_weights(checkpoint) < 1e6
+    with pytest.raises(UnsupportedCheckpoint, match="would hold 38,400,000 numbers of distances"):
+        load(checkpoint)
+
+    load(write_family(tmp_path / "small", "deberta-v2", num_hidden_layers=3, **sizes))
 
 
 @pytest.mark.parametrize(

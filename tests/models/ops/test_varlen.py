@@ -115,6 +115,17 @@ def test_logits_are_those_of_transformers_under_any_masks(
         assert np.abs(ours - exact).max() <= 2e-5 * max(1.0, np.abs(exact).max())
 
 
+def test_pairs_that_begin_with_no_token_share_nothing(model: PreTrainedModel) -> None:
+    """Such as plain pairs of an empty query."""
+    pairs = pairs_of()
+    nothing = [Beginning(query, 0 if query == "b" else BEFORE.get(query, 11)) for query in QUERIES]
+    exact = reference(model, pairs, torch.float64)
+    for deterministic in (False, True):
+        batch = pack(pairs, device=CPU, beginnings=nothing, deterministic=deterministic)
+        ours = on_gpu(model, exact_varlen).forward(batch).numpy()
+        assert np.abs(ours - exact).max() <= 2e-5 * max(1.0, np.abs(exact).max())
+
+
 def test_a_layer_that_is_left_out_is_left_out(model: PreTrainedModel) -> None:
     mask = RowMasks.of(HeadMask.parse({"skip": [1], "off": [[0, 3]]}, layers=LAYERS, heads=HEADS))
     pairs = pairs_of()

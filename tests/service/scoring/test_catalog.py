@@ -180,6 +180,49 @@ async def test_layers_and_units_per_request_by_name_and_as_variants(checkpoint: 
     assert wrong["param"] == "heads"
 
 
+async def test_masks_of_one_structure_share_a_batch(checkpoint: Path) -> None:
+    """Each had batches of its own, and 40 titles took four times as long."""
+    clf = load(checkpoint)
+    thin = clf.stored_masks["thin"]
+    skipping = ["skip:2", "skip:2,0.1", "1.0-2,skip:2", "skip:2,random:0.5@3"]
+    stored = ["@thin", "@same"]
+    same = {"skip": [0], "units": "*.3-7", "off": [[1, 2]]}
+    config = {"masks": {"same": same}, "variants": [{"name": "full"}]}
+    async with serve(checkpoint, config, max_batch_tokens=100_000) as service:
+        before = service.metric("headroom_batch_pairs_count")
+        compared = await service.post(
+            "/v1/compare", query=QUERY, titles=TITLES, masks=[*skipping, *stored, "0.1", "none"]
+        )
+        batches = service.metric("headroom_batch_pairs_count") - before
+        found = service.replica._catalog
+        lanes = [found.choose(None, form).lane for form in (*skipping, *stored, "skip:1", "0.1", "1.1")]
+
+    assert batches == 3  # skip layer 2; skip layer 0, and units are off; nothing is skipped
+    assert len(set(lanes[:4])) == len(set(lanes[4:6])) == len(set(lanes[7:])) == 1
+    assert len(set(lanes)) == 4
+    masks = [parsed(form, clf) for form in skipping]
+    masks += [thin, HeadMask.parse(same, **SHAPE), parsed("0.1", clf), clf.all_heads]
+    for column, mask in zip(compared["columns"], masks, strict=True):
+        alone = [clf.score([pair], mask).probabilities[0] for pair in pairs()]
+        found_here = [row["probabilities"] for row in column["results"]]
+        np.testing.assert_allclose(found_here, alone, atol=1e-5)
+
+
+def test_a_sliced_mask_has_batches_of_its_own_unless_its_rows_are_compared(clf: Classifier) -> None:
+    sliced: dict[str, Any] = {"sliced": True, "head_mask": "0.1,skip:2"}
+    variants = [
+        {"name": "full"},
+        {"name": "cut", **sliced},
+        {"name": "other", **sliced, "head_mask": "skip:2"},
+    ]
+    found = catalog(clf, variants=variants)
+    cut = found.variants["cut"]
+    other = found.variants["other"]
+    masked = found.choose("full", "skip:2,1.3")
+    assert len({cut.lane, other.lane, masked.lane}) == 3
+    assert cut.shared_lane == other.shared_lane == masked.lane
+
+
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
