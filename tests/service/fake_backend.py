@@ -196,7 +196,7 @@ class FakeBackend:
     def variants(self) -> VariantsResponse:
         everything = mask_info(HeadMask.none(LAYERS, HEADS))
         return VariantsResponse(
-            self.config_version, [VariantInfo("full", "fake", everything, False, 109_486_085, True)]
+            self.config_version, [VariantInfo("full", "fake", everything, False, 109_486_085, True, 0)]
         )
 
     def masks(self) -> MasksResponse:

@@ -39,9 +39,9 @@ export function storedMasks(facts) {
   return new Map(facts.masks.map(({ name, head_mask }) => [name, maskOf(head_mask.spec, facts.model)]));
 }
 
-/** @param {Facts} facts @param {import("./types.js").Variant} variant @returns {boolean} whether it is the service's own model alone */
-export function isOwn(facts, variant) {
-  return variant.model === facts.model.name && !variant.cascade;
+/** @param {import("./types.js").Variant} variant @returns {boolean} whether it is the service's own model alone */
+export function isOwn(variant) {
+  return variant.model_index === 0 && !variant.cascade;
 }
 
 /** @param {Facts | null} facts @returns {{layer: number, head: number}} the head that matches terms most: it shows what a head does; 0.0 without a study */
@@ -85,7 +85,7 @@ export function defaultVariant(facts) {
 /** @param {Facts} facts @returns {boolean} whether masks are laid on the intact model */
 export function isBare(facts) {
   const variant = defaultVariant(facts);
-  return !variant || (isOwn(facts, variant) && variant.head_mask.spec === "none");
+  return !variant || (isOwn(variant) && variant.head_mask.spec === "none");
 }
 
 /**
@@ -93,7 +93,7 @@ export function isBare(facts) {
  * @returns {Mask | null} the heads and layers that a variant has off, to be drawn; its units are not. null: not known
  */
 export function drawnOf(facts, variant) {
-  if (!variant || !isOwn(facts, variant)) return null;
+  if (!variant || !isOwn(variant)) return null;
   const items = variant.head_mask.spec.split(",").filter((item) => !item.startsWith("units:"));
   return maskOf(items.join() || "none", facts.model);
 }
@@ -105,7 +105,7 @@ export function drawnOf(facts, variant) {
  */
 export function defaultMask(facts) {
   const variant = defaultVariant(facts);
-  return variant && isOwn(facts, variant) ? maskOf(variant.head_mask.spec, facts.model) : null;
+  return variant && isOwn(variant) ? maskOf(variant.head_mask.spec, facts.model) : null;
 }
 
 /**

@@ -30,7 +30,7 @@
  */
 
 /** @typedef {{id: string, spec: string, heads_on: number, heads: number}} MaskInfo */
-/** @typedef {{name: string, model: string, head_mask: MaskInfo, sliced: boolean, default: boolean, cascade: object[] | null}} Variant */
+/** @typedef {{name: string, model: string, model_index: number, head_mask: MaskInfo, sliced: boolean, default: boolean, cascade: object[] | null}} Variant */
 
 /**
  * @typedef {object} Model

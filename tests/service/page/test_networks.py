@@ -1,0 +1,134 @@
+"""The page on a service of several networks, and while its live config changes."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
+from headroom.service.config.settings import LiveConfig
+from headroom.service.replica import Replica
+from tests.checkpoints import write_checkpoint
+from tests.service.page.browsing import Page
+from tests.service.page.playground import rows, settled
+from tests.service.page.seeding import running
+
+pytestmark = pytest.mark.slow
+
+QUERY = "wireless mouse"
+TITLES = ["black wireless mouse", "steel angle bracket", "mouse cable", "kitchen towel set"]
+ASKED = f"q={QUERY.replace(' ', '+')}" + "".join(f"&t={title.replace(' ', '+')}" for title in TITLES)
+
+
+@dataclass(frozen=True)
+class Networks:
+    """A service whose own checkpoint is one of two called `ranker`; `short` has fewer layers and one raw score."""
+
+    url: str
+    replica: Replica
+    variants: dict[str, dict[str, Any]]
+
+    def put_in_force(self, *names: str, **fields: Any) -> None:
+        """Change the live config to these variants."""
+        entries = [self.variants[name] for name in names]
+        self.replica.apply(LiveConfig.model_validate({"variants": entries, **fields}))
+
+    def scores(self, **fields: Any) -> list[float]:
+        """Return the service's own answer for the titles."""
+        body = {"query": QUERY, "titles": TITLES, **fields}
+        answer = httpx.post(f"{self.url}/v1/score", json=body, timeout=30).raise_for_status().json()
+        return [result["score"] for result in answer["results"]]
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Networks]:
+    folder = tmp_path_factory.mktemp("networks")
+    own = write_checkpoint(folder / "first" / "ranker", seed=1)
+    study = {
+        "weights": weights_id(own),
+        "shape": [3, 4],
+        "data": "mine.csv",
+        "pairs": 27,
+        "queries": 9,
+        "heads": [
+            {
+                **{"layer": layer, "head": head, "p_adjusted": None, "roles": {"term_match": 0.5}},
+                "delta": dict.fromkeys(("qwk", "ndcg10", "accuracy"), -0.01),
+                "interval": dict.fromkeys(("qwk", "ndcg10", "accuracy"), [None, None]),
+            }
+            for layer in range(3)
+            for head in range(4)
+        ],
+    }
+    (own / HEAD_STUDY).write_text(json.dumps(study), encoding="utf-8")
+    namesake = write_checkpoint(folder / "second" / "ranker", seed=2)
+    identity = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    short = write_checkpoint(
+        folder / "short", seed=3, num_labels=1, num_hidden_layers=2, sentence_transformers=identity
+    )
+    variants: dict[str, dict[str, Any]] = {
+        "full": {"name": "full"},
+        "fewer": {"name": "fewer", "head_mask": "0.0-1"},
+        "next": {"name": "next", "checkpoint": str(namesake)},
+        "short": {"name": "short", "checkpoint": str(short)},
+    }
+    live = LiveConfig.model_validate({"variants": list(variants.values())})
+    with running(own, live) as (url, replica):
+        yield Networks(url, replica, variants)
+
+
+@pytest.fixture
+def page(chromium: Any, networks: Networks) -> Iterator[Page]:
+    """The page; at the end nothing went wrong in it."""
+    networks.put_in_force("full", "fewer", "next", "short")
+    page = Page(chromium, networks.url)
+    yield page
+    page.check_and_leave()
+
+
+def shown(page: Page, column: int, columns: int = 2) -> list[float]:
+    """Return the scores of a column, in the order of the titles."""
+    settled(page, columns)
+    of_title = {row["title"]: row["scores"][column] for row in rows(page)}
+    return [of_title[title] for title in TITLES]
+
+
+def shows(page: Page, column: int, scores: list[float], columns: int = 2) -> Callable[[], bool]:
+    """Return whether a column has these scores, as a condition to wait for."""
+    return lambda: shown(page, column, columns) == pytest.approx(scores, abs=0.0006)
+
+
+def choose(page: Page, variant: str) -> None:
+    """Make the active column a variant."""
+
+    def chosen() -> bool:
+        if page.one(".chip.active .label").text != variant:
+            page.one(f"optgroup option[value='variant:{variant}']").click()
+        return page.one(".chip.active .label").text == variant
+
+    page.until(chosen, f"{variant} is not chosen")
+
+
+def test_another_checkpoint_of_the_same_name_is_not_taken_for_the_services_own(
+    page: Page, networks: Networks
+) -> None:
+    page.open(f"#playground?{ASKED}&mask=none&mask=none&active=1&base=0")
+    settled(page)
+    choose(page, "next")
+    theirs = networks.scores(variant="next")
+    assert theirs != pytest.approx(networks.scores(variant="full"), abs=0.01)
+    page.until(shows(page, 1, theirs))
+    assert "The grid cannot edit this variant." in page.one(".grid-box").text
+    listed = httpx.get(f"{networks.url}/v1/variants", timeout=30).json()["variants"]
+    assert [(one["model"], one["model_index"]) for one in listed] == [
+        *(("ranker", 0), ("ranker", 0), ("ranker", 1), ("short", 2))
+    ]
+
+    networks.put_in_force("full", "next", default="next")
+    page.open(f"#playground?{ASKED}&mask=none")
+    assert shown(page, 0, columns=1) == pytest.approx(theirs, abs=0.0006)
+    assert page.one(".chip .label").text == "next none"
+    assert len(page.all("[role=gridcell].unknown")) == 12
