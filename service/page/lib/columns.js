@@ -1,6 +1,6 @@
 /** What can be done to the compared masks. Each function returns the change of the state. */
 
-import { defaultVariant, drawnOf, isBare } from "./facts.js";
+import { defaultVariant, drawnOf, isBare, isOwn, maskOf, storedMasks } from "./facts.js";
 import { allOn, canonical, requestForm, sameMask } from "./mask.js";
 
 /** @typedef {import("./types.js").State} State */
@@ -34,6 +34,21 @@ export function edited(state, mask, { name = null, variant = null } = {}) {
   if (mask && before.mask && sameMask(mask, before.mask) && !before.unreadable) return {};
   const changed = { ...before, mask, name, variant, unreadable: null };
   return { columns: state.columns.map((one, i) => (i === state.active ? changed : one)) };
+}
+
+/**
+ * @param {State} state
+ * @returns {Partial<State>} without the names of masks that the live config does not give them any more
+ */
+export function renamed({ facts, columns }) {
+  if (!facts) return {};
+  const stored = storedMasks(facts);
+  const isNamed = (/** @type {Column} */ { name, mask }) => {
+    const variant = isBare(facts) ? facts.variants.find((one) => one.name === name && isOwn(one)) : undefined;
+    const masks = [stored.get(name ?? ""), variant && maskOf(variant.head_mask.spec, facts.model)];
+    return masks.some((one) => one && mask && sameMask(one, mask));
+  };
+  return { columns: columns.map((one) => (isNamed(one) ? one : { ...one, name: null })) };
 }
 
 /** @param {State} state @returns {Partial<State>} with a copy of the active mask beside it, to go on from */

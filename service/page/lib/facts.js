@@ -1,18 +1,51 @@
-/** Asks the service once what it serves. */
+/** Asks the service what it serves: once, and again when its live config changes. */
 
-import { asProblem, call } from "./api.js";
+import { asProblem, call, onConfigVersion } from "./api.js";
 import { nameOf } from "./explain.js";
 import { MaskError, parseSpec } from "./mask_spec.js";
-import { update } from "./store.js";
+import { current, update } from "./store.js";
 
 /** @typedef {import("./types.js").Facts} Facts */
 /** @typedef {import("./mask.js").Mask} Mask */
 
+const MAX_TRIES = 4; // replicas take an edit over one after the other, and another one may answer
+const PAUSE_MS = 2000;
+
 /** @type {AbortController | null} */
 let flight = null;
+let answeredVersion = ""; // of the config, in the last answer
+let isCatchingUp = false;
+
+/** Begins to load the facts anew when an answer was made under another live config than they are of. */
+export function followConfig() {
+  onConfigVersion((version) => {
+    answeredVersion = version;
+    if (isBehind() && !isCatchingUp) catchUp();
+  });
+}
+
+/** @returns {boolean} whether the facts are of another config than the last answer */
+function isBehind() {
+  const { facts } = current();
+  return facts !== null && facts.version !== answeredVersion;
+}
+
+async function catchUp() {
+  isCatchingUp = true;
+  for (let tries = 0; tries < MAX_TRIES && isBehind(); tries++) {
+    await new Promise((resolve) => setTimeout(resolve, tries * PAUSE_MS));
+    if (!flight) await load(current().facts?.version);
+  }
+  isCatchingUp = false;
+}
 
 /** Loads what is served into the store; until it succeeds the store says why not. A newer call ends an older one. */
-export async function loadFacts() {
+export function loadFacts() {
+  return load();
+}
+
+/** @param {string} [known] nothing changes if this is still the version of the config */
+async function load(known) {
   flight?.abort();
   const controller = new AbortController();
   flight = controller;
@@ -20,14 +53,18 @@ export async function loadFacts() {
   try {
     const { models, variants, masks, heads } = await call("playground/facts", { signal: controller.signal });
     const facts = {
+      version: variants.config_version,
       model: models.models[0],
       variants: variants.variants,
       masks: masks.masks,
       study: heads.study,
     };
-    update({ facts, key: { asking: false, wrong: false, admin: false, needed: false } });
+    if (known === undefined) update({ facts, key: { asking: false, wrong: false, admin: false, needed: false } });
+    else if (known !== facts.version) update({ facts });
   } catch (error) {
     if (!controller.signal.aborted) update({ factsProblem: asProblem(error) });
+  } finally {
+    if (flight === controller) flight = null;
   }
 }
 

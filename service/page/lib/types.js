@@ -46,6 +46,7 @@
 
 /**
  * @typedef {object} Facts What is loaded.
+ * @property {string} version of the live config
  * @property {Model} model the service's own
  * @property {Variant[]} variants
  * @property {{name: string, head_mask: MaskInfo}[]} masks

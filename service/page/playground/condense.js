@@ -35,7 +35,7 @@ export function Condense({ state }) {
     complain(null);
     setBusy(false);
     return () => flight.current?.abort();
-  }, [state.query, state.titles, state.columns, state.active, method]);
+  }, [state.query, state.titles, state.columns, state.active, state.facts, method]);
   if (state.query.trim().split(/\s+/).length < MIN_WORDS || !state.titles.length) return null;
   const ask = async () => {
     flight.current?.abort();

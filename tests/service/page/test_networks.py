@@ -13,7 +13,7 @@ from headroom.service.config.settings import LiveConfig
 from headroom.service.replica import Replica
 from tests.checkpoints import write_checkpoint
 from tests.service.page.browsing import Page
-from tests.service.page.playground import rows, settled
+from tests.service.page.playground import cell, copied_for_serve_yaml, rows, settled
 from tests.service.page.seeding import running
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ ASKED = f"q={QUERY.replace(' ', '+')}" + "".join(f"&t={title.replace(' ', '+')}"
 
 @dataclass(frozen=True)
 class Networks:
-    """A service whose own checkpoint is one of two called `ranker`; `short` has fewer layers and one raw score."""
+    """A service whose own checkpoint is one of two called `ranker`; `short` has one raw score."""
 
     url: str
     replica: Replica
@@ -55,9 +55,12 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Networks]:
         "queries": 9,
         "heads": [
             {
-                **{"layer": layer, "head": head, "p_adjusted": None, "roles": {"term_match": 0.5}},
-                "delta": dict.fromkeys(("qwk", "ndcg10", "accuracy"), -0.01),
-                "interval": dict.fromkeys(("qwk", "ndcg10", "accuracy"), [None, None]),
+                "layer": layer,
+                "head": head,
+                "delta": {"qwk": -0.01},
+                "interval": {"qwk": [None, None]},
+                "p_adjusted": None,
+                "roles": {"term_match": 0.5},
             }
             for layer in range(3)
             for head in range(4)
@@ -132,3 +135,54 @@ def test_another_checkpoint_of_the_same_name_is_not_taken_for_the_services_own(
     assert shown(page, 0, columns=1) == pytest.approx(theirs, abs=0.0006)
     assert page.one(".chip .label").text == "next none"
     assert len(page.all("[role=gridcell].unknown")) == 12
+
+
+def options(page: Page, selector: str) -> list[str]:
+    return [option.text for option in page.all(f"{selector} option")]
+
+
+def test_a_change_of_the_live_config_is_followed(page: Page, networks: Networks) -> None:
+    page.open(f"#playground?{ASKED}&mask=none&mask=none&active=1&base=0")
+    settled(page)
+    choose(page, "fewer")  # as a mask, which then is not the variant any more
+    assert page.all(".grid-box.fixed") == []
+    networks.put_in_force("full", "fewer", "short", default="fewer")
+    cell(page, 2, 3).click()
+    page.until(lambda: [one.text for one in page.all(".chip .label")] == ["fewer none", "fewer 0.0-1,2.3"])
+    page.until(shows(page, 0, networks.scores(variant="fewer")))
+    page.until(shows(page, 1, networks.scores(head_mask="2.3")))
+    assert cell(page, 0, 1).get_attribute("aria-label").startswith("layer 0 head 1, off by fewer")  # type: ignore[union-attr]
+    assert options(page, "optgroup[label=Variants]") == ["full", "fewer", "short"]
+    assert '{name: mine, head_mask: "0.0-1,2.3", sliced: true}' in copied_for_serve_yaml(page)
+    page.button("Close", "dialog").click()
+
+    page.one("nav a[href^='#experiments']").click()
+    page.button("Start an experiment").click()
+    control = page.one(".start select[name=control]")
+    assert control.get_attribute("value") == "fewer"
+    page.write(".start [name=traffic]", "50")
+    networks.put_in_force("full", "next")
+    page.hurry()
+    page.until(lambda: control.get_attribute("value") == "full")
+    assert options(page, ".start select[name=treatment]") == ["full", "next"]
+    assert page.one(".start [name=traffic]").get_attribute("value") == "50"
+
+
+def test_replicas_of_two_configs_are_not_asked_without_end(page: Page) -> None:
+    page.open(f"#playground?{ASKED}&mask=none&mask=none&active=1&base=0")
+    settled(page)
+    page.run("""
+      window.asked = {facts: 0, compared: 0};
+      window.answer = async (path, options) => {
+        const reply = await unwatched(path, options);
+        if (path === 'playground/facts') asked.facts++;
+        if (path !== 'v1/compare') return reply;
+        asked.compared++;
+        return new Response(await reply.text(), {headers: {'x-config-version': 'another'}});
+      };""")
+    page.hurry()
+    cell(page, 2, 3).click()
+    page.until(lambda: page.run("return asked.facts") == 4)
+    page.browser.execute_async_script("setTimeout(arguments[0], 60_000)")  # of the page's clock
+    assert page.run("return asked") == {"facts": 4, "compared": 1}
+    page.run("window.answer = undefined")
