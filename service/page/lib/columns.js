@@ -1,6 +1,6 @@
 /** What can be done to the compared masks. Each function returns the change of the state. */
 
-import { defaultVariant, drawnOf, isBare, isOwn, maskOf, storedMasks } from "./facts.js";
+import { defaultVariant, drawnOf, isBare, isOwn, maskOf, storedMasks, studyOf } from "./facts.js";
 import { allOn, canonical, requestForm, sameMask } from "./mask.js";
 
 /** @typedef {import("./types.js").State} State */
@@ -101,6 +101,14 @@ export function refusedColumn(state) {
 }
 
 /**
+ * @param {import("./types.js").Facts} facts @param {Column} one
+ * @returns {import("./types.js").Variant | undefined} the variant that a column is, or that its mask is laid on
+ */
+export function variantOf(facts, one) {
+  return one.mask ? defaultVariant(facts) : facts.variants.find(({ name }) => name === one.variant);
+}
+
+/**
  * @param {State} state @param {Column} one
  * @returns {string} what a column is called on the page: its mask, with the variant that it is laid on, if that has a mask
  */
@@ -120,13 +128,17 @@ export function labelOf({ facts }, one) {
  */
 export function drawn({ facts }, one) {
   const all = /** @type {import("./types.js").Facts} */ (facts);
-  const { model, variants } = all;
+  const { model } = all;
   const unknown = { weights: new Float32Array(model.layers * model.heads).fill(NaN), skipped: [] };
-  const found = one.mask ? defaultVariant(all) : variants.find(({ name }) => name === one.variant);
-  const under = (one.mask && isBare(all) ? allOn(model) : drawnOf(all, found)) ?? unknown;
+  const under = (one.mask && isBare(all) ? allOn(model) : drawnOf(all, variantOf(all, one))) ?? unknown;
   const own = one.mask ?? allOn(model);
   const weights = own.weights.map((weight, i) => (weight === 0 ? 0 : weight * under.weights[i]));
   return { weights, skipped: [...new Set([...own.skipped, ...under.skipped])].sort((a, b) => a - b) };
+}
+
+/** @param {State} state @returns {import("./types.js").Study | null} the study of the heads that the grid shows */
+export function drawnStudy(state) {
+  return state.facts && studyOf(state.facts, variantOf(state.facts, activeColumn(state)));
 }
 
 /**

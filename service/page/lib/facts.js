@@ -34,9 +34,14 @@ async function catchUp() {
   isCatchingUp = true;
   for (let tries = 0; tries < MAX_TRIES && isBehind(); tries++) {
     await new Promise((resolve) => setTimeout(resolve, tries * PAUSE_MS));
-    if (!flight) await load(current().facts?.version);
+    await checkFacts();
   }
   isCatchingUp = false;
+}
+
+/** Loads the facts anew if the live config is another one by now. */
+export async function checkFacts() {
+  if (!flight) await load(current().facts?.version);
 }
 
 /** Loads what is served into the store; until it succeeds the store says why not. A newer call ends an older one. */
@@ -54,6 +59,7 @@ async function load(known) {
     const { models, variants, masks, heads } = await call("playground/facts", { signal: controller.signal });
     const facts = {
       version: variants.config_version,
+      models: models.models,
       model: models.models[0],
       variants: variants.variants,
       masks: masks.masks,
@@ -117,6 +123,32 @@ export function exampleLayer({ model, study }) {
 /** @param {Facts} facts @returns {import("./types.js").Variant | undefined} the variant that a request's mask is laid on */
 export function defaultVariant(facts) {
   return facts.variants.find((one) => one.default);
+}
+
+/**
+ * @param {Facts} facts @param {import("./types.js").Variant | undefined} variant undefined: it left the config
+ * @returns {import("./types.js").Model} the checkpoint that a variant runs; of a cascade, its last stage's
+ */
+export function modelOf(facts, variant) {
+  return facts.models[variant?.model_index ?? 0];
+}
+
+/** @param {Facts} facts @param {import("./types.js").AnswerColumn} column @returns {import("./types.js").Model} the checkpoint that gave its scores */
+export function scoringModel(facts, column) {
+  return modelOf(facts, facts.variants.find(({ name }) => name === column.variant));
+}
+
+/** @param {import("./types.js").Model} model @returns {string} equal for models whose scores mean the same: these grades, or one score of this kind */
+export function kindOfScore({ grades, score_activation }) {
+  return JSON.stringify(grades ?? score_activation);
+}
+
+/**
+ * @param {Facts} facts @param {import("./types.js").Variant | undefined} variant
+ * @returns {import("./types.js").Study | null} the study of the checkpoint that a variant runs, if it is the service's own
+ */
+export function studyOf(facts, variant) {
+  return modelOf(facts, variant) === facts.model ? facts.study : null;
 }
 
 /** @param {Facts} facts @returns {boolean} whether masks are laid on the intact model */

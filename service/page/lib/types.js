@@ -47,6 +47,7 @@
 /**
  * @typedef {object} Facts What is loaded.
  * @property {string} version of the live config
+ * @property {Model[]} models the loaded checkpoints, as variants' `model_index` counts them
  * @property {Model} model the service's own
  * @property {Variant[]} variants
  * @property {{name: string, head_mask: MaskInfo}[]} masks
@@ -110,7 +111,7 @@
 /**
  * @typedef {object} AttentionState
  * @property {number} title index of the title
- * @property {number} layer
+ * @property {number} layer the chosen head's; a network that lacks it shows the nearest one
  * @property {number} head
  * @property {boolean} special whether special tokens, such as [SEP], are shown
  * @property {boolean} words whether word pieces are joined

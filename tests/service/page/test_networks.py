@@ -1,12 +1,15 @@
 """The page on a service of several networks, and while its live config changes."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
 from headroom.service.config.settings import LiveConfig
@@ -104,6 +107,12 @@ def shows(page: Page, column: int, scores: list[float], columns: int = 2) -> Cal
     return lambda: shown(page, column, columns) == pytest.approx(scores, abs=0.0006)
 
 
+def look(page: Page, name: str) -> None:
+    """Write what is seen to the directory that LOOK_AT names."""
+    if "LOOK_AT" in os.environ:
+        page.screenshot(Path(os.environ["LOOK_AT"]) / f"{name}.png", whole=True)
+
+
 def choose(page: Page, variant: str) -> None:
     """Make the active column a variant."""
 
@@ -185,4 +194,105 @@ def test_replicas_of_two_configs_are_not_asked_without_end(page: Page) -> None:
     page.until(lambda: page.run("return asked.facts") == 4)
     page.browser.execute_async_script("setTimeout(arguments[0], 60_000)")  # of the page's clock
     assert page.run("return asked") == {"facts": 4, "compared": 1}
+    page.run("window.answer = undefined")
+
+
+def maps(page: Page) -> tuple[int, int]:
+    """Return how many small maps there are, and how many of them are drawn."""
+    widths = page.run("return [...document.querySelectorAll('.small canvas')].map((map) => map.width)")
+    return len(widths), sum(width > 1 for width in widths)
+
+
+def test_attention_shows_the_heads_of_the_variants_network_and_only_its_roles(
+    page: Page, networks: Networks
+) -> None:
+    page.open(f"#attention?{ASKED}&mask=none&mask=variant:short&active=1&pair=0&head=2.3")
+    page.until(lambda: maps(page) == (12, 12))
+    assert "term match, 50 % beyond chance" in page.one(".one-head h2").text
+    page.one(".boxes label:nth-child(3)").click()  # under mask B
+    page.until(lambda: maps(page) == (8, 8))
+    assert not page.all(".attention .trouble")
+    assert page.one(".one-head h2").text.startswith("Layer 1 · head 3")
+    assert not page.all(".one-head h2 .mark, .small .letter")
+    page.one(".small[aria-checked=true]").send_keys(Keys.ARROW_DOWN)
+    assert page.one(".one-head h2").text.startswith("Layer 0 · head 3")
+    body = {"query": QUERY, "title": TITLES[0], "variant": "short", "heads": "0.3"}
+    answer = httpx.post(f"{networks.url}/v1/attention", json=body, timeout=30).raise_for_status().json()
+    weights = answer["heads"][0]["probabilities"][0]
+    page.all(".token")[0].click()
+    assert page.one(".strongest li").text.endswith(f"{100 * max(weights):.1f} %")
+    look(page, "attention-short")
+
+    networks.put_in_force("full", "next", default="next")  # of the same shape, without a study
+    page.open(f"#attention?{ASKED}&mask=none&pair=0&head=2.3")
+    page.until(lambda: maps(page) == (12, 12))
+    assert not page.all(".one-head h2 .mark, .small .letter")
+    page.one("nav a[href^='#playground']").click()
+    settled(page, columns=1)
+    assert "there is no study of this model" in page.one(".legend").text
+    assert not page.all("[role=gridcell][class*=shade-]")
+
+
+def test_each_column_is_drawn_as_the_kind_of_score_that_it_has(page: Page, networks: Networks) -> None:
+    page.open(f"#playground?{ASKED}&mask=none&mask=variant:short&mask=0.0&active=1&base=0")
+    page.until(shows(page, 1, networks.scores(variant="short"), columns=3))
+    assert all(row["changes"][1] == "" and row["changes"][2] for row in rows(page))
+    bars = """
+      return [...document.querySelectorAll('.ranking td.score')].map((one) => !!one.querySelector('.bars'))"""
+    assert page.run(bars) == [True, False, True] * len(TITLES)
+    assert [" ".join(line.text.split()) for line in page.all(".grades")] == [
+        "A, C: Bars, from left: irrelevant related partial substitute exact",
+        "Number: the score, from 0 to 1. In small type: the change from the base.",
+        "B: one raw score, any number, and no grades.",
+        "Different kinds of score have no difference.",
+    ]
+    page.one(".ranking .name").click()
+    assert [row.text for row in page.all(".details tbody th")] == ["A", "C"]
+    look(page, "kinds")
+
+    networks.put_in_force("short", "full", default="short")  # now the masks give the raw score
+    page.open(f"#playground?{ASKED}&mask=none&mask=variant:full&active=1&base=0")
+    page.until(shows(page, 1, networks.scores(variant="full")))
+    assert page.run(bars) == [False, True] * len(TITLES)
+
+
+def refuse(page: Page, param: str) -> None:
+    """Let the service refuse comparisons for one field."""
+    page.run(
+        """
+        const [param] = arguments;
+        const error = JSON.stringify({error: {type: 'invalid_request', message: 'is refused', param}});
+        window.answer = async (path, options) =>
+          path === 'v1/compare' ? new Response(error, {status: 422}) : unwatched(path, options);""",
+        param,
+    )
+
+
+def test_a_mask_that_is_refused_after_an_answer_is_named_above_the_table(
+    page: Page, networks: Networks
+) -> None:
+    page.open(f"#playground?{ASKED}&mask=none&mask=variant:short&active=0&base=0")
+    settled(page)
+    networks.put_in_force("full", "fewer")
+    cell(page, 2, 3).click()
+    wrong = "Mask B: there is no variant 'short'; there are full, fewer"
+    page.until(lambda: page.one(".result .trouble [role=alert]").text == wrong)
+    page.until(lambda: options(page, "optgroup[label=Variants]") == ["full", "fewer"])
+    look(page, "refused")
+    page.button("Remove mask B").click()
+    settled(page, columns=1)
+    assert not page.all(".trouble")
+
+
+def test_a_new_mask_that_is_refused_does_not_name_the_order(page: Page) -> None:
+    page.open(f"#playground?{ASKED}&mask=0.0&active=0")
+    settled(page, columns=1)
+    refuse(page, "masks[1]")
+    page.button("Compare one more mask").click()
+    page.until(lambda: page.one("#spec-wrong").text == "is refused")
+    caption = page.all(".ranking caption")[0].get_attribute("textContent")
+    assert caption == "Titles by score under mask A"
+    assert not page.all(".trouble")
+    page.button("A\n0.0\n11 of 12 heads", ".masks").click()
+    page.until(lambda: page.one(".trouble [role=alert]").text == "Mask B: is refused")
     page.run("window.answer = undefined")
