@@ -2,7 +2,7 @@
 
 import { asProblem, call } from "./api.js";
 import { comparison, refusedColumn } from "./columns.js";
-import { checkFacts } from "./facts.js";
+import { checkFacts, scoringModel } from "./facts.js";
 import { current, subscribe, update } from "./store.js";
 
 /** @typedef {import("./types.js").State} State */
@@ -75,10 +75,13 @@ async function ask() {
  * @returns {import("./types.js").Answer}
  */
 function answerOf(state, order, columns) {
+  const facts = /** @type {import("./types.js").Facts} */ (state.facts);
+  const ours = state.columns.map((_, i) => columns[order.indexOf(i)]);
   return {
     titles: state.titles,
     ids: state.columns.map((one) => one.id),
-    columns: state.columns.map((_, i) => columns[order.indexOf(i)]),
+    columns: ours,
+    models: ours.map((one) => scoringModel(facts, one)),
   };
 }
 

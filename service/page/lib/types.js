@@ -75,6 +75,7 @@
  * @property {string[]} titles
  * @property {number[]} ids those of the columns
  * @property {AnswerColumn[]} columns
+ * @property {Model[]} models those that gave the columns' scores
  */
 
 /**

@@ -2,7 +2,6 @@
 
 import { useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { labelOf, LETTERS, refusedColumn } from "../lib/columns.js";
-import { scoringModel } from "../lib/facts.js";
 import { gradeShade } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { scoreAgain } from "../lib/scoring.js";
@@ -29,7 +28,6 @@ export function Ranking({ state }) {
   if (!answer) return html`${refusedColumn(state) < 0 ? html`<${Banner} state=${state} />` : null}<${Empty} state=${state} />`;
   const base = state.baseline === null ? -1 : answer.ids.indexOf(state.columns[state.baseline]?.id);
   const before = base < 0 ? null : places(ranked(answer, base));
-  const models = answer.columns.map((column) => scoringModel(/** @type {import("../lib/types.js").Facts} */ (state.facts), column));
   return html`
     <${Banner} state=${state} />
     <div class="pane">
@@ -43,14 +41,14 @@ export function Ranking({ state }) {
       </tr></thead>
       <tbody ref=${body}>
         ${order.map((index, place) => html`
-          <${Row} key=${index} state=${state} answer=${answer} models=${models} index=${index} place=${place} shown=${shown}
+          <${Row} key=${index} state=${state} answer=${answer} index=${index} place=${place} shown=${shown}
             base=${base} move=${before && base !== shown ? (before.get(index) ?? place) - place : null}
             tied=${before !== null && onlyPassedTies(answer, index, shown, base)}
             open=${open === index} toggle=${() => setOpen(open === index ? -1 : index)} />`)}
       </tbody>
     </table>
     </div>
-    <${Kinds} models=${models} letters=${answer.ids.map((id) => letterOf(state, id))} />`;
+    <${Kinds} models=${answer.models} letters=${answer.ids.map((id) => letterOf(state, id))} />`;
 }
 
 /** @param {{state: State}} props what is wrong, unless it stands at its field */
@@ -92,7 +90,7 @@ function Kinds({ models, letters }) {
   return html`
     ${kinds.map((columns) => html`
       <${Grades} model=${models[columns[0]]} about=${html`<b>${columns.map((i) => letters[i]).join(", ")}:</b> `} />`)}
-    <p class="grades soft">Different kinds of score have no difference.</p>`;
+    <p class="grades soft">No change is shown between different kinds of score.</p>`;
 }
 
 /** @param {{model: import("../lib/types.js").Model, about: unknown}} props about: which masks have this kind of score; null: all */

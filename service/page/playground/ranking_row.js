@@ -15,11 +15,12 @@ const HEIGHT = 20;
 const STEP = 8;
 
 /**
- * @param {{state: State, answer: Answer, models: Model[], index: number, place: number, shown: number, base: number,
+ * @param {{state: State, answer: Answer, index: number, place: number, shown: number, base: number,
  *   move: number | null, tied: boolean, open: boolean, toggle: () => void}} props
- * models: which gave the answer's columns; tied: it only passed titles that show the same score
+ * tied: it only passed titles that show the same score
  */
-export function Row({ state, answer, models, index, place, shown, base, move, tied, open, toggle }) {
+export function Row({ state, answer, index, place, shown, base, move, tied, open, toggle }) {
+  const { models } = answer;
   const result = answer.columns[shown].results[index];
   const marks = [
     result.truncated ? "cut to the model's window" : "",
@@ -33,7 +34,7 @@ export function Row({ state, answer, models, index, place, shown, base, move, ti
       <td class="title">
         <button class="name" aria-expanded=${open} onClick=${toggle}><bdi>${answer.titles[index] || "(empty)"}</bdi></button>
         ${marks.map((mark) => html`<span class="mark">${mark}</span>`)}
-        ${open ? html`<${Details} state=${state} answer=${answer} models=${models} index=${index} />` : null}
+        ${open ? html`<${Details} state=${state} answer=${answer} index=${index} />` : null}
       </td>
       ${answer.columns.map((column, i) => html`
         <${ScoreCell} result=${column.results[index]} isRaw=${isRaw(models[i])} isActive=${i === shown}
@@ -52,8 +53,9 @@ function Move({ move, tied }) {
     </span>`;
 }
 
-/** @param {{state: State, answer: Answer, models: Model[], index: number}} props */
-function Details({ state, answer, models, index }) {
+/** @param {{state: State, answer: Answer, index: number}} props */
+function Details({ state, answer, index }) {
+  const { models } = answer;
   const { tokens } = answer.columns[0].results[index];
   const look = () => update({ view: "attention", attention: { ...state.attention, title: index } });
   const graded = byKind(models).filter((columns) => models[columns[0]].grades);

@@ -244,7 +244,7 @@ def test_each_column_is_drawn_as_the_kind_of_score_that_it_has(page: Page, netwo
         "A, C: Bars, from left: irrelevant related partial substitute exact",
         "Number: the score, from 0 to 1. In small type: the change from the base.",
         "B: one raw score, any number, and no grades.",
-        "Different kinds of score have no difference.",
+        "No change is shown between different kinds of score.",
     ]
     page.one(".ranking .name").click()
     assert [row.text for row in page.all(".details tbody th")] == ["A", "C"]
@@ -278,6 +278,7 @@ def test_a_mask_that_is_refused_after_an_answer_is_named_above_the_table(
     wrong = "Mask B: there is no variant 'short'; there are full, fewer"
     page.until(lambda: page.one(".result .trouble [role=alert]").text == wrong)
     page.until(lambda: options(page, "optgroup[label=Variants]") == ["full", "fewer"])
+    assert [row["changes"][1] for row in rows(page)] == [""] * len(TITLES)  # B is still a raw score
     look(page, "refused")
     page.button("Remove mask B").click()
     settled(page, columns=1)
