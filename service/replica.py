@@ -302,20 +302,24 @@ class Replica:
         return evaluate(self.live, assigner, config.default_variant, experiment, unit)
 
     def models(self) -> ModelsResponse:
-        return listings.models(dict.fromkeys(self.engine.classifiers.values()))
+        return listings.models(self._loaded())
 
     def default_model(self) -> ModelInfo:
         """Return the checkpoint that the default variant runs, or the last one of a cascade."""
         return listings.model(self._catalog.default.classifier)
 
     def variants(self) -> VariantsResponse:
-        return listings.variants(self._catalog)
+        return listings.variants(self._catalog, self._loaded())
 
     def masks(self) -> MasksResponse:
         return listings.masks(self._catalog)
 
     def heads(self) -> HeadsResponse:
         return listings.heads(self._catalog.base)
+
+    def _loaded(self) -> Iterable[Classifier]:
+        """Return the loaded checkpoints, the service's own first: at least those of the catalog in force."""
+        return dict.fromkeys(self.engine.classifiers.values())
 
     @contextlib.contextmanager
     def _taken_in_hand(self) -> Iterator[None]:

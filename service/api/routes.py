@@ -113,7 +113,12 @@ async def _act(request: Post, name: str, decide: admin.Decide, reason: str) -> E
 
 def _listing(request: Request, name: str) -> Response:
     backend = backend_of(request)
-    return json_response(getattr(backend, name)(), headers={"x-config-version": backend.config_version})
+    return _under_config(getattr(backend, name)(), backend.config_version)
+
+
+def _under_config(content: object, version: str) -> Response:
+    """Answer with the version of the live config."""
+    return json_response(content, headers={"x-config-version": version})
 
 
 async def models(request: Request) -> Response:
@@ -138,12 +143,14 @@ async def heads(request: Request) -> Response:
 
 async def experiments(request: Request) -> Response:
     """The experiments of the config, and those started without it, as the answering replica knows them."""
-    return json_response(backend_of(request).experiments.listing())
+    backend = backend_of(request)
+    return _under_config(backend.experiments.listing(), backend.config_version)
 
 
 async def experiment(request: Request, name: _Name) -> Response:
     """One experiment: state, log, and the analysis so far (null while the database is down)."""
-    return json_response(await backend_of(request).experiments.show(name))
+    backend = backend_of(request)
+    return _under_config(await backend.experiments.show(name), backend.config_version)
 
 
 async def report_html(request: Request, name: _Name) -> Response:

@@ -2,9 +2,9 @@
 
 import { render } from "./vendor/preact.js";
 import { followAddress, stateOf } from "./lib/address.js";
-import { column } from "./lib/columns.js";
+import { column, renamed } from "./lib/columns.js";
 import { rememberStep } from "./lib/explain.js";
-import { loadFacts, exampleHead, exampleLayer } from "./lib/facts.js";
+import { exampleHead, exampleLayer, followConfig, loadFacts } from "./lib/facts.js";
 import { html } from "./lib/html.js";
 import { allOn, range, withWeight } from "./lib/mask.js";
 import { followState } from "./lib/scoring.js";
@@ -45,9 +45,12 @@ rememberStep();
 open(address);
 beginTexts();
 subscribe((state, before) => {
-  if (state.facts && !before.facts) beginColumns();
+  if (state.facts === before.facts) return;
+  if (before.facts) update(renamed(state));
+  else beginColumns();
 });
 followState();
+followConfig();
 followAddress(open);
 loadFacts();
 render(html`<${Shell} />`, /** @type {Element} */ (document.getElementById("page")));

@@ -109,6 +109,8 @@ class VariantInfo:
     """Weights, counted, without those cut out."""
     default: bool
     """Whether requests that name no variant get it."""
+    model_index: int
+    """Its checkpoint's position in `GET /v1/models`, where two may have one name; 0: the service's own."""
     cascade: list[CascadeStage] | None = None
     """The stages of a cascade, in order; else null."""
     _grades: SkipJsonSchema[Sequence[str]] = ()

@@ -59,8 +59,12 @@ def models(classifiers: Iterable[Classifier]) -> ModelsResponse:
     return ModelsResponse([model(classifier) for classifier in classifiers])
 
 
-def variants(catalog: Catalog) -> VariantsResponse:
-    """Return the answer that lists the variants of a live config, in its order."""
+def variants(catalog: Catalog, classifiers: Iterable[Classifier]) -> VariantsResponse:
+    """Return the answer that lists the variants of a live config, in its order.
+
+    classifiers: as `models` lists them.
+    """
+    positions = {classifier: index for index, classifier in enumerate(classifiers)}
     return VariantsResponse(
         catalog.config.version,
         [
@@ -71,6 +75,7 @@ def variants(catalog: Catalog) -> VariantsResponse:
                 sliced=variant.sliced,
                 parameters=variant.parameters,
                 default=variant is catalog.default,
+                model_index=positions[variant.classifier],
                 cascade=[
                     CascadeStage(stage.name, keep)
                     for stage, keep in zip_longest(variant.stages, variant.keeps)

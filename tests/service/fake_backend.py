@@ -197,7 +197,7 @@ class FakeBackend:
         everything = mask_info(HeadMask.none(LAYERS, HEADS))
         return VariantsResponse(
             self.config_version,
-            [VariantInfo("full", "fake", everything, False, 109_486_085, True, _grades=LABELS)],
+            [VariantInfo("full", "fake", everything, False, 109_486_085, True, 0, _grades=LABELS)],
         )
 
     def masks(self) -> MasksResponse:

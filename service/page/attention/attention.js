@@ -7,7 +7,7 @@ import { html } from "../lib/html.js";
 import { update } from "../lib/store.js";
 import { Trouble, UnreadableMasks } from "../lib/trouble.js";
 import { HeadMap } from "./head_map.js";
-import { useAttention } from "./loader.js";
+import { networkOf, useAttention } from "./loader.js";
 import { Reading } from "./reading.js";
 import { SmallHeads } from "./small_heads.js";
 import { blocks, isSpecial, shown } from "./tokens.js";
@@ -20,8 +20,8 @@ export function Attention({ state }) {
   const { attention, titles } = state;
   const title = titles[attention.title] ?? titles[0] ?? "";
   const { loaded, problem, retry } = useAttention(state, title);
-  const heads = state.facts?.model.heads ?? 1;
-  const index = attention.layer * heads + attention.head;
+  const network = networkOf(state);
+  const index = network.layer * network.heads + network.head;
   const values = loaded?.heads.get(index);
   const missing = !state.query.trim() ? "Type a query." : titles.length ? "" : "There is no title: paste some in the playground.";
   return html`
@@ -30,11 +30,11 @@ export function Attention({ state }) {
       <${UnreadableMasks} state=${state} />
       ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} retry=${retry} automatic=${false} />` : null}
       <section class="all-heads" aria-label="All heads">
-        <${SmallHeads} state=${state} loaded=${loaded} />
+        <${SmallHeads} state=${state} network=${network} loaded=${loaded} />
       </section>
       <section class="one-head" aria-label="One head">
         ${loaded && values
-          ? html`<${Head} state=${state} loaded=${loaded} values=${values} index=${index} />`
+          ? html`<${Head} state=${state} network=${network} loaded=${loaded} values=${values} index=${index} />`
           : html`<p class="empty" role="status">${problem ? "" : missing || "Loading…"}</p>`}
       </section>
     </div>`;
@@ -71,9 +71,12 @@ function Pair({ state }) {
     </div>`;
 }
 
-/** @param {{state: State, loaded: import("./loader.js").Loaded, values: Float32Array, index: number}} props */
-function Head({ state, loaded, values, index }) {
-  const { attention, facts } = state;
+/**
+ * @param {{state: State, network: import("./loader.js").Network, loaded: import("./loader.js").Loaded, values: Float32Array,
+ *   index: number}} props
+ */
+function Head({ state, network, loaded, values, index }) {
+  const { attention } = state;
   const { texts, tokens, spelled, segments } = loaded;
   const matrix = useMemo(
     () => shown(tokens, segments, values, attention, spelled),
@@ -81,9 +84,9 @@ function Head({ state, loaded, values, index }) {
   );
   const [source, setSource] = useState(-1);
   const from = source >= 0 && source < matrix.labels.length ? source : strongest(matrix);
-  const roles = Object.entries(facts?.study?.heads[index]?.roles ?? {});
+  const roles = Object.entries(network.study?.heads[index]?.roles ?? {});
   return html`
-    <h2>Layer ${attention.layer} · head ${attention.head}
+    <h2>Layer ${network.layer} · head ${network.head}
       ${roles.map(([role, share]) => html`<span class="mark">${roleName(role)}, ${percent(share)} beyond chance</span>`)}
       <span class="soft count">${tokens.length} tokens</span></h2>
     <${Reading} matrix=${matrix} texts=${texts} from=${from} choose=${setSource} />

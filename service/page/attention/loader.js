@@ -2,7 +2,8 @@
 
 import { useEffect, useMemo, useState } from "../vendor/hooks.js";
 import { asProblem, call } from "../lib/api.js";
-import { activeColumn } from "../lib/columns.js";
+import { activeColumn, variantOf } from "../lib/columns.js";
+import { defaultVariant, modelOf, studyOf } from "../lib/facts.js";
 import { range, requestForm } from "../lib/mask.js";
 import { withUnknown } from "./tokens.js";
 
@@ -21,6 +22,29 @@ import { withUnknown } from "./tokens.js";
 const MAX_VALUES = 300_000; // some 3 MB of JSON, which take about 20 ms to read
 
 /**
+ * @typedef {object} Network The checkpoint whose heads are shown, which need not be the service's own.
+ * @property {number} layers
+ * @property {number} heads
+ * @property {number} layer the chosen head's
+ * @property {number} head
+ * @property {import("../lib/types.js").Study | null} study
+ */
+
+/** @param {State} state @returns {Network} */
+export function networkOf({ facts: loaded, columns, active, attention }) {
+  const facts = /** @type {import("../lib/types.js").Facts} */ (loaded);
+  const variant = attention.masked ? variantOf(facts, columns[active]) : defaultVariant(facts);
+  const model = modelOf(facts, variant);
+  return {
+    layers: model.layers,
+    heads: model.heads,
+    layer: Math.min(attention.layer, model.layers - 1),
+    head: Math.min(attention.head, model.heads - 1),
+    study: studyOf(facts, variant),
+  };
+}
+
+/**
  * @param {State} state @param {string} title
  * @returns {{loaded: Loaded | null, problem: Problem | null, retry: () => void}} `retry` asks now for what is missing
  */
@@ -37,7 +61,7 @@ export function useAttention(state, title) {
     setProblem(null);
     if (!state.query.trim() || !state.titles.length) return undefined;
     const body = { query: state.query, title, ...how };
-    load(body, state, heads, controller.signal, setLoaded, setProblem);
+    load(body, networkOf(state), heads, controller.signal, setLoaded, setProblem);
     return () => controller.abort();
   }, [...pair, tries]);
   return { loaded, problem, retry: () => setTries(tries + 1) };
@@ -52,12 +76,10 @@ function maskOf(state) {
 
 /**
  * Asks for the heads that are missing, a piece at a time. After an error that passes it waits and goes on.
- * @param {{query: string, title: string}} body @param {State} state @param {Loaded["heads"]} found gets the heads that come
+ * @param {{query: string, title: string}} body @param {Network} network @param {Loaded["heads"]} found gets the heads that come
  * @param {AbortSignal} signal @param {(loaded: Loaded) => void} show @param {(problem: Problem | null) => void} complain
  */
-async function load(body, state, found, signal, show, complain) {
-  const { layers, heads } = /** @type {import("../lib/mask.js").Shape} */ (state.facts?.model);
-  const { layer, head } = state.attention;
+async function load(body, { layers, heads, layer, head }, found, signal, show, complain) {
   const order = [head, ...range(layers * heads)].map((i) => (i + layer * heads) % (layers * heads));
   let step = 1; // the length of the pair is not known yet
   while (order.some((i) => !found.has(i))) {

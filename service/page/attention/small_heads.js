@@ -10,11 +10,11 @@ import { shown } from "./tokens.js";
 
 /** @typedef {import("../lib/types.js").State} State */
 /** @typedef {import("./loader.js").Loaded} Loaded */
+/** @typedef {import("./loader.js").Network} Network */
 
-/** @param {{state: State, loaded: Loaded | null}} props */
-export function SmallHeads({ state, loaded }) {
-  const { layers, heads } = /** @type {import("../lib/mask.js").Shape} */ (state.facts?.model);
-  const { layer, head } = state.attention;
+/** @param {{state: State, network: Network, loaded: Loaded | null}} props */
+export function SmallHeads({ state, network, loaded }) {
+  const { layers, heads, layer, head } = network;
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const choose = (/** @type {number} */ index) => {
     const at = (index + layers * heads) % (layers * heads);
@@ -38,17 +38,20 @@ export function SmallHeads({ state, loaded }) {
         <div class="small-row" key=${row}>
           <span class="soft" aria-hidden="true">${row}</span>
           ${range(heads).map((at) => html`
-            <${Small} key=${at} state=${state} loaded=${loaded} index=${row * heads + at}
+            <${Small} key=${at} state=${state} network=${network} loaded=${loaded} index=${row * heads + at}
               chosen=${row === layer && at === head} choose=${choose} />`)}
         </div>`)}
     </div>
     <p class="soft">Rows: the token that looks. Columns: the token that is looked at. Faint: spread over many tokens.</p>`;
 }
 
-/** @param {{state: State, loaded: Loaded | null, index: number, chosen: boolean, choose: (index: number) => void}} props */
-function Small({ state, loaded, index, chosen, choose }) {
+/**
+ * @param {{state: State, network: Network, loaded: Loaded | null, index: number, chosen: boolean,
+ *   choose: (index: number) => void}} props
+ */
+function Small({ state, network, loaded, index, chosen, choose }) {
   const canvas = useRef(/** @type {HTMLCanvasElement | null} */ (null));
-  const heads = state.facts?.model.heads ?? 1;
+  const { heads, study } = network;
   const values = loaded?.heads.get(index);
   const { special, words } = state.attention;
   useEffect(() => {
@@ -60,7 +63,7 @@ function Small({ state, loaded, index, chosen, choose }) {
     const matrix = shown(loaded.tokens, loaded.segments, values, { special, words });
     paint(canvas.current, matrix.values, matrix.labels.length, 1);
   }, [values, special, words, state.theme]);
-  const letter = mainLetter(state.facts?.study?.heads[index]?.roles, { special: false }); // most heads hold that role
+  const letter = mainLetter(study?.heads[index]?.roles, { special: false }); // most heads hold that role
   return html`
     <div class="small" role="radio" aria-checked=${chosen} tabindex=${chosen ? 0 : -1} data-small=${index}
       aria-label=${`layer ${Math.floor(index / heads)} head ${index % heads}`} onClick=${() => choose(index)}>

@@ -11,7 +11,7 @@ import { askForAdmin } from "./admin.js";
 /** @typedef {import("../lib/types.js").Variant} Variant */
 
 /**
- * @typedef {object} Plan What a person has filled in; shares in per cent.
+ * @typedef {object} Plan What the form holds; shares in per cent.
  * @property {string} name
  * @property {string} control
  * @property {string} treatment
@@ -45,12 +45,13 @@ const PLANNED = /** @type {Record<string, string>} */ ({
  *   started: called with the new experiment's name
  */
 export function Start({ variants, listed, started, cancel }) {
-  const [plan, setPlan] = useState(() => proposal(variants));
+  const [filled, fill] = useState(/** @type {Partial<Plan>} */ ({}));
+  const plan = { ...proposal(variants), ...standing(filled, variants) };
   const [problem, setProblem] = useState(/** @type {Problem | null} */ (null));
   const [busy, setBusy] = useState(false);
   const slots = largestFree(listed);
   const set = (/** @type {keyof Plan} */ field) => (/** @type {Event} */ event) =>
-    setPlan({ ...plan, [field]: /** @type {HTMLInputElement} */ (event.target).value });
+    fill({ ...filled, [field]: /** @type {HTMLInputElement} */ (event.target).value });
   const start = async (/** @type {Event} */ event) => {
     event.preventDefault();
     if (!slots) return;
@@ -93,6 +94,13 @@ export function Start({ variants, listed, started, cancel }) {
       <div class="presets"><button class="strong" disabled=${busy || !slots}>Start ${plan.name}</button>
         <button type="button" onClick=${cancel}>Cancel</button></div>
     </form>`;
+}
+
+/** @param {Partial<Plan>} filled @param {Variant[]} variants @returns {Partial<Plan>} what was filled in, without variants that are gone */
+function standing(filled, variants) {
+  const isThere = (/** @type {string} */ value) => variants.some(({ name }) => name === value);
+  const entries = Object.entries(filled).filter(([field, value]) => !["control", "treatment"].includes(field) || isThere(value));
+  return Object.fromEntries(entries);
 }
 
 /** @param {Variant[]} variants @returns {Plan} what the form opens with */

@@ -65,12 +65,11 @@ export function stateOf(hash, facts) {
   const head = /^(\d+)\.(\d+)$/.exec(parameters.get("head") ?? "");
   const show = parameters.get("show") ?? "";
   if (view === "attention") {
-    const last = facts?.model ?? { layers: Infinity, heads: Infinity };
     const first = exampleHead(facts);
     found.attention = {
       title: indexOf(parameters.get("pair")) ?? 0,
-      layer: Math.min(Number(head?.[1] ?? first.layer), last.layers - 1),
-      head: Math.min(Number(head?.[2] ?? first.head), last.heads - 1),
+      layer: Number(head?.[1] ?? first.layer),
+      head: Number(head?.[2] ?? first.head),
       special: !show.includes("plain"),
       words: show.includes("words"),
       masked: show.includes("masked"),

@@ -8,6 +8,14 @@ import { current, update } from "./store.js";
 
 const KEY = "headroom-key";
 
+/** @type {(version: string) => void} */
+let hearVersion = () => {};
+
+/** @param {(version: string) => void} hear is told the version of the live config that each answer was made under */
+export function onConfigVersion(hear) {
+  hearVersion = hear;
+}
+
 export class ApiError extends Error {
   /** @param {Problem} problem */
   constructor(problem) {
@@ -69,6 +77,8 @@ export async function text(path, { body, signal } = {}) {
       retryAt: Date.now() + 3000,
     });
   }
+  const version = response.headers.get("x-config-version");
+  if (version) hearVersion(version);
   if (response.ok) return answer;
   // A late answer to a request with an earlier key says nothing about the present one.
   if (response.status === 401 && key === storedKey()) {

@@ -1,6 +1,6 @@
 /** What can be done to the compared masks. Each function returns the change of the state. */
 
-import { defaultVariant, drawnOf, isBare } from "./facts.js";
+import { defaultVariant, drawnOf, isBare, isOwn, maskOf, storedMasks, studyOf } from "./facts.js";
 import { allOn, canonical, requestForm, sameMask } from "./mask.js";
 
 /** @typedef {import("./types.js").State} State */
@@ -34,6 +34,21 @@ export function edited(state, mask, { name = null, variant = null } = {}) {
   if (mask && before.mask && sameMask(mask, before.mask) && !before.unreadable) return {};
   const changed = { ...before, mask, name, variant, unreadable: null };
   return { columns: state.columns.map((one, i) => (i === state.active ? changed : one)) };
+}
+
+/**
+ * @param {State} state
+ * @returns {Partial<State>} without the names of masks that the live config does not give them any more
+ */
+export function renamed({ facts, columns }) {
+  if (!facts) return {};
+  const stored = storedMasks(facts);
+  const isNamed = (/** @type {Column} */ { name, mask }) => {
+    const variant = isBare(facts) ? facts.variants.find((one) => one.name === name && isOwn(one)) : undefined;
+    const masks = [stored.get(name ?? ""), variant && maskOf(variant.head_mask.spec, facts.model)];
+    return masks.some((one) => one && mask && sameMask(one, mask));
+  };
+  return { columns: columns.map((one) => (isNamed(one) ? one : { ...one, name: null })) };
 }
 
 /** @param {State} state @returns {Partial<State>} with a copy of the active mask beside it, to go on from */
@@ -86,6 +101,14 @@ export function refusedColumn(state) {
 }
 
 /**
+ * @param {import("./types.js").Facts} facts @param {Column} one
+ * @returns {import("./types.js").Variant | undefined} the variant that a column is, or that its mask is laid on
+ */
+export function variantOf(facts, one) {
+  return one.mask ? defaultVariant(facts) : facts.variants.find(({ name }) => name === one.variant);
+}
+
+/**
  * @param {State} state @param {Column} one
  * @returns {string} what a column is called on the page: its mask, with the variant that it is laid on, if that has a mask
  */
@@ -105,13 +128,17 @@ export function labelOf({ facts }, one) {
  */
 export function drawn({ facts }, one) {
   const all = /** @type {import("./types.js").Facts} */ (facts);
-  const { model, variants } = all;
+  const { model } = all;
   const unknown = { weights: new Float32Array(model.layers * model.heads).fill(NaN), skipped: [] };
-  const found = one.mask ? defaultVariant(all) : variants.find(({ name }) => name === one.variant);
-  const under = (one.mask && isBare(all) ? allOn(model) : drawnOf(all, found)) ?? unknown;
+  const under = (one.mask && isBare(all) ? allOn(model) : drawnOf(all, variantOf(all, one))) ?? unknown;
   const own = one.mask ?? allOn(model);
   const weights = own.weights.map((weight, i) => (weight === 0 ? 0 : weight * under.weights[i]));
   return { weights, skipped: [...new Set([...own.skipped, ...under.skipped])].sort((a, b) => a - b) };
+}
+
+/** @param {State} state @returns {import("./types.js").Study | null} the study of the heads that the grid shows */
+export function drawnStudy(state) {
+  return state.facts && studyOf(state.facts, variantOf(state.facts, activeColumn(state)));
 }
 
 /**

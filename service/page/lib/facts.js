@@ -1,18 +1,56 @@
-/** Asks the service once what it serves. */
+/** Asks the service what it serves: once, and again when its live config changes. */
 
-import { asProblem, call } from "./api.js";
+import { asProblem, call, onConfigVersion } from "./api.js";
 import { nameOf } from "./explain.js";
 import { MaskError, parseSpec } from "./mask_spec.js";
-import { update } from "./store.js";
+import { current, update } from "./store.js";
 
 /** @typedef {import("./types.js").Facts} Facts */
 /** @typedef {import("./mask.js").Mask} Mask */
 
+const MAX_TRIES = 4; // replicas take an edit over one after the other, and another one may answer
+const PAUSE_MS = 2000;
+
 /** @type {AbortController | null} */
 let flight = null;
+let answeredVersion = ""; // of the config, in the last answer
+let isCatchingUp = false;
+
+/** Begins to load the facts anew when an answer was made under another live config than they are of. */
+export function followConfig() {
+  onConfigVersion((version) => {
+    answeredVersion = version;
+    if (isBehind() && !isCatchingUp) catchUp();
+  });
+}
+
+/** @returns {boolean} whether the facts are of another config than the last answer */
+function isBehind() {
+  const { facts } = current();
+  return facts !== null && facts.version !== answeredVersion;
+}
+
+async function catchUp() {
+  isCatchingUp = true;
+  for (let tries = 0; tries < MAX_TRIES && isBehind(); tries++) {
+    await new Promise((resolve) => setTimeout(resolve, tries * PAUSE_MS));
+    await checkFacts();
+  }
+  isCatchingUp = false;
+}
+
+/** Loads the facts anew if the live config is another one by now. */
+export async function checkFacts() {
+  if (!flight) await load(current().facts?.version);
+}
 
 /** Loads what is served into the store; until it succeeds the store says why not. A newer call ends an older one. */
-export async function loadFacts() {
+export function loadFacts() {
+  return load();
+}
+
+/** @param {string} [known] nothing changes if this is still the version of the config */
+async function load(known) {
   flight?.abort();
   const controller = new AbortController();
   flight = controller;
@@ -20,14 +58,19 @@ export async function loadFacts() {
   try {
     const { models, variants, masks, heads } = await call("playground/facts", { signal: controller.signal });
     const facts = {
+      version: variants.config_version,
+      models: models.models,
       model: models.models[0],
       variants: variants.variants,
       masks: masks.masks,
       study: heads.study,
     };
-    update({ facts, key: { asking: false, wrong: false, admin: false, needed: false } });
+    if (known === undefined) update({ facts, key: { asking: false, wrong: false, admin: false, needed: false } });
+    else if (known !== facts.version) update({ facts });
   } catch (error) {
     if (!controller.signal.aborted) update({ factsProblem: asProblem(error) });
+  } finally {
+    if (flight === controller) flight = null;
   }
 }
 
@@ -39,9 +82,9 @@ export function storedMasks(facts) {
   return new Map(facts.masks.map(({ name, head_mask }) => [name, maskOf(head_mask.spec, facts.model)]));
 }
 
-/** @param {Facts} facts @param {import("./types.js").Variant} variant @returns {boolean} whether it is the service's own model alone */
-export function isOwn(facts, variant) {
-  return variant.model === facts.model.name && !variant.cascade;
+/** @param {import("./types.js").Variant} variant @returns {boolean} whether it is the service's own model alone */
+export function isOwn(variant) {
+  return variant.model_index === 0 && !variant.cascade;
 }
 
 /** @param {Facts | null} facts @returns {{layer: number, head: number}} the head that matches terms most: it shows what a head does; 0.0 without a study */
@@ -82,10 +125,36 @@ export function defaultVariant(facts) {
   return facts.variants.find((one) => one.default);
 }
 
+/**
+ * @param {Facts} facts @param {import("./types.js").Variant | undefined} variant undefined: it left the config
+ * @returns {import("./types.js").Model} the checkpoint that a variant runs; of a cascade, its last stage's
+ */
+export function modelOf(facts, variant) {
+  return facts.models[variant?.model_index ?? 0];
+}
+
+/** @param {Facts} facts @param {import("./types.js").AnswerColumn} column @returns {import("./types.js").Model} the checkpoint that gave its scores */
+export function scoringModel(facts, column) {
+  return modelOf(facts, facts.variants.find(({ name }) => name === column.variant));
+}
+
+/** @param {import("./types.js").Model} model @returns {string} equal for models whose scores mean the same: these grades, or one score of this kind */
+export function kindOfScore({ grades, score_activation }) {
+  return JSON.stringify(grades ?? score_activation);
+}
+
+/**
+ * @param {Facts} facts @param {import("./types.js").Variant | undefined} variant
+ * @returns {import("./types.js").Study | null} the study of the checkpoint that a variant runs, if it is the service's own
+ */
+export function studyOf(facts, variant) {
+  return modelOf(facts, variant) === facts.model ? facts.study : null;
+}
+
 /** @param {Facts} facts @returns {boolean} whether masks are laid on the intact model */
 export function isBare(facts) {
   const variant = defaultVariant(facts);
-  return !variant || (isOwn(facts, variant) && variant.head_mask.spec === "none");
+  return !variant || (isOwn(variant) && variant.head_mask.spec === "none");
 }
 
 /**
@@ -93,7 +162,7 @@ export function isBare(facts) {
  * @returns {Mask | null} the heads and layers that a variant has off, to be drawn; its units are not. null: not known
  */
 export function drawnOf(facts, variant) {
-  if (!variant || !isOwn(facts, variant)) return null;
+  if (!variant || !isOwn(variant)) return null;
   const items = variant.head_mask.spec.split(",").filter((item) => !item.startsWith("units:"));
   return maskOf(items.join() || "none", facts.model);
 }
@@ -105,7 +174,7 @@ export function drawnOf(facts, variant) {
  */
 export function defaultMask(facts) {
   const variant = defaultVariant(facts);
-  return variant && isOwn(facts, variant) ? maskOf(variant.head_mask.spec, facts.model) : null;
+  return variant && isOwn(variant) ? maskOf(variant.head_mask.spec, facts.model) : null;
 }
 
 /**

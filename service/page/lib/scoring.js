@@ -1,7 +1,8 @@
 /** Keeps the shown scores those of the shown state: one request at a time, and the latest wins. */
 
 import { asProblem, call } from "./api.js";
-import { comparison } from "./columns.js";
+import { comparison, refusedColumn } from "./columns.js";
+import { checkFacts, scoringModel } from "./facts.js";
 import { current, subscribe, update } from "./store.js";
 
 /** @typedef {import("./types.js").State} State */
@@ -62,6 +63,7 @@ async function ask() {
     if (controller.signal.aborted) return;
     const problem = asProblem(error);
     update({ busy: false, problem: fieldOf(problem, state) });
+    if (refusedColumn(current()) >= 0) checkFacts(); // an error does not say under which config it was made
     if (problem.retryAt) waiting = setTimeout(scoreAgain, problem.retryAt - Date.now());
   } finally {
     if (flight === controller) flight = null;
@@ -73,10 +75,13 @@ async function ask() {
  * @returns {import("./types.js").Answer}
  */
 function answerOf(state, order, columns) {
+  const facts = /** @type {import("./types.js").Facts} */ (state.facts);
+  const ours = state.columns.map((_, i) => columns[order.indexOf(i)]);
   return {
     titles: state.titles,
     ids: state.columns.map((one) => one.id),
-    columns: state.columns.map((_, i) => columns[order.indexOf(i)]),
+    columns: ours,
+    models: ours.map((one) => scoringModel(facts, one)),
   };
 }
 
@@ -86,7 +91,7 @@ function answerOf(state, order, columns) {
  */
 function fieldOf(problem, state) {
   const line = /^titles\[(\d+)\]/.exec(problem.param ?? "");
-  if (!line) return problem;
+  if (!line) return { ...problem, message: problem.message.replace(/^(masks|variants)\[\d+\]: /, "") };
   const shown = state.titles[Number(line[1])]?.slice(0, 40);
   return { ...problem, param: "titles", message: `Line ${Number(line[1]) + 1} (“${shown}”): ${problem.message}` };
 }

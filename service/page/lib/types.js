@@ -30,7 +30,7 @@
  */
 
 /** @typedef {{id: string, spec: string, heads_on: number, heads: number}} MaskInfo */
-/** @typedef {{name: string, model: string, head_mask: MaskInfo, sliced: boolean, default: boolean, cascade: object[] | null}} Variant */
+/** @typedef {{name: string, model: string, model_index: number, head_mask: MaskInfo, sliced: boolean, default: boolean, cascade: object[] | null}} Variant */
 
 /**
  * @typedef {object} Model
@@ -46,6 +46,8 @@
 
 /**
  * @typedef {object} Facts What is loaded.
+ * @property {string} version of the live config
+ * @property {Model[]} models the loaded checkpoints, as variants' `model_index` counts them
  * @property {Model} model the service's own
  * @property {Variant[]} variants
  * @property {{name: string, head_mask: MaskInfo}[]} masks
@@ -73,6 +75,7 @@
  * @property {string[]} titles
  * @property {number[]} ids those of the columns
  * @property {AnswerColumn[]} columns
+ * @property {Model[]} models those that gave the columns' scores
  */
 
 /**
@@ -109,7 +112,7 @@
 /**
  * @typedef {object} AttentionState
  * @property {number} title index of the title
- * @property {number} layer
+ * @property {number} layer the chosen head's; a network that lacks it shows the nearest one
  * @property {number} head
  * @property {boolean} special whether special tokens, such as [SEP], are shown
  * @property {boolean} words whether word pieces are joined

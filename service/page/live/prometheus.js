@@ -63,7 +63,8 @@ export function valuesOf(scrape, name, label) {
 /**
  * A quantile of what a histogram took up between two scrapes, by linear interpolation in its bucket.
  * @param {Scrape} before @param {Scrape} after @param {string} name without `_bucket` @param {number} quantile
- * @param {Record<string, string>} [wanted] @param {import("../lib/page_requests.js").ScoredPairs[]} [without] pairs that do not count
+ * @param {Record<string, string>} [wanted] @param {import("../lib/page_requests.js").ScoredPairs[]} [without] pairs that do not count,
+ *   if their time is known
  * @returns {number | null} null where it took up nothing
  */
 export function quantileOf(before, after, name, quantile, wanted = {}, without = []) {
@@ -71,7 +72,7 @@ export function quantileOf(before, after, name, quantile, wanted = {}, without =
   const counts = bounds
     .map((le) => {
       const bound = le === "+Inf" ? Infinity : Number(le);
-      const left = growth(before, after, `${name}_bucket`, { ...wanted, le }) - pairsOf(without.filter(({ seconds }) => seconds <= bound));
+      const left = growth(before, after, `${name}_bucket`, { ...wanted, le }) - pairsOf(without.filter(({ seconds }) => seconds !== null && seconds <= bound));
       return { bound, count: Math.max(0, left) };
     })
     .sort((a, b) => a.bound - b.bound);

@@ -16,6 +16,7 @@ import { Trouble } from "../lib/trouble.js";
 /** @typedef {{condensed: string, method: string, words: Word[], path: Length[], note: string | null}} Condensed */
 
 const MIN_WORDS = 3;
+const WORDS = /[\u3400-\u4dbf\u4e00-\u9fff]|[^\s\u3400-\u4dbf\u4e00-\u9fff]+/g; // at most: the service may take several Chinese characters for one word
 const METHODS = [
   ["greedy", "one deletion after the other"],
   ["leave_one_out", "each word left out alone"],
@@ -35,8 +36,8 @@ export function Condense({ state }) {
     complain(null);
     setBusy(false);
     return () => flight.current?.abort();
-  }, [state.query, state.titles, state.columns, state.active, method]);
-  if (state.query.trim().split(/\s+/).length < MIN_WORDS || !state.titles.length) return null;
+  }, [state.query, state.titles, state.columns, state.active, state.facts, method]);
+  if ((state.query.match(WORDS) ?? []).length < MIN_WORDS || !state.titles.length) return null;
   const ask = async () => {
     flight.current?.abort();
     const controller = new AbortController();
@@ -60,7 +61,7 @@ export function Condense({ state }) {
         <span class="soft">The words that keep the judgments of these titles, under mask ${LETTERS[state.active]}.</span>
       </div>
       ${problem ? html`<${Trouble} problem=${problem} retry=${ask} />` : null}
-      ${answer ? html`<${Shorter} key=${answer.path.length} answer=${answer} />` : null}
+      ${answer ? html`<${Shorter} key=${answer.path.length} query=${state.query} answer=${answer} />` : null}
     </section>`;
 }
 
@@ -73,8 +74,8 @@ function bodyOf(state, method) {
   return { query, titles, method, ...how };
 }
 
-/** @param {{answer: Condensed}} props */
-function Shorter({ answer }) {
+/** @param {{query: string, answer: Condensed}} props */
+function Shorter({ query, answer }) {
   const { words, path } = answer;
   const first = words.filter((word) => word.kept).length;
   const [count, setCount] = useState(first);
@@ -83,11 +84,12 @@ function Shorter({ answer }) {
   const length = path[place];
   const out = new Set(path.slice(1, place + 1).map((step) => step.left_out));
   const loss = lossText(length);
+  const between = gaps(query, words);
   return html`
     <p class="struck" dir="auto">
-      ${words.map((word, i) => html`${i ? " " : ""}${out.has(i)
+      ${words.map((word, i) => html`${between[i]}${out.has(i)
         ? html`<del title=${importance(word)}>${word.word}</del>`
-        : html`<span title=${importance(word)}>${word.word}</span>`}`)}
+        : html`<span title=${importance(word)}>${word.word}</span>`}`)}${between[words.length]}
     </p>
     <div class="lengths">
       <label for="words-kept">Words kept</label>
@@ -99,6 +101,18 @@ function Shorter({ answer }) {
       <button onClick=${() => update({ query: length.query })}>Use “<bdi>${length.query}</bdi>”</button>
     </div>
     ${answer.note ? html`<p class="soft">${answer.note}</p>` : null}`;
+}
+
+/** @param {string} query @param {Word[]} words @returns {string[]} what was typed before each word, and after the last */
+function gaps(query, words) {
+  let end = 0;
+  const before = words.map(({ word }) => {
+    const start = query.indexOf(word, end);
+    const gap = query.slice(end, start);
+    end = start + word.length;
+    return gap;
+  });
+  return [...before, query.slice(end)];
 }
 
 /** @param {{path: Length[], place: number}} props one bar for each length, all words on the right as on the slider */

@@ -79,7 +79,7 @@ function Named({ state }) {
  */
 function pickVariant(facts, name) {
   const variant = facts.variants.find((one) => one.name === name);
-  const mask = variant && isBare(facts) && isOwn(facts, variant) ? maskOf(variant.head_mask.spec, facts.model) : null;
+  const mask = variant && isBare(facts) && isOwn(variant) ? maskOf(variant.head_mask.spec, facts.model) : null;
   update({ ...edited(current(), mask, { name, variant: mask ? null : name }), selection: [] });
 }
 

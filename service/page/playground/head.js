@@ -1,6 +1,6 @@
 /** One head: its cell in the grid, and what the study found out about it. Shade says what it is worth, shape whether it is on. */
 
-import { activeColumn, drawn, offBy } from "../lib/columns.js";
+import { activeColumn, drawn, drawnStudy, offBy } from "../lib/columns.js";
 import { Term } from "../lib/explain.js";
 import { mainChange, metricsOf } from "../lib/facts.js";
 import { count, isKnown, mainLetter, percent, roleLetter, roleName, signed } from "../lib/format.js";
@@ -19,12 +19,13 @@ export function HeadFacts({ state, index }) {
   if (index === null) return html`<p class="facts soft">Point at a head to see what it is worth.</p>`;
   const [layer, head] = [Math.floor(index / heads), index % heads];
   const weight = drawn(state, activeColumn(state)).weights[index];
-  const finding = state.facts?.study?.heads[index] ?? null;
+  const study = drawnStudy(state);
+  const finding = study?.heads[index];
   const look = () => update({ view: "attention", attention: { ...state.attention, layer, head } });
   return html`
     <div class="facts">
       <p><b>Layer ${layer} · head ${head}</b> <span class="soft">${stateOf(weight, offBy(state, index))}</span></p>
-      ${finding ? html`<${Finding} finding=${finding} study=${state.facts?.study} />` : null}
+      ${finding ? html`<${Finding} finding=${finding} study=${study} />` : null}
       <button class="quiet" onClick=${look}>See its attention</button>
     </div>`;
 }
@@ -54,7 +55,7 @@ function Finding({ finding, study }) {
 
 /** @param {{state: State}} props */
 export function Legend({ state }) {
-  const study = state.facts?.study;
+  const study = drawnStudy(state);
   if (!study) {
     return html`<p class="legend soft">
       The heads are unshaded: there is no study of this model. <code>headroom study</code> makes one.

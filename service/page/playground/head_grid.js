@@ -1,7 +1,7 @@
 /** The grid of switches, layers × heads: click, drag, a row's or a column's name, or the keyboard. */
 
 import { useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
-import { activeColumn, drawn, edited, offBy } from "../lib/columns.js";
+import { activeColumn, drawn, drawnStudy, edited, offBy } from "../lib/columns.js";
 import { Step } from "../lib/explain.js";
 import { html } from "../lib/html.js";
 import { range, withWeight } from "../lib/mask.js";
@@ -89,6 +89,7 @@ function ColumnNames({ shape, at }) {
  *   weights: import("../lib/mask.js").Weights, isSkipped: boolean}} props
  */
 function Row({ layer, state, shape, at, weights, isSkipped }) {
+  const study = drawnStudy(state);
   return html`
     <div role="row" class=${`row${isSkipped ? " skipped" : ""}`}>
       <div role="rowheader" data-at=${`${layer}.-1`} tabindex=${at.layer === layer && at.head === -1 ? 0 : -1}
@@ -98,7 +99,7 @@ function Row({ layer, state, shape, at, weights, isSkipped }) {
       ${range(shape.heads).map((head) => {
         const index = layer * shape.heads + head;
         return html`<${Cell} key=${head} index=${index} layer=${layer} head=${head} weight=${weights[index]} by=${offBy(state, index)}
-          finding=${state.facts?.study?.heads[index] ?? null} study=${state.facts?.study} scale=${scaleOf(state.facts?.study)}
+          finding=${study?.heads[index] ?? null} study=${study} scale=${scaleOf(study)}
           selected=${state.selection.includes(index)} focused=${at.layer === layer && at.head === head} />`;
       })}
     </div>`;

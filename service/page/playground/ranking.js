@@ -8,33 +8,31 @@ import { scoreAgain } from "../lib/scoring.js";
 import { update } from "../lib/store.js";
 import { prefersStillness } from "../lib/theme.js";
 import { Trouble } from "../lib/trouble.js";
-import { isRaw, Row } from "./ranking_row.js";
+import { byKind, isRaw, letterOf, Row } from "./ranking_row.js";
 
 /** @typedef {import("../lib/types.js").State} State */
 /** @typedef {import("../lib/types.js").Answer} Answer */
 
 const MILLISECONDS = 320;
 const MAX_ROWS = 60;
-const FIELDS = /^(query|titles|masks\[|variants\[)/;
+const FIELDS = /^(query|titles)/;
 
 /** @param {{state: State}} props */
 export function Ranking({ state }) {
   const { answer, problem } = state;
   const [open, setOpen] = useState(-1);
   const active = answer ? answer.ids.indexOf(state.columns[state.active].id) : -1;
-  const shown = active < 0 ? 0 : active;
+  const shown = active < 0 ? Math.max(0, answer?.ids.findIndex((id) => letterOf(state, id)) ?? 0) : active;
   const order = answer ? ranked(answer, shown) : [];
   const body = useGliding(order);
-  const banner = problem && problem.status !== 401 && !FIELDS.test(problem.param ?? "");
-  if (!answer) return html`${banner ? html`<${Trouble} problem=${problem} retry=${scoreAgain} automatic=${false} />` : null}
-    <${Empty} state=${state} />`;
+  if (!answer) return html`${refusedColumn(state) < 0 ? html`<${Banner} state=${state} />` : null}<${Empty} state=${state} />`;
   const base = state.baseline === null ? -1 : answer.ids.indexOf(state.columns[state.baseline]?.id);
   const before = base < 0 ? null : places(ranked(answer, base));
   return html`
-    ${banner ? html`<${Trouble} problem=${problem} retry=${scoreAgain} automatic=${false} />` : null}
+    <${Banner} state=${state} />
     <div class="pane">
     <table class=${`ranking columns-${answer.ids.length}`} data-stale=${problem ? "" : null}>
-      <caption class="unseen">Titles by score under mask ${LETTERS[state.active]}</caption>
+      <caption class="unseen">Titles by score under mask ${letterOf(state, answer.ids[shown])}</caption>
       <thead><tr>
         <th scope="col" class="place">#</th>
         <th scope="col" class="title">Title</th>
@@ -50,7 +48,16 @@ export function Ranking({ state }) {
       </tbody>
     </table>
     </div>
-    <${Grades} state=${state} />`;
+    <${Kinds} models=${answer.models} letters=${answer.ids.map((id) => letterOf(state, id))} />`;
+}
+
+/** @param {{state: State}} props what is wrong, unless it stands at its field */
+function Banner({ state }) {
+  const { problem } = state;
+  const refused = refusedColumn(state);
+  if (!problem || problem.status === 401 || FIELDS.test(problem.param ?? "") || refused === state.active) return null;
+  const named = refused < 0 ? problem : { ...problem, message: `Mask ${LETTERS[refused]}: ${problem.message}` };
+  return html`<${Trouble} problem=${named} retry=${scoreAgain} automatic=${false} />`;
 }
 
 /** @param {{state: State, id: number, isActive: boolean, degraded: boolean}} props */
@@ -76,14 +83,24 @@ function Empty({ state }) {
   return html`<p class="empty" role="status">${state.busy ? "Scoring…" : `Nothing to show.${reason}`}</p>`;
 }
 
-/** @param {{state: State}} props */
-function Grades({ state }) {
-  const grades = state.facts?.model.grades;
-  const range = isRaw(state) ? "raw score, any number," : "score from 0 to 1";
-  if (!grades) return html`<p class="grades soft">This model gives one ${range} and no grades.</p>`;
+/** @param {{models: import("../lib/types.js").Model[], letters: string[]}} props of the answer's columns */
+function Kinds({ models, letters }) {
+  const kinds = byKind(models);
+  if (kinds.length === 1) return html`<${Grades} model=${models[0]} about=${null} />`;
+  return html`
+    ${kinds.map((columns) => html`
+      <${Grades} model=${models[columns[0]]} about=${html`<b>${columns.map((i) => letters[i]).join(", ")}:</b> `} />`)}
+    <p class="grades soft">No change is shown between different kinds of score.</p>`;
+}
+
+/** @param {{model: import("../lib/types.js").Model, about: unknown}} props about: which masks have this kind of score; null: all */
+function Grades({ model, about }) {
+  const { grades } = model;
+  const range = isRaw(model) ? "raw score, any number," : "score from 0 to 1";
+  if (!grades) return html`<p class="grades soft">${about ?? "This model gives "}one ${range} and no grades.</p>`;
   return html`
     <p class="grades soft">
-      Bars, from left: ${grades.map((grade, i) => html`<span><i class=${`grade-${gradeShade(i, grades.length)}`}></i>${grade}</span>`)}
+      ${about}Bars, from left: ${grades.map((grade, i) => html`<span><i class=${`grade-${gradeShade(i, grades.length)}`}></i>${grade}</span>`)}
     </p>
     <p class="grades soft">Number: the score, from 0 to 1. In small type: the change from the base.</p>`;
 }

@@ -1,6 +1,7 @@
 /** One title of the ranking: its place, its scores under each mask, and in full the probability of each grade. */
 
 import { LETTERS } from "../lib/columns.js";
+import { kindOfScore } from "../lib/facts.js";
 import { gradeShade, percent, signed } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { update } from "../lib/store.js";
@@ -8,6 +9,7 @@ import { update } from "../lib/store.js";
 /** @typedef {import("../lib/types.js").State} State */
 /** @typedef {import("../lib/types.js").Answer} Answer */
 /** @typedef {import("../lib/types.js").Result} Result */
+/** @typedef {import("../lib/types.js").Model} Model */
 
 const HEIGHT = 20;
 const STEP = 8;
@@ -18,11 +20,14 @@ const STEP = 8;
  * tied: it only passed titles that show the same score
  */
 export function Row({ state, answer, index, place, shown, base, move, tied, open, toggle }) {
+  const { models } = answer;
   const result = answer.columns[shown].results[index];
   const marks = [
     result.truncated ? "cut to the model's window" : "",
     result.unknown_tokens ? `${result.unknown_tokens} of ${result.tokens} tokens unknown` : "",
   ].filter(Boolean);
+  const isComparable = (/** @type {number} */ i) =>
+    base >= 0 && base !== i && kindOfScore(models[base]) === kindOfScore(models[i]);
   return html`
     <tr data-title=${index} class=${open ? "open" : ""}>
       <td class="place"><b>${place + 1}</b><${Move} move=${move} tied=${tied} /></td>
@@ -32,8 +37,8 @@ export function Row({ state, answer, index, place, shown, base, move, tied, open
         ${open ? html`<${Details} state=${state} answer=${answer} index=${index} />` : null}
       </td>
       ${answer.columns.map((column, i) => html`
-        <${ScoreCell} result=${column.results[index]} isRaw=${isRaw(state)} isActive=${i === shown}
-          baseline=${base >= 0 && base !== i ? answer.columns[base].results[index] : null} />`)}
+        <${ScoreCell} result=${column.results[index]} isRaw=${isRaw(models[i])} isActive=${i === shown}
+          baseline=${isComparable(i) ? answer.columns[base].results[index] : null} />`)}
     </tr>`;
 }
 
@@ -48,23 +53,21 @@ function Move({ move, tied }) {
     </span>`;
 }
 
-/** @param {{state: State, answer: import("../lib/types.js").Answer, index: number}} props */
+/** @param {{state: State, answer: Answer, index: number}} props */
 function Details({ state, answer, index }) {
-  const grades = state.facts?.model.grades;
+  const { models } = answer;
   const { tokens } = answer.columns[0].results[index];
   const look = () => update({ view: "attention", attention: { ...state.attention, title: index } });
-  const letter = (/** @type {number} */ id) => LETTERS[state.columns.findIndex((one) => one.id === id)] ?? "";
+  const graded = byKind(models).filter((columns) => models[columns[0]].grades);
   return html`
     <div class="details">
-      ${grades
-        ? html`<table>
-            <thead><tr><th scope="col">mask</th>${grades.map((grade) => html`<th scope="col">${grade}</th>`)}</tr></thead>
-            <tbody>${answer.ids.map((id, i) => html`
-              <tr><th scope="row">${letter(id)}</th>
-                ${(answer.columns[i].results[index].probabilities ?? []).map((share) => html`<td>${percent(share, 1)}</td>`)}
-              </tr>`)}</tbody>
-          </table>`
-        : null}
+      ${graded.map((columns) => html`<table>
+        <thead><tr><th scope="col">mask</th>${models[columns[0]].grades?.map((grade) => html`<th scope="col">${grade}</th>`)}</tr></thead>
+        <tbody>${columns.map((i) => html`
+          <tr><th scope="row">${letterOf(state, answer.ids[i])}</th>
+            ${(answer.columns[i].results[index].probabilities ?? []).map((share) => html`<td>${percent(share, 1)}</td>`)}
+          </tr>`)}</tbody>
+      </table>`)}
       <p><span class="soft">${tokens} tokens</span> <button onClick=${look}>See the attention</button></p>
     </div>`;
 }
@@ -106,11 +109,22 @@ function OneBar({ score }) {
   return html`
     <svg class="bars" aria-hidden="true" viewBox="0 0 38 20" width="38" height="20">
       <rect class="grade-0" x="0" y="7" width="38" height="6" rx="1" />
-      <rect class="grade-4" x="0" y="7" width=${38 * score} height="6" rx="1" />
+      <rect class="grade-4" x="0" y="7" width=${38 * Math.min(1, Math.max(0, score))} height="6" rx="1" />
     </svg>`;
 }
 
-/** @param {State} state @returns {boolean} whether scores are raw logits: any number, so there is no bar to fill */
-export function isRaw({ facts }) {
-  return facts?.model.score_activation === "identity";
+/** @param {Model} model @returns {boolean} whether its scores are raw logits: any number, so there is no bar to fill */
+export function isRaw({ grades, score_activation }) {
+  return !grades && score_activation === "identity";
+}
+
+/** @param {Model[]} models of the columns @returns {number[][]} the columns' indices by kind of score */
+export function byKind(models) {
+  const kinds = models.map(kindOfScore);
+  return [...new Set(kinds)].map((kind) => kinds.flatMap((one, i) => (one === kind ? [i] : [])));
+}
+
+/** @param {State} state @param {number} id of a column @returns {string} empty if it is gone */
+export function letterOf({ columns }, id) {
+  return LETTERS[columns.findIndex((one) => one.id === id)] ?? "";
 }

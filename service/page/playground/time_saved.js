@@ -28,7 +28,7 @@ export function TimeSaved({ state }) {
   useEffect(() => {
     show(null);
     return () => flight.current?.abort();
-  }, [state.query, state.titles, state.columns, state.active, state.baseline]);
+  }, [state.query, state.titles, state.columns, state.active, state.baseline, state.facts]);
   if (!base || base === active || !state.titles.length) return null;
   const names = `${LETTERS[state.active]} against ${LETTERS[state.baseline ?? 0]}`;
   const measure = () => {

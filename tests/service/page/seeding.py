@@ -66,7 +66,15 @@ LIVE: dict[str, Any] = {
 @contextmanager
 def served(model: Path, live: LiveConfig | None = None, **options: Any) -> Iterator[str]:
     """The address of a service of a model, in a thread of this process."""
+    with running(model, live, **options) as (url, _):
+        yield url
+
+
+@contextmanager
+def running(model: Path, live: LiveConfig | None = None, **options: Any) -> Iterator[tuple[str, Replica]]:
+    """As `served`, with the replica, whose live config a test can change."""
     port = free_port()
+    replicas: list[Replica] = []
     begun, finish = threading.Event(), threading.Event()
 
     async def main() -> None:
@@ -77,6 +85,7 @@ def served(model: Path, live: LiveConfig | None = None, **options: Any) -> Itera
         replica = await Replica.start(settings, live or LiveConfig(), metrics, threads=1)
         app = create_app(settings, metrics)
         app.state.backend = replica
+        replicas.append(replica)
         server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
         task = asyncio.create_task(server.serve())
         while not server.started:
@@ -91,7 +100,7 @@ def served(model: Path, live: LiveConfig | None = None, **options: Any) -> Itera
     thread.start()
     try:
         assert begun.wait(PATIENCE_S)
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", replicas[0]
     finally:
         finish.set()
         thread.join()

@@ -23,7 +23,7 @@ from headroom.service.config.settings import LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.referees import in_ci
 from tests.service.page.browsing import PATIENCE_S, Page
-from tests.service.page.playground import MOUSE, cell, settled, skip_steps, spec
+from tests.service.page.playground import MOUSE, cell, copied_for_serve_yaml, settled, skip_steps, spec
 from tests.service.page.seeding import SHIPPED, served
 
 pytestmark = pytest.mark.slow
@@ -425,12 +425,6 @@ def test_a_variant_shows_its_own_scores_beside_a_default_with_a_mask(chromium: A
         assert "on top of the default variant, soft" in copied
         assert yaml.safe_load(copied) is None
         page.check_and_leave()
-
-
-def copied_for_serve_yaml(page: Page) -> str:
-    page.button("Copy as…").click()
-    page.button("serve.yaml", "dialog").click()
-    return page.one("dialog textarea").get_attribute("value") or ""
 
 
 def test_a_variant_that_was_copied_scores_what_the_page_showed(chromium: Any, tmp_path: Path) -> None:

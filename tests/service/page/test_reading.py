@@ -33,6 +33,7 @@ def test_rates_and_quantiles_come_from_differences(page: Page) -> None:
         prometheus.samples(after, 'a_total')[0].labels.why, prometheus.quantileOf(before, after, 't', 0.5),
         prometheus.meanOf(before, after, 't'), prometheus.quantileOf(after, after, 't', 0.5),
         prometheus.quantileOf(before, after, 't', 0.5, {}, [{pairs: 20, seconds: 0.5}]), // the tab's own
+        prometheus.quantileOf(before, after, 't', 0.5, {}, [{pairs: 20, seconds: null}]), // not known
       ]})()"""
     assert page.evaluate(script, BEFORE, AFTER) == [
         60,
@@ -42,6 +43,7 @@ def test_rates_and_quantiles_come_from_differences(page: Page) -> None:
         0.5,
         None,
         None,
+        pytest.approx(0.55),
     ]
 
 

@@ -4,6 +4,7 @@ import base64
 import html
 import math
 import re
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +16,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
 from headroom.service.experiments.definition import ExperimentConfig
+from tests.checkpoints import write_checkpoint
 from tests.service.page.browsing import Page
+from tests.service.page.seeding import served
 
 pytestmark = pytest.mark.slow
 
@@ -382,6 +385,52 @@ def test_other_tabs_of_the_page_are_no_live_traffic(page: Page) -> None:
         page.browser.switch_to.window(other)
         page.browser.close()
         page.browser.switch_to.window(live)
+
+
+def custom_row(page: Page) -> list[str]:
+    """Return the cells of the live view's row of masks that requests bring along; empty if there is none."""
+    cells: list[str] = page.run("""
+      const rows = [...document.querySelectorAll('.live tbody tr')];
+      const row = rows.find((row) => row.cells[0].innerText.includes('custom'));
+      return row ? [...row.cells].map((cell) => cell.innerText.trim()) : [];""")
+    return cells
+
+
+def test_a_query_that_the_page_condensed_is_no_live_traffic(chromium: Any, tmp_path: Path) -> None:
+    with served(write_checkpoint(tmp_path / "model")) as url:
+        page = Page(chromium, url)
+        page.open("#live")
+        page.one(".tiles")
+        page.one("nav a[href^='#playground']").click()
+        for example in ("Angle bracket", "A long question"):
+            page.until(lambda: page.all(".ranking") and page.run("return seen.flying") == 0)
+            Select(page.one("#example")).select_by_visible_text(example)
+        page.until(lambda: len(page.all(".ranking > tbody > tr")) == 7)
+        page.until(lambda: page.run("return seen.flying") == 0)
+        page.one(".condense button:not(:disabled)").click()
+        page.one(".struck")
+        page.one("nav a[href^='#live']").click()
+        _, _, rate, _, _, _, pairs = page.until(lambda: custom_row(page))
+        assert int(pairs) > 7 * 12, "each title with at least each shorter query"
+        assert rate == "0"
+        page.check_and_leave()
+
+
+def test_pairs_of_the_score_cache_are_not_taken_out_of_others_times(chromium: Any, tmp_path: Path) -> None:
+    with served(write_checkpoint(tmp_path / "model"), score_cache_size=1000) as url:
+        page = Page(chromium, url)
+        page.open("#live")
+        page.one(".tiles")
+        page.one("nav a[href^='#playground']").click()
+        page.until(lambda: page.all(".ranking") and page.run("return seen.flying") == 0)
+        body = {"query": "cable", "titles": ["usb cable", "mouse", "towel"], "head_mask": "0.1"}
+        httpx.post(f"{url}/v1/score", json=body, timeout=30).raise_for_status()
+        page.button("Measure time, B against A").click()
+        page.until(lambda: "answered from its score cache" in page.one(".time [role=status]").text)
+        page.one("nav a[href^='#live']").click()
+        page.until(lambda: custom_row(page)[4:5] not in ([], ["–"]), "three pairs of others have no p50")
+        assert custom_row(page)[4].endswith(" ms")
+        page.check_and_leave()
 
 
 def test_live_begins_with_the_servers_history_and_shows_when_values_are_old(

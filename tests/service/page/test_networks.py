@@ -1,0 +1,299 @@
+"""The page on a service of several networks, and while its live config changes."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
+from headroom.service.config.settings import LiveConfig
+from headroom.service.replica import Replica
+from tests.checkpoints import write_checkpoint
+from tests.service.page.browsing import Page
+from tests.service.page.playground import cell, copied_for_serve_yaml, rows, settled
+from tests.service.page.seeding import running
+
+pytestmark = pytest.mark.slow
+
+QUERY = "wireless mouse"
+TITLES = ["black wireless mouse", "steel angle bracket", "mouse cable", "kitchen towel set"]
+ASKED = f"q={QUERY.replace(' ', '+')}" + "".join(f"&t={title.replace(' ', '+')}" for title in TITLES)
+
+
+@dataclass(frozen=True)
+class Networks:
+    """A service whose own checkpoint is one of two called `ranker`; `short` has one raw score."""
+
+    url: str
+    replica: Replica
+    variants: dict[str, dict[str, Any]]
+
+    def put_in_force(self, *names: str, **fields: Any) -> None:
+        """Change the live config to these variants."""
+        entries = [self.variants[name] for name in names]
+        self.replica.apply(LiveConfig.model_validate({"variants": entries, **fields}))
+
+    def scores(self, **fields: Any) -> list[float]:
+        """Return the service's own answer for the titles."""
+        body = {"query": QUERY, "titles": TITLES, **fields}
+        answer = httpx.post(f"{self.url}/v1/score", json=body, timeout=30).raise_for_status().json()
+        return [result["score"] for result in answer["results"]]
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Networks]:
+    folder = tmp_path_factory.mktemp("networks")
+    own = write_checkpoint(folder / "first" / "ranker", seed=1)
+    study = {
+        "weights": weights_id(own),
+        "shape": [3, 4],
+        "data": "mine.csv",
+        "pairs": 27,
+        "queries": 9,
+        "heads": [
+            {
+                "layer": layer,
+                "head": head,
+                "delta": {"qwk": -0.01},
+                "interval": {"qwk": [None, None]},
+                "p_adjusted": None,
+                "roles": {"term_match": 0.5},
+            }
+            for layer in range(3)
+            for head in range(4)
+        ],
+    }
+    (own / HEAD_STUDY).write_text(json.dumps(study), encoding="utf-8")
+    namesake = write_checkpoint(folder / "second" / "ranker", seed=2)
+    identity = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    short = write_checkpoint(
+        folder / "short", seed=3, num_labels=1, num_hidden_layers=2, sentence_transformers=identity
+    )
+    variants: dict[str, dict[str, Any]] = {
+        "full": {"name": "full"},
+        "fewer": {"name": "fewer", "head_mask": "0.0-1"},
+        "next": {"name": "next", "checkpoint": str(namesake)},
+        "short": {"name": "short", "checkpoint": str(short)},
+    }
+    live = LiveConfig.model_validate({"variants": list(variants.values())})
+    with running(own, live) as (url, replica):
+        yield Networks(url, replica, variants)
+
+
+@pytest.fixture
+def page(chromium: Any, networks: Networks) -> Iterator[Page]:
+    """The page; at the end nothing went wrong in it."""
+    networks.put_in_force("full", "fewer", "next", "short")
+    page = Page(chromium, networks.url)
+    yield page
+    page.check_and_leave()
+
+
+def shown(page: Page, column: int, columns: int = 2) -> list[float]:
+    """Return the scores of a column, in the order of the titles."""
+    settled(page, columns)
+    of_title = {row["title"]: row["scores"][column] for row in rows(page)}
+    return [of_title[title] for title in TITLES]
+
+
+def shows(page: Page, column: int, scores: list[float], columns: int = 2) -> Callable[[], bool]:
+    """Return whether a column has these scores, as a condition to wait for."""
+    return lambda: shown(page, column, columns) == pytest.approx(scores, abs=0.0006)
+
+
+def look(page: Page, name: str) -> None:
+    """Write what is seen to the directory that LOOK_AT names."""
+    if "LOOK_AT" in os.environ:
+        page.screenshot(Path(os.environ["LOOK_AT"]) / f"{name}.png", whole=True)
+
+
+def choose(page: Page, variant: str) -> None:
+    """Make the active column a variant."""
+
+    def chosen() -> bool:
+        if page.one(".chip.active .label").text != variant:
+            page.one(f"optgroup option[value='variant:{variant}']").click()
+        return page.one(".chip.active .label").text == variant
+
+    page.until(chosen, f"{variant} is not chosen")
+
+
+def test_another_checkpoint_of_the_same_name_is_not_taken_for_the_services_own(
+    page: Page, networks: Networks
+) -> None:
+    page.open(f"#playground?{ASKED}&mask=none&mask=none&active=1&base=0")
+    settled(page)
+    choose(page, "next")
+    theirs = networks.scores(variant="next")
+    assert theirs != pytest.approx(networks.scores(variant="full"), abs=0.01)
+    page.until(shows(page, 1, theirs))
+    assert "The grid cannot edit this variant." in page.one(".grid-box").text
+    listed = httpx.get(f"{networks.url}/v1/variants", timeout=30).json()["variants"]
+    assert [(one["model"], one["model_index"]) for one in listed] == [
+        *(("ranker", 0), ("ranker", 0), ("ranker", 1), ("short", 2))
+    ]
+
+    networks.put_in_force("full", "next", default="next")
+    page.open(f"#playground?{ASKED}&mask=none")
+    assert shown(page, 0, columns=1) == pytest.approx(theirs, abs=0.0006)
+    assert page.one(".chip .label").text == "next none"
+    assert len(page.all("[role=gridcell].unknown")) == 12
+
+
+def options(page: Page, selector: str) -> list[str]:
+    return [option.text for option in page.all(f"{selector} option")]
+
+
+def test_a_change_of_the_live_config_is_followed(page: Page, networks: Networks) -> None:
+    page.open(f"#playground?{ASKED}&mask=none&mask=none&active=1&base=0")
+    settled(page)
+    choose(page, "fewer")  # as a mask, which then is not the variant any more
+    assert page.all(".grid-box.fixed") == []
+    networks.put_in_force("full", "fewer", "short", default="fewer")
+    cell(page, 2, 3).click()
+    page.until(lambda: [one.text for one in page.all(".chip .label")] == ["fewer none", "fewer 0.0-1,2.3"])
+    page.until(shows(page, 0, networks.scores(variant="fewer")))
+    page.until(shows(page, 1, networks.scores(head_mask="2.3")))
+    assert cell(page, 0, 1).get_attribute("aria-label").startswith("layer 0 head 1, off by fewer")  # type: ignore[union-attr]
+    assert options(page, "optgroup[label=Variants]") == ["full", "fewer", "short"]
+    assert '{name: mine, head_mask: "0.0-1,2.3", sliced: true}' in copied_for_serve_yaml(page)
+    page.button("Close", "dialog").click()
+
+    page.one("nav a[href^='#experiments']").click()
+    page.button("Start an experiment").click()
+    control = page.one(".start select[name=control]")
+    assert control.get_attribute("value") == "fewer"
+    page.write(".start [name=traffic]", "50")
+    networks.put_in_force("full", "next")
+    page.hurry()
+    page.until(lambda: control.get_attribute("value") == "full")
+    assert options(page, ".start select[name=treatment]") == ["full", "next"]
+    assert page.one(".start [name=traffic]").get_attribute("value") == "50"
+
+
+def test_replicas_of_two_configs_are_not_asked_without_end(page: Page) -> None:
+    page.open(f"#playground?{ASKED}&mask=none&mask=none&active=1&base=0")
+    settled(page)
+    page.run("""
+      window.asked = {facts: 0, compared: 0};
+      window.answer = async (path, options) => {
+        const reply = await unwatched(path, options);
+        if (path === 'playground/facts') asked.facts++;
+        if (path !== 'v1/compare') return reply;
+        asked.compared++;
+        return new Response(await reply.text(), {headers: {'x-config-version': 'another'}});
+      };""")
+    page.hurry()
+    cell(page, 2, 3).click()
+    page.until(lambda: page.run("return asked.facts") == 4)
+    page.browser.execute_async_script("setTimeout(arguments[0], 60_000)")  # of the page's clock
+    assert page.run("return asked") == {"facts": 4, "compared": 1}
+    page.run("window.answer = undefined")
+
+
+def maps(page: Page) -> tuple[int, int]:
+    """Return how many small maps there are, and how many of them are drawn."""
+    widths = page.run("return [...document.querySelectorAll('.small canvas')].map((map) => map.width)")
+    return len(widths), sum(width > 1 for width in widths)
+
+
+def test_attention_shows_the_heads_of_the_variants_network_and_only_its_roles(
+    page: Page, networks: Networks
+) -> None:
+    page.open(f"#attention?{ASKED}&mask=none&mask=variant:short&active=1&pair=0&head=2.3")
+    page.until(lambda: maps(page) == (12, 12))
+    assert "term match, 50 % beyond chance" in page.one(".one-head h2").text
+    page.one(".boxes label:nth-child(3)").click()  # under mask B
+    page.until(lambda: maps(page) == (8, 8))
+    assert not page.all(".attention .trouble")
+    assert page.one(".one-head h2").text.startswith("Layer 1 · head 3")
+    assert not page.all(".one-head h2 .mark, .small .letter")
+    page.one(".small[aria-checked=true]").send_keys(Keys.ARROW_DOWN)
+    assert page.one(".one-head h2").text.startswith("Layer 0 · head 3")
+    body = {"query": QUERY, "title": TITLES[0], "variant": "short", "heads": "0.3"}
+    answer = httpx.post(f"{networks.url}/v1/attention", json=body, timeout=30).raise_for_status().json()
+    weights = answer["heads"][0]["probabilities"][0]
+    page.all(".token")[0].click()
+    assert page.one(".strongest li").text.endswith(f"{100 * max(weights):.1f} %")
+    look(page, "attention-short")
+
+    networks.put_in_force("full", "next", default="next")  # of the same shape, without a study
+    page.open(f"#attention?{ASKED}&mask=none&pair=0&head=2.3")
+    page.until(lambda: maps(page) == (12, 12))
+    assert not page.all(".one-head h2 .mark, .small .letter")
+    page.one("nav a[href^='#playground']").click()
+    settled(page, columns=1)
+    assert "there is no study of this model" in page.one(".legend").text
+    assert not page.all("[role=gridcell][class*=shade-]")
+
+
+def test_each_column_is_drawn_as_the_kind_of_score_that_it_has(page: Page, networks: Networks) -> None:
+    page.open(f"#playground?{ASKED}&mask=none&mask=variant:short&mask=0.0&active=1&base=0")
+    page.until(shows(page, 1, networks.scores(variant="short"), columns=3))
+    assert all(row["changes"][1] == "" and row["changes"][2] for row in rows(page))
+    bars = """
+      return [...document.querySelectorAll('.ranking td.score')].map((one) => !!one.querySelector('.bars'))"""
+    assert page.run(bars) == [True, False, True] * len(TITLES)
+    assert [" ".join(line.text.split()) for line in page.all(".grades")] == [
+        "A, C: Bars, from left: irrelevant related partial substitute exact",
+        "Number: the score, from 0 to 1. In small type: the change from the base.",
+        "B: one raw score, any number, and no grades.",
+        "No change is shown between different kinds of score.",
+    ]
+    page.one(".ranking .name").click()
+    assert [row.text for row in page.all(".details tbody th")] == ["A", "C"]
+    look(page, "kinds")
+
+    networks.put_in_force("short", "full", default="short")  # now the masks give the raw score
+    page.open(f"#playground?{ASKED}&mask=none&mask=variant:full&active=1&base=0")
+    page.until(shows(page, 1, networks.scores(variant="full")))
+    assert page.run(bars) == [False, True] * len(TITLES)
+
+
+def refuse(page: Page, param: str) -> None:
+    """Let the service refuse comparisons for one field."""
+    page.run(
+        """
+        const [param] = arguments;
+        const error = JSON.stringify({error: {type: 'invalid_request', message: 'is refused', param}});
+        window.answer = async (path, options) =>
+          path === 'v1/compare' ? new Response(error, {status: 422}) : unwatched(path, options);""",
+        param,
+    )
+
+
+def test_a_mask_that_is_refused_after_an_answer_is_named_above_the_table(
+    page: Page, networks: Networks
+) -> None:
+    page.open(f"#playground?{ASKED}&mask=none&mask=variant:short&active=0&base=0")
+    settled(page)
+    networks.put_in_force("full", "fewer")
+    cell(page, 2, 3).click()
+    wrong = "Mask B: there is no variant 'short'; there are full, fewer"
+    page.until(lambda: page.one(".result .trouble [role=alert]").text == wrong)
+    page.until(lambda: options(page, "optgroup[label=Variants]") == ["full", "fewer"])
+    assert [row["changes"][1] for row in rows(page)] == [""] * len(TITLES)  # B is still a raw score
+    look(page, "refused")
+    page.button("Remove mask B").click()
+    settled(page, columns=1)
+    assert not page.all(".trouble")
+
+
+def test_a_new_mask_that_is_refused_does_not_name_the_order(page: Page) -> None:
+    page.open(f"#playground?{ASKED}&mask=0.0&active=0")
+    settled(page, columns=1)
+    refuse(page, "masks[1]")
+    page.button("Compare one more mask").click()
+    page.until(lambda: page.one("#spec-wrong").text == "is refused")
+    caption = page.all(".ranking caption")[0].get_attribute("textContent")
+    assert caption == "Titles by score under mask A"
+    assert not page.all(".trouble")
+    page.button("A\n0.0\n11 of 12 heads", ".masks").click()
+    page.until(lambda: page.one(".trouble [role=alert]").text == "Mask B: is refused")
+    page.run("window.answer = undefined")
