@@ -52,6 +52,7 @@ async def test_a_replica_gives_it_back_again_and_again(
             await asyncio.sleep(0.01)
         await service.post("/v1/score", query=QUERY, titles=TITLES)
     assert threading.main_thread() not in threads
-    given_back = len(threads)
-    await asyncio.sleep(0.05)
-    assert len(threads) == given_back, "it went on after the replica's end"
+    given_back = -1
+    while len(threads) != given_back:  # the last call may be under way; if others follow, this never ends
+        given_back = len(threads)
+        await asyncio.sleep(0.1)
