@@ -52,7 +52,12 @@ def server(tiny_checkpoint: Path, tmp_path: Path, url: str) -> Iterator[Server]:
     """Two replicas with an interleaved experiment."""
     live = config(kind="interleave", metrics=[{"name": "click"}])
     running = Server(
-        tmp_path, tiny_checkpoint, live=live, replicas=2, environment={"HEADROOM_DATABASE_URL": url}
+        tmp_path,
+        tiny_checkpoint,
+        live=live,
+        replicas=2,
+        environment={"HEADROOM_DATABASE_URL": url},
+        body_timeout_s=30,  # the shop shares the processor, and may send a body late
     )
     try:
         assert running.wait_until_ready(), running.stderr
