@@ -158,7 +158,7 @@ class LiveExperiments:
             assigner.experiments,
             config_version,
             variants=variants,
-            definitions=definitions or {},
+            definitions=definitions,
             may_start=may_start,
         )
         if self.ledger.state.started and not self._writes:  # at the start, experiments without a file

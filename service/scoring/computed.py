@@ -1,4 +1,4 @@
-"""What the rows of a request have cost so far."""
+"""The costs of the rows of a request."""
 
 from dataclasses import dataclass
 

@@ -77,7 +77,7 @@ class StoreUnavailable(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class ModelKey:
-    """What scores are kept under: a checkpoint (the SHA-256 of its files) and a number format.
+    """A key that scores are kept under: a checkpoint (the SHA-256 of its files) and a number format.
 
     name: for people. labels: how many logits a row has.
     """
@@ -299,8 +299,8 @@ def logits_matrix(logits: Sequence[bytes]) -> np.ndarray:
 
 
 def model_key(classifier: Classifier) -> ModelKey:
-    """Return what a checkpoint's scores are kept under. It reads the checkpoint's files: call it when they
-    are loaded. Raises OSError or ModelError if they cannot be read."""
+    """Return the key that a checkpoint's scores are kept under. It reads the checkpoint's files: call it when
+    they are loaded. Raises OSError or ModelError if they cannot be read."""
     assert classifier.directory is not None
     exact = ", deterministic" if classifier.network.deterministic else ""
     return ModelKey(
