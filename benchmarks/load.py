@@ -7,15 +7,17 @@ import math
 import sys
 import threading
 from collections.abc import Iterable
+from functools import cache
 from typing import Self
 from urllib.parse import urlsplit
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headroom.loadtest import find_max, running
 from headroom.loadtest.histogram import Histogram
 from headroom.loadtest.judging import invalid_because
-from headroom.loadtest.pairs import made_up_pairs
+from headroom.loadtest.pairs import Pair, made_up_pairs
 from headroom.loadtest.plan import Plan
 from headroom.loadtest.running import Outcome
 
@@ -68,9 +70,8 @@ def texts(titles: int, count: int, *, new: bool = False, seed: int = 0) -> list[
 
     new: each title is made of random words of theirs, as long as a real one, and no other has its text.
     """
-    pairs = made_up_pairs(seed=1)
+    pairs, vocabulary = _pairs_and_words()
     rng = np.random.default_rng(seed)
-    vocabulary = np.array(" ".join(title for _, title in pairs).split())
     numbers = itertools.count(seed * 1_000_000)
 
     def title() -> str:
@@ -81,6 +82,13 @@ def texts(titles: int, count: int, *, new: bool = False, seed: int = 0) -> list[
         return " ".join([*words, str(next(numbers))])
 
     return [(pairs[rng.integers(len(pairs))][0], [title() for _ in range(titles)]) for _ in range(count)]
+
+
+@cache
+def _pairs_and_words() -> tuple[list[Pair], NDArray[np.str_]]:
+    """Return the load tester's pairs and all words of their titles, which take a quarter of a second."""
+    pairs = made_up_pairs(seed=1)
+    return pairs, np.array(" ".join(title for _, title in pairs).split())
 
 
 def bodies(requests: Iterable[Texts]) -> list[bytes]:

@@ -20,18 +20,24 @@ from benchmarks.report import Report, at_least, times_as_fast
 from benchmarks.serving import CONFIG, TITLES, Server, Start, headroom
 from headroom.models.checkpoint.hub import DEFAULT
 
-ROUNDS = 5
-SECONDS = 5.0
+ROUNDS = 15
+SECONDS = 2.0
+"""Short turns, and many: what else a shared machine does changes within seconds."""
+
 SETTLE_S = 1.0
 """Seconds before a measurement, and longer than a score takes to reach the disk."""
 
-CONNECTIONS = 8
+CONNECTIONS = 16
+"""Requests at once: enough that both servers compute batches of full size, although one computes half the rows."""
 
 REQUESTS = 100
 """Distinct requests whose scores are kept."""
 
 TRACE = 100_000
 """Queries of the trace, which has as many requests: the k-th one is asked for in proportion to 1 / k."""
+
+AT_ONCE = 5
+"""Requests with new titles that are made at once: the client sends none meanwhile."""
 
 SEEDS = itertools.count(1)
 """Of new titles: no measurement asks for those of another one, which are kept by then."""
@@ -113,7 +119,7 @@ def _times_as_fast(
 def mixed_requests(known: Sequence[Texts], share: float, *, seed: int, by_title: bool) -> Iterator[Texts]:
     """Yield requests without end, of known titles and of new ones."""
     rng = np.random.default_rng(seed)
-    new = (one for part in itertools.count() for one in texts(TITLES, 100, new=True, seed=seed * 1000 + part))
+    new = (one for part in itertools.count() for one in _new(seed * 1000 + part))
     while True:
         query, titles = known[int(rng.integers(len(known)))]
         if by_title:
@@ -122,6 +128,10 @@ def mixed_requests(known: Sequence[Texts], share: float, *, seed: int, by_title:
             yield query, titles
         else:
             yield (query, titles) if rng.random() < share else next(new)
+
+
+def _new(seed: int) -> list[Texts]:
+    return texts(TITLES, AT_ONCE, new=True, seed=seed)
 
 
 def _body(request: Texts) -> bytes:
