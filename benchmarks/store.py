@@ -28,7 +28,7 @@ SETTLE_S = 1.0
 """Seconds before a measurement, and longer than a score takes to reach the disk."""
 
 CONNECTIONS = 16
-"""Requests at once: enough that both servers compute batches of full size, although one computes half the rows."""
+"""Requests at once: enough for batches of full size, also of the server that computes half of the rows."""
 
 REQUESTS = 100
 """Distinct requests whose scores are kept."""
