@@ -70,6 +70,23 @@ def test_the_package_is_typed_and_names_what_it_offers() -> None:
     assert not hasattr(headroom, "classifier_of_another_project")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="torch brings another OpenMP")
+@pytest.mark.parametrize(
+    ("chosen", "spins"), [({}, 10_000), ({"OMP_WAIT_POLICY": "PASSIVE"}, 0), ({"GOMP_SPINCOUNT": "7"}, 7)]
+)
+def test_threads_that_wait_for_each_other_soon_sleep_unless_the_user_chose_otherwise(
+    chosen: dict[str, str], spins: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As GNU's OpenMP itself shows when torch is imported."""
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    for name, value in (chosen | {"OMP_DISPLAY_ENV": "VERBOSE"}).items():
+        monkeypatch.setenv(name, value)
+    command = [sys.executable, "-c", "from headroom import Classifier"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert f"GOMP_SPINCOUNT = '{spins}'" in shown
+
+
 def test_the_load_tester_is_a_program_of_its_own_in_a_checkout() -> None:
     """`python -m loadtest` (the documented name) is `python -m headroom.loadtest` in the checkout's root."""
     short = subprocess.run(

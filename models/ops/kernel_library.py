@@ -12,10 +12,14 @@ import sys
 from typing import NamedTuple
 
 from headroom.models.cores import cpu_flags
+from headroom.models.device import one_thread
 from headroom.models.ops.cpu import CpuOps
 from headroom.models.ops.kernel_build import Level, levels_of_machine, library_of
 from headroom.models.ops.kernels import DTYPES, SIZE_MULTIPLE, Kernels
 from headroom.models.ops.trial import disagreement
+
+TRIED_SIZES = (2 * SIZE_MULTIPLE, 3 * SIZE_MULTIPLE)
+"""Sizes of the heads that are tried: half a head of the larger one is no whole vectors."""
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +77,10 @@ def load(level: Level) -> Kernels:
     Raises OSError if there is no library that may be loaded, RuntimeError if it does not work.
     """
     kernels = Kernels(level.name, library_of(level))
-    for dtype in DTYPES:
-        for size in (2 * SIZE_MULTIPLE, 3 * SIZE_MULTIPLE):  # half a head of the latter is no whole vectors
-            problem = disagreement(CpuOps(dtype, kernels), size)
-            if problem is not None:
-                raise RuntimeError(problem)
+    with one_thread():  # tiny products: several threads would wait for each other longer than they compute
+        for dtype in DTYPES:
+            for size in TRIED_SIZES:
+                problem = disagreement(CpuOps(dtype, kernels), size)
+                if problem is not None:
+                    raise RuntimeError(problem)
     return kernels

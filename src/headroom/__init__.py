@@ -6,6 +6,7 @@
 'exact'
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,12 @@ __all__ = [
     "quantize",
     "study",
 ]
+
+# GNU's OpenMP reads this when torch is imported. Threads that wait for each other then sleep after half a
+# millisecond. By default they spin for longer, and where other programs use the cores, they hold up the very
+# thread that they wait for: beside another program on two cores, one pair took 680 ms, and takes 61.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 _LAZY = {
     "Classifier": "headroom.models.classifier",
