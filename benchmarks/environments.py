@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
+PYTHONPATH = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+"""The path of a measured process: this tree's code, whichever is installed, and its benchmarks."""
+
 RUNS = ROOT / "runs"
 ENVIRONMENTS = RUNS / "bench-envs"
 
@@ -63,7 +66,7 @@ def environ() -> dict[str, str]:
         **dict.fromkeys(names, "2"),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
+        "PYTHONPATH": PYTHONPATH,
     }
 
 

@@ -111,16 +111,10 @@ def headroom(
         command += [] if replicas is None else ["--replicas", str(replicas)]
         variables = {
             "HEADROOM_DATABASE_URL": f"sqlite:///{scratch}/experiments.db",
-            "PYTHONPATH": _path(),
+            "PYTHONPATH": environments.PYTHONPATH,  # a replica may be one of benchmarks.front_engine
         }
         with started(command, {**os.environ, **variables}, "headroom") as server:
             yield Server(server.url, server.pid, server.start_s, copied)
-
-
-def _path() -> str:
-    """Return PYTHONPATH with our root: a replica may be one of benchmarks.front_engine."""
-    paths = [os.environ.get("PYTHONPATH", ""), str(ROOT)]
-    return os.pathsep.join(path for path in paths if path)
 
 
 Start = Callable[..., AbstractContextManager[Server]]

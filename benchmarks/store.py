@@ -119,7 +119,8 @@ def _times_as_fast(
 def mixed_requests(known: Sequence[Texts], share: float, *, seed: int, by_title: bool) -> Iterator[Texts]:
     """Yield requests without end, of known titles and of new ones."""
     rng = np.random.default_rng(seed)
-    new = (one for part in itertools.count() for one in _new(seed * 1000 + part))
+    seeds = itertools.count(seed * 1000)
+    new = (one for part in seeds for one in texts(TITLES, AT_ONCE, new=True, seed=part))
     while True:
         query, titles = known[int(rng.integers(len(known)))]
         if by_title:
@@ -128,10 +129,6 @@ def mixed_requests(known: Sequence[Texts], share: float, *, seed: int, by_title:
             yield query, titles
         else:
             yield (query, titles) if rng.random() < share else next(new)
-
-
-def _new(seed: int) -> list[Texts]:
-    return texts(TITLES, AT_ONCE, new=True, seed=seed)
 
 
 def _body(request: Texts) -> bytes:
