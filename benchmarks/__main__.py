@@ -22,6 +22,7 @@ SECTIONS = {
     "encoder": "the network alone, with and without head masks, against the GEMM limit of the run",
     "int8": "int8 against bf16: speed, and accuracy on labelled pairs",
     "engines": "the network alone beside onnxruntime, OpenVINO, CTranslate2 and transformers",
+    "waiting": "how long OpenMP's threads spin while they wait, idle and beside other programs",
     "servers": "over HTTP beside Ray Serve and mosec",
     "studies": "many head masks in one pass against an evaluation for each",
     "service": "our server: overhead, overload, mixed crowds, memory, start",

@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -94,12 +96,15 @@ def texts(lengths: np.ndarray) -> list[tuple[str, str]]:
 def workload(kind: str, shape: str) -> Path:
     """Return the file with batches of TEXTS[kind] for `benchmarks.peers.engines`, in the shape's tokens."""
     lengths = np.sort(query_title_lengths(4 * BATCH)) if kind == "titles" else np.full(BATCH, 128)
-    pairs = texts(lengths)
-    encoded = _tokenizer(checkpoint(shape)).encode(pairs)
+    return write_workload(MODELS / f"{shape}-{kind}.json", shape, lengths, [BATCH] * (len(lengths) // BATCH))
+
+
+def write_workload(file: Path, shape: str, lengths: np.ndarray, sizes: Iterable[int]) -> Path:
+    """Write batches of these sizes, of pairs of these lengths in their order; return the file."""
+    encoded = _tokenizer(checkpoint(shape)).encode(texts(lengths))
     assert [len(pair) for pair in encoded] == lengths.tolist()
-    tokens = [(pair.ids.tolist(), pair.first_segment) for pair in encoded]
-    batches = [tokens[start : start + BATCH] for start in range(0, len(tokens), BATCH)]
-    file = MODELS / f"{shape}-{kind}.json"
+    tokens = iter([(pair.ids.tolist(), pair.first_segment) for pair in encoded])
+    batches = [list(islice(tokens, size)) for size in sizes]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(batches), encoding="utf-8")
     return file

@@ -73,15 +73,23 @@ def environ() -> dict[str, str]:
 class Worker:
     """An adapter of benchmarks.peers.engines in its environment; it is stopped (SIGSTOP) between calls.
 
-    engines, versions: those of the adapter. Raises Unavailable if it cannot start.
+    variables: of its process, beside those of `environ`. engines, versions: those of the adapter. Raises
+    Unavailable if it cannot start.
     """
 
-    def __init__(self, adapter: str, environment: str, model: Path, workload: Path) -> None:
+    def __init__(
+        self,
+        adapter: str,
+        environment: str,
+        model: Path,
+        workload: Path,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         command = [str(python(environment)), "-m", "benchmarks.peers.engines"]
         self._process = subprocess.Popen(
             [*command, adapter, str(model), str(workload)],
             cwd=ROOT,
-            env=environ(),
+            env=environ() | dict(variables or {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

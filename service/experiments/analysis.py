@@ -4,7 +4,7 @@ import math
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -74,6 +74,10 @@ def analyse(
             "cannot be analysed with it. Give the changed experiment another name and salt."
         )
     elif standing.deleted is not None:
+        if (final := final_report(store, config.name)) is not None:
+            return replace(
+                final, retention=f"{retention} The figures are those of {_minute(final.time)} UTC."
+            )
         ratio = check_units(config, exposures, standing.rolled_back)
         text = "Nothing is left to analyse."
     else:
@@ -100,6 +104,26 @@ def analyse(
         retention=retention,
         looks=past_looks(store, config, actions, now, looks),
     )
+
+
+def complete_report(store: Store, config: ExperimentConfig, actions: Log, now: float) -> Report:
+    """Return a report with every look, however long they take. Arguments and errors as of `analyse`."""
+    looks = dict[float, Look]()
+    wanted = len(look_times(as_begun(config, actions), actions, now))
+    while True:
+        report = analyse(store, config, actions, now, looks)
+        if len(report.looks) == wanted:
+            return report
+
+
+def final_report(store: Store, name: str) -> Report | None:
+    """Return the last report of an experiment whose outcomes are deleted; None if none was kept, or an older
+    release kept it that knew less. Raises DatabaseUnavailable."""
+    text = store.final_report(name)
+    try:
+        return None if text is None else Report.from_json(text)
+    except ValueError:
+        return None
 
 
 def past_looks(
@@ -258,9 +282,14 @@ def _changes(declared: ExperimentConfig, begun: ExperimentConfig, actions: Log) 
                 if original.setdefault(name, definition) != definition:
                     changed.setdefault(name, action.time)
     for name, moment in changed.items():
-        when = f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M}"
-        text += f" The variant {name!r} was changed at {when} UTC, so its figures mix two variants."
+        text += (
+            f" The variant {name!r} was changed at {_minute(moment)} UTC, so its figures mix two variants."
+        )
     return text
+
+
+def _minute(moment: float) -> str:
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M}"
 
 
 @dataclass(frozen=True, slots=True)

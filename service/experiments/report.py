@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
+
+from pydantic import TypeAdapter
 
 from headroom.service.descriptions import documented
 from headroom.service.experiments.buckets import Span
@@ -176,7 +179,7 @@ class Report:
     """All arms except control."""
     recommendation: Recommendation
     """`ship` an arm, `stop`, `wait`, or `invalid` if the sample ratio is off, the experiment did not begin
-    with this config, or its outcomes are deleted."""
+    with this config, or its outcomes were deleted without keeping the last report."""
     text: str
     """The recommendation and its reason."""
     looks: Sequence[Look]
@@ -187,6 +190,20 @@ class Report:
     nothing."""
     schema: int = 1
     """Version of this format."""
+
+    def as_json(self) -> str:
+        """Return all values as JSON."""
+        return _reports().dump_json(self).decode()
+
+    @staticmethod
+    def from_json(text: str) -> "Report":
+        """Return the report that `as_json` wrote. Raises ValueError if it lacks a value of this release."""
+        return _reports().validate_json(text)
+
+
+@cache
+def _reports() -> TypeAdapter[Report]:
+    return TypeAdapter(Report)
 
 
 @documented

@@ -517,6 +517,18 @@ class Store:
                 window_rows.replace_own(db, rows)
             return window_rows.of_others(db, replica, experiments)
 
+    def final_report(self, experiment: str) -> str | None:
+        """Return the JSON that `keep_final_report` kept, or None."""
+        reports = tables.final_reports
+        with self.read() as db:
+            return db.scalar(select(reports.c.report).where(reports.c.experiment == experiment))
+
+    def keep_final_report(self, experiment: str, report: str) -> None:
+        """Keep an experiment's report as JSON, unless one is kept already."""
+        with self._write() as db:
+            row = {"experiment": experiment, "report": report}
+            db.execute(tables.insert_new(db, tables.final_reports).values(row))
+
     def delete_old_windows(self) -> None:
         """Delete the windows of replicas that are gone, unless another replica deletes some rows now."""
         with self._write() as db:

@@ -167,6 +167,15 @@ guardrail_windows = Table(
     comment="The last minute of each arm on each replica.",
 )
 
+final_reports = Table(
+    "final_reports",
+    metadata,
+    *_keys("experiment"),
+    *_columns(Text, "report", comment="JSON of `Report`."),
+    sqlite_with_rowid=False,
+    comment="What the last report said of an experiment whose lists, clicks and outcomes are deleted.",
+)
+
 started_experiments = Table(
     "started_experiments",
     metadata,

@@ -45,11 +45,13 @@ __all__ = [
     "study",
 ]
 
-# GNU's OpenMP reads this when torch is imported. Threads that wait for each other then sleep after half a
-# millisecond. By default they spin for longer, and where other programs use the cores, they hold up the very
-# thread that they wait for: beside another program on two cores, one pair took 680 ms, and takes 61.
+OPENMP_SPINS = 10_000
+"""GNU's OpenMP reads this number when torch is imported. Threads that wait for each other then sleep after
+half a millisecond. By default they spin for longer, and where other programs use the cores, they hold up the
+very thread that they wait for. `make bench ONLY=waiting` compares them."""
+
 if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    os.environ.setdefault("GOMP_SPINCOUNT", str(OPENMP_SPINS))
 
 _LAZY = {
     "Classifier": "headroom.models.classifier",

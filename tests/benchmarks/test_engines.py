@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
-from benchmarks import checkpoints, engines
+from benchmarks import checkpoints, engines, waiting
 from benchmarks.peers.engines import read_workload
 from benchmarks.workload import SHAPES, Shape
 from headroom.models.device import has_native_bfloat16
@@ -44,6 +45,32 @@ def test_a_run_measures_ours_and_transformers_on_the_same_weights(tiny: str) -> 
     assert found["transformers fp32"]["ours int8 is ×"] == ""
     (note,) = report.notes
     assert note.startswith("Not measured (tiny, query–title pairs, 25 tokens in the mean): abacus: ")
+
+
+@pytest.mark.slow
+def test_spinning_threads_are_compared_idle_and_beside_other_programs(
+    tiny: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spins = {waiting.OURS: "7", waiting.GNU: "8"}  # few, since the other tests' processes wait too
+    settings = {
+        name: {"GOMP_SPINCOUNT": count, "OMP_DISPLAY_ENV": "VERBOSE"} for name, count in spins.items()
+    }
+    monkeypatch.setattr(waiting, "SETTINGS", settings)
+    report = waiting.measure(1, calls=1, shape=tiny)
+    assert report.tables.keys() == {"idle", "beside other programs"}
+    for lines in report.tables.values():
+        assert [line["batch"] for line in lines] == ["one pair", "20 pairs", "64 pairs"]
+        assert all(line.keys() == {"batch", *spins} for line in lines)
+    assert len(report.rows) == 6
+    shown = capfd.readouterr().err  # what OpenMP itself reads
+    assert all(f"GOMP_SPINCOUNT = '{count}'" in shown for count in spins.values())
+
+
+def test_other_programs_end_with_the_measurement() -> None:
+    before = psutil.Process().children()
+    with waiting.other_programs(2):
+        assert len(psutil.Process().children()) == len(before) + 2
+    assert psutil.Process().children() == before
 
 
 def test_with_avx2_alone_float32_and_int8_are_compared_with_the_best_peer_of_their_format() -> None:

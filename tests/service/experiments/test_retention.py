@@ -1,12 +1,14 @@
-"""What is deleted, when, and that no report gives figures of a part of the rows."""
+"""What is deleted, when, and that the last report stays and none gives figures of a part of the rows."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import func, select
 
+from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig
 from headroom.service.experiments.estimates import Boundary
@@ -86,7 +88,7 @@ def fill(world: World, days: float) -> None:
     world.now = days * DAY
 
 
-def test_the_verdict_after_the_end_is_that_of_the_end_until_everything_is_deleted(
+def test_the_verdict_after_the_end_is_that_of_the_end_also_once_everything_is_deleted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Minutes after the end, units whose outcomes were deleted counted as 0, and the verdict changed."""
@@ -106,12 +108,60 @@ def test_the_verdict_after_the_end_is_that_of_the_end_until_everything_is_delete
     for left in (350, 100, 0):
         world.look_after()
         assert world.rows(outcomes) == left
-        gone = world.report()
-        assert (gone.recommendation, gone.arms, gone.looks) == ("invalid", [], [])
-        assert "Outcomes were deleted from 1970-04-01 02:24 UTC on" in (gone.retention or "")
-    # A setting that is raised later brings nothing back.
-    assert world.report(kept_days=300).arms == []
+        kept = world.report()
+        assert figures(kept) == figures(at_end)
+        assert replace(kept, time=at_end.time, arms=at_end.arms, looks=at_end.looks, retention=None) == at_end
+        assert [look.time for look in kept.looks] == [look.time for look in at_end.looks]
+        assert kept.retention == (
+            "Outcomes were deleted from 1970-04-01 02:24 UTC on, because the experiment ended longer than "
+            "outcome_days before. The figures are those of 1970-04-01 02:24 UTC."
+        )
+    assert len(at_end.looks) > 10
     assert [each.kind for each in world.ledger.history("prune20")] == ["start", "stop", "delete"]
+
+
+def test_without_its_last_report_an_experiment_whose_outcomes_are_deleted_has_no_figures(
+    world: World,
+) -> None:
+    """As after a release that kept none, and if what was kept lacks a value of this release."""
+    world.apply(SPENT)
+    fill(world, days=60)
+    world.act("prune20", "stop")
+    moment = world.now
+    world.now += 31 * DAY
+    world.store.delete_before(moment + DAY, [], world.now)
+    world.ledger.refresh()
+    for _ in range(2):
+        report = world.report()
+        assert (report.recommendation, report.arms, report.looks) == ("invalid", [], [])
+        assert "Outcomes were deleted" in (report.retention or "")
+        world.store.keep_final_report("prune20", '{"experiment": "prune20"}')
+
+
+def test_a_last_report_that_cannot_be_made_is_tried_for_an_hour(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then what somebody's rules ask for comes first: the rows go."""
+    told: list[str] = []
+    monkeypatch.setattr(world.ledger.metrics, "notify_operator", told.append)
+    world.apply(SPENT)
+    fill(world, days=60)
+    world.act("prune20", "stop")
+    world.now += 31 * DAY
+
+    def too_slow(*_: object) -> Report:
+        raise DatabaseUnavailable(message="canceling statement due to statement timeout")
+
+    monkeypatch.setattr("headroom.service.experiments.upkeep.complete_report", too_slow)
+    upkeep = Upkeep(world.ledger, outcome_days=30)
+    looks = 0
+    while world.rows(outcomes):
+        upkeep.look()
+        looks += 1
+    assert looks == 5 * 600 + 1
+    (line,) = told
+    assert line.startswith("the experiment 'prune20' will have no report once its outcomes are deleted: ")
+    assert "statement timeout" in line
 
 
 def test_a_report_of_a_long_experiment_rests_on_all_of_its_lists(world: World) -> None:
@@ -137,7 +187,9 @@ def test_a_report_of_a_long_experiment_rests_on_all_of_its_lists(world: World) -
     world.now = 131 * DAY
     world.look_after()
     assert world.rows(impressions) == 0
-    assert "Lists and clicks were deleted" in (world.report(ORDER).retention or "")
+    kept = world.report(ORDER)
+    assert kept.arms == report.arms
+    assert "Lists and clicks were deleted" in (kept.retention or "")
 
 
 def test_an_experiment_that_an_edit_takes_out_for_a_while_keeps_its_outcomes(world: World) -> None:
