@@ -524,10 +524,15 @@ class Store:
             return db.scalar(select(reports.c.report).where(reports.c.experiment == experiment))
 
     def keep_final_report(self, experiment: str, report: str) -> None:
-        """Keep an experiment's report as JSON, unless one is kept already."""
+        """Keep an experiment's report as JSON.
+
+        Not if one is kept already, or a replica of an older release has begun to delete what it is made of.
+        """
+        is_deletion = and_(actions.c.kind == "delete", actions.c.experiment == experiment)
         with self._write() as db:
-            row = {"experiment": experiment, "report": report}
-            db.execute(tables.insert_new(db, tables.final_reports).values(row))
+            if db.scalar(select(actions.c.number).where(is_deletion).limit(1)) is None:
+                row = {"experiment": experiment, "report": report}
+                db.execute(tables.insert_new(db, tables.final_reports).values(row))
 
     def delete_old_windows(self) -> None:
         """Delete the windows of replicas that are gone, unless another replica deletes some rows now."""
