@@ -240,7 +240,9 @@ def _inputs(
     lengths = sequences.lengths
     positions = sequences.positions
     row_of_token = np.arange(len(lengths)).repeat(lengths)
-    last_rows = np.setdiff1d(np.arange(len(lengths)), sequences.prefix)  # those that end a pair
+    ends_pair = np.ones(len(lengths), np.bool_)
+    ends_pair[sequences.prefix[sequences.prefix >= 0]] = False
+    last_rows = np.flatnonzero(ends_pair)
     first_segments = np.array([pairs[pair].first_segment for pair in sequences.pair.tolist()], np.int64)
     offsets = np.full(2 * _offset_words(rows), len(positions), np.int32)
     offsets[0] = 0
