@@ -22,7 +22,6 @@ SECTIONS = {
     "encoder": "the network alone, with and without head masks, against the GEMM limit of the run",
     "int8": "int8 against bf16: speed, and accuracy on labelled pairs",
     "engines": "the network alone beside onnxruntime, OpenVINO, CTranslate2 and transformers",
-    "waiting": "how long OpenMP's threads spin while they wait, idle and beside other programs",
     "servers": "over HTTP beside Ray Serve and mosec",
     "studies": "many head masks in one pass against an evaluation for each",
     "service": "our server: overhead, overload, mixed crowds, memory, start",
@@ -35,6 +34,7 @@ SECTIONS = {
     "decoder": "a decoder whose titles share their beginning, alone against transformers",
     "interleave": "simulated users: interleaving beside an A/B test on clicks, and other ways to interleave",
     "condense": "passes that condensing a query takes, by method",
+    "waiting": "how long OpenMP's threads spin while they wait, idle and beside other programs",
 }
 
 

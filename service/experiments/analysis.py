@@ -52,12 +52,16 @@ def analyse(
     now: float,
     looks: dict[float, Look],
     kept_days: float = math.inf,
+    looks_seconds: float = LOOKS_SECONDS,
 ) -> Report:
     """Read the store and return a report. This takes seconds at millions of units.
+
+    If the experiment's rows are deleted, that is the last one before, with its own time.
 
     actions: the experiment's log. now: seconds since the epoch.
     looks: by time, those that earlier reports of the same config and log computed; new ones are added.
     kept_days: how long the store keeps lists, clicks and outcomes after the end.
+    looks_seconds: how long looks are computed.
     Raises DatabaseUnavailable.
     """
     declared = config
@@ -74,7 +78,7 @@ def analyse(
             "cannot be analysed with it. Give the changed experiment another name and salt."
         )
     elif standing.deleted is not None:
-        if (final := final_report(store, config.name)) is not None:
+        if (final := _final_report(store, config.name)) is not None:
             return replace(
                 final, retention=f"{retention} The figures are those of {_minute(final.time)} UTC."
             )
@@ -102,23 +106,13 @@ def analyse(
         recommendation=recommendation,
         text=text,
         retention=retention,
-        looks=past_looks(store, config, actions, now, looks),
+        looks=past_looks(store, config, actions, now, looks, looks_seconds),
     )
 
 
-def complete_report(store: Store, config: ExperimentConfig, actions: Log, now: float) -> Report:
-    """Return a report with every look, however long they take. Arguments and errors as of `analyse`."""
-    looks = dict[float, Look]()
-    wanted = len(look_times(as_begun(config, actions), actions, now))
-    while True:
-        report = analyse(store, config, actions, now, looks)
-        if len(report.looks) == wanted:
-            return report
-
-
-def final_report(store: Store, name: str) -> Report | None:
-    """Return the last report of an experiment whose outcomes are deleted; None if none was kept, or an older
-    release kept it that knew less. Raises DatabaseUnavailable."""
+def _final_report(store: Store, name: str) -> Report | None:
+    """Return the last report of an experiment whose outcomes are deleted; None if none was kept, or it is of
+    another release's form. Raises DatabaseUnavailable."""
     text = store.final_report(name)
     try:
         return None if text is None else Report.from_json(text)
@@ -127,14 +121,19 @@ def final_report(store: Store, name: str) -> Report | None:
 
 
 def past_looks(
-    store: Store, config: ExperimentConfig, actions: Log, now: float, known: dict[float, Look]
+    store: Store,
+    config: ExperimentConfig,
+    actions: Log,
+    now: float,
+    known: dict[float, Look],
+    seconds: float = LOOKS_SECONDS,
 ) -> list[Look]:
-    """Return the looks before now, as far as there is time to compute them, and add the new ones to `known`.
+    """Return the looks before now, as far as `seconds` suffice for them, and add the new ones to `known`.
 
     A known look stays as it is, so outcomes that come late are in later looks only.
     """
     times = look_times(config, actions, now)
-    deadline = time.monotonic() + LOOKS_SECONDS
+    deadline = time.monotonic() + seconds
     for moment in times:
         if moment not in known and time.monotonic() < deadline:
             known[moment] = past_look(store, config, actions, moment)

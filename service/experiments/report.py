@@ -186,8 +186,8 @@ class Report:
     """Earlier times, evenly spaced. If the database is slow some are missing: ask again. All intervals
     hold together, as a confidence sequence does."""
     retention: str | None = None
-    """What the report lacks because it was deleted `outcome_days` after the end, or will lack; null if
-    nothing."""
+    """What was deleted `outcome_days` after the end, and when this report was made then; or what it will
+    lack. Null if nothing."""
     schema: int = 1
     """Version of this format."""
 

@@ -1,23 +1,21 @@
 """Keeps the experiments' database in order: lets early clicks count, and deletes what is too old."""
 
 import asyncio
-from collections import Counter
+import random
+from collections.abc import Callable
 from contextlib import suppress
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments.analysis import complete_report
 from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.final_reports import FinalReports
 from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.retention import DAY_SECONDS, window_text
 
-SETTLE_SECONDS = 1.0
+LOOK_SECONDS = 1.0
 """Between two looks for clicks whose impression has come since, and for a portion to delete."""
 
 DELETE_EVERY = 600
 """The number of looks per search for old rows, once none were left."""
-
-REPORT_TRIES = 6
-"""How often a last report is tried to be made, DELETE_EVERY looks apart, before rows are deleted without."""
 
 
 class Upkeep:
@@ -29,58 +27,53 @@ class Upkeep:
     def __init__(self, ledger: Ledger, outcome_days: float) -> None:
         self._ledger = ledger
         self._kept_days = outcome_days
+        self._reports = FinalReports(ledger.store, ledger.metrics.notify_operator)
         self._warned: set[str] = set()
-        self._failures: Counter[str] = Counter()
-        """By experiment, how often its last report could not be made."""
         self._looks_to_deletion = 0
 
     async def run(self) -> None:
         """Look after the database for as long as the service runs."""
+        # Early clicks wait for no report, which may take minutes before rows are deleted.
+        async with asyncio.TaskGroup() as loops:
+            loops.create_task(self._repeat(self.settle))
+            loops.create_task(self._repeat(self.delete))
+
+    async def _repeat(self, work: Callable[[], None]) -> None:
         while True:
-            await asyncio.sleep(SETTLE_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
             if self._ledger.configs:  # else the database may not be open
                 with suppress(DatabaseUnavailable):  # the ledger, which asks as often, says so
-                    await asyncio.to_thread(self.look)
+                    await asyncio.to_thread(work)
 
-    def look(self) -> None:
-        """Settle the early clicks, and delete a portion of what is too old. Blocks.
-
-        Raises DatabaseUnavailable.
-        """
-        ledger = self._ledger
-        now = ledger.clock()
+    def settle(self) -> None:
+        """Let early clicks count whose impression has come. Blocks. Raises DatabaseUnavailable."""
         self._warn()
-        if any(config.kind == "interleave" for config in ledger.configs):
-            ledger.store.settle_early_clicks(now)
+        if any(config.kind == "interleave" for config in self._ledger.configs):
+            self._ledger.store.settle_early_clicks(self._ledger.clock())
+
+    def delete(self) -> None:
+        """Delete a portion of what is too old, once its last report is kept. Blocks, for minutes if that is
+        made. Raises DatabaseUnavailable."""
         if self._looks_to_deletion == 0:
-            moment = now - self._kept_days * DAY_SECONDS
-            kept = [config.name for config in ledger.configs if not self._may_delete(config, moment, now)]
-            is_more = ledger.store.delete_before(moment, kept, now)
+            ledger = self._ledger
+            moment = ledger.clock() - self._kept_days * DAY_SECONDS
+            # In random order, since other replicas make the same reports.
+            configs = random.sample(ledger.configs, len(ledger.configs))
+            kept = [config.name for config in configs if not self._may_delete(config, moment)]
+            is_more = ledger.store.delete_before(moment, kept, ledger.clock())
             self._looks_to_deletion = 1 if is_more else DELETE_EVERY
         self._looks_to_deletion -= 1
 
-    def _may_delete(self, config: ExperimentConfig, moment: float, now: float) -> bool:
-        """Return whether an experiment's rows from before a moment may go: it is over, and if it ended before
-        that moment, its last report is kept."""
-        name = config.name
-        standing = self._ledger.standing(name)
+    def _may_delete(self, config: ExperimentConfig, moment: float) -> bool:
+        """Return whether an experiment's rows from before a moment may go."""
+        ledger = self._ledger
+        standing = ledger.standing(config.name)
         if not standing.is_over:
             return False
-        actions = self._ledger.history(name)
+        actions = ledger.history(config.name)
         if standing.deleted is not None or any(action.time >= moment for action in actions):
-            return True  # all are deleted already, or none will be
-        store = self._ledger.store
-        try:
-            if store.final_report(name) is None:
-                store.keep_final_report(name, complete_report(store, config, actions, now).as_json())
-        except DatabaseUnavailable as error:
-            self._failures[name] += 1
-            if self._failures[name] < REPORT_TRIES:
-                return False
-            self._ledger.metrics.notify_operator(
-                f"the experiment {name!r} will have no report once its outcomes are deleted: {error}"
-            )
-        return True
+            return True  # the last report is kept, or there is nothing to delete yet
+        return self._reports.keep(config, actions, ledger.clock())
 
     def _warn(self) -> None:
         """Tell the operator once of each experiment whose clicks count for longer than lists are kept."""

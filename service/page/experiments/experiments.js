@@ -111,13 +111,14 @@ function Standing({ one }) {
 /** @param {{detail: Detail}} props */
 function Verdict({ detail }) {
   if (!detail.report) return html`<p class="verdict wait">The database cannot be reached, so there is no analysis.</p>`;
-  const { recommendation, text, retention } = detail.report;
+  const { recommendation, text, retention, arms } = detail.report;
+  const isKept = arms.length > 0 && detail.history.some((action) => action.kind === "delete");
   const ended = { stopped: "Everybody gets the default. At the end:", shipped: `Everybody gets ${detail.shipped}. At the end:` }[detail.status];
   return html`
     <p class=${`verdict ${ended ? detail.status : recommendation}`}>
       <b>${ended ? detail.status : VERDICTS[recommendation]}</b> ${ended} ${unbroken(text)}
     </p>
-    ${retention ? html`<p class="wrong">${unbroken(retention)}</p>` : null}`;
+    ${retention ? html`<p class=${isKept ? "soft" : "wrong"}>${unbroken(retention)}</p>` : null}`;
 }
 
 /** @param {{path: string, name: string}} props saves the report as one file */

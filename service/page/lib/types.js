@@ -163,7 +163,7 @@
  * @property {{arm: string, metrics: Metric[], shadow: Shadow | null}[]} arms
  * @property {string} recommendation
  * @property {string} text
- * @property {string | null} retention what is missing because it is deleted
+ * @property {string | null} retention what is deleted, or will be missing
  * @property {Look[]} looks earlier times
  */
 

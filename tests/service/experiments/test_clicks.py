@@ -358,13 +358,13 @@ def test_what_is_old_is_deleted_but_not_of_a_running_experiment(store: Store) ->
     store.record_outcomes(results, [running, experiment()])
     ledger = Ledger(store, Metrics(), clock=lambda: clock, monotonic=lambda: 0.0)
     ledger.apply((running, ORDER), "v")
-    Upkeep(ledger, outcome_days=30).look()
+    Upkeep(ledger, outcome_days=30).delete()
     assert [rows_of(store, table) for table in (impressions, clicks, outcomes)] == [4, 4, 3]
     # A click on a list that is deleted waits in vain.
     ledger.store.record_action(Action("order", "stop", old, "boss"))
     clock += 31 * DAY_SECONDS
     ledger.refresh()
-    Upkeep(ledger, outcome_days=30).look()
+    Upkeep(ledger, outcome_days=30).delete()
     assert [rows_of(store, table) for table in (impressions, clicks, outcomes)] == [0, 0, 2]
     assert numbers(record(store, click(lists[0], 1, name="late"), now=clock)) == (1, 0, 0)
     store.settle_early_clicks(clock + WAIT_SECONDS + 1)

@@ -1,5 +1,8 @@
 """What is deleted, when, and that the last report stays and none gives figures of a part of the rows."""
 
+import asyncio
+import math
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -7,15 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.exc import OperationalError
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments.analysis import analyse, complete_report
+from headroom.service.experiments import analysis
+from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig
 from headroom.service.experiments.estimates import Boundary
-from headroom.service.experiments.events import Action, Exposure, Impression, Outcome
+from headroom.service.experiments.events import Action, Exposure, Impression, Log, Outcome
+from headroom.service.experiments.final_reports import TRIES, FinalReports
 from headroom.service.experiments.interleaving import impression_id
 from headroom.service.experiments.ledger import Ledger
-from headroom.service.experiments.report import Report
+from headroom.service.experiments.report import Look, Report
 from headroom.service.experiments.retention import DAY_SECONDS as DAY
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import impressions, outcomes
@@ -43,13 +49,14 @@ class World:
         self.ledger.refresh()
 
     def look_after(self, outcome_days: float = 30) -> None:
-        """One look of the upkeep."""
+        """One look of the upkeep for what is too old."""
         self.ledger.refresh()
-        Upkeep(self.ledger, outcome_days).look()
+        Upkeep(self.ledger, outcome_days).delete()
         self.ledger.refresh()
 
-    def report(self, config: ExperimentConfig = SPENT, kept_days: float = 30) -> Report:
-        return analyse(self.store, config, self.ledger.history(config.name), self.now, {}, kept_days)
+    def report(self, config: ExperimentConfig = SPENT, **options: float) -> Report:
+        log = self.ledger.history(config.name)
+        return analyse(self.store, config, log, self.now, {}, **{"kept_days": 30, **options})
 
     def rows(self, table: Any) -> int:
         with self.store.read() as db:
@@ -96,7 +103,7 @@ def test_the_verdict_after_the_end_is_that_of_the_end_also_once_everything_is_de
     world.apply(SPENT)
     fill(world, days=60)
     world.act("prune20", "stop")
-    at_end = complete_report(world.store, SPENT, world.ledger.history("prune20"), world.now)
+    at_end = world.report(looks_seconds=math.inf)
     (found,) = at_end.arms[0].metrics
     assert (at_end.recommendation, found.decision, at_end.retention) == ("stop", "too_bad", None)
     for days in (0.01, 1, 29.9):
@@ -142,8 +149,24 @@ def test_without_its_last_report_an_experiment_whose_outcomes_are_deleted_has_no
     assert world.report() == gone
 
 
-def test_a_last_report_that_cannot_be_made_is_tried_for_an_hour(
-    world: World, monkeypatch: pytest.MonkeyPatch
+def timeout() -> DatabaseUnavailable:
+    """As `Store` raises it."""
+    error = DatabaseUnavailable()
+    error.__cause__ = OperationalError(
+        "SELECT", {}, Exception("canceling statement due to statement timeout")
+    )
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (timeout(), "canceling statement due to statement timeout"),
+        (ZeroDivisionError("a fault of ours"), "a fault of ours"),
+    ],
+)
+def test_a_last_report_that_cannot_be_made_is_tried_for_fifty_minutes(
+    world: World, error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then what somebody's rules ask for comes first: the rows go."""
     told: list[str] = []
@@ -152,20 +175,71 @@ def test_a_last_report_that_cannot_be_made_is_tried_for_an_hour(
     fill(world, days=60)
     world.act("prune20", "stop")
     world.now += 31 * DAY
+    began = world.now
 
-    def too_slow(*_: object) -> Report:
-        raise DatabaseUnavailable(message="canceling statement due to statement timeout")
+    def fail(*_: object, **__: object) -> Report:
+        raise error
 
-    monkeypatch.setattr("headroom.service.experiments.upkeep.complete_report", too_slow)
+    monkeypatch.setattr("headroom.service.experiments.final_reports.analyse", fail)
     upkeep = Upkeep(world.ledger, outcome_days=30)
-    looks = 0
+    with monkeypatch.context() as outage:
+        outage.setattr(world.store, "final_report", lambda _: fail())
+        for _ in range(20):
+            with pytest.raises(type(error)):
+                upkeep.delete()
+            world.now += 1
     while world.rows(outcomes):
-        upkeep.look()
-        looks += 1
-    assert looks == 5 * 600 + 1
+        assert world.now < began + 2 * 3600
+        upkeep.delete()
+        world.now += 1
+    assert world.now == began + 20 + 5 * 600 + 1, "an outage counts as no try"
     (line,) = told
-    assert line.startswith("the experiment 'prune20' will have no report once its outcomes are deleted: ")
-    assert "statement timeout" in line
+    assert line.startswith("the experiment 'prune20' will have no report, ")
+    assert reason in line
+
+
+def test_the_last_try_keeps_the_figures_without_the_looks_that_fail(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.apply(SPENT)
+    fill(world, days=60)
+    world.act("prune20", "stop")
+    at_end = world.report()
+    computed = analysis.past_look
+    calls: list[float] = []
+
+    def fail_in_the_end(store: Store, config: ExperimentConfig, actions: Log, moment: float) -> Look:
+        calls.append(moment)
+        if len(calls) > 3:
+            raise timeout()
+        return computed(store, config, actions, moment)
+
+    monkeypatch.setattr(analysis, "past_look", fail_in_the_end)
+    reports = FinalReports(world.store, lambda _: None)
+    history = world.ledger.history("prune20")
+    tries = [reports.keep(SPENT, history, world.now + number * 600) for number in range(TRIES)]
+    assert tries == [*[False] * (TRIES - 1), True]
+    kept = Report.from_json(world.store.final_report("prune20") or "")
+    assert figures(kept) == figures(at_end)
+    assert [look.time for look in kept.looks] == calls[:3]
+
+
+async def test_early_clicks_wait_for_no_report(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headroom.service.experiments.upkeep.LOOK_SECONDS", 0.01)
+    world.apply(SPENT)
+    upkeep = Upkeep(world.ledger, outcome_days=30)
+    is_made = threading.Event()
+    settled: list[float] = []
+    monkeypatch.setattr(upkeep, "delete", is_made.wait)
+    monkeypatch.setattr(upkeep, "settle", lambda: settled.append(world.now))
+    running = asyncio.create_task(upkeep.run())
+    try:
+        async with asyncio.timeout(30):
+            while len(settled) < 3:
+                await asyncio.sleep(0.01)
+    finally:
+        is_made.set()
+        running.cancel()
 
 
 def test_a_report_of_a_long_experiment_rests_on_all_of_its_lists(world: World) -> None:
