@@ -40,6 +40,9 @@ from headroom.service.experiments.state import Standing, Standings, fold, identi
 REPORT_SECONDS = 5.0
 """A report that is younger than this is returned from the cache."""
 
+LOOKS_SECONDS = 5.0
+"""How long one report computes past looks; the next one goes on."""
+
 ANALYSES = 3
 """Experiments that are analysed at once; the database has connections for these and for the other calls."""
 
@@ -323,7 +326,13 @@ class ExperimentAdmin:
                 analysis.report = await _in_thread(
                     self._analysts,
                     lambda: analyse(
-                        ledger.store, config, history, now, analysis.looks, kept_days=self._kept_days
+                        ledger.store,
+                        config,
+                        history,
+                        now,
+                        analysis.looks,
+                        kept_days=self._kept_days,
+                        looks_seconds=LOOKS_SECONDS,
                     ),
                 )
                 analysis.made = begun

@@ -41,9 +41,6 @@ from headroom.service.experiments.verdicts import ALPHA, BAD, GOOD, verdict
 MAX_LOOKS = 30
 """Past times at which an experiment's effects are computed, at most."""
 
-LOOKS_SECONDS = 5.0
-"""How long one report computes past looks; the next one goes on."""
-
 
 def analyse(
     store: Store,
@@ -52,7 +49,7 @@ def analyse(
     now: float,
     looks: dict[float, Look],
     kept_days: float = math.inf,
-    looks_seconds: float = LOOKS_SECONDS,
+    looks_seconds: float = math.inf,
 ) -> Report:
     """Read the store and return a report. This takes seconds at millions of units.
 
@@ -61,7 +58,7 @@ def analyse(
     actions: the experiment's log. now: seconds since the epoch.
     looks: by time, those that earlier reports of the same config and log computed; new ones are added.
     kept_days: how long the store keeps lists, clicks and outcomes after the end.
-    looks_seconds: how long looks are computed.
+    looks_seconds: how long looks are computed; a later report goes on.
     Raises DatabaseUnavailable.
     """
     declared = config
@@ -126,7 +123,7 @@ def past_looks(
     actions: Log,
     now: float,
     known: dict[float, Look],
-    seconds: float = LOOKS_SECONDS,
+    seconds: float,
 ) -> list[Look]:
     """Return the looks before now, as far as `seconds` suffice for them, and add the new ones to `known`.
 

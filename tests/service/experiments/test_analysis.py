@@ -7,7 +7,7 @@ import numpy as np
 import orjson
 import pytest
 
-from headroom.service.experiments import admin, analysis
+from headroom.service.experiments import admin
 from headroom.service.experiments.admin import ExperimentAdmin
 from headroom.service.experiments.analysis import MAX_LOOKS, analyse, compare_arm, look_times, past_look
 from headroom.service.experiments.assignment import Assigner
@@ -344,9 +344,9 @@ async def test_a_slow_database_gives_some_looks_now_and_the_rest_later(
     live = live_of(store, clock=lambda: BEGAN + 10 * HOUR)
     live.apply(Assigner((COURSE,)), "v")
     experiments = ExperimentAdmin(live)
-    monkeypatch.setattr(analysis, "LOOKS_SECONDS", 0.0)
+    monkeypatch.setattr(admin, "LOOKS_SECONDS", 0.0)
     first = (await experiments.show("prune20")).report
-    monkeypatch.setattr(analysis, "LOOKS_SECONDS", 600.0)
+    monkeypatch.setattr(admin, "LOOKS_SECONDS", 600.0)
     monkeypatch.setattr(admin, "REPORT_SECONDS", 0.0)
     second = (await experiments.show("prune20")).report
     assert first is not None

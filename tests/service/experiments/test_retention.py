@@ -1,7 +1,6 @@
 """What is deleted, when, and that the last report stays and none gives figures of a part of the rows."""
 
 import asyncio
-import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -103,7 +102,7 @@ def test_the_verdict_after_the_end_is_that_of_the_end_also_once_everything_is_de
     world.apply(SPENT)
     fill(world, days=60)
     world.act("prune20", "stop")
-    at_end = world.report(looks_seconds=math.inf)
+    at_end = world.report()
     (found,) = at_end.arms[0].metrics
     assert (at_end.recommendation, found.decision, at_end.retention) == ("stop", "too_bad", None)
     for days in (0.01, 1, 29.9):
