@@ -53,9 +53,9 @@ class World:
         Upkeep(self.ledger, outcome_days).delete()
         self.ledger.refresh()
 
-    def report(self, config: ExperimentConfig = SPENT, **options: float) -> Report:
+    def report(self, config: ExperimentConfig = SPENT) -> Report:
         log = self.ledger.history(config.name)
-        return analyse(self.store, config, log, self.now, {}, **{"kept_days": 30, **options})
+        return analyse(self.store, config, log, self.now, {}, kept_days=30)
 
     def rows(self, table: Any) -> int:
         with self.store.read() as db:
