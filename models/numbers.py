@@ -1,6 +1,7 @@
-"""Prints numbers for people: no exponents, no "−0", as many digits as say something."""
+"""Prints numbers and times for people: no exponents, no "−0", as many digits as say something."""
 
 import math
+from datetime import UTC, datetime
 
 SMALLEST = 1e-9
 """What is nearer to 0 is printed as 0."""
@@ -33,3 +34,8 @@ def fixed(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
         return "–"
     text = f"{value:{'+' if sign else ''}.{digits}f}"
     return f"{0:.{digits}f}" if float(text) == 0 else text.replace("-", "−")
+
+
+def minute(time: float) -> str:
+    """Return a time of Unix seconds to the minute, in UTC."""
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M}"

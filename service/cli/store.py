@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from headroom.models.commands.options import AsJson
+from headroom.models.numbers import minute
 from headroom.models.terminal import table
 
 app = typer.Typer(help="The scores that are kept on disk (`score_store`).", no_args_is_help=True)
@@ -44,7 +44,7 @@ def stats(path: Store, as_json: AsJson = False) -> None:
             model.name,
             model.number_format,
             f"{model.scores:,}",
-            datetime.fromtimestamp(model.used, UTC).strftime("%Y-%m-%d %H:%M"),
+            minute(model.used),
             model.digest[:12],
         )
         for model in models

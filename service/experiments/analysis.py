@@ -5,9 +5,9 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
+from headroom.models.numbers import minute
 from headroom.service.experiments.buckets import ByArm
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.estimates import (
@@ -75,10 +75,8 @@ def analyse(
             "cannot be analysed with it. Give the changed experiment another name and salt."
         )
     elif standing.deleted is not None:
-        if (final := _final_report(store, config.name)) is not None:
-            return replace(
-                final, retention=f"{retention} The figures are those of {_minute(final.time)} UTC."
-            )
+        if (kept := _kept_report(store, config.name, retention)) is not None:
+            return kept
         ratio = check_units(config, exposures, standing.rolled_back)
         text = "Nothing is left to analyse."
     else:
@@ -107,14 +105,19 @@ def analyse(
     )
 
 
-def _final_report(store: Store, name: str) -> Report | None:
-    """Return the last report of an experiment whose outcomes are deleted; None if none was kept, or it is of
-    another release's form. Raises DatabaseUnavailable."""
+def _kept_report(store: Store, name: str, retention: str | None) -> Report | None:
+    """Return the last report of an experiment whose rows are deleted, as `retention` says.
+
+    None if none was kept, or it is of another release's form. Raises DatabaseUnavailable.
+    """
     text = store.final_report(name)
+    if text is None:
+        return None
     try:
-        return None if text is None else Report.from_json(text)
+        report = Report.from_json(text)
     except ValueError:
         return None
+    return replace(report, retention=f"{retention} The figures are those of {minute(report.time)} UTC.")
 
 
 def past_looks(
@@ -278,14 +281,8 @@ def _changes(declared: ExperimentConfig, begun: ExperimentConfig, actions: Log) 
                 if original.setdefault(name, definition) != definition:
                     changed.setdefault(name, action.time)
     for name, moment in changed.items():
-        text += (
-            f" The variant {name!r} was changed at {_minute(moment)} UTC, so its figures mix two variants."
-        )
+        text += f" The variant {name!r} was changed at {minute(moment)} UTC, so its figures mix two variants."
     return text
-
-
-def _minute(moment: float) -> str:
-    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M}"
 
 
 @dataclass(frozen=True, slots=True)

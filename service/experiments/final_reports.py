@@ -22,8 +22,10 @@ TRY_SECONDS = 600.0
 
 @dataclass(slots=True)
 class _Attempts:
-    """What became of the tries to make one report. next_try: not before this, in Unix seconds. looks: what
-    the tries have computed."""
+    """Tries to make one report.
+
+    next_try: not before this, in Unix seconds. looks: those that the tries have computed.
+    """
 
     failed: int = 0
     next_try: float = -math.inf

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Template
 
-from headroom.models.numbers import number, percent
+from headroom.models.numbers import minute, number, percent
 from headroom.models.study import page
 from headroom.models.study.result import Section, Table
 
@@ -53,14 +52,14 @@ def html(experiment: Json) -> str:
     now = {"time": report["time"], "effects": metrics}
     looks = [*report["looks"], now]
     panels = [_panel(metric, looks) for metric in metrics]
-    drawing = DRAWING.render(panels=panels, moment=_moment, begin=looks[0]["time"], end=now["time"])
+    drawing = DRAWING.render(panels=panels, moment=minute, begin=looks[0]["time"], end=now["time"])
     what = "preference for the arm" if experiment.get("preference") else "change against control"
     caption = f"Each metric's {what} over time (UTC), with its interval."
     page_text = page.html(
         {"effects": drawing},
         title=f"Experiment {experiment['name']}",
         verdict=f"{headline(experiment)}: {report['text']}",
-        conclusion=f"{_progress(report, metrics)}, on {_moment(now['time'])} UTC. "
+        conclusion=f"{_progress(report, metrics)}, on {minute(now['time'])} UTC. "
         + " ".join(filter(None, (report["sample_ratio"]["text"], report.get("retention")))),
         picture={"name": "effects", "caption": caption} if metrics else None,
         sections=_sections(experiment, metrics),
@@ -92,7 +91,7 @@ def _sections(experiment: Json, metrics: Sequence[Json]) -> tuple[Section, ...]:
     shadows = [(arm["arm"], arm["shadow"]["text"]) for arm in report["arms"] if arm["shadow"]]
     log = [
         (
-            _moment(action["time"]),
+            minute(action["time"]),
             _words(action["kind"], action["arm"]),
             action["actor"],
             _words(action["reason"], action["detail"]),
@@ -180,10 +179,6 @@ def _panel(metric: Json, looks: Sequence[Json]) -> Json:
 
 def _section(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Section:
     return Section(title, tables=(Table(head, tuple(rows)),) if rows else ())
-
-
-def _moment(time: float) -> str:
-    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M}"
 
 
 def _words(*words: str | None) -> str:

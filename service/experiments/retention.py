@@ -5,9 +5,8 @@ gone looks as if it had none, and the intervals of a sliding window do not hold 
 """
 
 import math
-from datetime import UTC, datetime
 
-from headroom.models.numbers import number
+from headroom.models.numbers import minute, number
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.state import Standing
 
@@ -24,8 +23,8 @@ def retention_text(config: ExperimentConfig, standing: Standing, kept_days: floa
         return window_text(config, kept_days)
     what = "Lists and clicks" if config.is_interleaved else "Outcomes"
     return (
-        f"{what} were deleted from {datetime.fromtimestamp(standing.deleted, UTC):%Y-%m-%d %H:%M} UTC on, "
-        "because the experiment ended longer than outcome_days before."
+        f"{what} were deleted from {minute(standing.deleted)} UTC on, because the experiment ended longer "
+        "than outcome_days before."
     )
 
 

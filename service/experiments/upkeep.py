@@ -52,8 +52,10 @@ class Upkeep:
             self._ledger.store.settle_early_clicks(self._ledger.clock())
 
     def delete(self) -> None:
-        """Delete a portion of what is too old, once its last report is kept. Blocks, for minutes if that is
-        made. Raises DatabaseUnavailable."""
+        """Delete a portion of what is too old. Raises DatabaseUnavailable.
+
+        Before an experiment's rows go, its last report is kept. That may block for minutes.
+        """
         if self._looks_to_deletion == 0:
             ledger = self._ledger
             moment = ledger.clock() - self._kept_days * DAY_SECONDS

@@ -94,14 +94,19 @@ def fill(world: World, days: float) -> None:
     world.now = days * DAY
 
 
+def run_to_end(world: World) -> None:
+    """Run the experiment for 60 days, and stop it."""
+    world.apply(SPENT)
+    fill(world, days=60)
+    world.act("prune20", "stop")
+
+
 def test_the_verdict_after_the_end_is_that_of_the_end_also_once_everything_is_deleted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Minutes after the end, units whose outcomes were deleted counted as 0, and the verdict changed."""
     monkeypatch.setattr("headroom.service.experiments.store.DELETED_AT_ONCE", 250)
-    world.apply(SPENT)
-    fill(world, days=60)
-    world.act("prune20", "stop")
+    run_to_end(world)
     at_end = world.report()
     (found,) = at_end.arms[0].metrics
     assert (at_end.recommendation, found.decision, at_end.retention) == ("stop", "too_bad", None)
@@ -130,9 +135,7 @@ def test_without_its_last_report_an_experiment_whose_outcomes_are_deleted_has_no
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a release that kept none, and if what was kept lacks a value of this release."""
-    world.apply(SPENT)
-    fill(world, days=60)
-    world.act("prune20", "stop")
+    run_to_end(world)
     at_end = world.report()
     moment = world.now
     world.now += 31 * DAY
@@ -170,9 +173,7 @@ def test_a_last_report_that_cannot_be_made_is_tried_for_fifty_minutes(
     """Then what somebody's rules ask for comes first: the rows go."""
     told: list[str] = []
     monkeypatch.setattr(world.ledger.metrics, "notify_operator", told.append)
-    world.apply(SPENT)
-    fill(world, days=60)
-    world.act("prune20", "stop")
+    run_to_end(world)
     world.now += 31 * DAY
     began = world.now
 
@@ -200,9 +201,7 @@ def test_a_last_report_that_cannot_be_made_is_tried_for_fifty_minutes(
 def test_the_last_try_keeps_the_figures_without_the_looks_that_fail(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.apply(SPENT)
-    fill(world, days=60)
-    world.act("prune20", "stop")
+    run_to_end(world)
     at_end = world.report()
     computed = analysis.past_look
     calls: list[float] = []
@@ -236,6 +235,7 @@ async def test_early_clicks_wait_for_no_report(world: World, monkeypatch: pytest
         async with asyncio.timeout(30):
             while len(settled) < 3:
                 await asyncio.sleep(0.01)
+        assert not is_made.is_set()
     finally:
         is_made.set()
         running.cancel()
