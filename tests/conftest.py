@@ -7,7 +7,7 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,9 @@ SHARED = (
     ("tests/service/test_dashboard.py", "tests/service/test_replicas.py"),  # `two`
 )
 """Files and folders that share what takes long to start, or to run: a server, a browser, a soak."""
+ENDED_WITH_GROUP = {"server", "two", "page_server", "chromium"}
+"""Fixtures of the whole session that only the tests of one group use."""
+_started: list[tuple[pytest.FixtureDef[Any], Any]] = []
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -72,6 +75,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _group(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     return next((paths[0] for paths in SHARED if file.startswith(paths)), file)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Remember what `pytest_runtest_teardown` ends."""
+    value = yield
+    if fixturedef.scope == "session" and fixturedef.argname in ENDED_WITH_GROUP:
+        _started.append((fixturedef, request))
+    return value
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """End the servers and the browser after the last test that uses them.
+
+    An idle server takes a tenth of a core, and pytest by itself ends them after all the other tests.
+    """
+    yield
+    if nextitem is None or _group(nextitem.nodeid) != _group(item.nodeid):
+        while _started:
+            fixture, request = _started.pop()
+            fixture.finish(request)
 
 
 @pytest.fixture(scope="session", autouse=True)
