@@ -45,7 +45,6 @@ SHARED = (
 """Files and folders that share what takes long to start, or to run: a server, a browser, a soak."""
 ENDED_WITH_GROUP = {"server", "two", "page_server", "chromium"}
 """Fixtures of the whole session that only the tests of one group use."""
-_started: list[tuple[pytest.FixtureDef[Any], Any]] = []
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -77,28 +76,36 @@ def _group(nodeid: str) -> str:
     return next((paths[0] for paths in SHARED if file.startswith(paths)), file)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(
-    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
-) -> Generator[None, object, object]:
-    """Remember what `pytest_runtest_teardown` ends."""
-    value = yield
-    if fixturedef.scope == "session" and fixturedef.argname in ENDED_WITH_GROUP:
-        _started.append((fixturedef, request))
-    return value
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """End the servers and the browser after the last test that uses them.
+class EndsWithGroup:
+    """Ends the servers and the browser after the last test that uses them.
 
     An idle server takes a tenth of a core, and pytest by itself ends them after all the other tests.
     """
-    yield
-    if nextitem is None or _group(nextitem.nodeid) != _group(item.nodeid):
-        while _started:
-            fixture, request = _started.pop()
-            fixture.finish(request)
+
+    def __init__(self) -> None:
+        self._started: list[tuple[pytest.FixtureDef[Any], Any]] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Generator[None, object, object]:
+        value = yield
+        if fixturedef.scope == "session" and fixturedef.argname in ENDED_WITH_GROUP:
+            self._started.append((fixturedef, request))
+        return value
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+        yield
+        if nextitem is None or _group(nextitem.nodeid) != _group(item.nodeid):
+            while self._started:
+                fixture, request = self._started.pop()
+                fixture.finish(request)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add a plugin: hooks of this file itself are not called for fixtures of the whole session."""
+    config.pluginmanager.register(EndsWithGroup())
 
 
 @pytest.fixture(scope="session", autouse=True)
