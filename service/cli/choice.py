@@ -25,7 +25,7 @@ class Setup:
     """Model, live config, device and number format that the service would start with.
 
     model: a checkpoint's directory or hub id, None for the shipped one. path: of the config file, None if no
-    file was read.
+    file was read. score_store, score_store_mb: those of its settings.
     """
 
     model: str | None
@@ -33,6 +33,8 @@ class Setup:
     device: str
     dtype: str
     path: Path | None
+    score_store: Path | None = None
+    score_store_mb: int = 0
 
     def only(self, variants: Sequence[str]) -> LiveConfig:
         """Return a config with these variants and the stages of cascades among them.
@@ -79,7 +81,15 @@ def read_setup(model: str | None, config: Path | None, device: str, dtype: str) 
         device = settings.device
     if dtype == "auto":
         dtype = "float32" if settings.deterministic else settings.dtype
-    return Setup(model or settings.model, file.live, device, dtype, path)
+    return Setup(
+        model or settings.model,
+        file.live,
+        device,
+        dtype,
+        path,
+        score_store=settings.score_store,
+        score_store_mb=settings.score_store_mb,
+    )
 
 
 def resolve(network: Network) -> Variant:

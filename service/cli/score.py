@@ -107,8 +107,9 @@ def command(
             raise typer.BadParameter("does not go with --input", param_hint="--instruction")
         from headroom.models.quality.labelled import Columns
 
+        setup = choice.read_setup(model, config, device, dtype)
         options = score_files.options_of(
-            choice.read_setup(model, config, device, dtype),
+            setup,
             mask or (),
             variant or (),
             Columns(query_column, title_column, delimiter=delimiter),
@@ -116,7 +117,7 @@ def command(
             prefix=prefix,
             judgments=judgments,
         )
-        target = score_files.Target(output, store, overwrite)
+        target = score_files.Target(output, store, overwrite, score_files.store_limit(setup, store))
         score_files.score_file(source, target, options, as_json=as_json)
         return
     if query is None:

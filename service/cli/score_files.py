@@ -92,11 +92,22 @@ def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The place where scores go: the values of --output, --store and --overwrite."""
+    """The place where scores go: the values of --output, --store and --overwrite.
+
+    store_bytes: how large the store may grow; None: without limit.
+    """
 
     output: str | None
     store: Path | None
     overwrite: bool
+    store_bytes: int | None
+
+
+def store_limit(setup: choice.Setup, store: Path | None) -> int | None:
+    """Return how many bytes a score store may take; None if it is not the one of the config file."""
+    if store is None or setup.score_store is None or store.resolve() != setup.score_store.resolve():
+        return None
+    return setup.score_store_mb * 1_000_000
 
 
 def score_file(source: str, target: Target, options: ScoreOptions, *, as_json: bool) -> None:
@@ -110,12 +121,17 @@ def score_file(source: str, target: Target, options: ScoreOptions, *, as_json: b
     if options.judged_ids:
         raise typer.BadParameter("a judgment list goes into an --output", param_hint="--judgments")
     assert target.store is not None
-    run_into_store(source, target.store, options, as_json=as_json)
+    run_into_store(source, target.store, options, max_bytes=target.store_bytes, as_json=as_json)
 
 
 @ends_at_once("headroom: stopped; what is scored is kept, and the same command goes on from there")
-def run_into_store(source: str, path: Path, options: ScoreOptions, *, as_json: bool) -> None:
-    """Keep the scores of the input's pairs in a score store, and print how many there were."""
+def run_into_store(
+    source: str, path: Path, options: ScoreOptions, *, max_bytes: int | None, as_json: bool
+) -> None:
+    """Keep the scores of the input's pairs in a score store, and print how many there were.
+
+    max_bytes: how large the store may grow, as a service with the same config would let it.
+    """
     import orjson
 
     from headroom.service.files.filling import fill
@@ -123,10 +139,12 @@ def run_into_store(source: str, path: Path, options: ScoreOptions, *, as_json: b
     from headroom.service.scoring.store import ScoreStore
 
     began = time.monotonic()
-    store = ScoreStore(path)
+    store = ScoreStore(path, max_bytes)
     with closing(store), closing(WindowScorer(options)) as scorer, closing(Rows()) as progress:
         filled = fill(source, options, scorer, store, progress)
     seconds = time.monotonic() - began
+    if store.has_evicted:
+        warn(f"{path} is full (score_store_mb): it forgot scores that were not asked for lately")
     if as_json:
         print(orjson.dumps({"store": str(path), **asdict(filled), "seconds": round(seconds, 3)}).decode())
         return

@@ -41,21 +41,23 @@ class Upkeep:
     async def _repeat(self, work: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if self._ledger.configs:  # else the database may not be open
+            if self._ledger.store.is_made:
                 with suppress(DatabaseUnavailable):  # the ledger, which asks as often, says so
                     await asyncio.to_thread(work)
 
     def settle(self) -> None:
         """Let early clicks count whose impression has come. Blocks. Raises DatabaseUnavailable."""
         self._warn()
-        if any(config.kind == "interleave" for config in self._ledger.configs):
-            self._ledger.store.settle_early_clicks(self._ledger.clock())
+        self._ledger.store.settle_early_clicks(self._ledger.clock())
 
     def delete(self) -> None:
         """Delete a portion of what is too old. Raises DatabaseUnavailable.
 
-        Before an experiment's rows go, its last report is kept. That may block for minutes.
+        Before an experiment's rows go, its last report is kept. That may block for minutes. Without any
+        experiment nothing goes, since a config that has lost them by mistake would end them all.
         """
+        if not self._ledger.configs:
+            return
         if self._looks_to_deletion == 0:
             ledger = self._ledger
             moment = ledger.clock() - self._kept_days * DAY_SECONDS

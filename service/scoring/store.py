@@ -116,13 +116,14 @@ class ScoreStore:
     """An open store. It belongs to one thread at a time.
 
     path: the file, which is made if it is not there. max_bytes: how large it may grow; then it forgets scores
-    that were not asked for lately.
+    that were not asked for lately. has_evicted: whether it did.
     Raises ModelError if the file is no store, and StoreUnavailable if it cannot be opened now.
     """
 
     def __init__(self, path: Path, max_bytes: int | None = None, *, create: bool = True) -> None:
         self.path = path
         self.max_bytes = max_bytes
+        self.has_evicted = False
         with _explained(path):
             self._connection = _connect(path, create=create)
             try:
@@ -197,6 +198,7 @@ class ScoreStore:
             )
         if self.max_bytes is not None and self.bytes_used > self.max_bytes:
             self.forget(self.max_bytes * (1 - SHARE_TO_FREE))
+            self.has_evicted = True
 
     def forget(self, max_bytes: float) -> None:
         """Forget scores until the rest takes at most this many bytes.

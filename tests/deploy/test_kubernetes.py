@@ -273,6 +273,12 @@ def kserve() -> dict[str, dict[str, Any]]:
     return {document["kind"]: document for document in documents}
 
 
+def monitor_of_kserve() -> dict[str, Any]:
+    """What scrapes the pods for KServe."""
+    document: dict[str, Any] = yaml.safe_load((DEPLOY / "kserve" / "podmonitor.yaml").read_text("utf-8"))
+    return document
+
+
 def pod_of_kserve() -> dict[str, Any]:
     """The pod of the serving runtime, as Kubernetes' schemas can check it."""
     spec = kserve()["ServingRuntime"]["spec"]
@@ -450,6 +456,25 @@ def test_kserve_runs_the_chart_s_container(charts: dict[str, dict[str, Any]]) ->
     } == {int(port)}
     pause = int(ours["lifecycle"]["preStop"]["exec"]["command"][1])
     assert predictor["terminationGracePeriodSeconds"] >= pause + Settings().drain_timeout_s + 15
+
+
+def test_kserve_s_pods_are_scraped_under_the_job_of_the_rules_with_a_key_that_is_made() -> None:
+    jsonschema.Draft7Validator(SCHEMAS["podmonitor"]).validate(monitor_of_kserve())
+    spec = monitor_of_kserve()["spec"]
+    name = kserve()["InferenceService"]["metadata"]["name"]
+    assert spec["selector"] == {"matchLabels": {"serving.kserve.io/inferenceservice": name}}
+    (endpoint,) = spec["podMetricsEndpoints"]
+    (ours,) = kserve()["ServingRuntime"]["spec"]["containers"]
+    assert endpoint["port"] in [port["name"] for port in ours["ports"]]
+    rules = (DEPLOY / "prometheus" / "rules.yml").read_text("utf-8")
+    (relabeling,) = endpoint["relabelings"]
+    assert relabeling["targetLabel"] == "job"
+    assert set(re.findall(r'up\{job="(\w+)"', rules)) == {relabeling["replacement"]}
+    readme = (DEPLOY / "kserve" / "README.md").read_text("utf-8")
+    made = dict(re.findall(r'--from-literal=([\w-]+)="(.*?)"(?:\s|$)', readme, re.MULTILINE))
+    assert made[endpoint["authorization"]["credentials"]["key"]] == "$metrics"
+    (keys,) = [variable for variable in ours["env"] if variable["name"] == "HEADROOM_API_KEYS"]
+    assert made[keys["valueFrom"]["secretKeyRef"]["key"]].endswith(",$metrics")
 
 
 def test_a_runbooks_address_leads_to_the_entry_of_its_alert(charts: dict[str, dict[str, Any]]) -> None:

@@ -2,11 +2,13 @@
 
 import csv
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
+import yaml
 
 from headroom import Classifier, HeadMask
 from headroom.models.quality.labelled import Columns
@@ -15,7 +17,7 @@ from headroom.service.files import filling
 from headroom.service.files.options import ColumnSet, ScoreOptions
 from headroom.service.files.scoring import WindowScorer
 from headroom.service.scoring.store import ScoreStore
-from tests.prompt import Run
+from tests.prompt import Run, with_config
 from tests.service.in_process import check_scores, serve
 
 PAIRS = [("angle bracket", f"steel angle {number}") for number in range(40)]
@@ -57,6 +59,42 @@ async def test_a_server_need_not_score_what_the_command_has_scored(
             answer = await service.http.post("/v1/score", json=body)
             assert answer.headers["x-cache"] == "hit"
             check_scores(answer.json()["results"], right.score)
+
+
+def test_the_command_keeps_the_limit_of_the_service_s_store(
+    run: Run, tiny_checkpoint: Path, clf: Classifier, tmp_path: Path
+) -> None:
+    path = tmp_path / "scores.db"
+    random = np.random.default_rng(0)
+    with closing(ScoreStore(path)) as store:
+        model = store.register(clf)
+        while store.bytes_used < 11_000_000:
+            store.keep(model, {random.bytes(16): random.bytes(20) for _ in range(10_000)})
+    source = head_queries(tmp_path / "head.csv")
+    settings = {"model": str(tiny_checkpoint), "device": "cpu", "dtype": "float32", "score_store_mb": 10}
+    fill = ["score", "--input", str(source), "--store", str(path)]
+    of_another = with_config(tmp_path, "variants: [{name: full}]", **settings)
+    assert "full (" not in run(*fill, *of_another).err
+    of_it = with_config(tmp_path, "variants: [{name: full}]", **settings, score_store=str(path))
+    assert f"{path} is full (score_store_mb)" in run(*fill, *of_it).err
+    with closing(ScoreStore(path)) as store:
+        assert 9_000_000 < store.bytes_used <= 10_000_000
+
+
+async def test_the_night_s_scores_are_those_of_the_config_s_default(
+    run: Run, tiny_checkpoint: Path, clf: Classifier, tmp_path: Path
+) -> None:
+    path = tmp_path / "scores.db"
+    source = head_queries(tmp_path / "head.csv")
+    live = "{default: slim, variants: [{name: full}, {name: slim, head_mask: '1.0-2'}]}"
+    config = with_config(tmp_path, live, model=str(tiny_checkpoint), device="cpu", dtype="float32")
+    run("score", "--input", str(source), "--store", str(path), *config)
+    titles = [title for _, title in PAIRS]
+    right = clf.score(PAIRS, HeadMask.parse("1.0-2", layers=3, heads=4))
+    async with serve(tiny_checkpoint, yaml.safe_load(live), score_store=path) as service:
+        answer = await service.http.post("/v1/score", json={"query": "angle bracket", "titles": titles})
+        assert answer.headers["x-cache"] == "hit"
+        check_scores(answer.json()["results"], right.score)
 
 
 def test_stats_and_prune(run: Run, options: list[str], tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from headroom.service.experiments import analysis
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig
 from headroom.service.experiments.estimates import Boundary
-from headroom.service.experiments.events import Action, Exposure, Impression, Log, Outcome
+from headroom.service.experiments.events import Action, Exposure, Impression, Log, Outcome, SentClick
 from headroom.service.experiments.final_reports import TRIES, FinalReports
 from headroom.service.experiments.interleaving import impression_id
 from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.report import Look, Report
 from headroom.service.experiments.retention import DAY_SECONDS as DAY
 from headroom.service.experiments.store import Store
-from headroom.service.experiments.tables import impressions, outcomes
+from headroom.service.experiments.tables import early_clicks, impressions, outcomes
 from headroom.service.experiments.upkeep import Upkeep
 from headroom.service.observe.metrics import Metrics
 from tests.service.experiments.making import experiment
@@ -238,6 +238,27 @@ async def test_early_clicks_wait_for_no_report(world: World, monkeypatch: pytest
         assert not is_made.is_set()
     finally:
         is_made.set()
+        running.cancel()
+
+
+async def test_clicks_without_a_list_do_not_outlive_their_experiment(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headroom.service.experiments.upkeep.LOOK_SECONDS", 0.01)
+    world.apply(ORDER)
+    key = world.store.impression_key()
+    its_list = impression_id(key, "order", "u1")
+    click = SentClick("order", "c1", "u1", "click", its_list, 1.0, 0.0, index=0)
+    assert world.store.record_outcomes([click], [ORDER], now=0.0).accepted == 1
+    assert world.rows(early_clicks) == 1
+    world.apply()
+    world.now = 3601.0
+    running = asyncio.create_task(Upkeep(world.ledger, outcome_days=30).run())
+    try:
+        async with asyncio.timeout(30):
+            while world.rows(early_clicks):
+                await asyncio.sleep(0.01)
+    finally:
         running.cancel()
 
 
