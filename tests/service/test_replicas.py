@@ -211,7 +211,7 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
 
 
 async def test_weights_that_are_replaced_are_served_by_no_replica_that_starts_again(two: Server) -> None:
-    """Else two models would answer under one version. The last test: one replica starts in vain until the end."""
+    """Else two models would answer under one version. The last test: one replica stays away."""
     await asyncio.to_thread(two.edit, {**LIVE, "masks": {"lower": "2.*", "settled": "0.0"}})
     before = {grade_of(answer) for answer in await everywhere(two, score(1))}
     model = two.config.parent / "model"
