@@ -14,7 +14,7 @@ from headroom.models.device import in_turns, one_thread
 from headroom.models.files import Json
 from headroom.models.quality import bootstrap
 from headroom.models.quality.bootstrap import MetricDraws, resample
-from headroom.models.quality.evaluation import changes_of, intervals_of
+from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.metrics import spearman
 from headroom.models.quality.scoring import scored_in_portions
@@ -87,13 +87,19 @@ def _scores(clf: Classifier, pairs: Sequence[tuple[str, str]], what: str, notify
 
 
 def _quality(sides: dict[str, Classifier], job: Job, notify: Notify) -> Json:
-    """Return each side's metrics, and the student's paired differences to the others, an Interval each."""
+    """Return each side's metrics, and the student's paired differences to the others, an Interval each.
+
+    The test has the student's grades. A side with another number of labels is judged by its order alone.
+    """
     texts = [(pair.query, pair.title) for pair in job.test]
     draws: dict[str, MetricDraws] = {}
     counts = np.empty(0)
     for name, clf in sides.items():
         scores = _scores(clf, texts, f"judging the {name}", notify)
-        evaluation = evaluation_of(job.test, scores)
+        if len(clf.config.labels) == len(job.config.labels):
+            evaluation = evaluation_of(job.test, scores)
+        else:
+            evaluation = Evaluation(job.test, scores.raw_score)
         counts = resample(evaluation.clusters, job.options.resamples, job.options.seed)
         every = evaluation.draws(counts)
         draws[name] = {metric: every[metric] for metric in METRICS if metric in every}

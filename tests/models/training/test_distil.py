@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from scipy.special import expit
 from scipy.stats import spearmanr
+from sklearn.metrics import ndcg_score
 
 from headroom import Classifier, ModelError, UnsupportedCheckpoint
 from headroom.models.api.taught import Taught
@@ -215,6 +216,30 @@ def test_grades_learn_the_order_of_a_one_label_teacher(
     assert agreement(options.out, one_label, others) > agreement(tiny_checkpoint, one_label, others) + 0.2
     assert metrics["agreement"]["change"]["low"] > 0
     assert "qwk" not in metrics["quality"]["teacher"]  # it has no grades
+
+
+@pytest.mark.parametrize("labels", [3, 6])
+def test_a_teacher_with_other_grades_is_judged_by_its_order(
+    options: Options, tiny_checkpoint: Path, judged_file: Path, tmp_path: Path, labels: int
+) -> None:
+    """With fewer grades the run failed after the training, again each time it was repeated; with more, the
+    teacher's QWK was that of another scale."""
+    teacher = write_checkpoint(tmp_path / "teacher", seed=7, num_labels=labels)
+    options = replace(options, teacher=str(teacher), model=str(tiny_checkpoint), cut=Cut(), steps=1)
+    metrics = distil(options)
+    with judged_file.open() as stream:
+        rows = list(csv.DictReader(stream))
+    texts = [(row["query"], row["title"]) for row in rows]
+    scores = Classifier.load(teacher, "cpu").score(texts).raw_score
+    gains = np.array([2.0 ** int(row["grade"]) - 1 for row in rows]).reshape(-1, 4)
+    differ = np.ptp(gains, axis=1) > 0
+    wanted = np.mean([ndcg_score([g], [s]) for g, s in zip(gains[differ], scores.reshape(-1, 4)[differ])])
+    assert metrics["quality"]["teacher"]["ndcg10"]["value"] == pytest.approx(wanted)
+    assert set(metrics["quality"]["teacher"]) == {"ndcg10", "query_spearman"}
+    assert set(metrics["quality"]["student_minus_teacher"]) == {"ndcg10", "query_spearman"}
+    assert "qwk" in metrics["quality"]["student_minus_before"]
+    printed = str(Taught(options.out, metrics))
+    assert "the teacher's grades are not the student's: it is judged by its order alone" in printed
 
 
 def test_one_label_learns_the_scores_of_grades(
