@@ -191,8 +191,8 @@ def test_queries_that_all_agree_leave_room_for_others() -> None:
     """It said 1.000 (1.000 to 1.000). Of 12 in 12, at least 73.5 % agree (Clopper and Pearson); the others
     may have a correlation of −1."""
     counts = resample(12, 100, 0)
-    right = [LabelledPair(f"query {number}", f"{grade}", grade) for number in range(12) for grade in (0, 1)]
-    drawn = report._order_draws(Evaluation(right, np.tile([0.0, 1.0], 12)), counts)
+    right = [LabelledPair(f"query {number}", f"{grade}", grade) for number in range(12) for grade in range(3)]
+    drawn = report._order_draws(Evaluation(right, np.tile([0.0, 1.0, 2.0], 12)), counts)
     found = intervals_of(drawn, counts)["query_spearman"]
     assert (found.value, found.high) == (1, 1)
     assert found.low == pytest.approx(0.735 - 0.265, abs=1e-3)
