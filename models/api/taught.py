@@ -143,7 +143,10 @@ def summary(metrics: Json) -> str:
     lines = [f"{', '.join(parts)}, {megabytes}; {metrics['steps']:,} steps, {metrics['pairs']:,} pairs"]
     if "quality" in metrics:
         lines.append("on {test_pairs:,} judged pairs of {test_queries:,} queries:".format(**metrics))
-        lines.append(_quality_table(metrics["quality"]))
+        quality = metrics["quality"]
+        lines.append(_quality_table(quality))
+        if "teacher" in quality and quality["student"].keys() - quality["teacher"].keys():
+            lines.append("  the teacher's grades are not the student's: it is judged by its order alone")
     agreement = metrics["agreement"]
     if agreement is not None:
         before, after, change = (_text(agreement[name], sign=name == "change") for name in _AGREEMENT)

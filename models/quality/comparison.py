@@ -154,7 +154,7 @@ def _difference(
     after = draws[other.name]
     drawn = {name: after[name] - before[name] for name in before if name in after}
     changes = intervals_of(drawn, counts, change=True)
-    ranked = len(one.evaluation.ranked_queries)
+    ranked = one.evaluation.ranked_queries
     testable = ranked >= MIN_TESTED
     excluded = {}
     needed = {}
@@ -203,8 +203,8 @@ def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list
     grade belongs. Queries whose titles all have one grade come last, those with the largest miss first.
     """
     queries = []
-    for query, ndcg10 in enumerate(evaluation.of_query("ndcg10")):
-        rows = np.flatnonzero(evaluation.query_of == query)
+    for number, ndcg10 in enumerate(evaluation.of_list("ndcg10")):
+        rows = np.flatnonzero(evaluation.list_of == number)
         miss, row, figures = _worst_title(evaluation, rows)
         entry = {
             "query": pairs[row].query,
@@ -214,7 +214,7 @@ def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list
             "grade": pairs[row].grade,
             **figures,
         }
-        queries.append((np.nan_to_num(ndcg10, nan=2.0), -miss, query, entry))
+        queries.append((np.nan_to_num(ndcg10, nan=2.0), -miss, number, entry))
     return [entry for *_, entry in sorted(queries)[:WORST]]
 
 

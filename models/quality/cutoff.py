@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headroom.models.arrays import Bools, Floats, Floats32, Ints
+from headroom.models.arrays import Bools, Floats, Floats32
 from headroom.models.errors import ModelError
 from headroom.models.quality.bootstrap import Interval, draws, resample
 from headroom.models.quality.calibration import PARTS, parts_of
 from headroom.models.quality.evaluation import CLUSTERS, intervals_of
-from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.labelled import LabelledPair, numbers_of_queries
 
 MIN_KEPT = 20
 """A threshold for a wanted precision keeps at least this many pairs: that of a few means nothing."""
@@ -122,13 +122,13 @@ def _measured(
     missed: int = 0,
 ) -> Cut:
     """Return the figures of the pairs that are kept, with intervals by bootstrap over queries."""
-    queries = np.array([pair.query for pair in pairs])
+    queries = np.array(numbers_of_queries(pairs))
     queries_of = {
         "precision": len(np.unique(queries[kept])),
         "recall": len(np.unique(queries[relevant])),
         "kept": len(np.unique(queries)),
     }
-    clusters = _clusters_of(pairs)
+    clusters = queries % CLUSTERS  # one per query, if there are at most so many
     size = int(clusters.max()) + 1
     of_all = np.bincount(clusters, minlength=size)
     of_kept, of_relevant, of_both = (
@@ -147,9 +147,3 @@ def _measured(
     counts = resample(size, resamples, 0)
     intervals = intervals_of(draws(statistics, counts, queries_of.__getitem__), counts)
     return Cut(threshold, **intervals, fifths_missed=missed)
-
-
-def _clusters_of(pairs: Sequence[LabelledPair]) -> Ints:
-    """Return the group of queries of each pair, (n,): one per query, if there are at most CLUSTERS."""
-    numbers = {query: number for number, query in enumerate(dict.fromkeys(pair.query for pair in pairs))}
-    return np.array([numbers[pair.query] % CLUSTERS for pair in pairs])

@@ -26,7 +26,7 @@ from headroom.models.quality.bootstrap import (
     resample,
     standard_errors,
 )
-from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.labelled import LabelledPair, numbers_of_lists, numbers_of_queries
 from headroom.models.quality.metrics import (
     BY_QUERY,
     CUTOFF,
@@ -72,6 +72,8 @@ class Evaluation:
     pairs: n, with their true grades. ranking: (n,) what ranks the pairs, a model's `Scores.raw_score`; its
     probabilities round to 1 and 0. relevant: the lowest grade that counts as relevant, for the metrics that
     ask only that.
+    Each spelling of a query has a list of titles, which is ranked by itself. All spellings are one query:
+    they are resampled together and count once.
     clusters: how many groups of queries are resampled, all queries if there are at most CLUSTERS.
     """
 
@@ -83,12 +85,12 @@ class Evaluation:
         self.truth: Ints = np.array([pair.grade for pair in pairs], np.int64)
         self.ranking: Floats = np.asarray(ranking, np.float64)
         self.relevant = relevant
-        numbers = {query: number for number, query in enumerate(dict.fromkeys(pair.query for pair in pairs))}
-        self.query_of: Ints = np.array([numbers[pair.query] for pair in pairs])
-        self.queries = len(numbers)
+        self.query_of: Ints = np.array(numbers_of_queries(pairs), np.int64)
+        self.list_of: Ints = np.array(numbers_of_lists(pairs), np.int64)
+        self.queries = len(np.unique(self.query_of))
         self.clusters = min(self.queries, CLUSTERS)
         self._cluster_of = self.query_of % self.clusters
-        self._of_query: dict[str, Floats] = {}
+        self._of_list: dict[str, Floats] = {}
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics on the pairs."""
@@ -98,7 +100,7 @@ class Evaluation:
     def random_order_ndcg10(self) -> float:
         """Return the exact expected NDCG@10 of a random order: each rank expects its query's mean gain."""
         values = []
-        for rows in self.ranked_queries:
+        for rows in self.ranked_lists:
             gains = gain(self.truth[rows])
             discounts = 1 / np.log2(np.arange(2, min(len(rows), CUTOFF) + 2))
             values.append(gains.mean() * discounts.sum() / dcg(np.sort(gains)[::-1]))
@@ -107,10 +109,10 @@ class Evaluation:
     def resampled(self, counts: Floats) -> dict[str, Floats]:
         """Return the metrics of resamples that hold cluster c counts[r, c] times: (resamples,) each.
 
-        Those of `metrics.BY_QUERY` are means over the queries that have one; spearman is the rank correlation
+        Those of `metrics.BY_QUERY` are means over the lists that have one; spearman is the rank correlation
         with the grades over all pairs.
         """
-        by_query = {name: self._mean_over_queries(name, counts) for name in BY_QUERY}
+        by_query = {name: self.mean_over_lists(name, counts) for name in BY_QUERY}
         return by_query | {"spearman": self._spearman(counts)}
 
     def of_sums(self, counts: Floats) -> dict[str, Floats]:
@@ -124,7 +126,7 @@ class Evaluation:
 
     @cached_property
     def sums(self) -> Floats:
-        """Return (clusters, 2 · names): of each metric its sum over a cluster's queries, and how many have
+        """Return (clusters, 2 · names): of each metric its sum over a cluster's lists, and how many have
         one."""
         return np.concatenate([self._sum_and_count(name) for name in self.measures.names], axis=1)
 
@@ -141,44 +143,56 @@ class Evaluation:
     def _queries_of(self, name: str) -> int:
         """Return how many queries a metric rests on."""
         if name in BY_QUERY:
-            return int(np.count_nonzero(np.isfinite(self.of_query(name))))
+            return len(np.unique(self._query_of_list[np.isfinite(self.of_list(name))]))
         return self.queries
 
     @cached_property
-    def ranked_queries(self) -> list[Ints]:
-        """Return the pair indices of each query whose titles differ in grade."""
-        order = np.argsort(self.query_of, kind="stable")
-        groups = np.split(order, np.flatnonzero(np.diff(self.query_of[order])) + 1)
+    def ranked_lists(self) -> list[Ints]:
+        """Return the pair indices of each list whose titles differ in grade."""
+        order = np.argsort(self.list_of, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(self.list_of[order])) + 1)
         return [group for group in groups if len(np.unique(self.truth[group])) > 1]
 
-    def of_query(self, name: str) -> Floats:
-        """Return a metric of `metrics.BY_QUERY` of each query, (queries,); nan if its titles are all of one
+    @property
+    def ranked_queries(self) -> int:
+        """Return how many queries have titles that differ in grade."""
+        return len({int(self.query_of[rows[0]]) for rows in self.ranked_lists})
+
+    @cached_property
+    def _query_of_list(self) -> Ints:
+        """Return the number of each list's query, (lists,)."""
+        first = np.unique(self.list_of, return_index=True)[1]
+        return np.asarray(self.query_of[first])
+
+    def of_list(self, name: str) -> Floats:
+        """Return a metric of `metrics.BY_QUERY` of each list, (lists,); nan if its titles are all of one
         grade, or for MRR, MAP and recall all relevant or none."""
-        if name not in self._of_query:
-            values = np.full(self.queries, np.nan)
-            for rows in self.ranked_queries:
+        if name not in self._of_list:
+            values = np.full(len(self._query_of_list), np.nan)
+            for rows in self.ranked_lists:
                 truth = self.truth[rows]
                 relevant = truth >= self.relevant
-                query = self.query_of[rows[0]]
+                number = self.list_of[rows[0]]
                 if name in OF_GRADES:
-                    values[query] = OF_GRADES[name](truth, self.ranking[rows])
+                    values[number] = OF_GRADES[name](truth, self.ranking[rows])
                 elif relevant.any() and not relevant.all():
-                    values[query] = OF_RELEVANT[name](relevant, self.ranking[rows])
-            self._of_query[name] = values
-        return self._of_query[name]
+                    values[number] = OF_RELEVANT[name](relevant, self.ranking[rows])
+            self._of_list[name] = values
+        return self._of_list[name]
 
     def _sum_and_count(self, name: str) -> Floats:
-        """Return a metric's sum over the queries of each cluster, and how many have one: (clusters, 2)."""
-        values = self.of_query(name)
+        """Return a metric's sum over the lists of each cluster, and how many have one: (clusters, 2)."""
+        values = self.of_list(name)
         return np.stack([self._by_cluster(values), self._by_cluster(np.isfinite(values))], axis=1)
 
-    def _mean_over_queries(self, name: str, counts: Floats) -> Floats:
+    def mean_over_lists(self, name: str, counts: Floats) -> Floats:
+        """Return a metric of `metrics.BY_QUERY` of resamples, as `resampled` does."""
         return _means(counts @ self._sum_and_count(name))[..., 0]
 
-    def _by_cluster(self, of_query: NDArray[np.generic]) -> Floats:
-        """Return the sum of each cluster's queries. of_query: (queries,); nan counts as 0."""
-        clusters = np.arange(self.queries) % self.clusters
-        values = np.nan_to_num(of_query.astype(np.float64))
+    def _by_cluster(self, of_list: NDArray[np.generic]) -> Floats:
+        """Return the sum of each cluster's lists. of_list: (lists,); nan counts as 0."""
+        clusters = self._query_of_list % self.clusters
+        values = np.nan_to_num(of_list.astype(np.float64))
         return np.bincount(clusters, values, self.clusters).astype(np.float64)
 
     def _spearman(self, counts: Floats) -> Floats:

@@ -105,6 +105,21 @@ def query_key(query: str) -> str:
     return " ".join(query.casefold().split())
 
 
+def numbers_of_queries(pairs: Sequence[LabelledPair]) -> list[int]:
+    """Return the number of each pair's query, in order of first appearance; all spellings of a query
+    (`query_key`) have one number."""
+    keys = {text: query_key(text) for text in dict.fromkeys(pair.query for pair in pairs)}
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys.values()))}
+    return [numbers[keys[pair.query]] for pair in pairs]
+
+
+def numbers_of_lists(pairs: Sequence[LabelledPair]) -> list[int]:
+    """Return the number of each pair's list, in order of first appearance: the titles of one spelling of a
+    query, which a model ranks together."""
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(pair.query for pair in pairs))}
+    return [numbers[pair.query] for pair in pairs]
+
+
 def digest(query: str) -> bytes:
     """Return what queries are sorted by before they are split: every run splits them alike."""
     return hashlib.sha256(query.encode()).digest()

@@ -25,6 +25,8 @@ from headroom.models.quality.labelled import (
     LabelledPair,
     Rows,
     iter_labelled,
+    numbers_of_lists,
+    numbers_of_queries,
     query_key,
 )
 
@@ -62,14 +64,21 @@ class Judged:
 
     @cached_property
     def queries(self) -> list[str]:
-        """Return the queries in order of first appearance."""
-        return list(dict.fromkeys(one.query for one in self.labelled))
+        """Return the first spelling of each query, in order of first appearance."""
+        spelling: dict[str, str] = {}
+        for one in self.labelled:
+            spelling.setdefault(query_key(one.query), one.query)
+        return list(spelling.values())
 
     @cached_property
     def query_of(self) -> Ints:
         """Return the number of each pair's query, (n,)."""
-        numbers = {query: number for number, query in enumerate(self.queries)}
-        return np.array([numbers[one.query] for one in self.labelled], np.int64)
+        return np.array(numbers_of_queries(self.labelled), np.int64)
+
+    @cached_property
+    def list_of(self) -> Ints:
+        """Return the number of each pair's list, (n,): the titles of one spelling of a query."""
+        return np.array(numbers_of_lists(self.labelled), np.int64)
 
     @cached_property
     def is_chinese(self) -> bool:
@@ -84,9 +93,13 @@ class Judged:
         return int(np.count_nonzero(self.differ_in_grade(np.arange(len(self)))))
 
     def differ_in_grade(self, rows: Ints) -> Bools:
-        """Return of each query whether those of its pairs that are among `rows` have different grades."""
-        grades = np.unique(np.stack([self.query_of[rows], self.grade[rows]]), axis=1)
-        return np.bincount(grades[0], minlength=len(self.queries)) > 1
+        """Return of each query whether those of a list's pairs that are among `rows` have different
+        grades."""
+        columns = np.stack([self.query_of[rows], self.list_of[rows], self.grade[rows]])
+        queries, lists, _ = np.unique(columns, axis=1)
+        differs = np.zeros(len(self.queries), np.bool_)
+        differs[queries[(np.bincount(lists) > 1)[lists]]] = True
+        return differs
 
     def take(self, rows: Sequence[int], note: str = "") -> Judged:
         """Return some of the pairs, with their queries numbered anew."""
@@ -179,20 +192,20 @@ def read_judged(
 def sample_queries(
     read: Callable[[], Iterable[LabelledPair]], max_pairs: int, seed: int
 ) -> tuple[list[LabelledPair], int]:
-    """Return all pairs of the queries with the lowest SHA-256 of "{seed}:{query}", as many as fit, in the
-    file's order; and how many pairs there were.
+    """Return all pairs of the queries with the lowest SHA-256 of "{seed}:{key}", as many as fit, in the
+    file's order; and how many pairs there were. key: of `query_key`.
 
     read: yields the file's pairs; it is called twice, so that only queries and returned pairs take memory.
     """
 
-    def digest(query: str) -> bytes:
-        return hashlib.sha256(f"{seed}:{query}".encode("utf-8", "surrogatepass")).digest()
+    def digest(key: str) -> bytes:
+        return hashlib.sha256(f"{seed}:{key}".encode("utf-8", "surrogatepass")).digest()
 
-    sizes = Counter(pair.query for pair in read())
-    queries = sorted(sizes, key=digest)
-    fitting = np.cumsum([sizes[query] for query in queries]) <= max_pairs
-    kept = set(queries[: np.count_nonzero(fitting)])
-    return [pair for pair in read() if pair.query in kept], sizes.total()
+    sizes = Counter(query_key(pair.query) for pair in read())
+    keys = sorted(sizes, key=digest)
+    fitting = np.cumsum([sizes[key] for key in keys]) <= max_pairs
+    kept = set(keys[: np.count_nonzero(fitting)])
+    return [pair for pair in read() if query_key(pair.query) in kept], sizes.total()
 
 
 def quick_sample(data: Judged, pairs: int, titles: int, seed: int) -> Judged:

@@ -45,7 +45,7 @@ class Resamples:
     def __init__(self, whole: Evaluation, resamples: int, seed: int) -> None:
         self.queries = whole.queries
         self.counts = resample(whole.clusters, resamples, seed)
-        self.ranked = len(whole.ranked_queries)
+        self.ranked = whole.ranked_queries
         self.testable = self.ranked >= MIN_TESTED
         self.intact = self.draws(whole)
 

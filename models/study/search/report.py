@@ -56,7 +56,7 @@ def _verdict(search: SearchResult, study: Study) -> str:
     claim = f"shown to lose less than {study.margin:g} {tested}"
     if whole is None:
         claim += " (that takes --holdout: the data that made the networks cannot judge them)"
-    elif (ranked := len(whole.ranked_queries)) < MIN_TESTED:
+    elif (ranked := whole.ranked_queries) < MIN_TESTED:
         claim += (
             f" (too few queries: {ranked} of the {whole.queries} held-out queries have titles of different "
             f"grades, and the test needs {MIN_TESTED})"

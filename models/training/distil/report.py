@@ -12,11 +12,10 @@ from headroom.models.checkpoint.files import bytes_of_weights
 from headroom.models.classifier import Classifier
 from headroom.models.device import in_turns, one_thread
 from headroom.models.files import Json
-from headroom.models.quality import bootstrap
 from headroom.models.quality.bootstrap import MetricDraws, resample
-from headroom.models.quality.evaluation import changes_of, intervals_of
+from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
 from headroom.models.quality.graded import evaluation_of
-from headroom.models.quality.metrics import spearman
+from headroom.models.quality.labelled import LabelledPair, numbers_of_queries
 from headroom.models.quality.scoring import scored_in_portions
 from headroom.models.quality.speed import speedup
 from headroom.models.scores import Scores
@@ -53,7 +52,7 @@ def measure(
         quality = _quality(sides, job, notify)
         figures |= {"test": {name: one.value for name, one in quality["student"].items()}, "quality": quality}
         figures |= {"test_file": job.test_name, "test_pairs": len(job.test)}
-        figures["test_queries"] = len({pair.query for pair in job.test})
+        figures["test_queries"] = len(set(numbers_of_queries(job.test)))
     else:
         figures["validation"] = {} if agreed is None else {"agreement": agreed["student"].value}
     pairs = [(pair.query, pair.title) for pair in (job.test or held_out)[:SPEED_PAIRS]]
@@ -87,13 +86,19 @@ def _scores(clf: Classifier, pairs: Sequence[tuple[str, str]], what: str, notify
 
 
 def _quality(sides: dict[str, Classifier], job: Job, notify: Notify) -> Json:
-    """Return each side's metrics, and the student's paired differences to the others, an Interval each."""
+    """Return each side's metrics, and the student's paired differences to the others, an Interval each.
+
+    The test has the student's grades. A side with another number of labels is judged by its order alone.
+    """
     texts = [(pair.query, pair.title) for pair in job.test]
     draws: dict[str, MetricDraws] = {}
     counts = np.empty(0)
     for name, clf in sides.items():
         scores = _scores(clf, texts, f"judging the {name}", notify)
-        evaluation = evaluation_of(job.test, scores)
+        if len(clf.config.labels) == len(job.config.labels):
+            evaluation = evaluation_of(job.test, scores)
+        else:
+            evaluation = Evaluation(job.test, scores.raw_score)
         counts = resample(evaluation.clusters, job.options.resamples, job.options.seed)
         every = evaluation.draws(counts)
         draws[name] = {metric: every[metric] for metric in METRICS if metric in every}
@@ -121,34 +126,28 @@ def _agreement(
     wanted = scores.get("teacher")
     if wanted is None:
         wanted = given_scores(held_out, are_shares=False)
-    rows_of: dict[str, list[int]] = {}
-    for row, (query, _) in enumerate(texts):
-        rows_of.setdefault(query, []).append(row)
-    lists = [rows for rows in rows_of.values() if np.ptp(wanted[rows]) > 0]
-    ranks = rankdata(wanted, "dense").astype(np.int64)  # the metric takes grades
-    if not lists:
+    ranks = rankdata(wanted, "dense").tolist()  # the metric takes grades
+    ranked = [LabelledPair(*text, int(rank)) for text, rank in zip(texts, ranks, strict=True)]
+    before = Evaluation(ranked, scores["before"])
+    if not before.ranked_queries:
         return None
-    counts = resample(len(lists), job.options.resamples, job.options.seed)
-    draws: dict[str, MetricDraws] = {}
-    for name in ("before", "student"):
-        values = np.array([spearman(ranks[rows], scores[name][rows]) for rows in lists])
-        draws[name] = {"query_spearman": _mean_draws(values, counts)}
+    counts = resample(before.clusters, job.options.resamples, job.options.seed)
+    student = Evaluation(ranked, scores["student"])
+    draws = {"before": _order_draws(before, counts), "student": _order_draws(student, counts)}
     return {
-        "queries": len(lists),
+        "queries": before.ranked_queries,
         **{name: intervals_of(drawn, counts)["query_spearman"] for name, drawn in draws.items()},
         "change": changes_of(draws["before"], draws["student"], counts)["query_spearman"],
     }
 
 
-def _mean_draws(values: Floats, counts: Floats) -> bootstrap.Draws:
-    """Return the draws of the mean of a value of each query."""
+def _order_draws(evaluation: Evaluation, counts: Floats) -> MetricDraws:
+    """Return Spearman's correlation within queries on the data and on resamples."""
 
-    def mean(drawn: Floats) -> dict[str, Floats]:
-        queries = drawn.sum(1)  # 0 without the only one
-        means = np.full(len(drawn), np.nan)
-        return {"mean": np.divide(drawn @ values, queries, out=means, where=queries > 0)}
+    def statistics(drawn: Floats) -> dict[str, Floats]:
+        return {"query_spearman": evaluation.mean_over_lists("query_spearman", drawn)}
 
-    return bootstrap.draws(mean, counts, lambda _: len(values))["mean"]
+    return evaluation.draws(counts, statistics)
 
 
 def _speed(sides: dict[str, Classifier], pairs: Sequence[tuple[str, str]], notify: Notify) -> Json:

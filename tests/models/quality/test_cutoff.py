@@ -36,6 +36,18 @@ def test_a_precision_on_fewer_than_ten_queries_has_no_interval() -> None:
     assert np.isfinite(cut.kept.ends).all()
 
 
+def test_spellings_of_a_query_make_no_interval_narrower() -> None:
+    rng = np.random.default_rng(0)
+    relevant = rng.random(300) < 0.5
+    scores = (rng.random(300) + 0.5 * relevant).astype(np.float32)
+    pairs = [LabelledPair(f"red shoes {row // 5}", "title", int(relevant[row])) for row in range(300)]
+    copies = [LabelledPair(pair.query.upper(), pair.title, pair.grade) for pair in pairs]
+    once = cut_at(0.8, scores, relevant, pairs, resamples=300)
+    twice = cut_at(0.8, np.tile(scores, 2), np.tile(relevant, 2), pairs + copies, resamples=300)
+    for name in ("precision", "recall", "kept"):
+        assert getattr(twice, name).ends == pytest.approx(getattr(once, name).ends), name
+
+
 def test_few_pairs_have_a_threshold_though_four_fifths_of_them_are_too_few() -> None:
     pairs = [LabelledPair(f"query {number}", "title", int(number < 20)) for number in range(22)]
     relevant = np.array([pair.grade == 1 for pair in pairs])

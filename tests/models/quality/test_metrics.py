@@ -31,7 +31,7 @@ def trec_eval(truth: Ints, ranked: Iterable[int], relevant: int) -> dict[str, fl
 
 def ours(truth: Ints, scores: Floats, relevant: int) -> dict[str, float]:
     evaluation = Evaluation([LabelledPair("q", "title", int(grade)) for grade in truth], scores, relevant)
-    return {name: float(evaluation.of_query(name)[0]) for name in metrics.BY_QUERY}
+    return {name: float(evaluation.of_list(name)[0]) for name in metrics.BY_QUERY}
 
 
 @pytest.mark.parametrize("seed", range(8))

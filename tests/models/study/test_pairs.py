@@ -55,6 +55,22 @@ def test_a_large_file_gives_whole_queries_that_do_not_depend_on_the_order(tmp_pa
     assert set(other.queries) != set(first.queries)
 
 
+def test_spellings_of_a_query_are_one_query_of_a_study(tmp_path: Path) -> None:
+    """They are drawn together, counted once, and each is ranked by itself."""
+    spelt = [{**row, "query": f" {str(row['query']).upper()}"} for row in rows(200)]
+    file = write(tmp_path / "a.jsonl", rows(200) + spelt)
+    data = read_judged(file, grades=5, max_pairs=100, seed=0)
+    assert len(data.queries) == 16
+    assert len(data) == 16 * 6
+    assert len(np.unique(data.query_of)) == data.ranked_queries == 16
+    one = [LabelledPair("q", "a", 1), LabelledPair("Q", "b", 0), LabelledPair("r", "a", 1)]
+    assert Judged(one, "").ranked_queries == 0
+    assert Judged([*one, LabelledPair("Q", "a", 1)], "").ranked_queries == 1
+    few = write(tmp_path / "b.jsonl", [*rows(9), {"query": "Q8", "title": "t", "grade": 1}])
+    with pytest.raises(ModelError, match="there are 9 within"):
+        read_judged(few, grades=5, max_pairs=100, seed=0)
+
+
 def test_a_million_rows_are_read_in_the_memory_of_the_sample() -> None:
     def endless() -> Iterator[LabelledPair]:
         for i in range(10_000):

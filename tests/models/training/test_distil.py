@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from scipy.special import expit
 from scipy.stats import spearmanr
+from sklearn.metrics import ndcg_score
 
 from headroom import Classifier, ModelError, UnsupportedCheckpoint
 from headroom.models.api.taught import Taught
@@ -25,8 +26,8 @@ from headroom.models.classifier import Scores
 from headroom.models.compress.calibrate import write_calibrated
 from headroom.models.compress.prune import prune
 from headroom.models.quality.bootstrap import resample
-from headroom.models.quality.evaluation import intervals_of
-from headroom.models.quality.labelled import DEFAULT
+from headroom.models.quality.evaluation import Evaluation, intervals_of
+from headroom.models.quality.labelled import DEFAULT, LabelledPair
 from headroom.models.training import loop
 from headroom.models.training.distil import layers, report, running
 from headroom.models.training.distil import pairs as distil_pairs
@@ -167,16 +168,31 @@ def test_the_time_left_counts_the_teachers_answers_before_the_first_step(options
 
 def test_one_query_to_measure_on_has_a_mean_and_no_interval() -> None:
     """numpy's warning of a division by 0 was shown to the user."""
-    drawn = report._mean_draws(np.array([0.5]), resample(1, 10, 0))
+    drawn = report._order_draws(ordered(["lamp"]), resample(1, 10, 0))["query_spearman"]
     assert drawn.values.tolist() == [0.5] * 11
     assert np.isnan(drawn.influences).all()
+
+
+def ordered(queries: Sequence[str]) -> Evaluation:
+    """Queries of three titles each, two of which are in the wrong order: a correlation of 0.5."""
+    pairs = [LabelledPair(query, f"title {rank}", rank) for query in queries for rank in range(3)]
+    return Evaluation(pairs, np.tile([0.0, 2.0, 1.0], len(queries)))
+
+
+def test_spellings_of_a_query_are_one_query_of_the_agreement() -> None:
+    evaluation = ordered(["lamp", "Lamp", " LAMP", *(f"case {number}" for number in range(8))])
+    counts = resample(evaluation.clusters, 10, 0)
+    drawn = report._order_draws(evaluation, counts)["query_spearman"]
+    assert drawn.queries == counts.shape[1] == 9
+    assert np.isnan(drawn.influences).all(), "an interval on fewer than ten queries"
 
 
 def test_queries_that_all_agree_leave_room_for_others() -> None:
     """It said 1.000 (1.000 to 1.000). Of 12 in 12, at least 73.5 % agree (Clopper and Pearson); the others
     may have a correlation of −1."""
     counts = resample(12, 100, 0)
-    drawn = {"query_spearman": report._mean_draws(np.ones(12), counts)}
+    right = [LabelledPair(f"query {number}", f"{grade}", grade) for number in range(12) for grade in range(3)]
+    drawn = report._order_draws(Evaluation(right, np.tile([0.0, 1.0, 2.0], 12)), counts)
     found = intervals_of(drawn, counts)["query_spearman"]
     assert (found.value, found.high) == (1, 1)
     assert found.low == pytest.approx(0.735 - 0.265, abs=1e-3)
@@ -215,6 +231,30 @@ def test_grades_learn_the_order_of_a_one_label_teacher(
     assert agreement(options.out, one_label, others) > agreement(tiny_checkpoint, one_label, others) + 0.2
     assert metrics["agreement"]["change"]["low"] > 0
     assert "qwk" not in metrics["quality"]["teacher"]  # it has no grades
+
+
+@pytest.mark.parametrize("labels", [3, 6])
+def test_a_teacher_with_other_grades_is_judged_by_its_order(
+    options: Options, tiny_checkpoint: Path, judged_file: Path, tmp_path: Path, labels: int
+) -> None:
+    """With fewer grades the run failed after the training, again each time it was repeated; with more, the
+    teacher's QWK was that of another scale."""
+    teacher = write_checkpoint(tmp_path / "teacher", seed=7, num_labels=labels)
+    options = replace(options, teacher=str(teacher), model=str(tiny_checkpoint), cut=Cut(), steps=1)
+    metrics = distil(options)
+    with judged_file.open() as stream:
+        rows = list(csv.DictReader(stream))
+    texts = [(row["query"], row["title"]) for row in rows]
+    scores = Classifier.load(teacher, "cpu").score(texts).raw_score
+    gains = np.array([2.0 ** int(row["grade"]) - 1 for row in rows]).reshape(-1, 4)
+    differ = np.ptp(gains, axis=1) > 0
+    wanted = np.mean([ndcg_score([g], [s]) for g, s in zip(gains[differ], scores.reshape(-1, 4)[differ])])
+    assert metrics["quality"]["teacher"]["ndcg10"]["value"] == pytest.approx(wanted)
+    assert set(metrics["quality"]["teacher"]) == {"ndcg10", "query_spearman"}
+    assert set(metrics["quality"]["student_minus_teacher"]) == {"ndcg10", "query_spearman"}
+    assert "qwk" in metrics["quality"]["student_minus_before"]
+    printed = str(Taught(options.out, metrics))
+    assert "the teacher's grades are not the student's: it is judged by its order alone" in printed
 
 
 def test_one_label_learns_the_scores_of_grades(
