@@ -185,20 +185,40 @@ def copy_tokenizer(source: Path, target: Path) -> None:
 
 
 def check_empty(target: Path) -> None:
-    """Raise ModelError if the directory to write is not empty, or is a file."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    """Raise ModelError if the directory to write is not empty, or is a file. Drafts of killed runs do not
+    count."""
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise ModelError(f"{target} is not empty; name a new directory")
+    drafts = _drafts_in(target)
+    files = [file for file in target.iterdir() if file not in drafts]
+    if files and drafts and target / "config.json" not in files:
+        raise ModelError(f"{target} holds half a checkpoint of a run that was killed; empty it, and repeat")
+    if files:
         raise ModelError(f"{target} is not empty; name a new directory")
 
 
 @contextlib.contextmanager
 def new_directory(target: Path) -> Iterator[Path]:
-    """Yield the path of a draft that becomes `target` when the block ends, and is removed if it fails."""
+    """Yield the path of a draft that becomes `target` when the block ends, and is removed if it fails.
+
+    If `target` is an empty directory, which may be a mounted volume, the draft is in it and its files move
+    up: config.json last, so what a killed run leaves is never taken for a checkpoint.
+    """
     parent = target if target.is_dir() else target.parent
     parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{target.name}.unfinished-", dir=parent) as directory:
+    with tempfile.TemporaryDirectory(prefix=_draft_prefix(target), dir=parent) as directory:
         draft = Path(directory) / "checkpoint"
         yield draft
-        put_in_place(draft, target)
+        check_empty(target)  # it was, before the draft was written
+        if not target.exists():
+            draft.rename(target)
+            return
+        for file in sorted(draft.iterdir(), key=lambda file: file.name == "config.json"):
+            shutil.move(file, target / file.name)
+    for left in _drafts_in(target):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def put_in_place(draft: Path, target: Path) -> None:
@@ -206,8 +226,17 @@ def put_in_place(draft: Path, target: Path) -> None:
     if not target.exists():
         draft.rename(target)
         return
-    for file in draft.iterdir():
-        shutil.move(file, target / file.name)
+    with new_directory(target) as inside:
+        shutil.move(draft, inside)
+
+
+def _draft_prefix(target: Path) -> str:
+    return f"{target.name}.unfinished-"
+
+
+def _drafts_in(target: Path) -> set[Path]:
+    """Return the drafts that are in the directory to write; if it was there, they are of killed runs."""
+    return {file for file in target.iterdir() if file.name.startswith(_draft_prefix(target))}
 
 
 def readable_as_usual(file: Path) -> None:

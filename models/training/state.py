@@ -1,10 +1,14 @@
 """The directory of a training run while it is unfinished: what it depends on, and what it ends with."""
 
+import contextlib
+import fcntl
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 import orjson
 
@@ -14,6 +18,9 @@ from headroom.models.files import Json, write_whole
 
 FINGERPRINT = "options.json"
 """The file that holds the fingerprint of an unfinished run."""
+
+LOCK = "lock"
+"""The file that a run locks while it is at work."""
 
 
 def fingerprint_of(
@@ -38,9 +45,15 @@ def option_name(field: str) -> str:
 
 
 def check_unfinished(work: Path, fingerprint: Mapping[str, str]) -> None:
-    """Raise ModelError if the directory `work` holds an unfinished run of other options or files."""
+    """Raise ModelError if the directory `work` holds an unfinished run of other options or files, or what no
+    run can go on from."""
     file = work / FINGERPRINT
     if not file.exists():
+        others = [other.name for other in work.iterdir()] if work.exists() else []
+        if any(name != LOCK and not name.startswith(FINGERPRINT) for name in others):
+            raise ModelError(
+                f"{work} is in the way: the run's state is kept there; move it away, or remove it"
+            )
         return
     unfinished: Json = json.loads(file.read_text(encoding="utf-8"))
     for name, value in fingerprint.items():
@@ -51,9 +64,40 @@ def check_unfinished(work: Path, fingerprint: Mapping[str, str]) -> None:
             )
 
 
-def write_fingerprint(work: Path, fingerprint: Mapping[str, str]) -> None:
-    """Say in the directory `work`, which is made, what the run depends on."""
-    write_whole(work / FINGERPRINT, json.dumps(fingerprint, indent=1).encode())
+@contextlib.contextmanager
+def at_work(work: Path, fingerprint: Mapping[str, str]) -> Iterator[None]:
+    """Keep the directory `work` for one run, which begins or goes on in it, as long as the block lasts.
+
+    Raises ModelError as `check_unfinished` does, and if another run is at work in it.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / LOCK).open("w") as lock:
+        if not _locked(lock, work):
+            raise ModelError(f"another run is at work in {work}; wait for its end, or choose another --out")
+        shutil.rmtree(_finished(work), ignore_errors=True)
+        check_unfinished(work, fingerprint)
+        write_whole(work / FINGERPRINT, json.dumps(fingerprint, indent=1).encode())
+        yield
+
+
+def _locked(lock: IO[str], work: Path) -> bool:
+    """Lock the file for this run. Return False if another run has it, or has just ended and taken it along.
+
+    Where the file system knows no locks, nothing is locked.
+    """
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    file = work / LOCK
+    return file.exists() and os.path.samestat(file.stat(), os.fstat(lock.fileno()))
+
+
+def _finished(work: Path) -> Path:
+    """Return the name of a finished run's directory while it is removed."""
+    return work.with_name(f"{work.name}.finished")
 
 
 def publish(draft: Path, out: Path, work: Path, metrics: Json) -> Json:
@@ -62,6 +106,8 @@ def publish(draft: Path, out: Path, work: Path, metrics: Json) -> Json:
     written = orjson.dumps(metrics, option=orjson.OPT_INDENT_2)  # an undefined figure becomes null
     (draft / "metrics.json").write_bytes(written + b"\n")
     put_in_place(draft, out)
-    shutil.rmtree(work)
+    finished = _finished(work)
+    work.rename(finished)  # nobody goes on from what is left if this run is killed while it removes files
+    shutil.rmtree(finished)
     plain: Json = orjson.loads(written)
     return plain

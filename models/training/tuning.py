@@ -47,7 +47,7 @@ from headroom.models.training.loop import (
     targets,
     train,
 )
-from headroom.models.training.state import publish, write_fingerprint
+from headroom.models.training.state import at_work, publish
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,12 @@ def tune(run: TrainingRun) -> Json:
     options = run.options
     model = start(run.base, options.labels, options.seed).to(resolve_device(options.device))
     tokenizer = load_tokenizer(run.base, model.config).within(options.max_tokens)
-    write_fingerprint(options.work, run.fingerprint)
+    with at_work(options.work, run.fingerprint):
+        return _tuned(run, model, tokenizer)
+
+
+def _tuned(run: TrainingRun, model: Learner, tokenizer: PairTokenizer) -> Json:
+    options = run.options
     pairs = encoded(tokenizer, run.training)
     steps = planned([len(pair) for pair in pairs], model, options)
     sample = run.training[:LOSS_PAIRS]

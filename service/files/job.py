@@ -41,8 +41,16 @@ class Job:
         return windows(Storage(self.name), first, self.source, self.options, self.window_rows)
 
     def has_changed(self) -> bool:
-        """Return whether the input is not the one that the job began with."""
-        return Storage(self.name).stat(self.name) != self.stat
+        """Return whether the input is there, and not the one that the job began with."""
+        stat = self.stat_now()
+        return stat is not None and stat != self.stat
+
+    def stat_now(self) -> Stat | None:
+        """Return the input's size and time now; None if it is gone, or its disk or store is away."""
+        try:
+            return Storage(self.name).stat(self.name)
+        except (OSError, ModelError):
+            return None
 
     def plan(self) -> dict[str, Any]:
         """Return all that the output depends on: a run goes on with the parts of a run of an equal plan."""

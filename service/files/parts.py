@@ -12,7 +12,7 @@ from headroom.service.files.storage import UNFINISHED, Stat, Storage
 
 PLAN = "plan.json"
 _PART = re.compile(r"(\d{8})-(\d+)-(\d+)\.part")
-_OUR_FILES = re.compile(rf"{PLAN}|[0-9a-f]{{12}}-[\d-]+\.(part|rejects)")
+_OUR_FILES = re.compile(rf"({PLAN}|[0-9a-f]{{12}}-[\d-]+\.(part|rejects))((\.[0-9a-f]+)?{UNFINISHED})?")
 """The names of everything that runs put into the directory."""
 
 
@@ -59,6 +59,7 @@ class Parts:
         overwrite: remove the parts of another plan. Without it, they are a ModelError that says what differs;
         files that no run has written are an error.
         """
+        self.storage.remove_drafts(self.output)
         previous = self._stored_plan()
         if previous is None:
             self._check_names()
@@ -89,7 +90,7 @@ class Parts:
         """Raise ModelError if the directory holds a file that no run has put there."""
         for name in self.storage.files(self.directory):
             top = name.removeprefix(self.directory + "/").split("/")[0]
-            if not _OUR_FILES.fullmatch(top.removesuffix(UNFINISHED)):
+            if not _OUR_FILES.fullmatch(top):
                 raise ModelError(
                     f"{name} is in the way: {self.directory} is where unfinished scores are kept; "
                     "move it away, or choose another --output"

@@ -6,7 +6,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,9 +54,10 @@ def run(
             windows = _score(job, parts, opened, report)
         done = _in_order(job, parts, windows)
     except ModelError:
-        is_useless = job.has_changed() or not any(part.rows for part in parts.done().values())
-        if is_useless and parts.holds_plan():
-            parts.clear()  # so that a retry starts over
+        with suppress(OSError):  # the store is away: its error must not take the place of this one
+            is_useless = job.has_changed() or not any(part.rows for part in parts.done().values())
+            if is_useless and parts.holds_plan():
+                parts.clear()  # so that a retry starts over
         raise
     with _writing(job.output):
         _publish(job, parts, done)
@@ -129,7 +130,13 @@ def _score(job: Job, parts: Parts, scorer: WindowScorer, report: Progress) -> in
 
 
 def _in_order(job: Job, parts: Parts, windows: int) -> list[Part]:
-    """Return all parts. Raises ModelError if one is missing, the input has changed, or no row was scored."""
+    """Return all parts. Raises ModelError if one is missing, the input is gone or has changed, or no row was
+    scored."""
+    if job.stat_now() is None:
+        raise ModelError(
+            f"{job.name} is gone or cannot be reached, so nothing is written; what is scored is kept, and "
+            "once the file is back, the same command goes on from there"
+        )
     if job.has_changed():
         raise ModelError(
             f"{job.name} has changed while it was scored, so nothing is written; the same command begins anew"

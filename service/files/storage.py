@@ -1,13 +1,17 @@
 """Files by name: on this machine's disks, or in an object store (s3://, gs://, …), by pyarrow's file systems.
 
-A file is there whole or not at all. On a disk it is written under another name first. For an object store it
+A file is there whole or not at all. On a disk it is written under another name first, which no other run has,
+and is locked meanwhile. For an object store it
 is written to a temporary file and uploaded when it is whole, because pyarrow cannot abort an upload.
 """
 
+import fcntl
+import glob
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 from urllib.parse import quote
@@ -18,6 +22,9 @@ from headroom.models.errors import ModelError
 
 UNFINISHED = ".writing"
 """The ending of a file's name while it is written."""
+
+WORD_BYTES = 4
+"""The length of the random word before that ending, which is in hex."""
 
 
 class Stat(NamedTuple):
@@ -84,17 +91,30 @@ class Storage:
                 whole.flush()
                 fs.copy_files(whole.name, path, fs.LocalFileSystem(), self._fs)
             return
-        draft = Path(path + UNFINISHED)
+        draft = Path(f"{path}.{secrets.token_hex(WORD_BYTES)}{UNFINISHED}")
         draft.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with draft.open("wb") as stream:
+            with draft.open("xb") as stream:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(stream, fcntl.LOCK_EX)
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
+                draft.replace(path)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
-        draft.replace(path)
+
+    def remove_drafts(self, name: str) -> None:
+        """Remove what killed runs left of files that begin with `name`; what a run is writing is locked."""
+        if not self._is_local:
+            return
+        path = Path(self._path(name))
+        pattern = f"{glob.escape(path.name)}*.{'[0-9a-f]' * 2 * WORD_BYTES}{UNFINISHED}"
+        for draft in path.parent.glob(pattern):
+            with suppress(OSError), draft.open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                draft.unlink()
 
     def remove(self, name: str) -> None:
         """Remove a file, or a directory with all that is in it; nothing happens if there is none."""

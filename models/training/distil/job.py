@@ -28,7 +28,7 @@ from headroom.models.quality.labelled import (
     read_labelled,
 )
 from headroom.models.training.distil import pairs
-from headroom.models.training.state import check_unfinished, fingerprint_of, option_name, write_fingerprint
+from headroom.models.training.state import check_unfinished, fingerprint_of, option_name
 
 SAMPLE_TEST = SAMPLE / "test.jsonl.gz"
 """The judged pairs that models of five grades are compared on, unless others are given."""
@@ -147,9 +147,8 @@ def prepare(options: Options) -> Job:
 
 
 def write_pairs(job: Job) -> None:
-    """Cut the data into portions, unless an earlier run did, and write the fingerprint."""
+    """Cut the data into portions, unless an earlier run did."""
     options = job.options
-    write_fingerprint(options.work, job.fingerprint)
     if not options.pairs.exists():
         avoided = {query_key(pair.query) for pair in job.test}
         pairs.cut_into_portions(

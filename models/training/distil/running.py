@@ -37,7 +37,7 @@ from headroom.models.training.distil.student import fields_of, read_student
 from headroom.models.training.distil.teacher import Teacher
 from headroom.models.training.distil.teaching import WARM_UP, Student, peak_rate, teach
 from headroom.models.training.loop import Progress, Schedule, TimedSchedule
-from headroom.models.training.state import publish
+from headroom.models.training.state import at_work, publish
 
 STEPS = 1500
 """The default number of steps, unless one pass over the data takes more."""
@@ -253,6 +253,11 @@ def distil(job: Job, notify: Notify) -> Json:
     A killed run resumes when it is started again with the same options and files. It ends with the same
     weights, unless its time was given in minutes. Its state is in `<out>.distil/` until it is done.
     """
+    with at_work(job.options.work, job.fingerprint):
+        return _distilled(job, notify)
+
+
+def _distilled(job: Job, notify: Notify) -> Json:
     write_pairs(job)
     run = Run(job, notify)
     student = run.teach()

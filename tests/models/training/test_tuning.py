@@ -125,6 +125,59 @@ def test_a_stopped_run_keeps_its_last_checkpoint_and_what_it_wrote_is_not_in_its
     assert not options.work.exists()
 
 
+def test_a_run_that_is_killed_while_it_removes_its_state_leaves_nothing_to_the_next_one(
+    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With other data it published the old weights as a model of the new data."""
+    options = replace(options, data=Path(shutil.copy(options.data, tmp_path / "pairs.csv")), epochs=1)
+
+    def killed(directory: Path) -> None:
+        (directory / "options.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            state.shutil, "rmtree", lambda path, ignore_errors=False: None if ignore_errors else killed(path)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            tune(options)
+    options.out.rename(tmp_path / "first")
+    swapped = {",2": ",0", ",0": ",2"}
+    lines = options.data.read_text().splitlines()
+    options.data.write_text("\n".join([lines[0], *(line[:-2] + swapped[line[-2:]] for line in lines[1:])]))
+    tune(options)
+    undisturbed = replace(options, out=tmp_path / "other")
+    tune(undisturbed)
+    ours, theirs = (load_file(one.out / "model.safetensors") for one in (options, undisturbed))
+    for name, tensor in theirs.items():
+        assert torch.equal(ours[name], tensor), name
+    assert not list(tmp_path.glob("mine.training*"))
+
+
+def test_two_runs_never_share_their_state(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first to end removed the directory under the other one."""
+    options = replace(options, epochs=1)
+    refused = []
+
+    def train_beside_another(*args: Any, **kwargs: Any) -> Any:
+        with pytest.raises(ModelError, match=r"another run is at work in .*mine.training; wait") as error:
+            tune(options)
+        refused.append(error)
+        return loop.train(*args, **kwargs)
+
+    monkeypatch.setattr(tuning, "train", train_beside_another)
+    tune(options)
+    assert len(refused) == 1
+    assert Classifier.load(options.out, "cpu", "float32").grades == ("no", "maybe", "yes")
+
+
+def test_a_directory_that_no_run_has_made_is_neither_used_nor_removed(options: Options) -> None:
+    options.work.mkdir()
+    (options.work / "mine.txt").write_text("precious")
+    with pytest.raises(ModelError, match=r"mine.training is in the way: .* move it away"):
+        prepare(options)
+
+
 def test_an_unfinished_run_is_not_continued_with_other_options_or_changed_files(
     options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -5,10 +5,12 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from headroom.models.errors import ModelError
 from headroom.service.files.storage import Storage
 from tests.checkpoints import WORDS
 from tests.service.files.killed import START, arguments, peak_bytes, score_all, start
@@ -105,6 +107,41 @@ def test_an_input_that_changes_meanwhile_gives_no_output(tiny_checkpoint: Path, 
 
     start(arguments(source, output, tiny_checkpoint), window_rows=50).to_the_end()
     assert len(output.read_text().splitlines()) == 310 - 4
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_an_input_that_is_away_for_a_while_costs_no_scored_row(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_moved: bool
+) -> None:
+    """A disk that was unmounted, or a store that cannot be reached, cost the parts of all hours before."""
+    source, output = pairs_file(tmp_path / "pairs.jsonl", 300), tmp_path / "scored.jsonl"
+    job = arguments(source, output, tiny_checkpoint)
+    moved = source.with_name("elsewhere")
+    reported = []
+
+    fail = Mock(side_effect=OSError("no route to the store"))
+
+    def go_away(_share: float, rows: int, _before: int) -> None:
+        if rows < 300:
+            return
+        if is_moved:
+            source.rename(moved)
+        else:
+            patch.setattr(Storage, "stat", fail)
+            patch.setattr(Storage, "files", fail)
+
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(ModelError, match=r"pairs.jsonl is gone or cannot be reached"),
+    ):
+        score_all(job, go_away, window_rows=50)
+    assert not output.exists()
+    assert len(list(tmp_path.glob("scored.jsonl.parts/*.part"))) == 6
+    if is_moved:
+        moved.rename(source)
+    summary = score_all(job, lambda _share, rows, _before: reported.append(rows), window_rows=50)
+    assert reported == []  # no window was scored again
+    assert summary.rows + summary.rejects == 300
 
 
 def test_a_full_disk_is_one_line_and_the_same_command_goes_on(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Jobs that are stopped at any step of writing, or write one output at the same time."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,17 @@ from headroom.service.files.storage import Storage
 from tests.service.files.killed import arguments, score_all
 
 STEPS = ("create", "remove")
+
+KILLED = """
+import os, sys
+from headroom.service.files.storage import Storage
+
+with Storage(sys.argv[1]).create(sys.argv[1]) as stream:
+    stream.write(bytes(1000))
+    stream.flush()
+    os._exit(9)
+"""
+"""Writes half a file, and ends as by SIGKILL."""
 
 
 class Stopped(BaseException):
@@ -115,3 +128,40 @@ def test_a_part_of_another_plan_that_comes_late_is_not_taken(tmp_path: Path, in_
     (part,) = ours.done().values()
     with ours.storage.open(ours.part_path(part)) as stream:
         assert stream.read() == b"ours\n"
+
+
+def test_two_runs_that_write_one_part_never_cut_each_other_s_short(tmp_path: Path) -> None:
+    """The first one's end gave the other one's draft the name of a finished part."""
+    part = str(tmp_path / "0.part")
+    storage = Storage(part)
+
+    def write_beside_another() -> None:
+        with storage.create(part) as slow:
+            slow.write(b"half")
+            slow.flush()
+            with storage.create(part) as quick:
+                quick.write(b"whole part")
+            storage.remove_drafts(part)  # those of killed runs only
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        write_beside_another()
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"0.part": b"whole part"}
+
+
+def test_what_a_killed_run_was_writing_is_gone_after_the_next_one(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in.csv", tmp_path / "out.csv"
+    source.write_text("query,title\nwood lamp,red lamp\n")
+    (tmp_path / "out.csv.parts").mkdir()
+    plan = tmp_path / "out.csv.parts" / "plan.json"
+    for name in (output, Path(f"{output}.rejects.jsonl"), Path(f"{output}.parts.published"), plan):
+        killed = subprocess.run([sys.executable, "-c", KILLED, name], check=False)
+        assert killed.returncode == 9
+    assert len(list(tmp_path.rglob("*.writing"))) == 4
+    written = Storage(str(output))
+    with written.create(f"{output}.gz") as of_another_job:
+        score(source, output, tiny_checkpoint, overwrite=False)
+        of_another_job.write(b"done")
+    assert {file.name for file in tmp_path.iterdir()} == {"in.csv", "out.csv", "out.csv.gz"}
