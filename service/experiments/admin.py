@@ -6,6 +6,7 @@ a guardrail, cannot act on a state that is no longer there.
 """
 
 import asyncio
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -15,7 +16,14 @@ from typing import Any, TypeVar
 
 import orjson
 
-from headroom.service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound, Unavailable
+from headroom.service.errors import (
+    Conflict,
+    DatabaseUnavailable,
+    Draining,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.buckets import ByArm
 from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig
@@ -37,8 +45,10 @@ from headroom.service.experiments.sample_ratio import running_p
 from headroom.service.experiments.started import check_start, check_variants, merged
 from headroom.service.experiments.state import Standing, Standings, fold, identity, terms_of
 
+logger = logging.getLogger("headroom.experiments")
+
 REPORT_SECONDS = 5.0
-"""A report that is younger than this is returned from the cache."""
+"""A report that is younger than this, or than twice the time it took, is returned from the cache."""
 
 LOOKS_SECONDS = 5.0
 """How long one report computes past looks; the next one goes on."""
@@ -124,15 +134,32 @@ def _over(config: ExperimentConfig, standing: Standing) -> Conflict:
 class _Analysis:
     """The analyses of one experiment that are remembered.
 
-    report: the last one, made at `made` on the ledger's monotonic clock. basis: the config's version and the
-    length of the log that it and the looks were computed from. lock: held while they are computed.
+    report: the last one, fresh until `fresh_until` on the ledger's monotonic clock. basis: the config's
+    version and the length of the log that it and the looks are computed from. task: the analysis under way.
     """
 
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    report: Report | None = None
-    made: float = -math.inf
     basis: tuple[str, int] = ("", 0)
+    report: Report | None = None
+    fresh_until: float = -math.inf
     looks: dict[float, Look] = field(default_factory=dict)
+    task: asyncio.Task[Report] | None = None
+
+    def begin(self, basis: tuple[str, int]) -> None:
+        """Forget what another config or log led to."""
+        self.basis = basis
+        self.report = None
+        self.looks = {}
+
+    def end(self, task: asyncio.Task[Report]) -> None:
+        """Keep the report of a task that is done. Its error is logged, in case that nobody waits any more."""
+        self.task = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self.report = task.result()
+        elif not isinstance(error, DatabaseUnavailable):
+            logger.error("an experiment could not be analysed", exc_info=error)
 
 
 class ExperimentAdmin:
@@ -155,7 +182,10 @@ class ExperimentAdmin:
         self._refreshed = -math.inf  # when the last reading began, on the ledger's monotonic clock
 
     def close(self) -> None:
-        """End the threads once they have finished their current calls."""
+        """End the analyses, and the threads once they have finished their current calls."""
+        for analysis in self._analyses.values():
+            if analysis.task is not None:
+                analysis.task.cancel()
         self._threads.shutdown(wait=False)
         self._analysts.shutdown(wait=False)
 
@@ -311,32 +341,50 @@ class ExperimentAdmin:
                 self._refreshed = begun
 
     async def _report(self, config: ExperimentConfig) -> Report:
+        """Return a report that is fresh, or that of the analysis under way, which all callers share.
+
+        An analysis goes on if its callers give up, and its report is kept for the next one.
+        """
         ledger = self._ledger
         analysis = self._analyses[config.name]
-        async with analysis.lock:
+        while True:
             history = ledger.history(config.name)
             basis = (ledger.config_version, len(history))
-            if analysis.basis != basis:
-                analysis.basis = basis
-                analysis.report = None
-                analysis.looks = {}
-            if analysis.report is None or ledger.monotonic() - analysis.made >= REPORT_SECONDS:
-                begun = ledger.monotonic()
-                now = ledger.clock()
-                analysis.report = await _in_thread(
-                    self._analysts,
-                    lambda: analyse(
-                        ledger.store,
-                        config,
-                        history,
-                        now,
-                        analysis.looks,
-                        kept_days=self._kept_days,
-                        looks_seconds=LOOKS_SECONDS,
-                    ),
-                )
-                analysis.made = begun
+            if analysis.task is None or analysis.basis == basis:
+                break
+            await asyncio.wait([analysis.task])
+        if analysis.basis != basis:
+            analysis.begin(basis)
+        if analysis.report is not None and ledger.monotonic() < analysis.fresh_until:
             return analysis.report
+        if analysis.task is None:
+            analysis.task = asyncio.create_task(self._analyse(config, history, analysis))
+            analysis.task.add_done_callback(analysis.end)
+        task = analysis.task
+        await asyncio.wait([task])  # cancelled with its caller, the task is not
+        if task.cancelled():
+            raise Draining
+        return task.result()
+
+    async def _analyse(self, config: ExperimentConfig, history: Log, analysis: _Analysis) -> Report:
+        ledger = self._ledger
+        begun = ledger.monotonic()
+        now = ledger.clock()
+        report = await _in_thread(
+            self._analysts,
+            lambda: analyse(
+                ledger.store,
+                config,
+                history,
+                now,
+                analysis.looks,
+                kept_days=self._kept_days,
+                looks_seconds=LOOKS_SECONDS,
+            ),
+        )
+        seconds = ledger.monotonic() - begun
+        analysis.fresh_until = begun + max(REPORT_SECONDS, 2 * seconds)
+        return report
 
     def _view(self, config: ExperimentConfig, standing: Standing, exposures: ByArm) -> ExperimentView:
         state = self._ledger.state

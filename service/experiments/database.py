@@ -70,6 +70,16 @@ def connect(url: URL) -> Engine:
     """Return an engine for a URL from `parse_url`, not yet connected. Raises ValueError without a driver."""
     if url.drivername == "sqlite+pysqlite":
         return _sqlite(url)
+    arguments = {
+        "connect_timeout": CONNECT_S,
+        # A host that vanished: while it owes us an acknowledgement, and while we wait for its answer.
+        "tcp_user_timeout": STATEMENT_S * 1000,
+        "keepalives_idle": STATEMENT_S,
+        "keepalives_interval": 1,
+        "keepalives_count": STATEMENT_S,
+        "application_name": "headroom",
+        "options": f"-c statement_timeout={STATEMENT_S}s -c lock_timeout={LOCK_S}s",
+    }
     try:
         return create_engine(
             url,
@@ -77,13 +87,7 @@ def connect(url: URL) -> Engine:
             max_overflow=6,
             pool_timeout=CONNECT_S,
             pool_pre_ping=True,  # the first use after the server restarted must not fail
-            connect_args={
-                "connect_timeout": CONNECT_S,
-                "tcp_user_timeout": STATEMENT_S * 1000,  # a host that vanished
-                "application_name": "headroom",
-                "options": f"-c statement_timeout={STATEMENT_S}s -c lock_timeout={LOCK_S}s",
-            }
-            | dict(url.query),
+            connect_args={name: value for name, value in arguments.items() if name not in url.query},
         )
     except ImportError:
         raise ValueError(f"database_url: PostgreSQL needs psycopg: {how_to_install('postgres')}") from None

@@ -24,7 +24,7 @@ TRY_SECONDS = 600.0
 class _Attempts:
     """Tries to make one report.
 
-    next_try: not before this, in Unix seconds. looks: those that the tries have computed.
+    next_try: not before this, on the monotonic clock. looks: those that the tries have computed.
     """
 
     failed: int = 0
@@ -33,11 +33,16 @@ class _Attempts:
 
 
 class FinalReports:
-    """Makes last reports. tell: called with a sentence for the operator if one cannot be made."""
+    """Makes last reports.
 
-    def __init__(self, store: Store, tell: Callable[[str], None]) -> None:
+    tell: called with a sentence for the operator if one cannot be made.
+    monotonic: returns seconds that never go back.
+    """
+
+    def __init__(self, store: Store, tell: Callable[[str], None], monotonic: Callable[[], float]) -> None:
         self._store = store
         self._tell = tell
+        self._monotonic = monotonic
         self._attempts: defaultdict[str, _Attempts] = defaultdict(_Attempts)
 
     def keep(self, config: ExperimentConfig, actions: Log, now: float) -> bool:
@@ -51,7 +56,7 @@ class FinalReports:
         attempts = self._attempts[name]
         if self._store.final_report(name) is not None or attempts.failed == TRIES:
             return True
-        if now < attempts.next_try:
+        if self._monotonic() < attempts.next_try:
             return False
         is_last_try = attempts.failed == TRIES - 1
         try:
@@ -60,7 +65,7 @@ class FinalReports:
         except Exception as error:
             self._store.final_report(name)  # raises if the database is down
             attempts.failed += 1
-            attempts.next_try = now + TRY_SECONDS
+            attempts.next_try = self._monotonic() + TRY_SECONDS
             logger.warning("the last report of experiment %s could not be made", name, exc_info=error)
             if is_last_try:
                 self._tell(

@@ -58,6 +58,18 @@ class State:
     paused: Mapping[str, Obstacle] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Removal:
+    """An experiment that an edit took out of the config, which the log does not say yet.
+
+    time: of the edit. is_final: whether every replica has the edit.
+    """
+
+    config: ExperimentConfig
+    time: float
+    is_final: bool
+
+
 class Ledger:
     """The actions, standings and exposure counts of the experiments.
 
@@ -91,7 +103,8 @@ class Ledger:
         self._log: Mapping[str, Log] = {}
         self._names: Sequence[str] = ()  # of the experiments whose log is read
         self._unreadable: set[str] = set()
-        self._gone: Configs = ()  # out of the config, which the log does not say yet
+        self._removals: Sequence[_Removal] = ()
+        self._edited = 0.0  # when the live config was first put in force
         self._compared: dict[str, Terms] = {}  # this replica's terms that were compared with the log
         self._unrecorded: list[Action] = []
         self._unannounced: list[Action] = []  # roll-backs of this replica that no log line has told yet
@@ -132,17 +145,21 @@ class Ledger:
         """
         defined = definitions or {}
         names = {config.name for config in declared}
-        gone = tuple(config for config in (*self._gone, *self.declared) if config.name not in names)
+        edited = self._edited if config_version == self.config_version else self.clock()
+        # One that was out and came back while the database was away was out all the same.
+        removals = [each for each in self._removals if each.is_final or each.config.name not in names]
+        removals += [_Removal(config, edited, False) for config in self.declared if config.name not in names]
+        removals = [replace(each, is_final=each.is_final or may_start) for each in removals]
 
         def record() -> None:
             self.check(declared, variants)
             if may_start:
-                self._record_terms(declared, variants, defined)
-                for config in gone:
-                    self._record_edit(config, terms_of(config, defined, in_force=False))
+                self._record_removals(removals, defined)
+                self._record_terms(declared, variants, defined, edited)
 
         with self._exchanging:
             # The experiments of the last config stay in force until all is known about the new ones.
+            gone = [removal.config for removal in removals]
             self._synchronise((*gone, *self.declared, *declared), record)
             self.check(declared, variants)
             self._may_start = may_start
@@ -150,7 +167,8 @@ class Ledger:
                 state = self._folded(declared, variants)
                 check_one_shipped(state.standings)
                 told = self._put(state)
-                self._gone = () if may_start and not self._database_failed else gone
+                self._removals = () if may_start and not self._database_failed else removals
+                self._edited = edited
                 self.declared = declared
                 self.variants = variants
                 self.definitions = defined
@@ -186,10 +204,13 @@ class Ledger:
 
         def record() -> None:
             if self._may_start:
-                self._record_terms(self.declared, self.variants, self.definitions)
+                self._record_removals(self._removals, self.definitions)
+                self._removals = ()
+                self._record_terms(self.declared, self.variants, self.definitions, self._edited)
 
         with self._exchanging:
-            self._synchronise(self.declared, record)
+            gone = [removal.config for removal in self._removals]
+            self._synchronise((*gone, *self.declared), record)
             told = self._fold()
         self._tell(told)
 
@@ -320,10 +341,22 @@ class Ledger:
             )
             self.metrics.count("experiment_rollbacks_total", action.experiment, action.reason)
 
+    def _record_removals(self, removals: Sequence[_Removal], definitions: Mapping[str, str]) -> None:
+        for removal in removals:
+            terms = terms_of(removal.config, definitions, in_force=False)
+            self._record_edit(removal.config, terms, since=removal.time)
+
     def _record_terms(
-        self, declared: Configs, variants: ScoreKinds | None, definitions: Mapping[str, str]
+        self,
+        declared: Configs,
+        variants: ScoreKinds | None,
+        definitions: Mapping[str, str],
+        edited: float,
     ) -> None:
-        """Record the start of new experiments, and new terms of those that run. Arguments as of `apply`."""
+        """Record the start of new experiments, and new terms of those that run. Arguments as of `apply`.
+
+        edited: when this config was put in force.
+        """
         for config in declared:
             if not any(action.kind == "start" for action in self._log[config.name]):
                 terms = terms_of(config, definitions)
@@ -334,12 +367,17 @@ class Ledger:
         with self._lock:
             state = self._folded(declared, variants)
         for config in state.configs:
-            in_force = state.standings[config.name].is_running
-            self._record_edit(config, terms_of(config, definitions, in_force=in_force))
+            standing = state.standings[config.name]
+            terms = terms_of(config, definitions, in_force=standing.is_running)
+            logged = standing.terms
+            # Slots are the config's at once; traffic is the log's.
+            is_at_once = logged is not None and replace(logged, slots=terms.slots) == terms
+            self._record_edit(config, terms, since=edited if is_at_once else None)
 
-    def _record_edit(self, config: ExperimentConfig, terms: Terms) -> None:
+    def _record_edit(self, config: ExperimentConfig, terms: Terms, since: float | None) -> None:
         """Record the terms of an experiment that has begun and is not over, if they are new.
 
+        since: when they were put in force, which the database may have been too late to hear of; None: now.
         This replica's terms are compared with the log once, so that replicas whose configs differ for a
         moment do not overrule each other again and again.
         """
@@ -349,7 +387,8 @@ class Ledger:
             standing = fold(config, [action for action in log if action.experiment == name])
             if standing.started is None or standing.ended is not None or standing.terms == terms:
                 return None
-            return Action(name, "edit", self.clock(), "config", detail=_changes(terms, standing), terms=terms)
+            time = self.clock() if since is None else since
+            return Action(name, "edit", time, "config", detail=_changes(terms, standing), terms=terms)
 
         actions = self._log.get(name, ())
         is_first = self._compared.get(name) != terms

@@ -293,7 +293,7 @@ class Store:
         end, now: seconds since the epoch; end: inf while it runs.
         """
         if until is None:
-            self.settle_early_clicks(now)
+            self.settle_early_clicks(self.not_ahead(now))
         with self.read(seconds=database.ANALYSIS_S) as db:
             return tally(db, config.name, metric, end, until)
 
@@ -371,10 +371,18 @@ class Store:
             with self._write_clicks() as db:
                 clicks.hold(db, early, now)
 
+    def not_ahead(self, now: float) -> float:
+        """Return a replica's time, or the database's if that is earlier, in Unix seconds.
+
+        By it things become too old for all replicas, whose clocks differ.
+        """
+        with self.read() as db:
+            return min(now, db.scalars(select(tables.clock(db))).one())
+
     def settle_early_clicks(self, now: float) -> None:
         """Let early clicks count whose impressions are stored by now, and drop those that waited too long.
 
-        now: seconds since the epoch.
+        now: seconds since the epoch, as `not_ahead` returns them.
         """
         while True:
             with self.read() as db:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     Double,
     Index,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    literal_column,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -215,3 +217,10 @@ def add_units(db: Connection) -> Any:
         index_elements=list(unit_counts.primary_key),
         set_={"units": unit_counts.c.units + statement.excluded.units},
     )
+
+
+def clock(db: Connection) -> ColumnElement[float]:
+    """Return the database's time, in Unix seconds."""
+    if db.dialect.name == "postgresql":
+        return literal_column("CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)")
+    return literal_column("(julianday('now') - 2440587.5) * 86400.0")

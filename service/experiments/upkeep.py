@@ -27,7 +27,7 @@ class Upkeep:
     def __init__(self, ledger: Ledger, outcome_days: float) -> None:
         self._ledger = ledger
         self._kept_days = outcome_days
-        self._reports = FinalReports(ledger.store, ledger.metrics.notify_operator)
+        self._reports = FinalReports(ledger.store, ledger.metrics.notify_operator, ledger.monotonic)
         self._warned: set[str] = set()
         self._looks_to_deletion = 0
 
@@ -48,7 +48,8 @@ class Upkeep:
     def settle(self) -> None:
         """Let early clicks count whose impression has come. Blocks. Raises DatabaseUnavailable."""
         self._warn()
-        self._ledger.store.settle_early_clicks(self._ledger.clock())
+        store = self._ledger.store
+        store.settle_early_clicks(store.not_ahead(self._ledger.clock()))
 
     def delete(self) -> None:
         """Delete a portion of what is too old. Raises DatabaseUnavailable.
@@ -60,7 +61,7 @@ class Upkeep:
             return
         if self._looks_to_deletion == 0:
             ledger = self._ledger
-            moment = ledger.clock() - self._kept_days * DAY_SECONDS
+            moment = ledger.store.not_ahead(ledger.clock()) - self._kept_days * DAY_SECONDS
             # In random order, since other replicas make the same reports.
             configs = random.sample(ledger.configs, len(ledger.configs))
             kept = [config.name for config in configs if not self._may_delete(config, moment)]

@@ -7,7 +7,7 @@ the database's clock, because the clocks of nodes differ.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, delete, literal_column, select
+from sqlalchemy import Connection, delete, select
 
 from headroom.service.experiments import tables
 from headroom.service.experiments.events import values_of
@@ -39,7 +39,7 @@ _COLUMNS = [guardrail_windows.c[name] for name in WindowRow.__slots__]
 
 def replace_own(db: Connection, rows: Sequence[WindowRow]) -> None:
     """Store a replica's rows in place of its earlier ones."""
-    statement = tables.insert(db, guardrail_windows).values(time=_clock(db))
+    statement = tables.insert(db, guardrail_windows).values(time=tables.clock(db))
     keys = list(guardrail_windows.primary_key)
     others = {
         column.name: statement.excluded[column.name] for column in guardrail_windows.c if column not in keys
@@ -54,18 +54,11 @@ def of_others(db: Connection, replica: str, experiments: Collection[str]) -> lis
     query = select(*_COLUMNS).where(
         guardrail_windows.c.experiment.in_(list(experiments)),
         guardrail_windows.c.replica != replica,
-        guardrail_windows.c.time > _clock(db) - FRESH_SECONDS,
+        guardrail_windows.c.time > tables.clock(db) - FRESH_SECONDS,
     )
     return [WindowRow(*row) for row in db.execute(query)]
 
 
 def delete_old(db: Connection) -> None:
     """Delete the rows of replicas that are gone."""
-    db.execute(delete(guardrail_windows).where(guardrail_windows.c.time < _clock(db) - KEPT_SECONDS))
-
-
-def _clock(db: Connection) -> ColumnElement[float]:
-    """Return the database's time, in Unix seconds."""
-    if db.dialect.name == "postgresql":
-        return literal_column("CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)")
-    return literal_column("(julianday('now') - 2440587.5) * 86400.0")
+    db.execute(delete(guardrail_windows).where(guardrail_windows.c.time < tables.clock(db) - KEPT_SECONDS))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headroom.service.config.settings import LiveConfig
-from headroom.service.errors import Conflict, DatabaseUnavailable
+from headroom.service.errors import Conflict, DatabaseUnavailable, Draining
 from headroom.service.experiments.admin import REPORT_SECONDS, Decide, ExperimentAdmin, ramp, ship, stop
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import Action
@@ -156,16 +156,18 @@ async def test_a_report_is_made_anew_after_the_clock_was_set_back(file_url: str)
 
 
 class SlowFor(Store):
-    """A database in which the analysis of one experiment takes long."""
+    """A database in which the analysis of one experiment takes long. analyses: how many began."""
 
     def __init__(self, url: str, name: str) -> None:
         super().__init__(url)
         self._name = name
+        self.analyses = 0
         self.asked = threading.Event()
         self.go_on = threading.Event()
 
     def unit_counts(self, experiments: Collection[str]) -> dict[str, Counter[str]]:
         if list(experiments) == [self._name]:
+            self.analyses += 1
             self.asked.set()
             assert self.go_on.wait(60)
         return super().unit_counts(experiments)
@@ -185,6 +187,100 @@ async def test_a_slow_report_holds_up_no_other_experiment(file_url: str) -> None
     store.go_on.set()
     await asyncio.gather(*slow)
     admin.close()
+    await live.close(1)
+
+
+async def test_a_report_that_takes_longer_than_its_callers_wait_is_made_once_and_kept(file_url: str) -> None:
+    """Each call began an analysis beside those of the calls before, and none was ever answered."""
+    seconds = 0.0
+    store = SlowFor(file_url, "b")
+    live = live_of(store, monotonic=lambda: seconds)
+    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
+    admin = ExperimentAdmin(live)
+    for _ in range(3):
+        call = asyncio.create_task(admin.show("b"))
+        assert await asyncio.to_thread(store.asked.wait, 60)
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+    last = asyncio.create_task(admin.show("b"))
+    await asyncio.sleep(0)
+    seconds = 100.0  # the time that the analysis took
+    store.go_on.set()
+    report = (await last).report
+    assert report is not None
+    assert store.analyses == 1
+    seconds = 199.0  # people ask again a while after they gave up
+    assert (await admin.show("b")).report is report
+    seconds = 200.0
+    assert (await admin.show("b")).report is not report
+    assert store.analyses == 2
+    admin.close()
+    await live.close(1)
+
+
+async def test_a_report_of_an_older_log_is_not_the_answer_to_a_later_call(file_url: str) -> None:
+    store = SlowFor(file_url, "b")
+    live = live_of(store)
+    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
+    admin = ExperimentAdmin(live)
+    before = asyncio.create_task(admin.show("b"))
+    assert await asyncio.to_thread(store.asked.wait, 60)
+    await admin.act("b", ramp_to(0.5), **BY)
+    store.add_exposures([exposure("u1")])
+    after = asyncio.create_task(admin.show("b"))
+    await asyncio.sleep(0)
+    assert store.analyses == 1, "two analyses of one experiment at once"
+    store.go_on.set()
+    await before
+    report = (await after).report
+    assert report is not None
+    assert store.analyses == 2
+    assert (await admin.show("b")).report is report
+    admin.close()
+    await live.close(1)
+
+
+class Fails(SlowFor):
+    """Its analysis finds a defect."""
+
+    def unit_counts(self, experiments: Collection[str]) -> dict[str, Counter[str]]:
+        counts = super().unit_counts(experiments)
+        if list(experiments) == ["b"]:
+            raise RuntimeError("a defect")
+        return counts
+
+
+async def test_an_analysis_that_fails_after_its_callers_gave_up_is_in_the_log(
+    file_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Fails(file_url, "b")
+    live = live_of(store)
+    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
+    admin = ExperimentAdmin(live)
+    call = asyncio.create_task(admin.show("b"))
+    assert await asyncio.to_thread(store.asked.wait, 60)
+    call.cancel()
+    store.go_on.set()
+    with pytest.raises(RuntimeError, match="a defect"):  # the same analysis, or the next
+        await admin.show("b")
+    assert "an experiment could not be analysed" in caplog.text
+    assert "RuntimeError: a defect" in caplog.text
+    admin.close()
+    await live.close(1)
+
+
+async def test_who_waits_for_a_report_when_the_service_ends_is_told_so(file_url: str) -> None:
+    store = SlowFor(file_url, "b")
+    live = live_of(store)
+    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
+    admin = ExperimentAdmin(live)
+    call = asyncio.create_task(admin.show("b"))
+    assert await asyncio.to_thread(store.asked.wait, 60)
+    admin.close()
+    with pytest.raises(Draining):
+        await call
+    store.go_on.set()
     await live.close(1)
 
 

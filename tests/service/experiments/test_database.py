@@ -1,9 +1,13 @@
 """The way to the experiments' database: which URLs are taken, and what becomes of a server that is away."""
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,6 +68,67 @@ def test_a_store_made_while_the_server_was_down_heals(postgres: Cluster) -> None
         assert store.add_exposures([exposure("b")]).total() == 1
     finally:
         store.close()
+
+
+def test_of_several_hosts_the_one_that_takes_writes_is_found(postgres: Cluster, tmp_path: Path) -> None:
+    """PostgreSQL's way to survive a failover, in SQLAlchemy's form of a URL."""
+    postgres.create("failover")
+    hosts = f"host={tmp_path}:5432&host={postgres.directory}:5432"
+    store = Store(f"postgresql://postgres@/failover?{hosts}&target_session_attrs=read-write")
+    try:
+        assert store.add_exposures([exposure("a")]).total() == 1
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(("query", "idle_seconds"), [("", 5), ("?keepalives_idle=60", 60)])
+def test_a_server_whose_host_vanishes_is_noticed_while_its_answer_is_awaited(
+    postgres: Cluster, query: str, idle_seconds: int
+) -> None:
+    """Else an answer of a host that lost its power is awaited for two hours, Linux's default."""
+    postgres.create(name := f"vanishes{idle_seconds}")
+    with over_tcp(postgres.directory / ".s.PGSQL.5432") as port:
+        store = Store(f"postgresql://postgres@127.0.0.1:{port}/{name}{query}")
+        try:
+            with store.read() as db:
+                descriptor = db.connection.driver_connection.fileno()  # type: ignore[union-attr]
+                with socket.socket(fileno=os.dup(descriptor)) as connection:
+                    assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                    assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == idle_seconds
+                    probes = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
+                    interval = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+                    assert probes * interval <= 5
+        finally:
+            store.close()
+
+
+@contextmanager
+def over_tcp(path: Path) -> Iterator[int]:
+    """Return a port that leads one connection at a time to a Unix socket."""
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def relay(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                client, _ = listener.accept()
+                with client, socket.socket(socket.AF_UNIX) as server:
+                    server.connect(str(path))
+                    answers = threading.Thread(target=copy, args=(server, client))
+                    answers.start()
+                    copy(client, server)
+                    answers.join()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=relay, args=(listener,))
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
 
 
 def test_the_default_is_a_file_that_only_the_user_may_read(

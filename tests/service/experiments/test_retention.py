@@ -1,7 +1,9 @@
 """What is deleted, when, and that the last report stays and none gives figures of a part of the rows."""
 
 import asyncio
+import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -213,13 +215,49 @@ def test_the_last_try_keeps_the_figures_without_the_looks_that_fail(
         return computed(store, config, actions, moment)
 
     monkeypatch.setattr(analysis, "past_look", fail_in_the_end)
-    reports = FinalReports(world.store, lambda _: None)
+    reports = FinalReports(world.store, lambda _: None, lambda: world.now)
     history = world.ledger.history("prune20")
-    tries = [reports.keep(SPENT, history, world.now + number * 600) for number in range(TRIES)]
+    tries = []
+    for _ in range(TRIES):
+        tries.append(reports.keep(SPENT, history, world.now))
+        world.now += 600
     assert tries == [*[False] * (TRIES - 1), True]
     kept = Report.from_json(world.store.final_report("prune20") or "")
     assert figures(kept) == figures(at_end)
     assert [look.time for look in kept.looks] == calls[:3]
+
+
+def test_a_node_whose_clock_runs_ahead_deletes_nothing_of_the_others(store: Store) -> None:
+    """Its year of difference deleted the outcomes of every experiment that had ended, and early clicks."""
+    sent = SentClick("order", "c", "u", "click", "", 1.0, 0.0, 1)
+    worlds = []
+    for ahead in (0, 365 * DAY):
+        world = World(store)
+        world.ledger.clock = lambda ahead=ahead: time.time() + ahead  # type: ignore[misc]
+        world.apply(SPENT, ORDER)
+        worlds.append(world)
+    right, wrong = worlds
+    store.record_outcomes([Outcome("prune20", "1", "u", "spent", 1.0, time.time())], [SPENT])
+    shown_later = replace(sent, impression=impression_id(store.impression_key(), "order", "u"))
+    assert store.record_outcomes([shown_later], [ORDER]).accepted == 1
+    store.record_action(Action("prune20", "stop", time.time(), "boss"))
+    for world in (right, wrong):
+        world.look_after()
+        Upkeep(world.ledger, 30).settle()
+        store.preferences(ORDER, ORDER.metrics[0], math.inf, world.ledger.clock())
+        assert (world.rows(outcomes), world.rows(early_clicks)) == (1, 1)
+
+
+def test_a_clock_that_is_set_back_does_not_keep_outcomes_for_longer(world: World) -> None:
+    """The next try to make a last report was put off until the clock had caught up."""
+    seconds = 0.0
+    reports = FinalReports(world.store, lambda _: None, lambda: seconds)
+    run_to_end(world)
+    broken = SPENT.model_copy(update={"metrics": None})
+    assert not reports.keep(broken, world.ledger.history("prune20"), world.now)
+    seconds = 601.0
+    assert reports.keep(SPENT, world.ledger.history("prune20"), world.now - 3600)
+    assert world.store.final_report("prune20") is not None
 
 
 async def test_early_clicks_wait_for_no_report(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
 """Units that lose their arm by an edit of the config: what they do meanwhile comes from the default."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.buckets import NO_BUCKET
@@ -182,6 +184,72 @@ def test_units_get_the_default_while_the_config_has_other_arms_or_lacks_the_expe
     world.edit(restarted, declared())
     world.behave()
     assert world.spent(declared()) == pytest.approx(3 * 10_101)
+
+
+class MayBeAway(Store):
+    """A database that the ledger cannot reach for a while."""
+
+    is_away = False
+
+    def check(self) -> None:
+        if self.is_away:
+            raise DatabaseUnavailable
+        super().check()
+
+
+@pytest.fixture
+def away(url: str) -> Iterator[MayBeAway]:
+    store = MayBeAway(url)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("is_back_first", [True, False], ids=["database first", "experiment first"])
+def test_an_experiment_taken_out_while_the_database_is_away_was_out(
+    away: MayBeAway, is_back_first: bool
+) -> None:
+    """All its units got the default, and what they spent meanwhile counted for their arms."""
+    world = World(away)
+    live = world.replica(declared())
+    world.expose()
+    world.behave()
+    away.is_away = True
+    world.edit(live)
+    world.behave()
+    if is_back_first:
+        away.is_away = False
+        live.ledger.refresh()
+        world.behave()
+        world.edit(live, declared())
+    else:
+        world.edit(live, declared())
+        world.behave()
+        away.is_away = False
+        live.ledger.refresh()
+    live.ledger.refresh()
+    world.behave()
+    assert [(each.kind, each.time) for each in away.actions(["prune20"])] == [
+        ("start", 0),
+        ("edit", 100),
+        ("edit", 300),
+    ]
+    assert world.spent(declared()) == pytest.approx(3 * 1001)
+
+
+def test_slots_taken_away_while_the_database_is_away_end_their_units_then(away: MayBeAway) -> None:
+    world = World(away)
+    live = world.replica(declared())
+    world.expose()
+    world.behave()
+    away.is_away = True
+    narrow = declared(slots=(0, 5000))
+    world.edit(live, narrow)
+    world.behave()
+    away.is_away = False
+    live.ledger.refresh()
+    assert world.spent(narrow) == pytest.approx(11 + 1 + 11)
 
 
 def test_a_paused_experiment_is_so_in_the_log(world: World) -> None:
