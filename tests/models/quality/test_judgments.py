@@ -74,7 +74,7 @@ def test_qrels_with_the_texts_of_their_ids(tmp_path: Path, texts: Columns, name:
 
 def test_texts_of_beir_and_of_ms_marco(tmp_path: Path) -> None:
     (tmp_path / "qrels.txt").write_text(QRELS)
-    (tmp_path / "queries.tsv").write_text("7\tangle bracket\n8\tusb lamp\n")  # without a header
+    (tmp_path / "queries.tsv").write_text('7\tangle bracket\n8\tusb lamp\n9\t"Hello" said\n')  # no header
     corpus = [
         {"_id": key, "title": title, "text": "…"}
         for key, title in (("B07", PAIRS[0].title), ("B08", "Wood screws"))
