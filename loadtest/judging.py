@@ -104,7 +104,7 @@ def parse(text: str) -> Objective:
         try:
             if name in ("errors", "unreranked"):
                 shares[name] = share(value)
-                if not 0 <= shares[name] <= 1:
+                if shares[name] > 1:
                     raise ValueError
             elif re.fullmatch(r"p\d{1,2}(\.\d+)?", name):
                 if not value[-1:].isalpha():

@@ -74,6 +74,8 @@ def read_pairs(path: Path) -> list[Pair]:
     for number, (query, title) in enumerate(pairs, start=1):
         if not isinstance(query, str) or not isinstance(title, str) or not query.strip():
             raise PlanError(f"--pairs: {path}, row {number}: expected the texts query and title")
+        if kind == ".tsv" and "\n" in query + title:
+            raise PlanError(f"--pairs: {path}, row {number}: a quote does not close in its line; double it")
     return pairs
 
 

@@ -5,6 +5,7 @@ It never holds a secret: it names the environment variable that holds an API key
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -43,8 +44,12 @@ def seconds(text: str | float) -> float:
 
 
 def share(text: str) -> float:
-    """Return the share of text such as `5%` or `0.05`. Raises ValueError."""
-    return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    """Return the share of text such as `5%` or `0.05`. Raises ValueError, also for a 5 without a %."""
+    is_percent = text.endswith("%")
+    number = float(text.removesuffix("%"))
+    if not 0 <= number <= (math.inf if is_percent else 1) or math.isinf(number):
+        raise ValueError(f"{text!r} is neither a percentage nor a number from 0 to 1")
+    return number / 100 if is_percent else number
 
 
 def weights(text: str | list[str] | dict[str, float]) -> dict[str, float]:
@@ -64,15 +69,14 @@ def weights(text: str | list[str] | dict[str, float]) -> dict[str, float]:
 
 def rate(value: str | float) -> str | float:
     """Return a rate as a number, or a multiple of the saturation such as `2x` as text. Raises ValueError."""
-    if isinstance(value, str) and re.fullmatch(r"[0-9]*\.?[0-9]+x", value):
-        return value
+    is_multiple = isinstance(value, str) and re.fullmatch(r"[0-9]*\.?[0-9]+x", value) is not None
     try:
-        number = float(value)
+        number = float(str(value).removesuffix("x") if is_multiple else value)
     except ValueError:
         raise ValueError(f"{value!r} is neither a number nor a multiple such as 2x") from None
-    if number <= 0:
-        raise ValueError("must be above 0")
-    return number
+    if not 0 < number < math.inf:
+        raise ValueError("must be above 0 and finite")
+    return value if is_multiple else number
 
 
 Seconds = Annotated[float, BeforeValidator(seconds)]
@@ -82,7 +86,7 @@ Arrivals = Literal["poisson", "constant", "ramp", "step", "trace"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
 class Traffic(_Model):

@@ -91,13 +91,16 @@ def text_rows(
     """Return the columns that the first line of csv or tsv names, none of jsonl, and the rows.
 
     needed: columns that must be there. stream: the file's text, not compressed.
+    Quotes of csv are as in RFC 4180. A row of tsv is one line: a quote that opens and does not close in it is
+    a character like any other.
     Raises ModelError if the header is missing, lacks a needed column or names one twice; and, from the
     iterator, at a quote of csv that other lines follow, because they cannot be told from the quoted text.
     """
     lines = _lines(stream)
     if file_format.kind == "jsonl":
         return (), (_json_row(line) for line in lines if line.data.strip())
-    records = _records(name, lines, file_format.delimiter)
+    is_tsv = file_format.kind == "tsv"
+    records = map(_tsv_record, lines) if is_tsv else _csv_records(name, lines, file_format.delimiter)
     header = next(records, None)
     if header is None:
         raise ModelError(f"{name} is empty; its first line must name the columns")
@@ -107,7 +110,7 @@ def text_rows(
         raise ModelError(f"{name}, line 1: {header.problem}")
     names = tuple(cell.strip() for cell in header.values)
     check_columns(f"{name}, line 1", names, needed)
-    return names, (_csv_row(record, names) for record in records if record.values or record.problem)
+    return names, (_named(record, names) for record in records if record.values or record.problem)
 
 
 def parquet_file(name: str, source: Any, texts: Sequence[str], others: Sequence[str] = ()) -> Any:
@@ -219,7 +222,27 @@ def _json_row(line: Row) -> Row:
     return line._replace(values=values)
 
 
-def _records(name: str, lines: Iterator[Row], delimiter: str) -> Iterator[Row]:
+def _tsv_record(line: Row) -> Row:
+    """Return a line of tsv with its cells as its values.
+
+    A cell that begins with a quote ends at its closing quote, as a writer of csv quotes it. If a quote of the
+    line does not close, or text follows it, all cells of the line are as they stand, quotes included.
+    """
+    csv.field_size_limit(ROW_BYTES)
+    try:
+        text = line.data.decode()
+    except UnicodeDecodeError:
+        return line._replace(problem="not UTF-8 text")
+    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE):
+        try:
+            (cells,) = csv.reader([text], delimiter="\t", quoting=quoting, strict=True)
+            return line._replace(values=cells)
+        except csv.Error as error:
+            problem = _csv_problem(str(error))
+    return line._replace(problem=problem)
+
+
+def _csv_records(name: str, lines: Iterator[Row], delimiter: str) -> Iterator[Row]:
     """Yield the records of csv; their values are the cells.
 
     Raises ModelError at a wrong quote that took in further lines, which cannot be told from rows.
@@ -254,7 +277,7 @@ def _records(name: str, lines: Iterator[Row], delimiter: str) -> Iterator[Row]:
         yield Row(taken[0].line, data, None if problem else cells, problem)
 
 
-def _csv_row(record: Row, names: Sequence[str]) -> Row:
+def _named(record: Row, names: Sequence[str]) -> Row:
     if record.problem:
         return record
     count = len(record.values)

@@ -149,6 +149,10 @@ def _numbers_of_distances(config: ModelConfig) -> int:
 def _kept_heads(raw: Fields, shape: ModelConfig) -> NumbersByLayer:
     """Return the heads of each layer that `pruned_heads`, as transformers 4 writes it, does not name."""
     pruned = {int(layer): heads for layer, heads in (raw.get("pruned_heads") or {}).items()}
+    heads = {head for of_layer in pruned.values() for head in of_layer}
+    is_right = pruned.keys() <= set(range(shape.num_layers)) and heads <= set(range(shape.num_heads))
+    wanted = f"its layers must be 0 to {shape.num_layers - 1}, and their heads 0 to {shape.num_heads - 1}"
+    need(is_right, "pruned_heads", raw.get("pruned_heads"), wanted)
     return tuple(
         tuple(head for head in range(shape.num_heads) if head not in pruned.get(layer, ()))
         for layer in range(shape.num_layers)
@@ -207,6 +211,10 @@ def _labels(
     """Return the names of the labels, least relevant first, and the checkpoint's index of each. wanted: that
     order. default: their number if config.json does not say it."""
     id2label = raw.get("id2label")
+    is_right = id2label is None or (
+        isinstance(id2label, dict) and all(str(id_).isdecimal() for id_ in id2label)
+    )
+    need(is_right, "id2label", id2label, "it must be an object with a label for each id from 0")
     count = None if raw.get("num_labels") is None else positive_int(raw, "num_labels", maximum=10_000)
     if id2label is None or count not in (None, len(id2label)):
         id2label = {i: f"LABEL_{i}" for i in range(count or default)}  # as transformers does

@@ -28,6 +28,9 @@ Fields = Mapping[str, Any]
 MAX_BYTES = 128 << 20
 """The largest file that is read beside the weights; the tokenizers of 250,000 pieces have 35 MB."""
 
+MIN_WINDOW = 4
+"""The fewest tokens that hold a pair: a token of each text, and two special ones."""
+
 
 def check(is_right: object, problem: str) -> None:
     """Raise UnsupportedCheckpoint with the problem unless a file is right."""
@@ -46,6 +49,19 @@ def positive_int(raw: Fields, name: str, default: int | None = None, maximum: in
     value: Any = raw.get(name, default)
     is_right = type(value) is int and 1 <= value <= maximum
     need(is_right, name, value, f"it must be a whole number from 1 to {maximum:,}")
+    return int(value)
+
+
+def window(value: Any, file: Path, name: str) -> int | None:
+    """Return the tokens of the longest sequence, which the field `name` of a file says; None if it does not.
+
+    transformers writes 1e30 for a tokenizer without a limit.
+    """
+    if value is None:
+        return None
+    is_whole = isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0
+    wanted = f"it must be a whole number from {MIN_WINDOW}"
+    check(is_whole and value >= MIN_WINDOW, f"{file}: {name} is {value!r}; {wanted}")
     return int(value)
 
 

@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headroom.models import files
 from headroom.models.checkpoint.fields import (
@@ -27,6 +27,7 @@ from headroom.models.checkpoint.fields import (
     read_json,
     read_json_if_there,
     reading,
+    window,
 )
 from headroom.models.checkpoint.model_config import ModelConfig
 from headroom.models.checkpoint.prompt import PUBLISHED, is_language_model
@@ -170,8 +171,8 @@ def _settings(directory: Path) -> Json:
     return read_json_if_there(directory / FILE)
 
 
-def module_window(directory: Path) -> Any:
-    """Return how long a sequence may be; None if the module Transformer does not say it. Raises
+def module_window(directory: Path) -> int | None:
+    """Return how many tokens a sequence may have; None if the module Transformer does not say it. Raises
     UnsupportedCheckpoint for settings that would change how texts are read."""
     file = directory / FILE
     settings = _settings(directory)
@@ -179,10 +180,11 @@ def module_window(directory: Path) -> Any:
     for name in ("do_lower_case", "processing_kwargs"):
         is_right = settings.get(name) in (None, False, {}, of_decoders)
         check(is_right, f"{file}: {name} is set: texts would need to be read in another way")
-    window = settings.get("max_seq_length")
+    longest = window(settings.get("max_seq_length"), file, "max_seq_length")
     for name in ("tokenizer_args", "processor_kwargs"):  # the older name, and today's
         options = settings.get(name) or {}
+        check(isinstance(options, dict), f"{file}: {name} is {options!r}; it must be an object")
         others = sorted(options.keys() - {"model_max_length", "trust_remote_code"})
         check(not others, f"{file}: {name} has {''.join(others[:1])}; only model_max_length is supported")
-        window = options.get("model_max_length") or window
-    return window
+        longest = window(options.get("model_max_length"), file, f"{name}.model_max_length") or longest
+    return longest

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers.models import BPE, Unigram, WordPiece
 
-from headroom.models.checkpoint.fields import Fields, check, read_json_if_there, reading
+from headroom.models.checkpoint.fields import Fields, check, read_json_if_there, reading, window
 from headroom.models.checkpoint.files import PIECES
 from headroom.models.checkpoint.model_config import ModelConfig
 from headroom.models.checkpoint.modules import module_window
@@ -91,9 +91,9 @@ def read_window(directory: Path, config: ModelConfig) -> int:
     length = module_window(directory)
     if length is None:
         options = read_options(directory)
-        length = options.get("model_max_length", options.get("max_len"))
-    # transformers writes 1e30 for a tokenizer without a limit
-    return config.max_positions if length is None else int(min(length, config.max_positions))
+        name = "model_max_length" if "model_max_length" in options else "max_len"
+        length = window(options.get(name), directory / FILE, name)
+    return config.max_positions if length is None else min(length, config.max_positions)
 
 
 def passes_types(directory: Path) -> bool | None:

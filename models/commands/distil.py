@@ -59,6 +59,7 @@ MaxTokens = Annotated[int, typer.Option(min=8, max=8192, help="Tokens after whic
 
 
 def command(
+    context: typer.Context,
     data: Data,
     out: options.NewDirectory,
     teacher: Teacher = None,
@@ -92,6 +93,8 @@ def command(
     """
     if steps is not None and minutes is not None:
         raise typer.BadParameter("give one of --steps and --minutes", param_hint="--minutes")
+    if test is None:
+        options.refuse_unused(context, "it needs --test", "grade_column")
     run(
         Options(
             data=data,

@@ -59,6 +59,7 @@ _INDENT = orjson.OPT_INDENT_2
 
 
 def command(
+    context: typer.Context,
     data: options.Data,
     model: Models = None,
     mask: Masks = None,
@@ -99,7 +100,10 @@ def command(
     columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
     wanted = cut.Wanted(precision, threshold, relevant)
     if wanted.is_cut:
-        _check_one_side(models, mask or [], variant, out)
+        options.refuse_unused(
+            context, "--precision and --threshold do not take it", "variant", "out", "margin"
+        )
+        _check_one_side(models, mask or [])
         network = options.Network(
             model=models[0] if models else None,
             config=None,
@@ -158,16 +162,11 @@ def _check_options(
         raise typer.BadParameter("one model is given twice", param_hint="--model")
 
 
-def _check_one_side(
-    models: Sequence[str], masks: Sequence[str], variant: str | None, out: Path | None
-) -> None:
-    """Raise BadParameter if a cut is asked for with options that it does not take."""
-    given = {"--variant": variant, "--out": out, "--model": models[1:], "--mask": masks[1:]}
-    for name, value in given.items():
-        if value:
-            what = "more than one" if name in ("--model", "--mask") else "it"
-            hint = f"--precision and --threshold do not take {what}"
-            raise typer.BadParameter(hint, param_hint=name)
+def _check_one_side(models: Sequence[str], masks: Sequence[str]) -> None:
+    """Raise BadParameter if a cut is asked for of several models or masks."""
+    for name, given in (("--model", models), ("--mask", masks)):
+        if len(given) > 1:
+            raise typer.BadParameter("--precision and --threshold do not take more than one", param_hint=name)
 
 
 def judge(

@@ -35,6 +35,17 @@ def one_character(value: str) -> str:
     return value
 
 
+def refuse_unused(context: typer.Context, reason: str, *parameters: str) -> None:
+    """Raise BadParameter if the command line gives one of these options, which would do nothing.
+
+    reason: what it needs, or does not go with. parameters: of the command, by name.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in parameters and source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(reason, param_hint=parameter.opts[0])
+
+
 Data = Annotated[
     Path,
     typer.Option(

@@ -10,7 +10,16 @@ from headroom.models.checkpoint.config import read_config, read_stored_masks
 from headroom.models.checkpoint.files import check_empty
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands.distil import run as teach
-from headroom.models.commands.options import FORMS, AsJson, Device, Model, NewDirectory, Seed, read_form
+from headroom.models.commands.options import (
+    FORMS,
+    AsJson,
+    Device,
+    Model,
+    NewDirectory,
+    Seed,
+    read_form,
+    refuse_unused,
+)
 from headroom.models.training.distil.job import Cut, Options
 
 Recover = Annotated[
@@ -23,6 +32,7 @@ Data = Annotated[
 
 
 def command(
+    context: typer.Context,
     out: NewDirectory,
     mask: Annotated[str, typer.Option(help=f"Mask that says what to remove: {FORMS}.")],
     model: Model = None,
@@ -58,6 +68,7 @@ def command(
         )
         teach(options, as_json=as_json)
         return
+    refuse_unused(context, "it needs --recover", "seed", "device")
     source = locate(model)
     config = read_config(source)
     weights = config.parse_mask(read_form(mask), read_stored_masks(source, config))

@@ -22,7 +22,7 @@ Out = Annotated[
     Path, typer.Option(help="Directory of the report, in place of an earlier one of the same kind.")
 ]
 Holdout = Annotated[
-    Path | None, typer.Option(help="Pairs of other queries; `search` tests its masks on them.")
+    Path | None, typer.Option(help="For `search`: pairs of other queries to test its masks on.")
 ]
 Margin = Annotated[float, typer.Option(min=MARGINS[0], max=MARGINS[1], help="Accepted loss in each metric.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Give a rough answer, in some minutes per kind.")]
@@ -50,6 +50,7 @@ Recover = Annotated[
 
 @ends_at_once("headroom: stopped; the same command goes on from what is done")
 def command(
+    context: typer.Context,
     kind: Annotated[Kind, typer.Argument(help="Which question to ask; all: every one, in one report.")],
     data: options.Data,
     out: Out,
@@ -80,7 +81,8 @@ def command(
 
     Example: headroom study search --what heads,units,layers --speedup 2 --data D --holdout H --out runs/fast
     """
-    parts = _parts(kind, what, speedup, recover)
+    _refuse_options(context, kind)
+    parts = _parts(what, speedup, recover)
     check_directory(out, kind)
     config = read_config(locate(model))
     columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
@@ -121,17 +123,25 @@ def command(
     print(f"{textwrap.fill(content['verdict'], 100)}\n\n{out / 'report.html'}")
 
 
-def _parts(kind: Kind, what: str, speedup: float | None, recover: float) -> tuple[str, ...]:
-    """Return what may go, in a fixed order. Refuses names that do not exist, and options that do nothing."""
+def _refuse_options(context: typer.Context, kind: Kind) -> None:
+    """Refuse options that the kind does not use."""
+    if kind != "search":
+        for name in ("what", "speedup", "recover"):
+            options.refuse_unused(context, f"only `study search` takes --{name}", name)
+    if kind not in ("search", "all"):
+        options.refuse_unused(context, "only `study search` and `study all` take it", "holdout")
+    if kind in ("roles", "similarity"):
+        options.refuse_unused(context, f"`study {kind}` has no use for it", "margin")
+
+
+def _parts(what: str, speedup: float | None, recover: float) -> tuple[str, ...]:
+    """Return what may go, in a fixed order. Refuses names that do not exist, and --recover by heads alone."""
     valid = ("heads", "units", "layers")
     names = [name.strip() for name in what.split(",")]
     if unknown := [name for name in names if name not in valid]:
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(valid)}", param_hint="'--what'")
     parts = tuple(name for name in valid if name in names)
     by_time = parts != ("heads",)
-    for name, given in (("--what", by_time), ("--speedup", speedup), ("--recover", recover)):
-        if given and kind != "search":
-            raise typer.BadParameter(f"only `study search` takes {name}", param_hint=f"'{name}'")
     if recover and not (by_time or speedup):
         raise typer.BadParameter("it needs --speedup, or --what with units or layers", param_hint="'--what'")
     return parts

@@ -44,7 +44,7 @@ TITLE_IDS = ("docid", "doc_id", "product_id", "corpus-id")
 IDS = ("id", "_id", *TITLE_IDS, *QUERY_IDS[:-1])
 QUERY_TEXTS = ("query", "text", "title")
 TITLE_TEXTS = ("title", "product_title", "name", "text")
-"""Names of columns in files of texts."""
+"""Names of columns in files of texts. In each row, the first that is not blank counts."""
 
 LOCALE = "product_locale"
 """The ids of ESCI's products are unique within one of these."""
@@ -230,27 +230,40 @@ def _read_texts(name: str, delimiter: str, kind: str, has_locale: bool) -> Itera
         with opened(name, delimiter) as table:
             names = table.names
             column = _known("", "", IDS, names)
-            text = _known("", "", [one for one in texts if one != column], names)
+            known = [one for one in texts if one != column]
+            found = [one for one in known if one in names]
+            is_named = bool(column and found)
             with_locale = has_locale and LOCALE in names
-            if not (column and text) and table.kind == "tsv" and len(names) == 2:  # MS MARCO's have no header
+            if not is_named and table.kind == "tsv" and len(names) == 2:  # MS MARCO's have no header
                 column, text = names
+                found = known = [text]
                 yield (column,), text
-            elif not (column and text):
+            elif not is_named:
                 raise ModelError(
                     f"{name}: there is no column with ids ({', '.join(IDS[:4])} …) or none with texts "
                     f"({', '.join(texts)}); found {', '.join(names)}"
                 )
-            wanted = [column, LOCALE] if with_locale else [column]
-            for row in table.read([text], wanted):
+            wanted = [*found[1:], column, *([LOCALE] if with_locale else ())]
+            for row in table.read(found[:1], wanted):
                 if row.problem:
                     raise ModelError(f"{name}, {table.unit} {row.line}: {row.problem}")
-                if str(row.values.get(text) or "").strip() and row.values.get(column) is not None:
+                text = _first_text(row.values, known)
+                if text and row.values.get(column) is not None:
                     key: Key = (str(row.values[column]),)
                     if has_locale:
                         key = (*key, str(row.values.get(LOCALE)))
-                    yield key, str(row.values[text])
+                    yield key, text
     except (ValueError, OSError, EOFError) as error:  # also pyarrow's
         raise ModelError(reading_problem(name, error)) from None
+
+
+def _first_text(values: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the first of these columns of a row that has a text or a number, or "" if none has."""
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, str | int | float) and str(value).strip():
+            return str(value)
+    return ""
 
 
 def _text(texts: Mapping[Key, str], key: Key, where: str) -> str:

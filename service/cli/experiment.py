@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 
 import typer
 
+from headroom.models.commands import options
 from headroom.models.numbers import number
 from headroom.models.terminal import table
 from headroom.service.cli import experiment_plan
@@ -138,6 +139,7 @@ def ship(
 
 @app.command()
 def export(
+    context: typer.Context,
     name: Name,
     out: Annotated[Path, typer.Option(help="File to write, .parquet, .csv or .csv.gz; it must not exist.")],
     database_url: Annotated[
@@ -162,6 +164,7 @@ def export(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--out") from None
     if database_url is not None:
+        options.refuse_unused(context, "--database-url asks no service", "url", "key")
         try:
             get_page, close = database_pages(database_url, name)
         except ValueError as error:

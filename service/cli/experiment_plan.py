@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import orjson
 import typer
@@ -85,6 +85,7 @@ Shadow = Annotated[
 
 
 def command(
+    context: typer.Context,
     baseline: Baseline = None,
     sd: Sd = None,
     margin: Margin = None,
@@ -117,18 +118,19 @@ def command(
     Example: headroom experiment plan --baseline 0.31 --margin 0.02 --units-per-day 40000 --traffic 0.2
     """
     daily = None if units_per_day is None else units_per_day * traffic
-    of_data = {"--mask": mask, "--variant": variant, "--model": model, "--config": config, "--shown": shown}
-    of_interleaving = {"--clicked": clicked, "--data": data, "--differing": differing, "--shadow": shadow}
+    if daily is None:
+        options.refuse_unused(context, "it needs --units-per-day", "traffic")
+    of_data = ("mask", "variant", "model", "config", "shown")
     if not interleave:
-        _refuse(of_interleaving | of_data, "it needs --interleave")
+        of_interleaving = ("clicked", "data", "differing", "shadow", *of_data)
+        options.refuse_unused(context, "it needs --interleave", *of_interleaving)
         question = question_of(baseline, sd, margin, effect, better, weights or "50,50")
         print(_ab_answer(question, power, daily, as_json=as_json))
         return
-    other = None if better == "higher" else better
-    of_ab = {"--baseline": baseline, "--sd": sd, "--weights": weights, "--better": other}
-    _refuse(of_ab, "it belongs to an A/B test; --interleave takes --clicked and a --margin of preference")
+    reason = "it belongs to an A/B test; --interleave takes --clicked and a --margin of preference"
+    options.refuse_unused(context, reason, "baseline", "sd", "weights", "better")
     if data is None:
-        _refuse(of_data, "it needs --data")
+        options.refuse_unused(context, "it needs --data", *of_data)
     from headroom.service.cli import lists
 
     network = options.Network(model, config, variant, mask, "auto", "auto")
@@ -136,13 +138,6 @@ def command(
     measured = lists.measure(network, data, shown, differing, shadow)
     assert clicked is not None
     print(_interleaving_answer(measured, clicked, margin, effect, power, daily, as_json=as_json))
-
-
-def _refuse(given: dict[str, Any], reason: str) -> None:
-    """Raise BadParameter for the first of these options that has a value."""
-    for option, value in given.items():
-        if value is not None:
-            raise typer.BadParameter(reason, param_hint=option)
 
 
 def _ab_answer(question: Question, power: float, daily: float | None, *, as_json: bool) -> str:

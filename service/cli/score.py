@@ -19,6 +19,7 @@ from headroom.models.commands.options import (
     Network,
     QueryColumn,
     TitleColumn,
+    refuse_unused,
 )
 from headroom.models.terminal import warn
 from headroom.service.cli import choice, score_files
@@ -32,6 +33,8 @@ LINE_FORMAT = "a query, a tab and a title"
 PORTION = 1024
 """Number of pairs read from standard input before they are scored."""
 
+OF_FILES = ("query_column", "title_column", "delimiter", "prefix", "judgments", "overwrite")
+"""The options that only --input takes."""
 
 Masks = Annotated[
     list[str] | None,
@@ -61,6 +64,7 @@ Instruction = Annotated[
 
 
 def command(
+    context: typer.Context,
     query: Annotated[
         str | None,
         typer.Argument(help="The query, or - to read lines of query, tab, title from standard input."),
@@ -103,8 +107,9 @@ def command(
             raise typer.BadParameter(
                 "it goes without a query, and with --output or --store", param_hint="--input"
             )
-        if instruction is not None:
-            raise typer.BadParameter("does not go with --input", param_hint="--instruction")
+        refuse_unused(context, "does not go with --input", "instruction")
+        if output is None:
+            refuse_unused(context, "it needs --output", "prefix", "judgments", "overwrite")
         from headroom.models.quality.labelled import Columns
 
         setup = choice.read_setup(model, config, device, dtype)
@@ -122,6 +127,7 @@ def command(
         return
     if query is None:
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
+    refuse_unused(context, "it needs --input", *OF_FILES)
     network = Network(model, config, only_one("--variant", variant), only_one("--mask", mask), device, dtype)
     pairs = pairs_of(query, titles)
     chosen = choice.resolve(network)

@@ -118,8 +118,6 @@ def score_file(source: str, target: Target, options: ScoreOptions, *, as_json: b
     if target.output is not None:
         run(source, target.output, options, overwrite=target.overwrite, as_json=as_json)
         return
-    if options.judged_ids:
-        raise typer.BadParameter("a judgment list goes into an --output", param_hint="--judgments")
     assert target.store is not None
     run_into_store(source, target.store, options, max_bytes=target.store_bytes, as_json=as_json)
 

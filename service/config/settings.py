@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 import orjson
 from pydantic import (
@@ -199,6 +199,14 @@ class Settings(BaseSettings):
         description="Form of what `headroom serve` and its replicas report: lines of text, or of JSON. "
         "On a Ray cluster, replicas always write JSON.",
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_bool_as_number(cls, value: object, info: ValidationInfo) -> object:
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and {int, float} & {kind, *get_args(kind)}:
+            raise ValueError("should be a number")
+        return value
 
     @field_validator("score_store", "score_store_warm", "api_keys_file")
     @classmethod

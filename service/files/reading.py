@@ -155,7 +155,8 @@ def _checked(window: Window, options: ScoreOptions) -> Window:
     """Set aside rows that cannot be scored or written. The first window says the file's columns."""
     problems = {}
     for index, row in enumerate(window.rows):
-        if problem := problem_of(row, *options.texts, options.others):
+        problem = problem_of(row, *options.texts, options.others)
+        if problem or (problem := _unwritable(row, window.target)):
             problems[index] = problem
     window.set_aside(problems)
     if window.number == 0:
@@ -173,6 +174,15 @@ def _checked(window: Window, options: ScoreOptions) -> Window:
             problems[index] = f"{min(unknown)!r} is no column of the file's first rows"
     window.set_aside(problems)
     return window
+
+
+def _unwritable(row: Mapping[str, Any], target: Format) -> str:
+    """Return why a row cannot be written in this format, or "" if it can: a row of tsv is one line."""
+    if target.kind == "tsv":
+        for name, value in row.items():
+            if "\n" in name or (isinstance(value, str) and "\n" in value):
+                return f"{name[:40]!r} has a line break, which tsv cannot hold; write csv, jsonl or parquet"
+    return ""
 
 
 def quoted(values: Mapping[str, Any]) -> str:

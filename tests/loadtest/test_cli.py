@@ -119,7 +119,13 @@ def test_the_api_key_is_sent_and_never_written(tmp_path, monkeypatch):
         ("run http://127.0.0.1:1 --scenario soak --rate 5 --find-max", "events and watch belong to a"),
         ("run http://127.0.0.1:1 --scenario soak", "let the run --start it"),
         ("compare nowhere nowhere", "cannot be read"),
-        ("compare nowhere nowhere --fail-if-slower much", "is not like 5%"),
+        ("compare nowhere nowhere --fail-if-slower much", "--fail-if-slower: 'much' is not like 5%"),
+        ("compare nowhere nowhere --fail-if-slower 5", "--fail-if-slower: '5' is not like 5%"),
+        ("compare nowhere nowhere --fail-if-slower nan%", "'nan%' is not like 5%"),
+        ("compare nowhere nowhere --fail-if-slower inf%", "'inf%' is not like 5%"),
+        ("run http://127.0.0.1:1 --rate nan", "rate: must be above 0 and finite"),
+        ("run http://127.0.0.1:1 --arrivals ramp --rate-to inf", "rate_to: Input should be a finite number"),
+        ("run http://127.0.0.1:1 --deadline-ms inf", "deadline_ms: Input should be a finite number"),
     ],
 )
 def test_wrong_usage_exits_2_with_its_reason(arguments, reason, tmp_path, monkeypatch):

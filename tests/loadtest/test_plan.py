@@ -59,6 +59,13 @@ def test_two_runs_of_steady_have_the_requests_that_p99_needs_in_a_comparison():
     [
         ({"url": "localhost:8000"}, "not an http"),
         ({"rate": 0}, "rate: must be above 0"),
+        ({"rate": "inf"}, "rate: must be above 0 and finite"),
+        ({"rate": "nan"}, "rate: must be above 0 and finite"),
+        ({"rate": "0x"}, "rate: must be above 0 and finite"),
+        ({"arrivals": "ramp", "rate_to": float("inf")}, "rate_to: Input should be a finite number"),
+        ({"phases": [{"for": "3s", "rate": 3, "to": "nan"}]}, "phases.0.to: Input should be a finite number"),
+        ({"traffic": [{"masks": "none=inf"}]}, "traffic.0.masks.none: Input should be a finite number"),
+        ({"traffic": [{"deadline_ms": "inf"}]}, "traffic.0.deadline_ms: Input should be a finite number"),
         ({"rate": "fast"}, "neither a number nor a multiple"),
         ({"duration": "soon"}, "duration: 'soon' is not a duration"),
         ({"arrivals": "ramp"}, "needs rate_to"),
@@ -175,6 +182,7 @@ def test_an_objective_that_a_timeout_cannot_miss_is_refused():
     [
         *("", "errors=1%", "p99", "p99=fast", "p101=3ms", "errors=200%,p50=1s", "mean=3ms"),
         *("unreranked=1%", "p50=1s,unreranked=200%", "p50=1s,unreranked=few"),
+        *("p50=1s,errors=nan%", "p50=1s,errors=nan", "p50=1s,errors=5", "p50=1s,errors=-1%"),
     ],
 )
 def test_a_wrong_objective_is_refused(text):

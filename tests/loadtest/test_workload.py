@@ -163,6 +163,11 @@ def test_pairs_are_read_from_the_files_that_people_have(tmp_path):
         ),
         ("a.jsonl", "[]\n", "cannot be read"),
         ("a.jsonl", "{\n", "cannot be read"),
+        (
+            "a.tsv",
+            'query\ttitle\na\tb\nc\t"d\ne\tf"\n',
+            "row 2: a quote does not close in its line; double it",
+        ),
         ("a.txt", "a\tb\n", "none of .csv, .tsv, .jsonl, .parquet"),
     ],
 )

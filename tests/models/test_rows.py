@@ -50,6 +50,36 @@ def test_a_row_that_is_wrong_takes_no_other_with_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "cells"),
+    [
+        ('q1\t"Acme hammer', ["q1", '"Acme hammer']),
+        ('q3\tsaw"', ["q3", 'saw"']),
+        ('"q"\t"Hello" said he', ['"q"', '"Hello" said he']),
+        ('q\t"a ""quoted"" text"', ["q", 'a "quoted" text']),
+        ('"a\tb"\t""', ["a\tb", ""]),
+        ('q\t"a\rb"\r', ["q", "a\rb"]),
+        ('q\t19" rack', ["q", '19" rack']),
+    ],
+)
+def test_a_quote_of_tsv_ends_with_its_line(line: str, cells: list[str]) -> None:
+    """MS MARCO's files hold quotes as they are; the lines up to the next one became part of one title."""
+    found = rows(f"query\ttitle\nbefore\tx\n{line}\nafter\ty\n", "a.tsv")
+    assert [[*row.values.values()] for row in found] == [["before", "x"], cells, ["after", "y"]]
+    assert [row.line for row in found] == [2, 3, 4]
+
+
+def test_a_line_of_tsv_that_is_wrong_takes_no_other_with_it() -> None:
+    found = rows(b'query\ttitle\nq\t"two\nlines"\nq\tcaf\xe9\nq\ta\rb\n\nq\tgood\n', "a.tsv")
+    assert [(row.line, row.problem.split(":")[0]) for row in found] == [
+        (2, ""),
+        (3, "1 cells, but the first line names 2 columns"),
+        (4, "not UTF-8 text"),
+        (5, "a carriage return outside of quotes"),
+        (7, ""),
+    ]
+
+
+@pytest.mark.parametrize(
     ("line", "key"),
     [
         ('{"query": "a: b", "query": "c", "title": "d"}', "query"),

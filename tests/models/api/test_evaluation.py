@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 
 from headroom import Classifier, Evaluated, HeadMask, InvalidMask, ModelError, evaluate
-from headroom.models.commands.evaluate import command
 from tests.checkpoints import load, write_checkpoint
+from tests.prompt import Run
+from tests.prompt import options as options
+from tests.prompt import run as run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -79,18 +81,11 @@ def test_a_frame_a_file_and_a_list_give_the_same_figures(
 
 
 def test_the_report_is_the_commands(
-    clf: Classifier, tiny_checkpoint: Path, judged: pd.DataFrame, tmp_path: Path
+    run: Run, options: list[str], clf: Classifier, judged: pd.DataFrame, tmp_path: Path
 ) -> None:
     judged.to_csv(tmp_path / "judged.csv", index=False)
-    command(
-        tmp_path / "judged.csv",
-        model=[str(tiny_checkpoint)],
-        mask=["1-2.*"],
-        resamples=200,
-        device="cpu",
-        dtype="float32",
-        out=tmp_path / "command",
-    )
+    measured = ("--data", str(tmp_path / "judged.csv"), "--mask", "1-2.*", "--resamples", "200")
+    run("evaluate", *measured, *options, "--out", str(tmp_path / "command"))
     evaluated = evaluate(clf, tmp_path / "judged.csv", ["none", "1-2.*"], resamples=200)
     page = evaluated.report(tmp_path / "python")
     assert page == tmp_path / "python" / "report.html"

@@ -76,6 +76,17 @@ def test_a_sharded_checkpoint_scores_the_same(checkpoint: Path) -> None:
         ({"vocab_size": 200}, "word_embeddings.weight has shape"),
         ({"type_vocab_size": 1}, "two segments"),
         ({"pruned_heads": {"0": [1]}}, "layer.0.attention.self.query.weight has shape"),
+        (
+            {"pruned_heads": {"0": [9]}},
+            "pruned_heads is .*; its layers must be 0 to 2, and their heads 0 to 3",
+        ),
+        (
+            {"pruned_heads": {"9": [0]}},
+            "pruned_heads is .*; its layers must be 0 to 2, and their heads 0 to 3",
+        ),
+        ({"pruned_heads": {"0": [-1]}}, "pruned_heads is .*; its layers must be 0 to 2"),
+        ({"id2label": list("abcde")}, "id2label is .*; it must be an object with a label for each id"),
+        ({"id2label": {"a": "b"}}, "id2label is .*; it must be an object with a label for each id"),
         ({"id2label": {"0": "a", "2": "b"}}, "classifier.weight has shape"),
         ({"headroom": {"temperature": 0}}, "headroom.temperature is 0"),
         ({"headroom": {"bias": [1.0]}}, "headroom.bias is .* list of 5 finite numbers, one per label"),

@@ -127,6 +127,9 @@ def test_an_added_token_beyond_the_embeddings_is_refused(checkpoint: Path) -> No
         ids_of(checkpoint, SIZE)
 
 
+WHOLE = "it must be a whole number from 4"
+
+
 def window(directory: Path) -> int:
     return Classifier.load(directory, "cpu", "float32").max_tokens
 
@@ -171,9 +174,18 @@ def test_the_window_of_sentence_transformers_counts_and_pruning_keeps_it(
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({MODULE: {"max_seq_length": "16"}}, f"{OPTIONS} cannot be read"),
-        ({OPTIONS: {"max_len": 0}}, "a window of 0 tokens"),
-        ({OPTIONS: {"model_max_length": 3}}, "a window of 3 tokens"),
+        ({MODULE: {"max_seq_length": "16"}}, f"{MODULE}: max_seq_length is '16'; {WHOLE}"),
+        ({MODULE: {"max_seq_length": 16.5}}, f"{MODULE}: max_seq_length is 16.5; {WHOLE}"),
+        ({MODULE: {"max_seq_length": 0}, OPTIONS: {}}, f"{MODULE}: max_seq_length is 0; {WHOLE}"),
+        ({MODULE: {"max_seq_length": True}}, f"{MODULE}: max_seq_length is True; {WHOLE}"),
+        (
+            {MODULE: {"tokenizer_args": {"model_max_length": -1}}},
+            f"{MODULE}: tokenizer_args.model_max_length is -1; {WHOLE}",
+        ),
+        ({MODULE: {"tokenizer_args": [1]}}, rf"{MODULE}: tokenizer_args is \[1\]; it must be an object"),
+        ({OPTIONS: {"max_len": 0}}, f"{OPTIONS}: max_len is 0; {WHOLE}"),
+        ({OPTIONS: {"model_max_length": 3}}, f"{OPTIONS}: model_max_length is 3; {WHOLE}"),
+        ({OPTIONS: {"model_max_length": "16"}}, f"{OPTIONS}: model_max_length is '16'; {WHOLE}"),
         ({OPTIONS: {"truncation_side": "left"}}, "truncation_side is 'left'"),
         ({MODULE: {"do_lower_case": True}}, f"{MODULE}: do_lower_case is set"),
         (

@@ -339,6 +339,7 @@ def test_wrong_cuts_are_refused_in_one_sentence(
         ("--threshold", "0.5", "--precision", "0.5"): "give one of --precision and --threshold",
         ("--threshold", "0.5", "--relevant", "9"): "the model's grades are 0 to 4",
         ("--precision", "0.5", "--out", str(tmp_path / "out")): "do not take it",
+        ("--precision", "0.5", "--margin", "0.01"): "do not take it",
         ("--precision", "0.5", "--mask", "0.1", "--mask", "0.2"): "do not take more than one",
     }
     for options, reason in wrong.items():

@@ -43,6 +43,7 @@ def test_a_student_is_written_and_its_table_has_intervals(
         (["--layers", "0"], 2, "--layers"),
         (["--layers", "9"], 1, "has 3 layers; give 1 to 3"),
         (["--layers", "2", "--steps", "2", "--minutes", "1"], 2, "give one of --steps and --minutes"),
+        (["--layers", "2", "--grade-column", "g"], 2, "--grade-column: it needs --test"),
         (["--layers", "2", "--query-column", "q"], 1, "there is no column q"),
         (["--teacher", "/no/such"], 1, "/no/such does not exist"),
     ],

@@ -57,6 +57,8 @@ def test_what_is_pruned_recovers_on_unjudged_pairs(run: Run, tiny_checkpoint: Pa
     data.write_text("query,title\n" + "\n".join(rows) + "\n")
     out = tmp_path / "smaller"
     arguments = ["prune", "--model", str(tiny_checkpoint), "--mask", "1.*", "--out", str(out)]
+    for option in (("--seed", "1"), ("--device", "cpu")):
+        assert f"{option[0]}: it needs --recover" in run(*arguments, *option, status=2).err
     alone = run(*arguments, "--recover", "0.02", status=2)
     assert "--recover needs --data" in alone.err
     recovered = run(*arguments, "--recover", "0.02", "--data", str(data), "--device", "cpu", "--json")

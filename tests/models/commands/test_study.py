@@ -31,11 +31,11 @@ def write(path: Path, queries: int, seed: int = 0) -> Path:
 
 
 def test_a_study_leaves_a_report_and_says_where(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    data, holdout = write(tmp_path / "d.jsonl", 12), write(tmp_path / "h.jsonl", 12, seed=1)
+    data = write(tmp_path / "d.jsonl", 12)
     out = tmp_path / "out"
     arguments = (
         *("study", "single", "--model", str(tiny_checkpoint), "--data", str(data)),
-        *("--holdout", str(holdout), "--out", str(out), "--quick"),
+        *("--out", str(out), "--quick"),
     )
     first = run(*arguments)
     assert first.out.splitlines()[-1] == str(out / "report.html")
@@ -120,6 +120,8 @@ def test_bad_data_is_one_clear_line(
     [
         ("search --what heads,neurons", 2, "'neurons' is none of heads, units, layers"),
         ("single --speedup 2", 2, "only `study search` takes --speedup"),
+        ("single --holdout d.jsonl", 2, "only `study search` and `study all` take it"),
+        ("roles --margin 0.02", 2, "`study roles` has no use for it"),
         ("search --recover 5", 2, "it needs --speedup, or --what with units or layers"),
         ("search --speedup 1", 2, "greater than or equal to 1.05"),
         ("search --holdout d.jsonl", 1, "d.jsonl shares 12 with d.jsonl"),

@@ -74,13 +74,34 @@ def test_qrels_with_the_texts_of_their_ids(tmp_path: Path, texts: Columns, name:
 
 def test_texts_of_beir_and_of_ms_marco(tmp_path: Path) -> None:
     (tmp_path / "qrels.txt").write_text(QRELS)
-    (tmp_path / "queries.tsv").write_text("7\tangle bracket\n8\tusb lamp\n")  # without a header
+    (tmp_path / "queries.tsv").write_text('7\tangle bracket\n8\tusb lamp\n9\t"Hello" said\n')  # no header
     corpus = [
         {"_id": key, "title": title, "text": "…"}
         for key, title in (("B07", PAIRS[0].title), ("B08", "Wood screws"))
     ]
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
     columns = Columns(queries=str(tmp_path / "queries.tsv"), titles=str(tmp_path / "corpus.jsonl"))
+    assert read_labelled(tmp_path / "qrels.txt", grades=4, columns=columns) == PAIRS
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.parquet", "corpus.csv"])
+def test_a_document_without_a_title_has_its_text(tmp_path: Path, name: str) -> None:
+    """As all of BEIR's FiQA and some of its other corpora."""
+    (tmp_path / "qrels.txt").write_text(QRELS)
+    (tmp_path / "queries.csv").write_text(QUERIES)
+    corpus = [
+        {"_id": "B07", "title": "", "text": "Simpson 12-Gauge Angle"},
+        {"_id": "B08", "title": "Wood screws", "text": "a box"},
+    ]
+    file = tmp_path / name
+    if name.endswith("jsonl"):
+        del corpus[0]["title"]
+        file.write_text("".join(json.dumps(row) + "\n" for row in corpus))
+    elif name.endswith("parquet"):
+        parquet.write_table(pyarrow.Table.from_pylist(corpus), file)
+    else:
+        file.write_text("\n".join(["_id,title,text", *(",".join(row.values()) for row in corpus)]) + "\n")
+    columns = Columns(queries=str(tmp_path / "queries.csv"), titles=str(file))
     assert read_labelled(tmp_path / "qrels.txt", grades=4, columns=columns) == PAIRS
 
 

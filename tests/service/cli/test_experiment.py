@@ -45,6 +45,7 @@ def test_a_plan_says_units_days_and_what_goes_into_the_config(run: Run) -> None:
         (["--baseline", "-2", "--sd", "1", "--margin", "0.02"], "above 0"),
         (["--baseline", "0.3", "--margin", "1e-300"], "leave nothing to rule out"),
         (["--baseline", "0.3", "--margin", "0.02", "--units-per-day", "inf"], "--units-per-day"),
+        (["--baseline", "0.3", "--margin", "0.02", "--traffic", "0.2"], "it needs --units-per-day"),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_wrong_usage(run: Run, options: list[str], reason: str) -> None:

@@ -195,6 +195,10 @@ def test_what_cannot_be_exported_is_one_sentence(run: Run, url: str, tmp_path: P
     assert not (tmp_path / "other.db").exists()
     assert "mysql is not supported" in refused("order", "mysql://host/db", 2)
     assert not out.exists()
+    both = ("--out", str(out), "--database-url", url, "--url", "http://127.0.0.1:1")
+    assert (
+        "--url: --database-url asks no service" in run("experiment", "export", "order", *both, status=2).err
+    )
     out.write_text("mine")
     assert f"{out} exists" in refused("order", url)
     assert out.read_text() == "mine"

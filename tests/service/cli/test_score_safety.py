@@ -222,9 +222,10 @@ def written(file: Path, columns: list[list[Any]]) -> Path:
 def test_line_ends_quotes_and_delimiters_survive_csv(
     score: Run, tmp_path: Path, source: str, target: str
 ) -> None:
+    breaks = [text for text in BREAKS if target != "b.tsv" or "\n" not in text]
     rows = [
-        {"query": f"wood{text}", "title": f"lamp{text}", **{f"h{text}h": text for text in BREAKS}}
-        for text in BREAKS
+        {"query": f"wood{text}", "title": f"lamp{text}", **{f"h{text}h": text for text in breaks}}
+        for text in breaks
     ]
     file, middle, end = tmp_path / source, tmp_path / target, tmp_path / "c.jsonl"
     if source == "a.parquet":
@@ -239,6 +240,26 @@ def test_line_ends_quotes_and_delimiters_survive_csv(
     again = score(middle, end, "--prefix", "again_")
     assert "set aside" not in again.err
     assert [{name: row[name] for name in rows[0]} for row in lines(end)] == rows
+
+
+def test_rows_with_line_breaks_are_set_aside_from_tsv(score: Run, tmp_path: Path) -> None:
+    """A row of tsv is one line: quoted, the lines of a cell could not be told from rows."""
+    rows = [{"query": "wood", "title": "oak\nlamp"}, {"query": "wood", "title": 'a 19" lamp', "note": ["\n"]}]
+    file = tmp_path / "a.jsonl"
+    output = tmp_path / "b.tsv"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "1 rows were set aside" in score(file, output).err
+    (reject,) = lines(Path(f"{output}.rejects.jsonl"))
+    assert reject["line"] == 1
+    assert reject["reason"] == "'title' has a line break, which tsv cannot hold; write csv, jsonl or parquet"
+    score(output, tmp_path / "c.jsonl", "--prefix", "again_")
+    (row,) = lines(tmp_path / "c.jsonl")
+    assert (row["title"], row["note"]) == ('a 19" lamp', '["\\n"]')
+
+    file.write_text(json.dumps({"query": "wood", "title": "lamp", "a\nb": 1}) + "\n")
+    refused = score(file, output, "--overwrite", status=1).err
+    assert "no row can be scored" in refused
+    assert "'a\\\\nb' has a line break" in refused
 
 
 TEXTS: list[tuple[list[Any], list[str | None]]] = [

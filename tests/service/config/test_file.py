@@ -138,6 +138,10 @@ def test_a_wrong_value_is_blamed_on_where_it_was_written(
         ("device", "mps", "Input should be 'auto', 'cpu' or 'cuda'"),
         ("deterministic", "perhaps", "should be true or false"),
         ("access_log", True, "Input should be 'off' or 'json'"),
+        ("score_cache_size", True, "should be a number"),
+        ("max_queue_tokens", True, "should be a number"),
+        ("max_queue_s", True, "should be a number"),
+        ("drain_timeout_s", False, "should be a number"),
         ("model", "", "String should have at least 1 character"),
     ],
 )
