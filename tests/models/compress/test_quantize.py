@@ -1,6 +1,8 @@
 """An int8 checkpoint scores as the float one does and takes the same masks."""
 
 import io
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from logging import StreamHandler
 from pathlib import Path
@@ -14,7 +16,7 @@ from torch.nn.functional import gelu
 from transformers import BertForSequenceClassification
 from transformers.utils import logging
 
-from headroom import HeadMask, ModelError, UnsupportedCheckpoint
+from headroom import HeadMask, InvalidMask, ModelError, UnsupportedCheckpoint
 from headroom.models.compress.prune import prune
 from headroom.models.compress.quantize import activation_scale, quantize
 from headroom.models.ops import int8
@@ -79,6 +81,25 @@ def test_a_unit_far_beyond_the_others_gets_copies_which_a_mask_switches_off_too(
     assert mask.to_json()["units"].startswith("1.5,1.768-")
     assert '"note": "kept"' in (tmp_path / "int8" / "masks" / "without.json").read_text()
     assert error_of(int8.score(PAIRS, mask).logits, exact.logits) < BOUND
+
+
+def test_a_mask_of_the_float_checkpoint_is_refused_where_units_got_copies(
+    outlier: Path, tmp_path: Path
+) -> None:
+    """The copies of a unit that goes would stay on. The mask that is stored beside it names them, too."""
+    source = Path(shutil.copytree(outlier, tmp_path / "float"))
+    whole = load(source)
+    file = {"mask": {"units": "1.5"}, "id": whole.stored_masks["without"].id}
+    (source / "masks" / "without.json").write_text(json.dumps(file | {"spec": f"units:{file['id']}"}))
+    int8 = load(write_int8(source, tmp_path / "int8"))
+
+    with pytest.raises(InvalidMask, match=r"another shape.* 784 units of this model"):
+        int8.mask(file)
+    stored = json.loads((tmp_path / "int8" / "masks" / "without.json").read_text())
+    mask = int8.stored_masks["without"]
+    assert (stored["id"], stored["spec"]) == (mask.id, f"units:{mask.id}")
+    assert mask.id != file["id"]
+    assert whole.mask(file) == whole.stored_masks["without"]
 
 
 def test_copies_of_a_unit_keep_small_activations_apart(monkeypatch: pytest.MonkeyPatch) -> None:
