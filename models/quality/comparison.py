@@ -203,8 +203,8 @@ def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list
     grade belongs. Queries whose titles all have one grade come last, those with the largest miss first.
     """
     queries = []
-    for query, ndcg10 in enumerate(evaluation.of_query("ndcg10")):
-        rows = np.flatnonzero(evaluation.query_of == query)
+    ndcg10_of_query = evaluation.of_query("ndcg10")
+    for query, (ndcg10, rows) in enumerate(zip(ndcg10_of_query, evaluation.rows_by_query, strict=True)):
         miss, row, figures = _worst_title(evaluation, rows)
         entry = {
             "query": pairs[row].query,
