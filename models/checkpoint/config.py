@@ -27,6 +27,7 @@ from headroom.models.checkpoint.prompt import with_answers
 from headroom.models.checkpoint.shapes import stored_shapes
 from headroom.models.errors import InvalidMask, UnsupportedCheckpoint
 from headroom.models.files import Json
+from headroom.models.masks.grammar import is_file
 from headroom.models.masks.head_mask import HeadMask
 
 __all__ = [
@@ -121,12 +122,20 @@ def parse_config(raw: Fields, label_order: Sequence[str] | None = None) -> Model
 
 
 def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMask]:
-    """Return a checkpoint's stored masks: files `masks/NAME.json` with a spec or a JSON form under "mask"."""
+    """Return a checkpoint's stored masks: files `masks/NAME.json` with a spec or a JSON form under "mask".
+
+    Raises UnsupportedCheckpoint for one that is no mask, or was made for a model of another shape.
+    """
     masks: dict[str, HeadMask] = {}
     for file in sorted((directory / "masks").glob("*.json")):
+        content = read_json(file)
+        check(
+            is_file(content),
+            f"{file} does not hold a mask of this model: its spec or form belongs under `mask`",
+        )
         try:
-            masks[file.stem] = config.parse_mask(read_json(file)["mask"], {})
-        except (KeyError, InvalidMask) as error:
+            masks[file.stem] = config.parse_mask(content, {})
+        except InvalidMask as error:
             raise UnsupportedCheckpoint(f"{file} does not hold a mask of this model: {error}") from None
     return masks
 

@@ -18,7 +18,7 @@ from headroom import ModelError
 from headroom.models.api.ranges import MARGINS, RESAMPLES
 from headroom.models.errors import reading_problem
 from headroom.models.files import Json, read_text
-from headroom.models.masks.grammar import HOLDS
+from headroom.models.masks.grammar import HOLDS, is_file
 from headroom.models.quality.labelled import HIGHEST_GRADE
 
 if TYPE_CHECKING:
@@ -139,10 +139,11 @@ sides: Callable[[Network, Path, Columns, int | None], Sides]
 
 
 def read_form(value: str) -> str | Json:
-    """Return the spec or the JSON form that a value of `--mask` gives or whose file it names.
+    """Return the spec or the JSON form that a value of `--mask` gives, or the content of the file it names.
 
-    A file holds a JSON form, or, as a study writes it and a checkpoint stores it, a spec or a form under the
-    key `mask`. Raises ModelError if JSON or file cannot be read. The model's shape is not checked here.
+    That is a JSON form, or, as a study writes it and a checkpoint stores it, has a spec or a form under the
+    key `mask` (`HeadMask.parse` takes either). Raises ModelError if JSON or file cannot be read. The model's
+    shape is not checked here.
     """
     text = value.strip()
     is_form = text.startswith("{")
@@ -152,10 +153,11 @@ def read_form(value: str) -> str | Json:
         content: Json = json.loads(text if is_form else read_text(text))
         if not isinstance(content, dict):
             raise ModelError(f"{text} does not hold a JSON object")
-        form: str | Json = content if is_form or content.keys() & HOLDS.keys() else content["mask"]
+        if not is_form and not is_file(content) and not content.keys() & HOLDS.keys():
+            raise KeyError("mask")
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(reading_problem("--mask" if is_form else text, error)) from None
-    return form
+    return content
 
 
 def read_truth(

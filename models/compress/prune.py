@@ -170,7 +170,7 @@ def _cut_units(tensors: TensorDict, config: ModelConfig, layer: int, kept: tuple
         scale = tensors[f"{down}input_scale"]
         offset = tensors[f"{down}input_offset"]
         gone = torch.ones(len(scale), dtype=torch.bool)
-        gone[index] = False
+        gone[list(kept)] = False
         effect = (whole[:, gone].float() @ (offset / scale)[gone]) * tensors[f"{down}weight_scale"]
         bias = tensors[f"{down}bias"]
         tensors[f"{down}bias"] = (bias.float() - effect).to(bias.dtype)

@@ -121,7 +121,9 @@ def quantize(
     for name, mask in masks.items():
         if mask.units_off is not None:
             file = target / "masks" / f"{name}.json"
-            stored = read_json(file) | {"mask": with_copies(mask, units).to_json()}
+            widened = with_copies(mask, units)
+            new = {"mask": widened.to_json(), "spec": widened.spec, "id": widened.id}
+            stored = read_json(file) | new
             file.write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")
     return config
 

@@ -24,7 +24,8 @@ Shape = tuple[int, int]
 """(layers, heads) of a model, or (layers, units)."""
 
 _MAX_LENGTH = 32_768
-"""Far above what the heads of any model need, and short enough to parse while a request waits."""
+"""Far above what the heads of any model need, and short enough to parse while a request waits. The units of
+a stored mask, which may be ten times as long, are parsed while none does."""
 
 _SPACES = " \t\r\n"
 _SPAN = r"(\*|[0-9]+(?:-[0-9]+)?)"
@@ -72,6 +73,12 @@ def stored_name(form: object) -> str | None:
     return spec[1:] if spec.startswith("@") else None
 
 
+def is_file(content: Mapping[str, object]) -> bool:
+    """Return whether this is the content of a mask's file, as a study writes it: a spec or a JSON form stands
+    under `mask`, and beside it what is known of it."""
+    return "mask" in content and not content.keys() & HOLDS.keys()
+
+
 def parts_of(value: object, shape: Shape, units: int | None = None) -> Parts:
     """Return what a spec such as `2.3,4.*` or a JSON form says.
 
@@ -85,7 +92,7 @@ def parts_of(value: object, shape: Shape, units: int | None = None) -> Parts:
         raise InvalidMask(
             f"a mask is a spec (2.3,4.*) or an object with one of {', '.join(_HEADS)}, not {shown(value)}"
         )
-    form = _read(value)
+    form = _read(value, is_stored=units is not None)
     heads = [key for key in value if key in _HEADS]
     skipped = {index_of(layer, "layer", shape, f" (skip[{i}])") for i, layer in enumerate(form.skip)}
     weights = _weights(heads[0], form, shape) if heads else np.ones(shape, dtype=np.float32)
@@ -99,14 +106,14 @@ def parts_of(value: object, shape: Shape, units: int | None = None) -> Parts:
         raise InvalidMask(f"units: {error}") from None
 
 
-def _read(value: Mapping[str, object]) -> _Form:
+def _read(value: Mapping[str, object], *, is_stored: bool) -> _Form:
     if not value or sum(key in _HEADS for key in value) > 1 or not value.keys() <= HOLDS.keys():
         keys = ", ".join(shown(key) for key in list(value)[:4]) or "no key"
         raise InvalidMask(
             f"an object has at most one of the keys off, keep and weights, and skip beside it, not {keys}"
         )
     for key, part in value.items():
-        if isinstance(part, Sized):
+        if isinstance(part, Sized) and not (is_stored and key == "units"):
             check_length(part, repr(key), "entries")
     try:
         return _Form.model_validate(value)

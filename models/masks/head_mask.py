@@ -15,7 +15,16 @@ import numpy as np
 from headroom.models.arrays import Bools, Floats32, Ints
 from headroom.models.errors import InvalidMask
 from headroom.models.files import Json
-from headroom.models.masks.grammar import canonical, check_length, parts_of, runs, shown, stored_name
+from headroom.models.masks.grammar import (
+    Shape,
+    canonical,
+    check_length,
+    is_file,
+    parts_of,
+    runs,
+    shown,
+    stored_name,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,10 +84,30 @@ class HeadMask:
         """Return the mask of a spec such as `2.3,skip:6-11` or of a JSON form such as `{"off": [[2, 3]]}`.
 
         layers, heads: the model's shape. units: of each layer's feed-forward network, if the mask is a stored
-        one, which may switch units off: `{"units": "0.0-15,3.*"}`. stored: the model's masks by name, for
-        `@name`.
+        one, which may switch units off: `{"units": "0.0-15,3.*"}`. It may also be the content of a file, with
+        the spec or form under `mask`; an `id` in it must be the mask's, which differs for another shape.
+        stored: the model's masks by name, for `@name`.
         Raises InvalidMask: one sentence that says what is wrong, where, and the valid range.
         """
+        if units is not None and isinstance(value, Mapping) and is_file(value):
+            mask = cls._parsed(value["mask"], (layers, heads), units, stored)  # type: ignore[arg-type]
+            if value.get("id", mask.id) != mask.id:
+                raise InvalidMask(
+                    f"the mask was made for another shape: its id is {shown(value['id'])}, and for the "
+                    f"{layers} layers of {heads} heads and {units} units of this model it would be {mask.id}"
+                )
+            return mask
+        return cls._parsed(value, (layers, heads), units, stored)
+
+    @classmethod
+    def _parsed(
+        cls,
+        value: str | Mapping[str, object],
+        shape: Shape,
+        units: int | None,
+        stored: Mapping[str, HeadMask],
+    ) -> HeadMask:
+        """Return the mask of a spec or a JSON form, as `parse` does. shape: (layers, heads)."""
         if isinstance(value, str):
             check_length(value, "the spec", "characters")
         if (name := stored_name(value)) is not None:
@@ -86,7 +115,7 @@ class HeadMask:
                 names = ", ".join(sorted(stored)[:20]) or "none"
                 raise InvalidMask(f"no mask is stored as {shown(name)}; this model's stored masks: {names}")
             return stored[name]
-        weights, skipped, units_off = parts_of(value, (layers, heads), units)
+        weights, skipped, units_off = parts_of(value, shape, units)
         return cls(weights, tuple(skipped), units_off)
 
     @classmethod

@@ -203,8 +203,8 @@ def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list
     grade belongs. Queries whose titles all have one grade come last, those with the largest miss first.
     """
     queries = []
-    for number, ndcg10 in enumerate(evaluation.of_list("ndcg10")):
-        rows = np.flatnonzero(evaluation.list_of == number)
+    lists = zip(evaluation.of_list("ndcg10"), evaluation.rows_by_list, strict=True)
+    for number, (ndcg10, rows) in enumerate(lists):
         miss, row, figures = _worst_title(evaluation, rows)
         entry = {
             "query": pairs[row].query,

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ RANGES = {
 
 CLUSTERS = 1000
 """If there are more queries than this, they are put into this many groups, and groups are drawn: intervals
-stay as good, and memory and time stop growing."""
+stay as good. Memory stops growing; Spearman's time grows with the pairs, that of other metrics stops."""
 
 _NO_SPREAD = 1e-9
 """Values that differ spread by more than this; less is rounding, of values that are all equal."""
@@ -63,7 +63,7 @@ _FEW_SHARE = 0.2
 _WEIGHTINGS = 4000
 """Random weightings of the queries, for the interval of a metric that few queries pull."""
 
-_CHUNK = 256  # resamples at a time; Spearman needs (chunk, pairs) numbers
+_NUMBERS = 4_000_000  # in an array of (resamples at a time, pairs), of which Spearman needs a few
 
 
 class Evaluation:
@@ -147,11 +147,15 @@ class Evaluation:
         return self.queries
 
     @cached_property
+    def rows_by_list(self) -> list[Ints]:
+        """Return the pair indices of each list."""
+        order = np.argsort(self.list_of, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(self.list_of[order])) + 1)
+
+    @cached_property
     def ranked_lists(self) -> list[Ints]:
         """Return the pair indices of each list whose titles differ in grade."""
-        order = np.argsort(self.list_of, kind="stable")
-        groups = np.split(order, np.flatnonzero(np.diff(self.list_of[order])) + 1)
-        return [group for group in groups if len(np.unique(self.truth[group])) > 1]
+        return [rows for rows in self.rows_by_list if len(np.unique(self.truth[rows])) > 1]
 
     @property
     def ranked_queries(self) -> int:
@@ -198,11 +202,13 @@ class Evaluation:
     def _spearman(self, counts: Floats) -> Floats:
         """Return Spearman's correlation over all pairs of each resample; a pair that was drawn twice is
         two."""
+        orders = [_Order.of(values) for values in (self.truth, self.ranking)]
+        chunk = max(1, min(256, _NUMBERS // len(self.truth)))
         correlations = []
-        for start in range(0, len(counts), _CHUNK):
-            weights = counts[start : start + _CHUNK, self._cluster_of]
+        for start in range(0, len(counts), chunk):
+            weights = counts[start : start + chunk, self._cluster_of]
             total = positive(weights.sum(1, keepdims=True))
-            left, right = (_standard_ranks(values, weights, total) for values in (self.truth, self.ranking))
+            left, right = (order.standard_ranks(weights, total) for order in orders)
             correlations.append((weights * left * right).sum(1) / total[:, 0])
         return np.concatenate(correlations)
 
@@ -278,16 +284,31 @@ def _means(sums: Floats) -> Floats:
     return np.asarray(sums[..., 0::2] / positive(sums[..., 1::2]))
 
 
-def _standard_ranks(values: NDArray[np.generic], weights: Floats, total: Floats) -> Floats:
-    """Return the ranks of values (n,) in each resample, scaled to mean 0 and variance 1: (resamples, n).
+class _Order(NamedTuple):
+    """The ascending order of n values.
 
-    Equal values share their mean rank. Resample r holds weights[r, i] copies of i, total[r] in all.
+    group: (n,), which of the distinct values each one is. order: (n,), their indices, ascending. starts:
+    where each distinct value begins in `order`.
     """
-    _, group = np.unique(values, return_inverse=True)
-    order = np.argsort(group, kind="stable")
-    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    sizes = np.add.reduceat(weights[:, order], starts, axis=1)  # (resamples, distinct values)
-    ranks = (np.cumsum(sizes, axis=1) - (sizes - 1) / 2)[:, group]
-    ranks -= (ranks * weights).sum(1, keepdims=True) / total
-    spread = np.sqrt((weights * ranks**2).sum(1, keepdims=True) / total)
-    return np.asarray(ranks / np.where(spread > _NO_SPREAD, spread, np.nan))
+
+    group: Ints
+    order: Ints
+    starts: Ints
+
+    @classmethod
+    def of(cls, values: NDArray[np.generic]) -> _Order:
+        """Return the order of values, (n,)."""
+        _, group = np.unique(values, return_inverse=True)
+        order = np.argsort(group, kind="stable")
+        return cls(group, order, np.flatnonzero(np.diff(group[order], prepend=-1)))
+
+    def standard_ranks(self, weights: Floats, total: Floats) -> Floats:
+        """Return the values' ranks in each resample, scaled to mean 0 and variance 1: (resamples, n).
+
+        Equal values share their mean rank. Resample r holds weights[r, i] copies of i, total[r] in all.
+        """
+        sizes = np.add.reduceat(weights[:, self.order], self.starts, axis=1)  # (resamples, distinct values)
+        ranks = (np.cumsum(sizes, axis=1) - (sizes - 1) / 2)[:, self.group]
+        ranks -= (ranks * weights).sum(1, keepdims=True) / total
+        spread = np.sqrt((weights * ranks**2).sum(1, keepdims=True) / total)
+        return np.asarray(ranks / np.where(spread > _NO_SPREAD, spread, np.nan))

@@ -1,9 +1,11 @@
 """`--mask` takes a spec, a JSON form and a file, in every command alike, as typed at a prompt."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 
@@ -77,6 +79,29 @@ def test_a_file_may_switch_units_off_as_a_stored_mask_may(
     run(*command, "--mask", str(tmp_path / "mask.json"))
     scores = [orjson.loads(line)["score"] for line in output.read_bytes().splitlines()]
     assert [f"{score:.4f}" for score in scores] == [line.split("\t")[0] for line in masked.out.splitlines()]
+
+
+def test_a_file_made_for_a_model_of_another_shape_is_refused(
+    run: Run, options: list[str], tmp_path: Path
+) -> None:
+    """Of a model with two layers: its layer 1 is not the layer 1 of one with three."""
+    file, rows = tmp_path / "mask.json", write_labelled(tmp_path / "pairs.csv", [(QUERY, TITLES[0], 1)])
+    weights = np.ones((2, 4), "<f4")
+    weights[1, 2] = 0
+    made = {"mask": {"off": [[1, 2]]}, "spec": "1.2", "model": "small"}
+    file.write_text(json.dumps(made | {"id": hashlib.sha256(weights.tobytes()).hexdigest()[:12]}))
+    for command in (
+        ["score", QUERY, *TITLES, *options],
+        ["score", "--input", str(rows), "--output", str(tmp_path / "out.csv"), *options],
+        ["evaluate", "--data", str(rows), *options],
+        ["prune", *options[:2], "--out", str(tmp_path / "o")],
+    ):
+        assert "the mask was made for another shape" in run(*command, "--mask", str(file), status=1).err
+
+    whole = np.concatenate([weights[:1], weights[1:], np.ones((1, 4), "<f4")])
+    file.write_text(json.dumps(made | {"id": hashlib.sha256(whole.tobytes()).hexdigest()[:12]}))
+    masked, by_spec = (run("score", QUERY, *TITLES, *options, "--mask", m) for m in (str(file), "1.2"))
+    assert masked.out == by_spec.out
 
 
 @pytest.mark.parametrize(

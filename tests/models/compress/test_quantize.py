@@ -1,6 +1,9 @@
 """An int8 checkpoint scores as the float one does and takes the same masks."""
 
 import io
+import json
+import re
+import shutil
 from collections.abc import Callable, Iterator
 from logging import StreamHandler
 from pathlib import Path
@@ -14,13 +17,14 @@ from torch.nn.functional import gelu
 from transformers import BertForSequenceClassification
 from transformers.utils import logging
 
-from headroom import HeadMask, ModelError, UnsupportedCheckpoint
+from headroom import Classifier, HeadMask, InvalidMask, ModelError, UnsupportedCheckpoint
 from headroom.models.compress.prune import prune
 from headroom.models.compress.quantize import activation_scale, quantize
 from headroom.models.ops import int8
 from headroom.models.ops.int8 import input_bits
 from tests.checkpoints import load, random_pairs, write_checkpoint, write_int8
 from tests.families import edit_config
+from tests.modernberts import write_modernbert
 
 PAIRS = random_pairs(40, seed=1)
 
@@ -79,6 +83,25 @@ def test_a_unit_far_beyond_the_others_gets_copies_which_a_mask_switches_off_too(
     assert mask.to_json()["units"].startswith("1.5,1.768-")
     assert '"note": "kept"' in (tmp_path / "int8" / "masks" / "without.json").read_text()
     assert error_of(int8.score(PAIRS, mask).logits, exact.logits) < BOUND
+
+
+def test_a_mask_of_the_float_checkpoint_is_refused_where_units_got_copies(
+    outlier: Path, tmp_path: Path
+) -> None:
+    """The copies of a unit that goes would stay on. The mask that is stored beside it names them, too."""
+    source = Path(shutil.copytree(outlier, tmp_path / "float"))
+    whole = load(source)
+    file = {"mask": {"units": "1.5"}, "id": whole.stored_masks["without"].id}
+    (source / "masks" / "without.json").write_text(json.dumps(file | {"spec": f"units:{file['id']}"}))
+    int8 = load(write_int8(source, tmp_path / "int8"))
+
+    with pytest.raises(InvalidMask, match=r"another shape.* 784 units of this model"):
+        int8.mask(file)
+    stored = json.loads((tmp_path / "int8" / "masks" / "without.json").read_text())
+    mask = int8.stored_masks["without"]
+    assert (stored["id"], stored["spec"]) == (mask.id, f"units:{mask.id}")
+    assert mask.id != file["id"]
+    assert whole.mask(file) == whole.stored_masks["without"]
 
 
 def test_copies_of_a_unit_keep_small_activations_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +166,42 @@ def test_an_int8_checkpoint_can_be_pruned(int8_checkpoint: Path, tmp_path: Path,
     pruned = load(tmp_path / "pruned").score(PAIRS).logits
 
     np.testing.assert_allclose(pruned, expected, atol=0.02 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("units", ["2.*", "*.*", "2.0-9"])
+def test_an_int8_checkpoint_with_gates_can_lose_units_of_a_layer_and_all_of_them(
+    tmp_path: Path, units: str
+) -> None:
+    """In a gated network each unit has a midpoint, whose effect stands in the bias; it goes with the unit."""
+    int8 = write_int8(write_modernbert(tmp_path / "float", num_labels=5), tmp_path / "int8")
+    whole = load(int8)
+    mask = whole.mask({"units": units})
+    prune(int8, tmp_path / "pruned", mask)
+
+    pruned = load(tmp_path / "pruned").score(PAIRS).logits
+    np.testing.assert_allclose(
+        pruned, without_units(int8, tmp_path / "zeroed", mask).score(PAIRS).logits, atol=1e-3
+    )
+
+
+def without_units(int8: Path, directory: Path, mask: HeadMask) -> Classifier:
+    """Return a gated int8 checkpoint whose masked units have weights of 0 in the next map, and no part of
+    their midpoints in its bias."""
+    shutil.copytree(int8, directory)
+    tensors = load_file(directory / "model.safetensors")
+    assert mask.units_off is not None
+    for layer, off in enumerate(torch.from_numpy(mask.units_off.copy())):
+        (down,) = (
+            name.removesuffix("weight")
+            for name in tensors
+            if re.search(rf"\.{layer}\.mlp\.Wo\.weight$", name)
+        )
+        weight = tensors[f"{down}weight"]
+        midpoints = tensors[f"{down}input_offset"] / tensors[f"{down}input_scale"]
+        tensors[f"{down}bias"] -= (weight[:, off].float() @ midpoints[off]) * tensors[f"{down}weight_scale"]
+        weight[:, off] = 0
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    return load(directory)
 
 
 def test_a_pruned_checkpoint_can_be_quantized(tiny_checkpoint: Path, tmp_path: Path) -> None:

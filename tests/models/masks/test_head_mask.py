@@ -1,5 +1,6 @@
 """Masks of heads, layers and units: the worked cases, what is refused, and properties of every mask."""
 
+import hashlib
 import json
 import math
 import time
@@ -172,6 +173,58 @@ def test_a_huge_mask_is_refused_before_it_costs_anything(value: Any) -> None:
 def test_a_request_cannot_bring_units_along() -> None:
     assert refusal({"units": "0.3"}) == "'units' is allowed in stored masks only; name one as @name"
     assert "stored mask (@name)" in refusal("skip:3,units:171215292f29")
+    assert "the limit is 32,768" in refusal({"units": "0.3," * 10_000 + "0.3"})
+    assert refusal({"mask": "0.3"}) == (
+        "an object has at most one of the keys off, keep and weights, and skip beside it, not 'mask'"
+    )
+
+
+@pytest.mark.parametrize(("layers", "units"), [(12, 3072), (24, 4096)])  # BERT-base and -large
+def test_a_stored_mask_of_scattered_units_is_read_back_however_many_they_are(layers: int, units: int) -> None:
+    off = np.random.default_rng(0).random((layers, units)) < 0.5
+    mask = HeadMask(np.ones((layers, 16)), (), off)
+    form = json.loads(json.dumps(mask.to_json()))
+    assert len(form["units"]) > 80_000
+
+    read = parse(form, layers, 16, units=units)
+
+    assert read.units_off is not None
+    np.testing.assert_array_equal(read.units_off, off)
+
+
+def id_of(*shape: int, off: tuple[int, int], units_off: tuple[int, ...] = ()) -> str:
+    """The id of a mask for layers, heads (and units) that switches one head off, and the units of layer 0, by
+    the rule of docs/masks.md."""
+    weights = np.ones(shape[:2], "<f4")
+    weights[off] = 0
+    content = weights.tobytes()
+    if units_off:
+        units = bytearray(b"\1" * shape[0] * shape[2])
+        for unit in units_off:
+            units[unit] = 0
+        content += b"\1" * shape[0] + bytes(units)
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+@pytest.mark.parametrize("other", [(4, 4, 8), (3, 5, 8), (3, 4, 9)])
+def test_a_file_made_for_another_shape_is_refused(other: tuple[int, int, int]) -> None:
+    """Its numbers exist in the model, too, but are other layers, heads or units there."""
+    form = {"off": [[1, 2]], "units": "0.3,0.5"}
+    file = {"mask": form, "model": "small", "id": id_of(3, 4, 8, off=(1, 2), units_off=(3, 5))}
+    here = id_of(*other, off=(1, 2), units_off=(3, 5))
+
+    assert parse(file, 3, 4, units=8) == parse(form, 3, 4, units=8)
+    assert refusal(file, *other) == (
+        f"the mask was made for another shape: its id is '{file['id']}', and for the {other[0]} layers of "
+        f"{other[1]} heads and {other[2]} units of this model it would be {here}"
+    )
+
+
+def test_a_file_is_refused_if_it_says_two_masks_or_no_id() -> None:
+    assert "not 'mask', 'skip'" in refusal({"mask": "0.1", "skip": [1]}, units=8)
+    assert "not 'mask'" in refusal({"mask": {"mask": "0.1"}}, units=8)
+    assert "its id is None" in refusal({"mask": "0.1", "id": None}, units=8)
+    assert "not a list of 1" in refusal({"mask": ["0.1"]}, units=8)
 
 
 def test_stored_masks_are_found_by_name_and_only_alone() -> None:

@@ -1,6 +1,8 @@
 """Metrics against scikit-learn and scipy, and intervals that cover what they should."""
 
 import math
+import time
+import tracemalloc
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,6 +18,7 @@ from headroom.models.arrays import Floats
 from headroom.models.quality import metrics
 from headroom.models.quality.bootstrap import MIN_QUERIES, Interval, draws, resample
 from headroom.models.quality.calibration import reliability
+from headroom.models.quality.comparison import worst_queries
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals, intervals_of
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
@@ -274,3 +277,63 @@ def test_a_log_loss_that_few_queries_make_has_an_interval_that_covers_the_truth(
         found = log_loss_of(np.where(rng.random(60) < share, rng.uniform(0, 20, 60), 0.01))
         covered += found.low <= truth <= found.high
     assert covered >= 56
+
+
+def test_spearman_of_many_pairs_needs_bounded_memory_and_is_that_of_scipy() -> None:
+    """It needed 10 kB for each pair: 10 GB for a million."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 5, 40_000)
+    one = Evaluation(
+        judged((f"q{row // 10}" for row in range(40_000)), truth.tolist()), rng.normal(size=40_000)
+    )
+    counts = resample(one.clusters, 255, 0)
+    one.metrics()  # what it keeps of each query takes long under the tracing
+    tracemalloc.start()
+    try:
+        found = one.resampled(counts)["spearman"]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 300e6
+    for resampled in (0, 137, 255):  # the queries' groups are drawn whole: query 1000 with query 0
+        copies = np.repeat(np.arange(40_000), counts[resampled][one.query_of % 1000].astype(int))
+        assert found[resampled] == pytest.approx(spearmanr(truth[copies], one.ranking[copies])[0], abs=1e-9)
+
+
+def test_the_worst_queries_are_found_wherever_their_pairs_stand() -> None:
+    rng = np.random.default_rng(1)
+    queries = [*"abc" * 40]
+    truth = rng.integers(0, 2, 120)
+    ranking = np.array(
+        [{"a": 1, "b": -1, "c": 1}[query] * grade for query, grade in zip(queries, truth, strict=True)]
+    )
+    pairs = [
+        LabelledPair(query, f"title {row}", grade)
+        for row, (query, grade) in enumerate(zip(queries, truth.tolist(), strict=True))
+    ]
+
+    worst, *others = worst_queries(Evaluation(pairs, ranking), pairs)
+
+    assert (worst["query"], worst["pairs"], [one["ndcg10"] for one in others]) == ("b", 40, [1.0, 1.0])
+    assert queries[int(worst["title"].removeprefix("title "))] == "b"
+
+
+def test_the_worst_queries_of_ten_times_the_pairs_take_ten_times_as_long() -> None:
+    """They took fifty times as long: each query looked at all pairs."""
+
+    def seconds(queries: int) -> float:
+        rng = np.random.default_rng(0)
+        pairs = judged(
+            (f"q{row // 100}" for row in range(100 * queries)), rng.integers(0, 5, 100 * queries).tolist()
+        )
+        one = evaluation_of(pairs, softmax(rng.normal(size=(len(pairs), 5)), axis=1))
+        one.of_query("ndcg10")
+        times = []
+        for _ in range(2):
+            start = time.thread_time()
+            worst_queries(one, pairs)
+            times.append(time.thread_time() - start)
+        return min(times)
+
+    assert seconds(3000) < 25 * seconds(300)
