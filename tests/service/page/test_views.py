@@ -362,6 +362,55 @@ def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> Non
     assert page.until(lambda: page.all(".charts .line"))
 
 
+def test_the_clock_of_the_live_view_draws_nothing_but_the_age(page: Page) -> None:
+    """Each second all scrapes were read anew: with some ten variants that took a core, and froze the page."""
+    page.open("#live")
+    page.until(lambda: page.all(".charts svg"))
+    page.run("""
+      window.answer = () => new Promise(() => {}); // no scrape comes any more
+      window.drawn = 0;
+      const write = Date.prototype.toLocaleTimeString;
+      Date.prototype.toLocaleTimeString = function (...how) { drawn++; return write.apply(this, how); };
+      window.ages = new Set();
+      const age = document.querySelector('.live [role=status]');
+      new MutationObserver(() => ages.add(age.textContent)).observe(age, {childList: true, characterData: true, subtree: true});""")
+    page.run("drawn = 0")
+    page.hurry()
+    page.until(lambda: page.run("return ages.size") > 4)
+    assert "s old" in page.one(".live.old [role=status]").text
+    charts = page.run("return document.querySelectorAll('.charts .chart').length")
+    assert charts >= 6
+    drawn = page.run("return drawn")
+    assert drawn < 4 * charts, "at most once, for a scrape that was under way"
+
+
+def test_many_variants_are_read_in_a_part_of_a_second(page: Page) -> None:
+    page.open()
+    script = """(() => {
+      const text = (n) => {
+        const lines = [];
+        for (let v = 0; v < 40; v++) {
+          for (const le of [...Array(28).keys(), '+Inf'])
+            lines.push(`headroom_pair_seconds_bucket{variant="v${v}",arm="",le="${le}"} ${n * (v + 1)}`);
+          lines.push(`headroom_pairs_total{variant="v${v}",arm=""} ${n * (v + 1)}`);
+          lines.push(`headroom_heads_on{variant="v${v}"} 144`);
+        }
+        return lines.join('\\n');
+      };
+      const taken = [];
+      for (let n = 1; n < 152; n++) taken.push({time: 1000 + 2 * n, scrape: prometheus.parse(text(n))});
+      const begin = performance.now();
+      const history = prometheus.figures(taken, '');
+      const rows = prometheus.variantRows(taken);
+      return [performance.now() - begin, history.length, history.at(-1).pairs, rows.length, rows[3].rate];
+    })()"""
+    milliseconds, moments, pairs, variants, rate = page.evaluate(script)
+    # In 20 s each variant v scored 10 · (v + 1) pairs; v3 stands behind v0, v1, v10, ... in the table's order.
+    assert (moments, pairs, variants) == (150, 820 / 2, 40)
+    assert rate * 2 in range(1, 41)
+    assert milliseconds < 1500, "it was some 6 s on a fast core"
+
+
 def test_other_tabs_of_the_page_are_no_live_traffic(page: Page) -> None:
     page.open("#live")
     page.one(".tiles")
