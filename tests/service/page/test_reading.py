@@ -80,10 +80,14 @@ def test_requests_per_second_are_those_that_score(page: Page) -> None:
 
 def test_unknown_pieces_show_their_text(page: Page) -> None:
     page.open()
-    script = "tokens.withUnknown(arguments[0], arguments[1], arguments[2])"
     names = ["[CLS]", "a", "[UNK]", "mouse", "[SEP]", "[UNK]", "[UNK]", "##s", "[SEP]"]
-    found = page.evaluate(script, names, [0] * 5 + [1] * 4, ["A ☃☃ mouse", "龘 𓀀s"])
-    assert found == ["[CLS]", "a", "☃☃", "mouse", "[SEP]", "龘", "𓀀", "##s", "[SEP]"]
+    texts = [f" {name}" for name in names]
+    texts[7] = "s"
+    special = [name in ("[CLS]", "[SEP]") for name in names]
+    pair = {"tokens": names, "texts": texts, "special": special, "segments": [0] * 5 + [1] * 4}
+    script = "tokens.withUnknown(arguments[0], arguments[1]).texts.map((text) => text.trim())"
+    found = page.evaluate(script, pair, ["A ☃☃ mouse", "龘 𓀀s"])
+    assert found == ["[CLS]", "a", "☃☃", "mouse", "[SEP]", "龘", "𓀀", "s", "[SEP]"]
 
 
 def test_files_are_read_with_quotes_lines_and_tabs(page: Page) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import numpy as np
 import pytest
 import yaml
 from selenium.webdriver.common.action_chains import ActionChains
@@ -17,6 +18,7 @@ from selenium.webdriver.support.select import Select
 
 from headroom.service.experiments.definition import ExperimentConfig
 from tests.checkpoints import write_checkpoint
+from tests.decoders import SHORT, write_decoder
 from tests.service.page.browsing import Page
 from tests.service.page.seeding import served
 
@@ -92,6 +94,48 @@ def test_a_heads_attention_is_read_as_text_and_as_a_map(page: Page, page_server:
     page.one(".small[aria-checked=true]").send_keys(Keys.ARROW_DOWN)
     assert page.one(".one-head h2").text.startswith("Layer 1 · head 8")
     assert page.browser.switch_to.active_element.get_attribute("aria-checked") == "true"
+
+
+def test_a_decoders_tokens_are_read_as_text_and_its_prompt_is_special(chromium: Any, tmp_path: Path) -> None:
+    """Its byte-level vocabulary writes 무 as ë ¬ ´, and no token of its prompt is a [SEP]."""
+    query, title = "무선 mouse", "steel 무선"
+    with served(write_decoder(tmp_path / "model", "qwen3", template=SHORT)) as url:
+        page = Page(chromium, url)
+        page.open(f"#attention?q={quote(query)}&t={quote(title)}&head=0.0&show=plain,words")
+        page.until(lambda: tokens(page))
+        assert [token for token in tokens(page) if token != "↵"] == ["무선", "mouse", "steel", "무선"]
+        page.one(".boxes label:nth-child(2)").click()  # letters stay whole
+        shown = tokens(page)
+        assert {"무", "선"} <= set(shown)
+        assert "".join(token for token in shown if token not in ("↵", "␣")) == "무선mousesteel무선"
+
+        answer = httpx.post(
+            f"{url}/v1/attention", json={"query": query, "title": title, "heads": "0.0"}, timeout=30
+        ).json()
+        rows = np.array(answer["heads"][0]["probabilities"])
+        to_special = rows[:, answer["special"]].sum(1)
+        own = [i for i, segment in enumerate(answer["segments"]) if segment and i not in answer["special"]]
+        cell = page.one(".blocks tbody tr:nth-child(2) td:last-child").text
+        assert cell == f"{100 * to_special[own].mean():.0f} %"
+        page.check_and_leave()
+
+
+def test_the_chosen_token_and_title_stay_chosen(page: Page) -> None:
+    titles = ("steel", "wireless mouse")
+    page.open(f"#attention?q=wireless+mouse&t={titles[0]}&t={quote(titles[1])}&pair=1&head=2.0")
+    page.until(lambda: len(tokens(page)) > 5)
+    chosen = lambda: page.one(".reading .source").text  # noqa: E731
+    page.all(".token")[tokens(page).index("mouse")].click()
+    assert chosen() == "mouse"
+    page.one(".boxes label:nth-child(1)").click()  # the rows of special tokens go
+    assert chosen() == "mouse"
+    page.one(".boxes label:nth-child(2)").click()
+    assert chosen() == "mouse"
+
+    page.open(f"#attention?q=mouse&t={titles[0]}&t={quote(titles[1])}&pair=7")  # there are fewer by now
+    page.until(lambda: len(tokens(page)) > 5)
+    assert Select(page.one("#pair-title")).first_selected_option.text == titles[1]
+    assert "wireless" in tokens(page)
 
 
 def test_many_tokens_korean_and_right_to_left_text_are_laid_out(page: Page) -> None:
