@@ -27,8 +27,10 @@ NAMED_TOKENS = 40
 class Attention:
     """The attention probabilities of some heads in a pair of n tokens.
 
-    tokens: (n,) as the vocabulary writes them, special tokens included. segments: (n,) 0 up to the title, 1
-    from there. heads: (layer, head) of each map. probabilities: (heads, n, n) float32, from the token of a
+    tokens: (n,) as the vocabulary writes them, special tokens included. texts: (n,) as people read them, with
+    a space before the first one of a word; of tokens that share a character, the first has it and the others
+    have none. special: the positions of the tokens that belong to neither text. segments: (n,) 0 up to the
+    title, 1 from there. heads: (layer, head) of each map. probabilities: (heads, n, n) float32, from the token of a
     row to that of a column; a row sums to 1, or to the head's weight under a mask.
 
     >>> attention = clf.attention("angle bracket", "Simpson 12-Gauge Angle", heads="2.3")
@@ -41,6 +43,8 @@ class Attention:
     query: str
     title: str
     tokens: tuple[str, ...]
+    texts: tuple[str, ...]
+    special: tuple[int, ...]
     segments: tuple[int, ...]
     heads: tuple[tuple[int, int], ...]
     probabilities: Floats32
@@ -78,7 +82,7 @@ class Attention:
         picture = Picture(figsize=(size * columns, size * rows), layout="constrained")
         panels = picture.subplots(rows, columns, squeeze=False).ravel()
         positions = range(len(self.tokens)) if len(self.tokens) <= NAMED_TOKENS else ()
-        names = [self.tokens[position] for position in positions]
+        names = [self.texts[position].strip() for position in positions]
         for panel in panels[len(self.heads) :]:
             panel.set_axis_off()
         for panel, (layer, head), probabilities in zip(panels, self.heads, self.probabilities, strict=False):
@@ -92,4 +96,5 @@ class Attention:
         heads = ", ".join(f"{layer}.{head}" for layer, head in self.heads[:8])
         heads += ", …" if len(self.heads) > 8 else ""
         number = f"{len(self.heads)} {'head' if len(self.heads) == 1 else 'heads'}"
-        return f"Attention of {number} ({heads}) over {len(self.tokens)} tokens: {' '.join(self.tokens)}"
+        texts = " ".join(text for text in map(str.strip, self.texts) if text)
+        return f"Attention of {number} ({heads}) over {len(self.tokens)} tokens: {texts}"

@@ -319,8 +319,16 @@ class Classifier:
         mask = None if head_mask is None else self.named_mask("head_mask", head_mask)
         (pair,) = self.tokenizer.encode([texts])
         segments = (0,) * pair.title_start + (1,) * (len(pair) - pair.title_start)
-        tokens = tuple(self.tokenizer.tokens(pair))
-        return Attention(query, title, tokens, segments, chosen, self.attention_maps(pair, chosen, mask))
+        return Attention(
+            query,
+            title,
+            tokens=tuple(self.tokenizer.tokens(pair)),
+            texts=tuple(self.tokenizer.texts(pair)),
+            special=tuple(pair.special),
+            segments=segments,
+            heads=chosen,
+            probabilities=self.attention_maps(pair, chosen, mask),
+        )
 
     def attention_maps(
         self, pair: EncodedPair, heads: Sequence[tuple[int, int]], head_mask: HeadMask | None = None

@@ -26,10 +26,12 @@ from headroom.models.checkpoint.tokenizer_files import (
     FILE,
     SPECIAL,
     Piece,
+    byte_reader,
     passes_types,
     piece_reader,
     read_tokenizer,
     read_window,
+    spelled,
 )
 from headroom.models.errors import ModelError, UnsupportedCheckpoint
 
@@ -180,6 +182,7 @@ class PairTokenizer(TextReader):
         )
         self.prompt = prompt
         self._piece_of = piece_reader(tokenizer)
+        self._bytes_of = byte_reader(tokenizer)
         self._unread = unread
         if prompt is None:
             self._use(PairTemplate.of(tokenizer, of_decoder=of_decoder), max_tokens)
@@ -350,6 +353,16 @@ class PairTokenizer(TextReader):
     def tokens(self, pair: EncodedPair) -> list[str]:
         """Return the pieces of a pair as the vocabulary writes them, special tokens included."""
         return [str(self._tokenizer.id_to_token(id_)).removeprefix(SPECIAL) for id_ in pair.ids.tolist()]
+
+    def texts(self, pair: EncodedPair) -> list[str]:
+        """Return what each piece of a pair spells, with a space before it if it begins a word.
+
+        Of pieces that share a character, the first has it and the others have an empty text.
+        """
+        special = set(pair.special)
+        pieces = [self._bytes_of(token) for token in self.tokens(pair)]
+        parts = [(token in special, token < pair.title_start) for token in range(len(pair))]
+        return spelled(zip(pieces, parts, strict=True))
 
     def pieces(self, pair: EncodedPair) -> list[Piece]:
         """Return the pieces of a pair as they are spelled, special tokens included."""

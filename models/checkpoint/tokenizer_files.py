@@ -9,9 +9,12 @@ text, so nobody can forge a pair. All other added tokens, such as a checkpoint's
 they become their own id, as in transformers.
 """
 
+import codecs
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -266,7 +269,7 @@ def piece_reader(tokenizer: Tokenizer) -> Callable[[str], Piece]:
     if isinstance(model, WordPiece):  # which itself says where words begin
         prefix = model.continuing_subword_prefix
         return lambda token: Piece(token.removeprefix(prefix), not token.startswith(prefix), True, True)
-    if isinstance(model, BPE) and "ByteLevel" in str(tokenizer.pre_tokenizer):
+    if _is_byte_level(tokenizer):
         byte_level = decoders.ByteLevel()
 
         def of_bytes(token: str) -> Piece:
@@ -275,6 +278,77 @@ def piece_reader(tokenizer: Tokenizer) -> Callable[[str], Piece]:
 
         return of_bytes
     return lambda token: _piece(token.replace("▁", " "))
+
+
+def byte_reader(tokenizer: Tokenizer) -> Callable[[str], bytes]:
+    """Return the function that gives the UTF-8 of a token of this tokenizer, with a space before it if it
+    begins a word. A token may be a part of a character."""
+    model = tokenizer.model
+    if isinstance(model, WordPiece):
+        prefix = model.continuing_subword_prefix
+
+        def of_word_piece(token: str) -> bytes:
+            continues = token.startswith(prefix) and token != prefix
+            return (token.removeprefix(prefix) if continues else f" {token}").encode()
+
+        return of_word_piece
+    if _is_byte_level(tokenizer):
+        return _bytes_of_byte_level
+    return _bytes_of_metaspace
+
+
+def spelled(tokens: Iterable[tuple[bytes, Hashable]]) -> list[str]:
+    """Return what each token spells; of tokens that share a character, the first has it and the others "".
+
+    tokens: the UTF-8 of each, and the part of the pair that it is in: no character is in two parts. Bytes
+    that are no whole character are spelled U+FFFD.
+    """
+    texts: list[str] = []
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    first = 0  # the token that has the text of the character that is read
+    previous: Hashable = None
+    for token, part in tokens:
+        is_whole = not decoder.getstate()[0]
+        if part != previous and not is_whole:
+            texts[first] += decoder.decode(b"", final=True)
+            is_whole = True
+        text = decoder.decode(token)
+        if is_whole:
+            first = len(texts)
+            texts.append(text)
+        else:
+            texts[first] += text
+            texts.append("")
+        previous = part
+    if texts:
+        texts[first] += decoder.decode(b"", final=True)
+    return texts
+
+
+def _is_byte_level(tokenizer: Tokenizer) -> bool:
+    return isinstance(tokenizer.model, BPE) and "ByteLevel" in str(tokenizer.pre_tokenizer)
+
+
+@cache
+def _byte_alphabet() -> dict[str, int]:
+    """Return the byte that each character of a byte-level vocabulary stands for, as GPT-2 numbers them: a
+    printable one of Latin-1 for itself, those from U+0100 for the other bytes in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+
+
+def _bytes_of_byte_level(token: str) -> bytes:
+    alphabet = _byte_alphabet()
+    if all(character in alphabet for character in token):
+        return bytes(alphabet[character] for character in token)
+    return token.encode()  # an added token
+
+
+def _bytes_of_metaspace(token: str) -> bytes:
+    if byte := re.fullmatch("<0x([0-9A-F]{2})>", token):  # of a character that the vocabulary lacks
+        return bytes.fromhex(byte[1])
+    return token.replace("▁", " ").encode()
 
 
 def _piece(text: str, *, partial: bool = False) -> Piece:

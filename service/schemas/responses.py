@@ -313,7 +313,12 @@ class AttentionResponse:
     variant: AnsweringVariant
     head_mask: HeadMaskInfo
     tokens: list[str]
-    """The n tokens, special ones included."""
+    """The n tokens as the vocabulary writes them, special ones included."""
+    texts: list[str]
+    """The n tokens as people read them, with a space before the first one of a word. Of tokens that share a
+    character, the first has it and the others are empty."""
+    special: list[int]
+    """The positions of the tokens that belong to neither text, such as [SEP] or a prompt's."""
     segments: list[int]
     """0 for the query's tokens, 1 for the title's."""
     heads: list[HeadAttention]

@@ -83,6 +83,8 @@ async def attention(
         variant=variant.name,
         head_mask=variant.info,
         tokens=classifier.tokenizer.tokens(pair),
+        texts=classifier.tokenizer.texts(pair),
+        special=pair.special,
         segments=[0] * pair.title_start + [1] * (len(pair) - pair.title_start),
         heads=[HeadAttention(*head, matrix) for head, matrix in zip(heads, written, strict=True)],
         timing_ms=computed.timing(deadline),

@@ -136,6 +136,8 @@ class FakeBackend:
             variant=self._variant(request.variant),
             head_mask=mask_info(self._mask(request.head_mask, "head_mask")),
             tokens=["[CLS]", "a", "[SEP]"],
+            texts=[" [CLS]", " a", " [SEP]"],
+            special=[0, 2],
             segments=[0, 0, 0],
             heads=[HeadAttention(layer, head, uniform) for layer, head in chosen],
             timing_ms=TIMING,

@@ -151,6 +151,10 @@ async def test_a_decoder_takes_an_instruction_as_vllm_and_litellm_send_it(tmp_pa
             answers.append(expected)
         attention = await service.post("/v1/attention", query=query, title=TITLES[0], heads="0.1")
         assert attention["tokens"][0] == "<|im_start|>"
+        assert "".join(attention["texts"]).startswith("<|im_start|>system\nJudge whether")
+        special = set(attention["special"])
+        texts = [text for position, text in enumerate(attention["texts"]) if position not in special]
+        assert "".join(texts).split() == f"{query} {TITLES[0]}".split()
         error = await service.refused(
             "/v1/score", 422, query=query, titles=TITLES, instruction="find it " * 1_000
         )

@@ -10,15 +10,15 @@ import { HeadMap } from "./head_map.js";
 import { networkOf, useAttention } from "./loader.js";
 import { Reading } from "./reading.js";
 import { SmallHeads } from "./small_heads.js";
-import { blocks, isSpecial, shown } from "./tokens.js";
+import { blocks, shown } from "./tokens.js";
 
 /** @typedef {import("../lib/types.js").State} State */
 /** @typedef {import("../lib/types.js").AttentionState} AttentionState */
 
 /** @param {{state: State}} props */
 export function Attention({ state }) {
-  const { attention, titles } = state;
-  const title = titles[attention.title] ?? titles[0] ?? "";
+  const { titles } = state;
+  const title = titles[titleOf(state)] ?? "";
   const { loaded, problem, retry } = useAttention(state, title);
   const network = networkOf(state);
   const index = network.layer * network.heads + network.head;
@@ -38,6 +38,11 @@ export function Attention({ state }) {
           : html`<p class="empty" role="status">${problem ? "" : missing || "Loading…"}</p>`}
       </section>
     </div>`;
+}
+
+/** @param {State} state @returns {number} the index of the chosen title, or of the last one if there are fewer by now */
+function titleOf({ attention, titles }) {
+  return Math.max(0, Math.min(attention.title, titles.length - 1));
 }
 
 /** @param {Partial<AttentionState>} change @param {State} state */
@@ -61,7 +66,7 @@ function Pair({ state }) {
       <div class="field"><label for="pair-query">Query</label>
         <input id="pair-query" type="search" dir="auto" value=${query} onChange=${typed} /></div>
       <div class="field title"><label for="pair-title">Title</label>
-        <select id="pair-title" dir="auto" value=${attention.title} onChange=${pick}>
+        <select id="pair-title" dir="auto" value=${titleOf(state)} onChange=${pick}>
           ${titles.map((title, i) => html`<option value=${i}>${title.slice(0, 120)}</option>`)}
         </select></div>
       <div class="boxes" role="group" aria-label="What is shown">
@@ -77,39 +82,41 @@ function Pair({ state }) {
  */
 function Head({ state, network, loaded, values, index }) {
   const { attention } = state;
-  const { texts, tokens, spelled, segments } = loaded;
+  const { originals, encoded } = loaded;
   const matrix = useMemo(
-    () => shown(tokens, segments, values, attention, spelled),
-    [tokens, values, attention.special, attention.words],
+    () => shown(encoded, values, attention),
+    [encoded, values, attention.special, attention.words],
   );
-  const [source, setSource] = useState(-1);
-  const from = source >= 0 && source < matrix.labels.length ? source : strongest(matrix);
+  const [source, setSource] = useState(-1); // a token, which may be hidden, or within a word
+  const row = matrix.rows[source] ?? -1;
+  const from = row >= 0 ? row : strongest(matrix);
+  const choose = (/** @type {number} */ chosen) => setSource(matrix.tokens[chosen]);
   const roles = Object.entries(network.study?.heads[index]?.roles ?? {});
   return html`
     <h2>Layer ${network.layer} · head ${network.head}
       ${roles.map(([role, share]) => html`<span class="mark">${roleName(role)}, ${percent(share)} beyond chance</span>`)}
-      <span class="soft count">${tokens.length} tokens</span></h2>
-    <${Reading} matrix=${matrix} texts=${texts} from=${from} choose=${setSource} />
-    <${Blocks} tokens=${tokens} segments=${segments} values=${values} />
-    <${HeadMap} matrix=${matrix} from=${from} choose=${setSource} theme=${state.theme} />`;
+      <span class="soft count">${encoded.tokens.length} tokens</span></h2>
+    <${Reading} matrix=${matrix} texts=${originals} from=${from} choose=${choose} />
+    <${Blocks} encoded=${encoded} values=${values} />
+    <${HeadMap} matrix=${matrix} from=${from} choose=${choose} theme=${state.theme} />`;
 }
 
 /** @param {import("./tokens.js").Matrix} matrix @returns {number} the query's token that gives the title most */
-function strongest({ segments, values, labels }) {
+function strongest({ special, segments, values, labels }) {
   const given = labels.map((_, row) =>
-    segments[row] || isSpecial(labels[row]) ? -1 : labels.reduce((sum, _label, to) => sum + (segments[to] ? values[row * labels.length + to] : 0), 0),
+    segments[row] || special[row] ? -1 : labels.reduce((sum, _label, to) => sum + (segments[to] ? values[row * labels.length + to] : 0), 0),
   );
   return given.length ? given.indexOf(Math.max(...given)) : 0;
 }
 
-/** @param {{tokens: string[], segments: number[], values: Float32Array}} props */
-function Blocks({ tokens, segments, values }) {
+/** @param {{encoded: import("./tokens.js").Encoded, values: Float32Array}} props */
+function Blocks({ encoded, values }) {
   return html`
     <table class="blocks">
       <caption class="unseen">Mean share of attention between query and title</caption>
       <thead><tr><td></td><th scope="col">to the query</th><th scope="col">to the title</th>
         <th scope="col">to special tokens</th></tr></thead>
-      <tbody>${blocks(tokens, segments, values).map(({ from, to }) => html`
+      <tbody>${blocks(encoded, values).map(({ from, to }) => html`
         <tr><th scope="row">from the ${from}</th>
           ${["query", "title", "special"].map((part) => html`
             <td><span class="share"><i style=${{ width: `${100 * to[part]}%` }}></i></span>${percent(to[part])}</td>`)}

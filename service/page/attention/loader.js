@@ -12,10 +12,8 @@ import { withUnknown } from "./tokens.js";
 
 /**
  * @typedef {object} Loaded The attention of one pair, as far as it is here.
- * @property {string[]} texts the query and the title
- * @property {string[]} tokens
- * @property {string[]} spelled the tokens with the text of unknown ones
- * @property {number[]} segments
+ * @property {string[]} originals the query and the title
+ * @property {import("./tokens.js").Encoded} encoded with the text of unknown tokens
  * @property {Map<number, Float32Array>} heads n × n by index of the head
  */
 
@@ -90,10 +88,11 @@ async function load(body, { layers, heads, layer, head }, found, signal, show, c
       for (const one of reply.heads) {
         found.set(one.layer * heads + one.head, Float32Array.from(one.probabilities.flat()));
       }
-      const { tokens, segments } = reply;
+      const { tokens, texts, segments } = reply;
       step = Math.max(1, Math.floor(MAX_VALUES / tokens.length ** 2));
-      const texts = [body.query, body.title];
-      show({ texts, tokens, spelled: withUnknown(tokens, segments, texts), segments, heads: new Map(found) });
+      const special = tokens.map((/** @type {string} */ _, /** @type {number} */ i) => reply.special.includes(i));
+      const originals = [body.query, body.title];
+      show({ originals, encoded: withUnknown({ tokens, texts, special, segments }, originals), heads: new Map(found) });
     } catch (error) {
       if (signal.aborted) return;
       const problem = asProblem(error);

@@ -60,7 +60,7 @@ function Small({ state, network, loaded, index, chosen, choose }) {
       canvas.current.width = 1;
       return;
     }
-    const matrix = shown(loaded.tokens, loaded.segments, values, { special, words });
+    const matrix = shown(loaded.encoded, values, { special, words });
     paint(canvas.current, matrix.values, matrix.labels.length, 1);
   }, [values, special, words, state.theme]);
   const letter = mainLetter(study?.heads[index]?.roles, { special: false }); // most heads hold that role

@@ -1,6 +1,6 @@
 /** The load on this node as it is: rates, latency by stage, batches, queue and refusals, by variant. */
 
-import { useEffect, useState } from "../vendor/hooks.js";
+import { useEffect, useMemo, useState } from "../vendor/hooks.js";
 import { call, text } from "../lib/api.js";
 import { Chart } from "../lib/chart.js";
 import { count, percent, short } from "../lib/format.js";
@@ -36,26 +36,36 @@ async function take(signal) {
 export function Live() {
   const { value, problem, refresh } = usePolling(take, EVERY_MS, []);
   const [variant, setVariant] = useState("");
-  const seconds = useClock();
   const all = value ?? taken;
+  const history = useMemo(() => figures(all, variant), [all, variant]);
+  const rows = useMemo(() => (all.length ? variantRows(all) : []), [all]);
   if (!all.length) {
     return problem && problem.status !== 401
       ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />`
       : html`<p class="empty" role="status">Loading…</p>`;
   }
-  const history = figures(all, variant);
-  const last = history.at(-1);
-  const age = seconds - all[all.length - 1].time;
+  return html`
+    <${Aged} time=${all[all.length - 1].time}>
+      ${problem ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />` : null}
+      <${Tiles} last=${history.at(-1)} />
+      <${Variants} rows=${rows} chosen=${variant} choose=${setVariant} />
+      <${Charts} history=${history} variant=${variant} />
+      <p class="soft">From /metrics of this node, every 2 s, all replicas together. Rates and latencies are those of the last 20 s.
+        What the tabs of this page in this browser have scored does not count, except the times of condensed queries.</p>
+    <//>`;
+}
+
+/**
+ * What is shown with its age. The clock draws only this anew, and what is in it stays as it is.
+ * @param {{time: number, children?: unknown}} props time: when the values were taken
+ */
+function Aged({ time, children }) {
+  const age = useClock() - time;
   const isOld = age > OLD_S;
   return html`
     <div class=${`live${isOld ? " old" : ""}`}>
       <p class=${isOld ? "wrong" : "unseen"} role="status">${isOld ? `These values are ${Math.round(age)} s old.` : ""}</p>
-      ${problem ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />` : null}
-      <${Tiles} last=${last} />
-      <${Variants} taken=${all} chosen=${variant} choose=${setVariant} />
-      <${Charts} history=${history} variant=${variant} />
-      <p class="soft">From /metrics of this node, every 2 s, all replicas together. Rates and latencies are those of the last 20 s.
-        What the tabs of this page in this browser have scored does not count, except the times of condensed queries.</p>
+      ${children}
     </div>`;
 }
 
@@ -85,9 +95,8 @@ function Tiles({ last }) {
       <div><dt>${name}</dt><dd>${value}</dd><dd class="soft">${unit}</dd></div>`)}</dl>`;
 }
 
-/** @param {{taken: Taken[], chosen: string, choose: (variant: string) => void}} props */
-function Variants({ taken, chosen, choose }) {
-  const rows = variantRows(taken);
+/** @param {{rows: ReturnType<typeof variantRows>, chosen: string, choose: (variant: string) => void}} props */
+function Variants({ rows, chosen, choose }) {
   return html`
     <div class="scroll" tabindex="0" role="region" aria-label="Variants">
       <table class="plain">

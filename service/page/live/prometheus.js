@@ -37,8 +37,8 @@ function labelsOf(text) {
  * @returns {Sample[]}
  */
 export function samples(scrape, name, wanted = {}) {
-  const all = scrape.get(name) ?? [];
-  return all.filter(({ labels }) => Object.entries(wanted).every(([label, value]) => labels[label] === value));
+  const entries = Object.entries(wanted);
+  return (scrape.get(name) ?? []).filter(({ labels }) => entries.every(([label, value]) => labels[label] === value));
 }
 
 /** @param {Scrape} scrape @param {string} name @param {Record<string, string>} [wanted] @returns {number} */
@@ -47,11 +47,29 @@ export function total(scrape, name, wanted = {}) {
 }
 
 /**
+ * As `total`, for each value of a label, in one pass: a histogram has hundreds of buckets for each variant.
+ * @param {Scrape} scrape @param {string} name @param {string} label @param {Record<string, string>} wanted
+ * @returns {Map<string, number>}
+ */
+function totals(scrape, name, label, wanted) {
+  /** @type {Map<string, number>} */
+  const sums = new Map();
+  for (const { labels, value } of samples(scrape, name, wanted)) {
+    sums.set(labels[label], (sums.get(labels[label]) ?? 0) + (Number.isFinite(value) ? value : 0));
+  }
+  return sums;
+}
+
+/**
  * How much a counter grew. After a restart it begins at 0 again, and its value is what it grew.
  * @param {Scrape} before @param {Scrape} after @param {string} name @param {Record<string, string>} [wanted]
  */
 export function growth(before, after, name, wanted = {}) {
-  const [from, to] = [total(before, name, wanted), total(after, name, wanted)];
+  return grown(total(before, name, wanted), total(after, name, wanted));
+}
+
+/** @param {number} from @param {number} to */
+function grown(from, to) {
   return to >= from ? to - from : to;
 }
 
@@ -68,12 +86,12 @@ export function valuesOf(scrape, name, label) {
  * @returns {number | null} null where it took up nothing
  */
 export function quantileOf(before, after, name, quantile, wanted = {}, without = []) {
-  const bounds = [...new Set(samples(after, `${name}_bucket`, wanted).map(({ labels }) => labels.le))];
-  const counts = bounds
-    .map((le) => {
+  const earlier = totals(before, `${name}_bucket`, "le", wanted);
+  const counts = [...totals(after, `${name}_bucket`, "le", wanted)]
+    .map(([le, value]) => {
       const bound = le === "+Inf" ? Infinity : Number(le);
-      const left = growth(before, after, `${name}_bucket`, { ...wanted, le }) - pairsOf(without.filter(({ seconds }) => seconds !== null && seconds <= bound));
-      return { bound, count: Math.max(0, left) };
+      const own = pairsOf(without.filter(({ seconds }) => seconds !== null && seconds <= bound));
+      return { bound, count: Math.max(0, grown(earlier.get(le) ?? 0, value) - own) };
     })
     .sort((a, b) => a.bound - b.bound);
   const all = counts.at(-1)?.count ?? 0;
@@ -114,7 +132,13 @@ export function meanOf(before, after, name, wanted = {}) {
 
 export const STAGES = ["tokenize", "queue", "inference", "respond"];
 const WINDOW_S = 20;
-const NOT_SCORING = /^\/$|^unmatched$|^\/(metrics|health|docs|openapi|playground|info|ping|v1\/(models|variants|masks|heads|experiments|outcomes))/;
+
+/** The routes that run pairs through a network. Not TEI's `/`: the page is loaded from there, too. */
+export const SCORING = new Set([
+  "/v1/score", "/v1/compare", "/v1/attention", "/v1/condense",
+  "/rerank", "/v1/rerank", "/v2/rerank", "/sglang/v1/rerank", "/reranking", "/v1/reranking",
+  "/predict", "/score", "/v2/models/{model:path}/infer",
+]);
 
 /** @param {Taken[]} taken @param {string} variant empty: all @returns {Figures[]} one for each scrape but the first */
 export function figures(taken, variant) {
@@ -148,9 +172,9 @@ export function figures(taken, variant) {
 
 /** @param {Taken} before @param {Taken} now @returns {number} requests per second that had something scored, without those of this page's tabs */
 function scoringRate(before, now) {
-  const routes = valuesOf(now.scrape, "headroom_requests_total", "route").filter((route) => !NOT_SCORING.test(route));
-  const grown = routes.map((route) => growth(before.scrape, now.scrape, "headroom_requests_total", { route }));
-  const others = grown.reduce((sum, one) => sum + one, 0) - requestsBetween(before.time, now.time).length;
+  const routes = valuesOf(now.scrape, "headroom_requests_total", "route").filter((route) => SCORING.has(route));
+  const counts = routes.map((route) => growth(before.scrape, now.scrape, "headroom_requests_total", { route }));
+  const others = counts.reduce((sum, one) => sum + one, 0) - requestsBetween(before.time, now.time).length;
   return Math.max(0, others) / (now.time - before.time);
 }
 
@@ -183,14 +207,14 @@ export function variantRows(taken) {
     const pairs = total(now.scrape, "headroom_pairs_total", { variant: name });
     if (Number.isNaN(heads) && !pairs) return []; // it left the config
     const without = pagePairs(before, now, name);
-    const grown = Math.max(0, growth(before.scrape, now.scrape, "headroom_pairs_total", { variant: name }) - pairsOf(without));
+    const scored = Math.max(0, growth(before.scrape, now.scrape, "headroom_pairs_total", { variant: name }) - pairsOf(without));
     const quantile = (/** @type {number} */ q) =>
       quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", q, { variant: name }, without);
     return [{
       name,
       heads: heads === undefined || Number.isNaN(heads) ? null : heads,
-      rate: now.time > before.time ? grown / (now.time - before.time) : 0,
-      share: all > 0 ? grown / all : null,
+      rate: now.time > before.time ? scored / (now.time - before.time) : 0,
+      share: all > 0 ? scored / all : null,
       p50: quantile(0.5),
       p99: quantile(0.99),
       total: pairs,

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
 from headroom import Classifier
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.errors import ModelError, TokenizerFailed, UnsupportedCheckpoint
 from tests.checkpoints import VOCABULARY, write_checkpoint
-from tests.families import byte_level_tokenizer, unigram_tokenizer
+from tests.decoders import SHORT, write_decoder
+from tests.families import SPECIAL, byte_level_tokenizer, unigram_tokenizer
 from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write
 
 TEXTS = [
@@ -296,3 +297,51 @@ def test_a_panic_of_the_tokenizers_library_is_an_error_like_others(tmp_path: Pat
     write(tmp_path, broken, {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False})
     with pytest.raises(UnsupportedCheckpoint, match="chunk size must be non-zero"):
         load(tmp_path)
+
+
+KOREAN = ("무선 mouse", "무선 마우스")
+
+
+def test_byte_level_pieces_are_spelled_as_people_read_them() -> None:
+    """The vocabulary writes 무 as ë ¬ ´."""
+    (pair,) = READERS[1][0].encode([KOREAN])
+    texts = READERS[1][0].texts(pair)
+    assert "".join(texts) == "<s>무선 mouse</s></s>무선 마우스</s>"
+    assert texts[1:7] == ["무", "", "", "선", "", ""]
+    assert [texts[position] for position in pair.special] == ["<s>", "</s>", "</s>", "</s>"]
+
+
+def test_a_letter_cut_by_the_window_is_spelled_as_half_a_letter() -> None:
+    """Its bytes go to no other token's text."""
+    tokenizer = READERS[1][0].within(4 + READERS[1][0].template.length)
+    (pair,) = tokenizer.encode([("", "무선")])  # its four of six bytes
+    assert tokenizer.texts(pair) == ["<s>", "</s>", "</s>", "무", "", "", "\ufffd", "</s>"]
+
+
+def test_pieces_of_other_vocabularies_are_spelled_with_the_space_that_begins_a_word(
+    tokenizer: PairTokenizer,
+) -> None:
+    (pair,) = tokenizer.encode([("angle brackets", "12-gauge")])
+    assert "".join(tokenizer.texts(pair)) == " [CLS] angle brackets [SEP] 12 - gauge [SEP]"
+    (pair,) = READERS[2][0].encode([("steel angle", "lamp")])
+    assert "".join(READERS[2][0].texts(pair)) == "<s> steel angle</s></s> lamp</s>"
+    vocabulary = [*((name, 0.0) for name in SPECIAL), *((f"<0x{n:02X}>", -9.0) for n in range(256))]
+    library = unigram()
+    library.model = models.Unigram([*vocabulary, ("▁", -2.0), ("a", -2.0)], unk_id=SPECIAL.index("<unk>"), byte_fallback=True)
+    library.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    fallback = PairTokenizer(library, max_tokens=64, vocab_size=400)
+    (pair,) = fallback.encode([("a무", "선")])
+    assert fallback.texts(pair) == ["<s>", " ", "a", "무", "", "", "</s>", " ", "선", "", "", "</s>"]
+
+
+def test_the_tokens_of_a_prompt_are_special_and_its_texts_are_spelled(tmp_path: Path) -> None:
+    clf = Classifier.load(write_decoder(tmp_path, "qwen3", template=SHORT))
+    found = clf.attention(*KOREAN, heads="0.0")
+    prompt = "".join(found.texts[position] for position in found.special)
+    texts = [text for position, text in enumerate(found.texts) if position not in found.special]
+    assert "".join(found.texts) == "Q: 무선 mouse\nD: 무선 마우스\n->"
+    assert prompt.split() == ["Q:D:->"]
+    assert "".join(texts).split() == ["무선", "mouse", "무선", "마우스"]
+    assert "무 선" in repr(found)

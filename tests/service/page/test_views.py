@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import numpy as np
 import pytest
 import yaml
 from selenium.webdriver.common.action_chains import ActionChains
@@ -17,6 +18,7 @@ from selenium.webdriver.support.select import Select
 
 from headroom.service.experiments.definition import ExperimentConfig
 from tests.checkpoints import write_checkpoint
+from tests.decoders import SHORT, write_decoder
 from tests.service.page.browsing import Page
 from tests.service.page.seeding import served
 
@@ -92,6 +94,48 @@ def test_a_heads_attention_is_read_as_text_and_as_a_map(page: Page, page_server:
     page.one(".small[aria-checked=true]").send_keys(Keys.ARROW_DOWN)
     assert page.one(".one-head h2").text.startswith("Layer 1 · head 8")
     assert page.browser.switch_to.active_element.get_attribute("aria-checked") == "true"
+
+
+def test_a_decoders_tokens_are_read_as_text_and_its_prompt_is_special(chromium: Any, tmp_path: Path) -> None:
+    """Its byte-level vocabulary writes 무 as ë ¬ ´, and no token of its prompt is a [SEP]."""
+    query, title = "무선 mouse", "steel 무선"
+    with served(write_decoder(tmp_path / "model", "qwen3", template=SHORT)) as url:
+        page = Page(chromium, url)
+        page.open(f"#attention?q={quote(query)}&t={quote(title)}&head=0.0&show=plain,words")
+        page.until(lambda: tokens(page))
+        assert [token for token in tokens(page) if token != "↵"] == ["무선", "mouse", "steel", "무선"]
+        page.one(".boxes label:nth-child(2)").click()  # letters stay whole
+        shown = tokens(page)
+        assert {"무", "선"} <= set(shown)
+        assert "".join(token for token in shown if token not in ("↵", "␣")) == "무선mousesteel무선"
+
+        answer = httpx.post(
+            f"{url}/v1/attention", json={"query": query, "title": title, "heads": "0.0"}, timeout=30
+        ).json()
+        rows = np.array(answer["heads"][0]["probabilities"])
+        to_special = rows[:, answer["special"]].sum(1)
+        own = [i for i, segment in enumerate(answer["segments"]) if segment and i not in answer["special"]]
+        cell = page.one(".blocks tbody tr:nth-child(2) td:last-child").text
+        assert cell == f"{100 * to_special[own].mean():.0f} %"
+        page.check_and_leave()
+
+
+def test_the_chosen_token_and_title_stay_chosen(page: Page) -> None:
+    titles = ("steel", "wireless mouse")
+    page.open(f"#attention?q=wireless+mouse&t={titles[0]}&t={quote(titles[1])}&pair=1&head=2.0")
+    page.until(lambda: len(tokens(page)) > 5)
+    chosen = lambda: page.one(".reading .source").text  # noqa: E731
+    page.all(".token")[tokens(page).index("mouse")].click()
+    assert chosen() == "mouse"
+    page.one(".boxes label:nth-child(1)").click()  # the rows of special tokens go
+    assert chosen() == "mouse"
+    page.one(".boxes label:nth-child(2)").click()
+    assert chosen() == "mouse"
+
+    page.open(f"#attention?q=mouse&t={titles[0]}&t={quote(titles[1])}&pair=7")  # there are fewer by now
+    page.until(lambda: len(tokens(page)) > 5)
+    assert Select(page.one("#pair-title")).first_selected_option.text == titles[1]
+    assert "wireless" in tokens(page)
 
 
 def test_many_tokens_korean_and_right_to_left_text_are_laid_out(page: Page) -> None:
@@ -360,6 +404,55 @@ def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> Non
     page.button("half", ".live").click()
     page.until(lambda: "Pair time, half" in page.one(".charts").text)
     assert page.until(lambda: page.all(".charts .line"))
+
+
+def test_the_clock_of_the_live_view_draws_nothing_but_the_age(page: Page) -> None:
+    """Each second all scrapes were read anew: with some ten variants that took a core, and froze the page."""
+    page.open("#live")
+    page.until(lambda: page.all(".charts svg"))
+    page.run("""
+      window.answer = () => new Promise(() => {}); // no scrape comes any more
+      window.drawn = 0;
+      const write = Date.prototype.toLocaleTimeString;
+      Date.prototype.toLocaleTimeString = function (...how) { drawn++; return write.apply(this, how); };
+      window.ages = new Set();
+      const age = document.querySelector('.live [role=status]');
+      new MutationObserver(() => ages.add(age.textContent)).observe(age, {childList: true, characterData: true, subtree: true});""")
+    page.run("drawn = 0")
+    page.hurry()
+    page.until(lambda: page.run("return ages.size") > 4)
+    assert "s old" in page.one(".live.old [role=status]").text
+    charts = page.run("return document.querySelectorAll('.charts .chart').length")
+    assert charts >= 6
+    drawn = page.run("return drawn")
+    assert drawn < 4 * charts, "at most once, for a scrape that was under way"
+
+
+def test_many_variants_are_read_in_a_part_of_a_second(page: Page) -> None:
+    page.open()
+    script = """(() => {
+      const text = (n) => {
+        const lines = [];
+        for (let v = 0; v < 40; v++) {
+          for (const le of [...Array(28).keys(), '+Inf'])
+            lines.push(`headroom_pair_seconds_bucket{variant="v${v}",arm="",le="${le}"} ${n * (v + 1)}`);
+          lines.push(`headroom_pairs_total{variant="v${v}",arm=""} ${n * (v + 1)}`);
+          lines.push(`headroom_heads_on{variant="v${v}"} 144`);
+        }
+        return lines.join('\\n');
+      };
+      const taken = [];
+      for (let n = 1; n < 152; n++) taken.push({time: 1000 + 2 * n, scrape: prometheus.parse(text(n))});
+      const begin = performance.now();
+      const history = prometheus.figures(taken, '');
+      const rows = prometheus.variantRows(taken);
+      return [performance.now() - begin, history.length, history.at(-1).pairs, rows.length, rows[3].rate];
+    })()"""
+    milliseconds, moments, pairs, variants, rate = page.evaluate(script)
+    # In 20 s each variant v scored 10 · (v + 1) pairs; v3 stands behind v0, v1, v10, ... in the table's order.
+    assert (moments, pairs, variants) == (150, 820 / 2, 40)
+    assert rate * 2 in range(1, 41)
+    assert milliseconds < 1500, "it was some 6 s on a fast core"
 
 
 def test_other_tabs_of_the_page_are_no_live_traffic(page: Page) -> None:

@@ -116,6 +116,8 @@ async def test_attention_shows_the_heads_that_were_asked_for(shared: Service, cl
 
     size = len(answer["tokens"])
     assert answer["tokens"] == ["[CLS]", "angle", "[SEP]", "steel", "angle", "[SEP]"]
+    assert [text.strip() for text in answer["texts"]] == answer["tokens"]
+    assert answer["special"] == [0, 2, 5]
     assert answer["segments"] == [0, 0, 0, 1, 1, 1]
     assert [(head["layer"], head["head"]) for head in answer["heads"]] == [
         (0, 0),
