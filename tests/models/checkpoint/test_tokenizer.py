@@ -327,7 +327,9 @@ def test_pieces_of_other_vocabularies_are_spelled_with_the_space_that_begins_a_w
     assert "".join(READERS[2][0].texts(pair)) == "<s> steel angle</s></s> lamp</s>"
     vocabulary = [*((name, 0.0) for name in SPECIAL), *((f"<0x{n:02X}>", -9.0) for n in range(256))]
     library = unigram()
-    library.model = models.Unigram([*vocabulary, ("▁", -2.0), ("a", -2.0)], unk_id=SPECIAL.index("<unk>"), byte_fallback=True)
+    library.model = models.Unigram(
+        [*vocabulary, ("▁", -2.0), ("a", -2.0)], unk_id=SPECIAL.index("<unk>"), byte_fallback=True
+    )
     library.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )

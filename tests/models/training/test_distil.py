@@ -248,7 +248,8 @@ def test_a_teacher_with_other_grades_is_judged_by_its_order(
     scores = Classifier.load(teacher, "cpu").score(texts).raw_score
     gains = np.array([2.0 ** int(row["grade"]) - 1 for row in rows]).reshape(-1, 4)
     differ = np.ptp(gains, axis=1) > 0
-    wanted = np.mean([ndcg_score([g], [s]) for g, s in zip(gains[differ], scores.reshape(-1, 4)[differ])])
+    lists = zip(gains[differ], scores.reshape(-1, 4)[differ], strict=True)
+    wanted = np.mean([ndcg_score([gain], [score]) for gain, score in lists])
     assert metrics["quality"]["teacher"]["ndcg10"]["value"] == pytest.approx(wanted)
     assert set(metrics["quality"]["teacher"]) == {"ndcg10", "query_spearman"}
     assert set(metrics["quality"]["student_minus_teacher"]) == {"ndcg10", "query_spearman"}
