@@ -30,8 +30,8 @@ class Attention:
     tokens: (n,) as the vocabulary writes them, special tokens included. texts: (n,) as people read them, with
     a space before the first one of a word; of tokens that share a character, the first has it and the others
     have none. special: the positions of the tokens that belong to neither text. segments: (n,) 0 up to the
-    title, 1 from there. heads: (layer, head) of each map. probabilities: (heads, n, n) float32, from the token
-    of a row to that of a column; a row sums to 1, or to the head's weight under a mask.
+    title, 1 from there. heads: (layer, head) of each map. probabilities: (heads, n, n) float32, from the
+    token of a row to that of a column; a row sums to 1, or to the head's weight under a mask.
 
     >>> attention = clf.attention("angle bracket", "Simpson 12-Gauge Angle", heads="2.3")
     >>> attention.heads
