@@ -137,7 +137,7 @@ def accuracy(report: Report, classifiers: dict[str, Classifier], test: list[Labe
         for name, classifier in classifiers.items():
             if name == FP32:
                 continue
-            found = agreement(expected, classifier.score(texts, mask), texts, test)
+            found = agreement(expected, classifier.score(texts, mask), texts, test, LARGEST_LOSS)
             qwk = found["change"]["qwk"]
             ndcg = found["change"]["ndcg10"]
             value = (

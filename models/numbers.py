@@ -6,23 +6,45 @@ from datetime import UTC, datetime
 SMALLEST = 1e-9
 """What is nearer to 0 is printed as 0."""
 
+GIVEN = 12
+"""Digits of a number that a person gave: all that it has, without the noise of binary fractions."""
 
-def number(value: float, *, digits: int = 3, sign: bool = False) -> str:
+
+def number(value: float, *, digits: int = 3, sign: bool = False, whole: float | None = None) -> str:
     """Return a number with `digits` significant digits, all digits before the point, and no zeros at its end.
 
-    sign: a number above 0 gets a plus.
+    sign: a number above 0 gets a plus. whole: a number that no other is printed as; others that are near it
+    get more digits.
     """
     if abs(value) < SMALLEST:
         return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    decimals = _decimals(value, digits)
+    if whole is not None and round(abs(value), decimals) == whole:
+        missing = abs(whole - abs(value))
+        decimals = _decimals(missing, 1) if missing > SMALLEST else 0
     text = f"{value:{'+' if sign else ''},.{decimals}f}"
     text = text.replace("-", "−")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def percent(share: float, *, digits: int = 2, sign: bool = False) -> str:
-    """Return a share in percent."""
-    return f"{number(100 * share, digits=digits, sign=sign)} %"
+    """Return a share in percent; only the whole is 100 %."""
+    return f"{number(100 * share, digits=digits, sign=sign, whole=100)} %"
+
+
+def rounded(value: float, *, up: bool, digits: int = 3) -> float:
+    """Return an end of an interval, rounded up or down to what `number` prints of it, so that the text claims
+    no more than the interval."""
+    if abs(value) < SMALLEST:
+        return 0.0
+    scale = 10.0 ** _decimals(value, digits)
+    scaled = round(value * scale, 6)  # without the noise of binary fractions
+    return (math.ceil(scaled) if up else math.floor(scaled)) / scale
+
+
+def _decimals(value: float, digits: int) -> int:
+    """Return how many digits after the point make `digits` significant ones of a number that is not 0."""
+    return max(0, digits - 1 - math.floor(math.log10(abs(value))))
 
 
 def fixed(value: float | None, digits: int = 3, *, sign: bool = False) -> str:

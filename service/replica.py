@@ -89,6 +89,7 @@ class Replica:
         self._catalog = catalog
         self._checked: Catalog | None = None  # the last config checked, so that `apply` loads nothing twice
         self._draining = False
+        self._was_ready = False
         self._in_hand = 0
         self._nothing_in_hand = asyncio.Event()
         self.live = live
@@ -233,11 +234,18 @@ class Replica:
     def ready(self) -> str | None:
         """Return None if requests are welcome, else the reason why not.
 
-        A database of another release is one, so that a rolling update stops; requests are still answered.
+        A database of another release is one until the replica has been ready, so that a rolling update back
+        to an older release stops. Later it is none: all replicas of the older release would go at once.
         """
         if self._draining:
             return "draining"
-        return self.failure or self.live.ledger.store.incompatible
+        return self.failure or (None if self._was_ready else self.problem)
+
+    @property
+    def problem(self) -> str | None:
+        """Return what does not work although requests are answered: the experiments, if their database is of
+        another release. None: nothing."""
+        return self.live.ledger.store.incompatible
 
     @property
     def failure(self) -> str | None:
@@ -354,7 +362,9 @@ class Replica:
             self._metrics.set_gauge("queue_oldest_seconds", self.scheduler.oldest_age_s)
             self._metrics.set_gauge("in_flight_pairs", self.scheduler.in_flight_rows)
             self._metrics.set_gauge("unread_characters", self._encoder.waiting_chars)
-            self._metrics.set_gauge("ready", self.ready() is None)
+            is_ready = self.ready() is None
+            self._was_ready = self._was_ready or is_ready
+            self._metrics.set_gauge("ready", is_ready)
             await asyncio.sleep(GAUGE_SECONDS)
 
 

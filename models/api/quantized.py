@@ -18,7 +18,7 @@ from headroom.models.checkpoint.model_config import ModelConfig
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
 from headroom.models.frame import frame
-from headroom.models.numbers import fixed
+from headroom.models.numbers import fixed, number, percent, rounded
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.labelled import DEFAULT, SAMPLE, LabelledPair, read_pairs
 from headroom.models.quality.metrics import GRADED, NAMES, RANKED, Measures
@@ -84,8 +84,9 @@ class Quantized:
         result = self.document["against_float32"]
         main = _measures(result).main
         if result["change"] and result["change"][main].is_below(-TOLERANCE):
+            claim = loss_claim(main, result["change"][main], excluded=False)
             sentences.append(
-                f"{loss_claim(main, result['change'][main])}: calibrate with pairs of the model's own "
+                f"{claim}: calibrate with pairs of the model's own "
                 "traffic (--data), or keep the checkpoint that it was made from"
             )
         if self.speed.is_below(1):
@@ -192,7 +193,7 @@ def _made(
         with counted("layers", exact.num_layers) as advance:
             quantize(exact.directory, draft, encoded, advance, config)
         int8 = Classifier.load(draft, "cpu")
-        result = agreement(scored(exact, pairs), scored(int8, pairs), pairs, labelled)
+        result = agreement(scored(exact, pairs), scored(int8, pairs), pairs, labelled, TOLERANCE)
         served = Classifier.load(model, "cpu", label_order=config.labels)
         speed = speed_of(served, int8, int8.tokenizer.encode(pairs[:BATCH]))
     formats = {
@@ -215,12 +216,15 @@ def speed_of(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair])
     return speedup(seconds[:, 0], seconds[:, 1])
 
 
-def loss_claim(metric: str, change: Interval) -> str:
-    """Say whether a metric fell by more than TOLERANCE, and no more than the interval says."""
+def loss_claim(metric: str, change: Interval, *, excluded: bool) -> str:
+    """Say whether a metric fell by more than TOLERANCE, and no more than the interval says.
+
+    excluded: enough queries show that it did not; without them an interval may have no width at all.
+    """
     measured = f"{NAMES[metric]} changes by {change.text(4, sign=True)}"
     if change.is_below(-TOLERANCE):
         return f"{measured}, a fall of more than {TOLERANCE}"
-    if change.is_above(-TOLERANCE):
+    if excluded:
         return f"{measured}, so it does not fall by {TOLERANCE}"
     return f"{measured}, which does not show whether it falls by {TOLERANCE}; more judged pairs (--test) may"
 
@@ -240,15 +244,18 @@ def as_text(document: Json) -> str:
         for name in measures.names:
             values = f"{fixed(result['before'][name], 4)} → {fixed(result['after'][name], 4)}"
             rows.append([f"  {name}", values, result["change"][name].text(4, sign=True)])
-        lines += [table(rows), f"  {loss_claim(measures.main, result['change'][measures.main])}"]
+        main = measures.main
+        excluded = result["margin_excluded"].get(main, False)
+        lines += [table(rows), f"  {loss_claim(main, result['change'][main], excluded=excluded)}"]
     if "same_grade" in result:
-        lines.append("  {same_grade:.1%} of {pairs} pairs keep their grade".format(**result))
+        share = percent(result["same_grade"], digits=3)
+        lines.append(f"  {share} of {result['pairs']} pairs keep their grade")
     elif result["same_order"] == result["same_order"]:
-        lines.append("  {same_order:.1%} of two titles of a query keep their order".format(**result))
-    lines.append(
-        "  probabilities differ by at most {largest_probability_difference:.4f}, on average by "
-        "{mean_probability_difference:.4f}".format(**result)
-    )
+        share = percent(result["same_order"], digits=3)
+        lines.append(f"  {share} of two titles of a query keep their order")
+    largest = number(rounded(result["largest_probability_difference"], up=True))
+    mean = number(result["mean_probability_difference"])
+    lines.append(f"  probabilities differ by at most {largest}, on average by {mean}")
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ from headroom.models.files import Json
 from headroom.models.quality.bootstrap import (
     ERROR_RATE,
     MIN_TESTED,
+    Interval,
     MetricDraws,
     estimate,
     queries_needed,
@@ -154,19 +155,7 @@ def _difference(
     after = draws[other.name]
     drawn = {name: after[name] - before[name] for name in before if name in after}
     changes = intervals_of(drawn, counts, change=True)
-    ranked = one.evaluation.ranked_queries
-    testable = ranked >= MIN_TESTED
-    excluded = {}
-    needed = {}
-    for name in one.evaluation.measures.judged:
-        if name in drawn:
-            errors = standard_errors(drawn[name].influences, counts)
-            estimated = estimate(drawn[name].values, errors, testable=testable)
-            bound = min(estimated.lower_bound(ERROR_RATE), changes[name].low)
-            excluded[name] = bound > -margin
-            needed[name] = queries_needed(
-                estimated, queries=one.evaluation.queries, ranked=ranked, margin=margin
-            )
+    excluded, needed = falls_excluded(one.evaluation, drawn, changes, counts, margin)
     return {
         "first": one.name,
         "second": other.name,
@@ -174,6 +163,28 @@ def _difference(
         "margin_excluded": excluded,
         "queries_needed": needed,
     }
+
+
+def falls_excluded(
+    evaluation: Evaluation, drawn: MetricDraws, changes: dict[str, Interval], counts: Floats, margin: float
+) -> tuple[dict[str, bool], dict[str, int | None]]:
+    """Return, of each metric by which such models are judged, whether a fall of the margin is excluded, and
+    how many queries would exclude it.
+
+    drawn: the change of each metric in each resample. changes: their intervals.
+    """
+    ranked = evaluation.ranked_queries
+    testable = ranked >= MIN_TESTED
+    excluded = {}
+    needed = {}
+    for name in evaluation.measures.judged:
+        if name in drawn:
+            errors = standard_errors(drawn[name].influences, counts)
+            estimated = estimate(drawn[name].values, errors, testable=testable)
+            bound = min(estimated.lower_bound(ERROR_RATE), changes[name].low)
+            excluded[name] = bool(bound > -margin)
+            needed[name] = queries_needed(estimated, queries=evaluation.queries, ranked=ranked, margin=margin)
+    return excluded, needed
 
 
 def _of_grades(evaluation: Evaluation) -> Json:
@@ -238,23 +249,36 @@ def _worst_title(evaluation: Evaluation, rows: Ints) -> tuple[float, int, Json]:
 
 
 def agreement(
-    first: Scores, second: Scores, pairs: Sequence[tuple[str, str]], labelled: Sequence[LabelledPair] | None
+    first: Scores,
+    second: Scores,
+    pairs: Sequence[tuple[str, str]],
+    labelled: Sequence[LabelledPair] | None,
+    margin: float,
 ) -> Json:
     """Compare the scores of a model with those of a faster form of it, on the same pairs.
 
     labelled: the pairs, if their grades are known. Returns the share of two titles of a query that both put
     in the same order; with grades, the share of pairs with the same grade in both; the distance between the
-    two probabilities of a grade; and, empty without labels, the metrics before and after and each one's
-    paired change, an Interval.
+    two probabilities of a grade; and, empty without labels, the metrics before and after, each one's paired
+    change, an Interval, and of those by which such models are judged, whether a fall of the margin is
+    excluded.
     """
     distance = np.abs(first.probabilities - second.probabilities)
-    figures: Json = {"before": {}, "after": {}, "change": {}}
+    figures: Json = {"before": {}, "after": {}, "change": {}, "margin_excluded": {}}
     if labelled is not None:
         before = evaluation_of(labelled, first)
         after = evaluation_of(labelled, second)
         counts = resample(before.clusters, 2000, 0)
-        change = changes_of(before.draws(counts), after.draws(counts), counts)
-        figures = {"before": before.metrics(), "after": after.metrics(), "change": change}
+        draws = before.draws(counts)
+        drawn = {name: after_drawn - draws[name] for name, after_drawn in after.draws(counts).items()}
+        change = intervals_of(drawn, counts, change=True)
+        excluded, _ = falls_excluded(before, drawn, change, counts, margin)
+        figures = {
+            "before": before.metrics(),
+            "after": after.metrics(),
+            "change": change,
+            "margin_excluded": excluded,
+        }
     if first.probabilities.shape[1] > 1:
         figures["same_grade"] = float((first.grade == second.grade).mean())
     return {

@@ -34,9 +34,10 @@ from headroom.service.schemas.experiments import (
 )
 from headroom.service.schemas.listings import (
     HeadsResponse,
-    Health,
+    Live,
     MasksResponse,
     ModelsResponse,
+    Ready,
     VariantsResponse,
 )
 from headroom.service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
@@ -178,13 +179,13 @@ async def rows(
 
 async def live() -> Response:
     """The process runs."""
-    return json_response(Health("live"))
+    return json_response(Live())
 
 
 async def ready(request: Request) -> Response:
     """Requests are welcome: the model is warm, the device works, and the replica is not draining."""
     check_ready(request)
-    return json_response(Health("ready"))
+    return json_response(Ready(backend_of(request).problem))
 
 
 async def metrics(request: Request) -> Response:
@@ -222,8 +223,8 @@ def add_routes(app: FastAPI) -> None:
         _get("/v1/variants", variants, VariantsResponse),
         _get("/v1/masks", masks, MasksResponse),
         _get("/v1/heads", heads, HeadsResponse),
-        _get("/health/live", live, Health, tag="operations", statuses=errors(500)),
-        _get("/health/ready", ready, Health, tag="operations", statuses=errors(500, 503)),
+        _get("/health/live", live, Live, tag="operations", statuses=errors(500)),
+        _get("/health/ready", ready, Ready, tag="operations", statuses=errors(500, 503)),
     ):
         app.router.add_api_route(**route)
     app.add_api_route(

@@ -278,7 +278,7 @@ def _list(title: str, items: Iterable[str]) -> str:
 
 
 def _heading(experiment: dict[str, Any]) -> str:
-    status = [experiment["status"], f"traffic {experiment['traffic']:.3g}"]
+    status = [experiment["status"], f"traffic {experiment['traffic']:g}"]
     if experiment.get("paused"):
         status.append(experiment["paused"])
     if experiment["rolled_back"]:
@@ -333,7 +333,7 @@ def _entry(entry: dict[str, Any]) -> str:
     moment = datetime.fromtimestamp(entry["time"], UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     what = [str(entry[key]) for key in ("kind", "arm") if entry.get(key)]
     if entry.get("traffic") is not None:
-        what.append(f"{entry['traffic']:.3g}")
+        what.append(f"{entry['traffic']:g}")
     why = ", ".join(str(entry[key]) for key in ("reason", "detail") if entry.get(key))
     line = f"{moment}  {' '.join(what)} by {entry['actor']}"
     return f"{line}: {why}" if why else line

@@ -11,7 +11,7 @@ import orjson
 import typer
 
 from headroom.models.commands import options
-from headroom.models.numbers import number, percent
+from headroom.models.numbers import GIVEN, number, percent
 from headroom.models.terminal import table
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def plan_text(plan: ExperimentPlan, question: Question, *, alpha: float, power: 
     """Return the plan as text for people."""
 
     def size(value: float) -> str:
-        share = percent(value / question.baseline, digits=3)
+        share = percent(value / question.baseline, digits=GIVEN)
         return f"{share} of control's {question.baseline:g} ({number(value)})"
 
     if question.margin is None:
@@ -310,7 +310,7 @@ def interleaving_text(
     if question.margin is None:
         question_text = f"Do units prefer one arm by as much as {number(abs(question.effect))}?"
     else:
-        question_text = f"Is the preference for the treatment above −{number(question.margin)}"
+        question_text = f"Is the preference for the treatment above −{number(question.margin, digits=GIVEN)}"
         question_text += (
             f", if it really is {number(question.effect)}?" if question.effect else ", if it is 0?"
         )

@@ -9,7 +9,7 @@ from pydantic import (
     model_validator,
 )
 
-from headroom.service.experiments.fields import STORABLE, ConfigName, Declared
+from headroom.service.experiments.fields import STORABLE, WHOLE_NUMBER, ConfigName, Declared
 
 CUSTOM = "custom"
 """Variant name under which metrics count ad hoc masks; no variant may have this name."""
@@ -83,8 +83,7 @@ class DegradeConfig(Declared):
     It concerns requests to score or rank that name neither variant nor mask and are in no experiment.
     """
 
-    above_queue_tokens: int = Field(
-        ge=1,
+    above_queue_tokens: Annotated[int, Field(ge=1), WHOLE_NUMBER] = Field(
         description="Number of queued tokens of a replica above which the variant answers; less than "
         "`max_queue_tokens`, from which requests are refused.",
     )

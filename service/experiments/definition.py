@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, Strict, StringConstraints, model_validator
 
 from headroom.service.experiments.buckets import BUCKETS, ByArm, Span, exposed_buckets, ranges
-from headroom.service.experiments.fields import ConfigName, Declared, Salt, Share
+from headroom.service.experiments.fields import WHOLE_NUMBER, ConfigName, Declared, Salt, Share
 
 LAYER_SALT = "layer"
 """The salt of the slots: units are spread over them by SHA-256("layer:{unit}")."""
@@ -24,7 +24,7 @@ Kind = Literal["ab", "interleave"]
 ScoreKinds = Mapping[str, str]
 """By variant, what score it gives, as a phrase."""
 MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")]
-_Slot = Annotated[int, Field(ge=0, le=10_000)]
+_Slot = Annotated[int, Field(ge=0, le=10_000), WHOLE_NUMBER]
 
 
 class Metric(Declared, use_attribute_docstrings=True):
@@ -80,7 +80,7 @@ class ArmConfig(Declared, use_attribute_docstrings=True):
     """Name in the report. The arm `control`, or else the first, is control."""
     variant: ConfigName
     """Name of one of `variants`."""
-    weight: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    weight: Annotated[int, Field(ge=1, le=1_000_000), WHOLE_NUMBER] = 1
     """The arm's part of the units, in proportion to the other arms' weights."""
 
 
@@ -96,7 +96,7 @@ class Guardrails(Declared, use_attribute_docstrings=True):
     the same time for both arms, so there this limit counts without a comparison."""
     score_shift: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Limit of the population stability index of the arm's scores against control's."""
-    min_requests: Annotated[int, Field(ge=10, le=1_000_000)] = 50
+    min_requests: Annotated[int, Field(ge=10, le=1_000_000), WHOLE_NUMBER] = 50
     """Nothing is decided about an arm with fewer requests in the last minute on all replicas together, and
     nothing about the scores of one with fewer units."""
 
@@ -123,7 +123,7 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
     """What takes an arm back to control. Fields that are left out keep their default."""
     metrics: Annotated[tuple[Metric, ...], Field(max_length=50, strict=False)] = ()
     """What the report compares. The first one decides."""
-    planned_units: Annotated[int, Field(ge=1)] = 10_000
+    planned_units: Annotated[int, Field(ge=1), WHOLE_NUMBER] = 10_000
     """How many units the experiment is planned for, as `headroom experiment plan` says: the intervals are
     narrowest there. With `kind: interleave`, units that click a title of one arm."""
 

@@ -1,8 +1,15 @@
-"""The types of an experiment's fields: names, units and shares."""
+"""The types of an experiment's fields: names, units, numbers and shares."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, StringConstraints
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    StringConstraints,
+)
 from pydantic_core import PydanticCustomError, core_schema
 
 MAX_UNIT_CHARS = 256
@@ -20,6 +27,22 @@ STORABLE = GetPydanticSchema(
 )
 """Marks text that goes into the database, or is compared with such text: both databases must be able to keep
 it."""
+
+
+def _number(sentence: str) -> BeforeValidator:
+    """Return a validator of numbers as JSON Schema has them: 5.0 is an integer, and true is no number."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, bool):
+            raise PydanticCustomError("number", sentence)
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    return BeforeValidator(check)
+
+
+NUMBER = _number("should be a number")
+WHOLE_NUMBER = _number("should be a whole number")
+"""These stand after a field's limits, or the documentation would not know them."""
 
 
 NAME_PATTERN = r"^[a-z0-9_-]{1,64}$"

@@ -127,7 +127,7 @@ def _report(arm: str, moments: Mapping[str, Moments], alpha: float) -> ShadowRep
         text += f" ({low} to {number(delta.high, digits=2, sign=True)})"
     text += f", by {number(measures['mean_abs_delta'].mean, digits=2)} up or down"
     if (ranks := measures.get("rank_correlation")) is not None:
-        text += f"; rank correlation {number(ranks.mean)}"
+        text += f"; rank correlation {number(ranks.mean, whole=1)}"
     if (changed := measures.get("order_changed")) is not None:
         text += f"; {percent(changed.mean)} of the lists in another order"
     if (loss := measures.get("ndcg_loss")) is not None:

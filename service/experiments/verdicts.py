@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
-from headroom.models.numbers import number, percent
+from headroom.models.numbers import GIVEN, number, percent, rounded
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.estimates import Contrast
 from headroom.service.experiments.preference import Preference
@@ -35,12 +36,12 @@ def verdict(metric: Metric, arm: str, effect: Contrast, to_margin: Contrast | No
         return judge(subject, change, metric.sign)
     if to_margin is None:
         within = (low + metric.sign * margin, high + metric.sign * margin)
-        return judge(subject, change, metric.sign, within, f"; the margin is {number(margin)}")
+        return judge(subject, change, metric.sign, within, f"; the margin is {number(margin, digits=GIVEN)}")
     within = (float(to_margin.low), float(to_margin.high))
-    allowed = f"; the margin is {percent(margin)}"
+    allowed = f"; the margin is {percent(margin, digits=GIVEN)}"
     if math.isfinite(float(effect.relative_low)):
         relative = (float(effect.relative_low), float(effect.relative_high))
-        return judge(subject, relative, metric.sign, within, allowed, percent)
+        return judge(subject, relative, metric.sign, within, allowed, partial(percent, digits=3))
     if not math.isfinite(within[0]):
         return (
             "undecided",
@@ -65,10 +66,11 @@ def preferred(metric: Metric, arm: str, preference: Preference, viewers: int) ->
     lists = f"{preference.impressions:,} lists of {viewers:,} units"
     if not preference.differing:
         share = most_affected(viewers)
+        affected = percent(rounded(share, up=True), digits=3)
         decision: Decision = "good_enough" if margin is not None and share <= margin else "undecided"
-        limit = "" if margin is None else f"; the margin is {number(margin)}"
+        limit = "" if margin is None else f"; the margin is {number(margin, digits=GIVEN)}"
         return decision, (
-            f"{arm} showed control's order in all {lists}, so at most {percent(share)} of the units ever see "
+            f"{arm} showed control's order in all {lists}, so at most {affected} of the units ever see "
             f"another order{limit}."
         )
     differing = f" {percent(preference.differing / preference.impressions)} of {lists} differed."
@@ -80,7 +82,7 @@ def preferred(metric: Metric, arm: str, preference: Preference, viewers: int) ->
         )
         return "undecided", text + differing
     within = (-math.inf, math.inf) if margin is None else (low + margin, high + margin)
-    allowed = "" if margin is None else f"; the margin is {number(margin)} of preference"
+    allowed = "" if margin is None else f"; the margin is {number(margin, digits=GIVEN)} of preference"
     decision, text = judge(subject, (low, high), 1, within, allowed)
     votes = f" {preference.wins:,} units clicked more of its titles, {preference.losses:,} more of control's."
     return decision, text + votes + differing
@@ -106,26 +108,29 @@ def judge(
     """Return the verdict on an interval of a change, arm against control.
 
     sign: 1 if more is better, else -1. within: the interval of the change and the margin together; above 0
-    (with the sign) the arm is within the margin. allowed: names the margin. size: formats a number.
+    (with the sign) the arm is within the margin. allowed: names the margin. size: formats a number of three
+    digits; the ends of the interval are rounded outward.
     """
     worst, best = _gains(change, sign)
     worst_within, best_within = _gains(within, sign)
-    loss = f"by {size(max(0.0, -best))} to {size(-worst)}"
+    largest_loss = size(rounded(-worst, up=True))
+    largest_gain = size(rounded(best, up=True))
+    loss = f"by {size(max(0.0, rounded(-best, up=False)))} to {largest_loss}"
     if worst > 0:
-        return "better", f"{subject} is better, by {size(worst)} to {size(best)}."
+        return "better", f"{subject} is better, by {size(rounded(worst, up=False))} to {largest_gain}."
     if worst_within > 0 and best < 0:
         return "worse_within_margin", f"{subject} is worse, but within the margin: {loss}{allowed}."
     if worst_within > 0:
         return (
             "good_enough",
-            f"{subject} is good enough: worse by at most {size(-worst)}, if at all{allowed}.",
+            f"{subject} is good enough: worse by at most {largest_loss}, if at all{allowed}.",
         )
     if best_within < 0:
         return "too_bad", f"{subject} is too bad: worse {loss}{allowed}."
     if best < 0:
         still_open = ", so it is not yet known whether that is too bad" if allowed else ""
         return "worse", f"{subject} is worse, {loss}{allowed}{still_open}."
-    between = f"between {size(-worst)} worse and {size(best)} better"
+    between = f"between {largest_loss} worse and {largest_gain} better"
     return "undecided", f"{subject} is undecided: {between}{allowed}."
 
 

@@ -10,8 +10,8 @@ from headroom.models.condense.words import count_words
 from headroom.service.config.settings import Settings
 from headroom.service.descriptions import documented
 from headroom.service.errors import InvalidRequest
+from headroom.service.experiments.fields import WHOLE_NUMBER
 from headroom.service.schemas.requests import (
-    WHOLE_NUMBER,
     ChosenNetwork,
     Query,
     Request,

@@ -23,7 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from headroom.service.experiments.definition import ExperimentConfig, MetricName
 from headroom.service.experiments.events import MAX_TEXT, MAX_VALUE, Outcome, SentClick
-from headroom.service.experiments.fields import MAX_UNIT_CHARS, STORABLE, Unit
+from headroom.service.experiments.fields import MAX_UNIT_CHARS, STORABLE, WHOLE_NUMBER, Unit
 from headroom.service.schemas.requests import Request, example
 
 MAX_OUTCOMES = 1_000
@@ -111,10 +111,8 @@ class OutcomeItem(Request):
         description="Of an interleaved list: the `impression` of its answer, or the `query_id` of its "
         "request. With `index`.",
     )
-    index: int | None = Field(
+    index: Annotated[int, Field(ge=0, le=MAX_INDEX), WHOLE_NUMBER] | None = Field(
         None,
-        ge=0,
-        le=MAX_INDEX,
         description="Of an interleaved list: the clicked title's index in the request.",
     )
 
@@ -184,7 +182,9 @@ class _UbiPart(BaseModel):
 class UbiPosition(_UbiPart):
     """The place where the object stood."""
 
-    ordinal: int | None = Field(None, ge=-MAX_INDEX, le=MAX_INDEX, description="Rank, from 1.")
+    ordinal: Annotated[int, Field(ge=-MAX_INDEX, le=MAX_INDEX), WHOLE_NUMBER] | None = Field(
+        None, description="Rank, from 1."
+    )
 
 
 class UbiObject(_UbiPart):

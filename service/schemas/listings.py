@@ -171,8 +171,20 @@ class HeadsResponse:
 
 @documented
 @dataclass(slots=True)
-class Health:
-    """The service is live, or ready; the status code says the same."""
+class Live:
+    """The process runs; the status code says the same."""
 
-    status: Literal["live", "ready"]
+    status: Literal["live"] = "live"
+    """The state that was asked for."""
+
+
+@documented
+@dataclass(slots=True)
+class Ready:
+    """Requests are welcome; the status code says the same."""
+
+    problem: str | None
+    """What does not work although requests are answered: the experiments, if their database is of another
+    release. Null: nothing."""
+    status: Literal["ready"] = "ready"
     """The state that was asked for."""

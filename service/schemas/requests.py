@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PlainValidator,
@@ -25,7 +24,7 @@ from headroom.service.config.settings import OnFailure, Settings
 from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.events import MAX_TEXT
-from headroom.service.experiments.fields import STORABLE, Unit
+from headroom.service.experiments.fields import NUMBER, STORABLE, WHOLE_NUMBER, Unit
 
 MAX_COLUMNS = 64
 """Maximum masks and variants of one `/v1/compare`."""
@@ -50,22 +49,6 @@ MASK_SCHEMA: dict[str, Any] = {
         {"title": "Heads", "type": "object", "properties": _FORMS, "additionalProperties": False},
     ],
 }
-
-
-def _number(sentence: str) -> BeforeValidator:
-    """Return a validator of numbers as JSON Schema has them: 5.0 is an integer, and true is no number."""
-
-    def check(value: Any) -> Any:
-        if isinstance(value, bool):
-            raise PydanticCustomError("number", sentence)
-        return int(value) if isinstance(value, float) and value.is_integer() else value
-
-    return BeforeValidator(check)
-
-
-NUMBER = _number("should be a number")
-WHOLE_NUMBER = _number("should be a whole number")
-"""These stand after a field's limits, or the documentation would not know them."""
 
 
 def accepted(is_right: Callable[[Any], bool], sentence: str) -> PlainValidator:
@@ -142,7 +125,9 @@ MinGrade = Annotated[
     ),
 ]
 
-Grades = Annotated[list[Annotated[int, Field(ge=0, le=MAX_GRADE)]], Field(fail_fast=True)] | None
+Grades = (
+    Annotated[list[Annotated[int, Field(ge=0, le=MAX_GRADE), WHOLE_NUMBER]], Field(fail_fast=True)] | None
+)
 
 
 def example(**fields: Any) -> ConfigDict:

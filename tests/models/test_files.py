@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headroom.models import files
-from headroom.models.numbers import fixed, number, percent
+from headroom.models.numbers import GIVEN, fixed, number, percent, rounded
 
 
 @pytest.fixture(params=["fifo", "device", "directory", "large", "missing"])
@@ -56,3 +56,27 @@ def test_changes_are_printed_without_exponents_and_minus_0() -> None:
     """It said "3e+02 % better" and "−0"."""
     printed = {3.24: "+324 %", -0.0: "0 %", 1e-12: "0 %", 0.0123: "+1.2 %", -0.5: "−50 %", 12.3: "+1,230 %"}
     assert {value: percent(value, sign=True) for value in printed} == printed
+
+
+def test_only_the_whole_is_printed_as_the_whole() -> None:
+    """One changed pair of 3,900 was "100.0 %", and a rank correlation of 0.9996 was "1"."""
+    assert percent(3899 / 3900, digits=3) == "99.97 %"
+    assert percent(0.996) == "99.6 %"
+    assert (percent(1), percent(1.2)) == ("100 %", "120 %")
+    assert (number(0.9996, whole=1), number(1, whole=1)) == ("0.9996", "1")
+
+
+def test_an_end_is_rounded_away_from_what_it_would_claim_and_a_given_number_keeps_its_digits() -> None:
+    assert number(rounded(0.1249, up=True)) == "0.125"
+    assert number(rounded(0.12491, up=True)) == "0.125"
+    assert number(rounded(0.0204, up=True)) == "0.0204"
+    assert number(rounded(0.020401, up=True)) == "0.0205"
+    assert number(rounded(0.020499, up=False)) == "0.0204"
+    assert number(rounded(-0.020401, up=True)) == "−0.0204"
+    assert rounded(0.0, up=True) == 0
+    assert [percent(share, digits=GIVEN) for share in (0.125, 0.0125, 0.07, 0.1 + 0.2)] == [
+        "12.5 %",
+        "1.25 %",
+        "7 %",
+        "30 %",
+    ]

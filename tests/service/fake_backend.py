@@ -86,6 +86,7 @@ class FakeBackend:
         self.fails = fails
         self.hangs = hangs
         self.reason: str | None = None
+        self.problem: str | None = None
         self.on_failure = "error"
         self.started = asyncio.Event()
         self.cancelled = 0

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from headroom.service.api.clients.base import CompatRequest
 from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
-from headroom.service.schemas.requests import WHOLE_NUMBER, Instruction, ScoreRequest, accepted
+from headroom.service.experiments.fields import WHOLE_NUMBER
+from headroom.service.schemas.requests import Instruction, ScoreRequest, accepted
 from headroom.service.schemas.responses import ScoreResponse, to_json
 
 DEFAULT_FIELDS = ("text",)

@@ -28,8 +28,9 @@ from headroom.service.api.post import Post, PostRoute, Timed, backend_of, check_
 from headroom.service.api.ranking import headers_of, score
 from headroom.service.config.settings import OnFailure
 from headroom.service.errors import InvalidRequest, NotFound
+from headroom.service.experiments.fields import WHOLE_NUMBER
 from headroom.service.schemas.listings import VariantInfo
-from headroom.service.schemas.requests import WHOLE_NUMBER, DocumentsRequest, example, too_many
+from headroom.service.schemas.requests import DocumentsRequest, example, too_many
 from headroom.service.schemas.responses import ScoreResult
 from headroom.service.sentences import shortened
 from headroom.version import version

@@ -1,7 +1,7 @@
 /** Each arm's metrics against control: the interval now, the sentence, and the interval's way here. */
 
 import { Chart } from "../lib/chart.js";
-import { count, percent, short, signed, unbroken, when } from "../lib/format.js";
+import { count, exact, percent, short, signed, unbroken, when } from "../lib/format.js";
 import { html } from "../lib/html.js";
 
 /** @typedef {import("../lib/types.js").Report} Report */
@@ -60,7 +60,7 @@ function Finding({ arm, metric, report, first }) {
             : html`<div><dt>${arm}</dt><dd>${short(metric.value, 4)}</dd></div>
                 <div><dt>${report.control}</dt><dd>${short(metric.control_value, 4)}</dd></div>`}
           <div><dt>anytime-valid p</dt><dd>${short(metric.p_value, 2)}</dd></div>
-          ${margin === null ? null : html`<div><dt>margin</dt><dd>${metric.margin_relative ? percent(margin, 1) : short(margin)}</dd></div>`}
+          ${margin === null ? null : html`<div><dt>margin</dt><dd>${metric.margin_relative ? exact(margin) : String(margin)}</dd></div>`}
         </dl>
       </div>
       <${Chart} label=${metric.preference ? "Preference" : relative ? "Relative difference" : "Difference"} times=${all.map((look) => look.time)} series=${series}

@@ -10,11 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 from headroom import Classifier
-from headroom.models.api.quantized import loss_claim
+from headroom.models.api.quantized import TOLERANCE, loss_claim
 from headroom.models.quality.bootstrap import Interval
+from headroom.models.quality.comparison import agreement
 from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
+from headroom.models.scores import Scores
 from tests.checkpoints import WORDS, random_pairs, unusual_modes, write_checkpoint
 from tests.prompt import Run
 
@@ -72,16 +74,31 @@ def test_the_loss_that_is_printed_is_the_loss(
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "claim"),
+    ("low", "high", "excluded", "claim"),
     [
-        (-0.13, 0.38, "does not show whether it falls by 0.005"),
-        (math.nan, math.nan, "does not show whether it falls by 0.005"),
-        (-0.13, -0.02, "a fall of more than 0.005"),
-        (-0.004, 0.01, "so it does not fall by 0.005"),
+        (-0.13, 0.38, False, "does not show whether it falls by 0.005"),
+        (math.nan, math.nan, False, "does not show whether it falls by 0.005"),
+        (-0.13, -0.02, False, "a fall of more than 0.005"),
+        (-0.004, 0.01, True, "so it does not fall by 0.005"),
+        (0.0, 0.0, False, "does not show whether it falls by 0.005"),
     ],
 )
-def test_a_loss_is_claimed_only_if_its_interval_shows_it(low: float, high: float, claim: str) -> None:
-    assert claim in loss_claim("qwk", Interval(-0.02, low, high))
+def test_a_loss_is_claimed_only_if_its_interval_shows_it(
+    low: float, high: float, excluded: bool, claim: str
+) -> None:
+    assert claim in loss_claim("qwk", Interval(-0.02, low, high), excluded=excluded)
+
+
+@pytest.mark.parametrize(("queries", "excluded"), [(12, False), (150, True)])
+def test_equal_scores_of_a_few_queries_do_not_exclude_a_loss(queries: int, excluded: bool) -> None:
+    """As `evaluate`, which wants 100 queries: with fewer, no resample can show what other queries would."""
+    rng = np.random.default_rng(0)
+    pairs = [LabelledPair(f"q{row // 5}", f"t{row}", row % 5) for row in range(5 * queries)]
+    scores = Scores.from_logits(rng.standard_normal((len(pairs), 5)).astype(np.float32))
+    texts = [(pair.query, pair.title) for pair in pairs]
+    result = agreement(scores, scores, texts, pairs, TOLERANCE)
+    assert result["change"]["qwk"].value == 0
+    assert result["margin_excluded"]["qwk"] == excluded
 
 
 def test_a_one_label_model_is_compared_on_the_calibration_pairs(

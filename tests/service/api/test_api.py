@@ -136,7 +136,9 @@ async def test_health_tells_alive_from_ready() -> None:
     assert (await get(app, "/health/live")).json() == {"status": "live"}
     assert "starting" in assert_error(await get(app, "/health/ready"), 503, "not_ready")
     app.state.backend = FakeBackend()
-    assert (await get(app, "/health/ready")).json() == {"status": "ready"}
+    assert (await get(app, "/health/ready")).json() == {"status": "ready", "problem": None}
+    app.state.backend.problem = "no experiments"
+    assert (await get(app, "/health/ready")).json() == {"status": "ready", "problem": "no experiments"}
     app.state.backend.reason = "draining"
     assert "draining" in assert_error(await get(app, "/health/ready"), 503, "not_ready")
     assert (await get(app, "/health/live")).status_code == 200

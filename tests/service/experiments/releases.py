@@ -84,9 +84,10 @@ class Running:
         return dict(answer.json())
 
     def ready(self) -> tuple[int, str]:
-        """Return the status of /health/ready, and the reason if it is not ready."""
+        """Return the status of /health/ready, and the reason if it is not ready, or else a problem."""
         answer = self.http.get("/health/ready")
-        return answer.status_code, answer.json().get("error", {}).get("message", "")
+        body = answer.json()
+        return answer.status_code, body.get("error", {}).get("message") or body.get("problem") or ""
 
 
 @contextmanager

@@ -182,3 +182,12 @@ def test_the_control_is_the_arm_of_that_name_or_the_first() -> None:
     assert (config.control, config.treatments) == ("control", ("b", "a"))
     arms = [{"name": name, "variant": "full"} for name in ("b", "a")]
     assert ExperimentConfig.model_validate(EXPERIMENT | {"arms": arms}).control == "b"
+
+
+def test_5_0_is_a_whole_number_and_true_is_none() -> None:
+    """As in JSON Schema, and on HTTP everywhere."""
+    floats = EXPERIMENT | {"planned_units": 10_000.0, "slots": [0.0, 5_000.0]}
+    (config,) = live(floats).experiments
+    assert (config.planned_units, config.slots) == (10_000, (0, 5_000))
+    with pytest.raises(ValueError, match=r"planned_units\n +should be a whole number"):
+        live(EXPERIMENT | {"planned_units": True})

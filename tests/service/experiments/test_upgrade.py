@@ -130,10 +130,14 @@ def test_every_process_is_ready_all_the_time(courses: list[Course]) -> None:
         assert [ready for _, ready in course.ready] == [(200, "")] * 6
 
 
-def test_a_database_of_a_newer_release_makes_a_replica_unready_and_not_silent(
+def test_a_database_of_a_newer_release_keeps_a_replica_from_starting_and_none_that_serves_from_scoring(
     tiny_checkpoint: Path, file_url: str
 ) -> None:
-    """A rolling update back to this release then stops, with the replicas of the newer one still there."""
+    """A rolling update back to this release stops, with the replicas of the newer one still there.
+
+    One that served became unready, too: with the first replica of the newer release, all of this one went
+    out of service at once, before others had taken their place, and nobody got scores.
+    """
     store = Store(file_url)
     store.prepare()
 
@@ -148,15 +152,20 @@ def test_a_database_of_a_newer_release_makes_a_replica_unready_and_not_silent(
             time.sleep(0.1)
         return ready[1]
 
+    def gauge(name: str) -> float:
+        (line,) = (line for line in release.http.get("/metrics").text.splitlines() if line.startswith(name))
+        return float(line.removeprefix(name))
+
+    def failures() -> float:
+        return gauge("headroom_experiment_database_errors_total ")
+
     set_version(99)
     try:
         with serving(HERE, tiny_checkpoint, file_url) as release:
             reason = wait_until_ready(503)
             assert "is of a newer release of headroom (tables of version 99" in reason
-            errors = "headroom_experiment_database_errors_total "
+            assert failures() > 0
             scraped = release.http.get("/metrics").text
-            (count,) = (line for line in scraped.splitlines() if line.startswith(errors))
-            assert float(count.removeprefix(errors)) > 0
             assert re.search(
                 rf'^headroom_build_info{{.*version="{re.escape(version())}"', scraped, re.MULTILINE
             )
@@ -166,7 +175,18 @@ def test_a_database_of_a_newer_release_makes_a_replica_unready_and_not_silent(
             while release.arms(range(1)) == {"0": None}:  # the next look starts the experiment
                 time.sleep(0.1)
             assert set(release.arms(range(40)).values()) == {"control", "pruned"}
+            before = failures()
             set_version(99)  # under a replica that serves
-            assert wait_until_ready(503) == reason
+            deadline = time.monotonic() + PATIENCE_S
+            while (ready := release.ready()) == (200, ""):
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert ready == (200, reason.removeprefix("Not ready: ").removesuffix("."))
+            while failures() < before + 3:  # so that the alert fires
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert release.ready() == ready
+            assert gauge("headroom_ready ") == 1
+            release.arms(range(2))  # scores
     finally:
         store.close()

@@ -76,7 +76,7 @@ async def test_a_click_counts_once_by_either_way(shop: Service) -> None:
     thing = {"object_id": "a", "object_id_field": "sku", "name": "angle"}
     events = [
         ubi(impression),  # rank 1 is title 2
-        ubi(impression, attributes={"object": thing, "position": {"ordinal": 14}}),
+        ubi(impression, attributes={"object": thing, "position": {"ordinal": 14.0}}),
         ubi(impression, attributes={"object": thing}, timestamp="2026-11-20T14:00:07+01:00"),
         ubi(impression, attributes={"object": {}}, object=thing, action_name="add_to_cart"),
     ]
