@@ -45,6 +45,7 @@ PROGRAMS = {
     ),
     "promtool": Program(("promtool",), "the alerts' tests", "prometheus", "prometheus"),
     "prometheus": Program(("prometheus",), "the dashboard's test", "prometheus", "prometheus"),
+    "sqlite3": Program(("sqlite3",), "the documented upgrades", "sqlite3", "sqlite"),
     "systemd-analyze": Program(("systemd-analyze",), "the systemd unit's test", "systemd", ""),
     "dpkg-query": Program(("dpkg-query",), "the notices' test", "dpkg", ""),
     "g++": Program(("g++",), "the compiled kernels", "g++", ""),
