@@ -1,4 +1,4 @@
-"""The upgrades that docs/operations.md writes down: its own commands, run by bash on a clone of a small repository."""
+"""The upgrades that docs/operations.md writes down: its own commands, run by bash on a small repository."""
 
 import os
 import re
@@ -88,7 +88,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def steps(machine: Machine, *, unit: bool, release: str, pid: int = 0) -> str:
-    """The documented commands up to the checkout, for one of the table's columns and in the machine's folders."""
+    """The documented commands up to the checkout, for one of the table's columns, for its folders."""
     (block,) = re.findall(r"^```console\n(.*?)```", SECTION, re.M | re.S)
     commands = re.sub(r"^\$ ", "", block.partition("$ .venv/bin/headroom")[0], flags=re.M)
     if unit:
