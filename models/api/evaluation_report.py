@@ -75,8 +75,12 @@ def _margin_table(document: Json) -> Table:
                 cells[metric] = "excluded"
             elif pair["change"][metric].is_below(-document["margin"]):
                 cells[metric] = "it falls by more"
+            elif needed is None:
+                cells[metric] = "too few queries"
+            elif needed <= document["queries"]:
+                cells[metric] = "not excluded"
             else:
-                cells[metric] = "too few queries" if needed is None else f"not excluded: {needed:,} needed"
+                cells[metric] = f"not excluded: {needed:,} needed"
         name = f"{pair['second']} − {pair['first']}" if len(document["differences"]) > 1 else "change"
         columns[name] = cells
     return _table(

@@ -22,7 +22,7 @@ Out = Annotated[
     Path, typer.Option(help="Directory of the report, in place of an earlier one of the same kind.")
 ]
 Holdout = Annotated[
-    Path | None, typer.Option(help="For `search`: pairs of other queries to test its masks on.")
+    Path | None, typer.Option(help="For `search` and `all`: pairs of other queries to test the masks on.")
 ]
 Margin = Annotated[float, typer.Option(min=MARGINS[0], max=MARGINS[1], help="Accepted loss in each metric.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Give a rough answer, in some minutes per kind.")]

@@ -29,7 +29,7 @@ LEVEL = 0.05
 """The error rate of the tests."""
 
 PERMUTATIONS = 19_999
-"""Draws of a permutation test over queries: enough for one head of hundreds to be found."""
+"""Draws of a permutation test over queries, at least."""
 
 _CHUNK = 4096  # permutations at a time
 
@@ -152,8 +152,12 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
         relatives.append(resamples.relative_changes(draws))
     measures = whole.measures
     harm = np.array([max(delta[name].p_above(-study.margin) for name in measures.judged) for delta in deltas])
-    study.progress.start(f"p-values of {what}", PERMUTATIONS * len(masks))
-    swapped = swap_p(whole, masked, seed=study.seed, done=study.progress.advance)
+    # One mask alone must be able to be found: the smallest p is 1 / (1 + draws), and `adjusted_p` multiplies
+    # it by the metrics and by the masks of a family.
+    tests = len(whole.measures.names) * len(masks) // families
+    draws = max(PERMUTATIONS, math.ceil(1.5 * tests / LEVEL))
+    study.progress.start(f"p-values of {what}", draws * len(masks))
+    swapped = swap_p(whole, masked, draws=draws, seed=study.seed, done=study.progress.advance)
     falls = [_falls(measures, *of_mask) for of_mask in zip(deltas, swapped, strict=True)]
     p_change = _by_family(adjusted_p, swapped, families)
     p_non_inferior = _by_family(holm, harm, families)

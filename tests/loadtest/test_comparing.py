@@ -98,6 +98,14 @@ def test_requests_that_were_never_sent_are_unanswered():
     assert comparing.unanswered(run(1), run(2, unsent=10)).b == pytest.approx(10 / 1010)
 
 
+def test_answers_that_are_ranked_in_part_are_unanswered():
+    """As `unreranked` counts them: `--fail-if-slower` passed when every answer was such a one."""
+    worse = run(2)
+    worse["requests"]["partly_reranked"] = worse["requests"]["ok"]
+    assert comparing.unanswered(run(1), worse).b == 1
+    assert comparing.unanswered(run(1), worse).is_worse
+
+
 def test_percentiles_that_too_few_requests_lie_beyond_are_left_out():
     short = comparing.compare(run(1, seconds=12), run(2, seconds=12))
     assert [d.percentile for d in short.differences] == ["p50", "p90"]

@@ -47,7 +47,7 @@ function Finding({ finding, study }) {
     </dl>
     <p class="soft">
       ${isKnown(p)
-        ? `${p < 0.05 ? "More than chance" : "No more than chance"} once all heads are looked at (adjusted p ${p.toFixed(2)}).`
+        ? `${p <= 0.05 ? "Shown" : "Not shown"} to be more than chance once all heads are looked at (adjusted p ${p < 0.001 ? "< 0.001" : p.toFixed(3)}).`
         : "The study has too few queries to tell this from chance."}${" "}
       Intervals: 95 %, for one head at a time, from ${count(study.pairs)} pairs of ${study.queries} queries.
     </p>`;

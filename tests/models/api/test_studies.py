@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from headroom import Classifier, ModelError, StudyResult, prune, study
-from headroom.models.commands.study import command
 from tests.checkpoints import load, write_checkpoint
+from tests.prompt import Run
+from tests.prompt import run as run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -26,6 +27,13 @@ def judged(prefix: str) -> pd.DataFrame:
         for grade in rng.permutation(5)[:4].tolist()
     ]
     return pd.DataFrame(rows, columns=["query", "title", "grade"])
+
+
+def asked(kind: str, clf: Classifier, directory: Path) -> list[str]:
+    """The command line that asks a model quickly about judged.csv, with its report in `command`."""
+    files = ["--data", str(directory / "judged.csv"), "--out", str(directory / "command")]
+    model = ["--model", str(clf.directory), "--device", "cpu", "--dtype", "float32"]
+    return ["study", kind, "--quick", *files, *model]
 
 
 @pytest.fixture(scope="module")
@@ -61,17 +69,11 @@ def test_the_table_the_picture_and_the_report_agree(single: StudyResult, tmp_pat
     assert single._repr_html_().startswith("<p><strong>")
 
 
-def test_the_report_is_the_commands(single: StudyResult, one_label: Classifier, tmp_path: Path) -> None:
+def test_the_report_is_the_commands(
+    single: StudyResult, one_label: Classifier, run: Run, tmp_path: Path
+) -> None:
     judged("a").to_csv(tmp_path / "judged.csv", index=False)
-    command(
-        "single",
-        tmp_path / "judged.csv",
-        tmp_path / "command",
-        model=str(one_label.directory),
-        quick=True,
-        device="cpu",
-        dtype="float32",
-    )
+    run(*asked("single", one_label, tmp_path))
     single.report(tmp_path / "python")
     ours, theirs = (json.loads((tmp_path / d / "report.json").read_text()) for d in ("python", "command"))
     assert ours["data"].pop("source") == "data"
@@ -114,19 +116,12 @@ def test_wrong_input_is_refused_in_a_sentence(one_label: Classifier) -> None:
 
 
 @pytest.mark.slow
-def test_all_questions_are_asked_as_the_command_asks_them(one_label: Classifier, tmp_path: Path) -> None:
+def test_all_questions_are_asked_as_the_command_asks_them(
+    one_label: Classifier, run: Run, tmp_path: Path
+) -> None:
     for name, prefix in (("judged", "a"), ("holdout", "b")):
         judged(prefix).to_csv(tmp_path / f"{name}.csv", index=False)
-    command(
-        "all",
-        tmp_path / "judged.csv",
-        tmp_path / "command",
-        model=str(one_label.directory),
-        holdout=tmp_path / "holdout.csv",
-        quick=True,
-        device="cpu",
-        dtype="float32",
-    )
+    run(*asked("all", one_label, tmp_path), "--holdout", str(tmp_path / "holdout.csv"))
     found = study.all(one_label, judged("a"), holdout=judged("b"), quick=True)
     theirs = json.loads((tmp_path / "command" / "report.json").read_text())
     for part in ("heads", "curves", "layers", "roles"):

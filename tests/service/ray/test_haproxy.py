@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,10 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Makes Serve's own class write a configuration for these replicas (name=host:port), and returns it."""
+    """Makes Serve's own class write a configuration for these replicas (name=host:port), and returns it.
+
+    emptied: Serve empties the node of this front.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own, at import
         from ray.serve._private import haproxy as serves
@@ -50,7 +53,8 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     )
     api = serves.HAProxyApi(config, config_file_path=str(tmp_path / "run" / "haproxy.cfg"))
 
-    def write(**replicas: str) -> str:
+    def write(*, emptied: bool = False, **replicas: str) -> str:
+        config.pass_health_checks = not emptied
         addresses = [(name, *address.split(":")) for name, address in replicas.items()]
         servers = [serves.ServerConfig(name, host, int(port)) for name, host, port in addresses]
         backend = serves.BackendConfig("http-headroom", "/", servers=servers, app_name="headroom")
@@ -383,6 +387,36 @@ async def test_a_replica_that_drains_serves_until_another_is_listed(
                 assert answer.json["error"]["type"] == "unavailable"
             for path in ("/-/healthz", "/-/routes"):
                 assert (await send_raw(port, request("GET", path))).status in (200, status)
+    finally:
+        server.close()
+        while connections := asyncio.all_tasks() - {asyncio.current_task()}:  # it takes no new ones
+            await asyncio.wait(connections)
+
+
+async def test_the_front_of_a_node_that_serve_empties_is_not_ready_and_still_serves(
+    write: Write, tmp_path: Path
+) -> None:
+    """The replicas of other nodes said that it is: Kubernetes sent requests until the front was stopped."""
+
+    async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(replica, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    ready = ("/health/ready", "/health", "/ping", "/v2/health/ready", "/.well-known/ready")
+    try:
+        for emptied in (False, True):
+            async with asyncio.timeout(60), proxy(write(emptied=emptied, a=address), tmp_path) as port:
+                while (await send_raw(port, request("GET", "/v1/models"))).status != 200:  # HAProxy starts
+                    await asyncio.sleep(0.05)
+                statuses = {path: (await send_raw(port, request("GET", path))).status for path in ready}
+                assert statuses == dict.fromkeys(ready, 503 if emptied else 200)
+                for path in ("/v1/models", "/health/live"):
+                    assert (await send_raw(port, request("GET", path))).status == 200
     finally:
         server.close()
         while connections := asyncio.all_tasks() - {asyncio.current_task()}:  # it takes no new ones
