@@ -117,7 +117,9 @@ class Replica:
         if disk is not None:
             works.append(disk.run)
         if disk is not None and settings.score_store_warm is not None:
-            warming = Warming(settings.score_store_warm, self._scorer, lambda: self._catalog, metrics)
+            warming = Warming(
+                settings.score_store_warm, self._scorer, lambda: self._catalog, metrics, disk.keeps_all
+            )
             works.append(warming.run)
         self._background = [asyncio.create_task(_restart_forever(work)) for work in works]
         _tell_what_runs(metrics, catalog.base)

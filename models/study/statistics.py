@@ -155,9 +155,9 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
     # One mask alone must be able to be found: the smallest p is 1 / (1 + draws), and `adjusted_p` multiplies
     # it by the metrics and by the masks of a family.
     tests = len(whole.measures.names) * len(masks) // families
-    draws = max(PERMUTATIONS, math.ceil(1.5 * tests / LEVEL))
-    study.progress.start(f"p-values of {what}", draws * len(masks))
-    swapped = swap_p(whole, masked, draws=draws, seed=study.seed, done=study.progress.advance)
+    permutations = max(PERMUTATIONS, math.ceil(1.5 * tests / LEVEL))
+    study.progress.start(f"p-values of {what}", permutations * len(masks))
+    swapped = swap_p(whole, masked, draws=permutations, seed=study.seed, done=study.progress.advance)
     falls = [_falls(measures, *of_mask) for of_mask in zip(deltas, swapped, strict=True)]
     p_change = _by_family(adjusted_p, swapped, families)
     p_non_inferior = _by_family(holm, harm, families)

@@ -156,6 +156,10 @@ class DiskScores:
                     self._unregistered.add(classifier)
             self._read_unregistered()
 
+    def keeps_all(self) -> bool:
+        """Return whether the file is open, and the scores of every loaded checkpoint are kept in it."""
+        return self._writer is not None and self.is_usable and not self._unregistered
+
     async def recall(self, rows: Sequence[PairRow]) -> list[bytes]:
         """Give the rows whose scores are known their results; return the keys of all, or none if the store
         cannot be asked. The key of a row whose checkpoint is not registered is empty."""

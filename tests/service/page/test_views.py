@@ -208,8 +208,8 @@ def test_a_margin_is_drawn_on_the_side_of_harm_and_in_its_own_unit(page: Page) -
           at('.mark-line line') < at('.axes .zero') ? 'above' : 'below'];
       })""")
     assert findings == [
-        ["margin 5.0 %", "Relative difference", "below"],
-        ["margin 8.0 %", "Relative difference", "above"],  # of latency, which is better when it is lower
+        ["margin 5 %", "Relative difference", "below"],
+        ["margin 8 %", "Relative difference", "above"],  # of latency, which is better when it is lower
         ["margin 1.5", "Difference", "below"],
     ]
     assert "0" in [tick.text for tick in page.all(".finding:nth-of-type(3) .axes text")]  # and not −0
