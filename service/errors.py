@@ -220,6 +220,9 @@ class Draining(Unavailable):
     shed = "draining"
     default = "This replica is shutting down; try again."
 
+    def __init__(self) -> None:
+        super().__init__(retry_after=5.0)
+
 
 class ReplicaLost(Unavailable):
     type = "replica_lost"

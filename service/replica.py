@@ -21,7 +21,7 @@ from headroom.models.device import describe
 from headroom.service.config.settings import InvalidConfig, LiveConfig, OnFailure, Settings
 from headroom.service.engine.free_memory import release_memory_periodically
 from headroom.service.engine.request import Deadline
-from headroom.service.engine.scheduler import DRAINING_RETRY_S, Scheduler
+from headroom.service.engine.scheduler import Scheduler
 from headroom.service.engine.threads import Engine
 from headroom.service.errors import Draining
 from headroom.service.experiments.admin import ExperimentAdmin
@@ -216,12 +216,11 @@ class Replica:
         self._condenser.close()
         await asyncio.to_thread(self.engine.close)
 
-    @property
-    def experiments(self) -> ExperimentAdmin:
-        """The experiments and their switches. Raises Draining once the replica drains."""
-        if self._draining:
-            raise Draining(DRAINING_RETRY_S)
-        return self._experiments
+    @contextlib.contextmanager
+    def experiments(self) -> Iterator[ExperimentAdmin]:
+        """Give one request the experiments and their switches. Raises Draining once the replica drains."""
+        with self._taken_in_hand():
+            yield self._experiments
 
     @property
     def config_version(self) -> str:
@@ -335,7 +334,7 @@ class Replica:
     def _taken_in_hand(self) -> Iterator[None]:
         """Count a request until it is answered, so that `drain` waits for it. Raises Draining."""
         if self._draining:
-            raise Draining(DRAINING_RETRY_S)
+            raise Draining
         self._in_hand += 1
         try:
             yield

@@ -214,6 +214,16 @@ def _score_activation(raw: Fields, shape: ModelConfig) -> ScoreActivation:
     return "sigmoid"
 
 
+def without_activation(raw: Fields) -> Json:
+    """Return those fields of config.json that store a one-label model's activation, with none."""
+    fields: Json = {}
+    if "sentence_transformers" in raw:
+        fields["sentence_transformers"] = {**(raw["sentence_transformers"] or {}), "activation_fn": None}
+    if "sbert_ce_default_activation_function" in raw:
+        fields["sbert_ce_default_activation_function"] = None
+    return fields
+
+
 def _labels(
     raw: Fields, wanted: Sequence[str] | None, default: int
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -107,12 +107,12 @@ def check_weights(directory: Path) -> list[Path]:
     return weights
 
 
-def has_tensors(directory: Path, prefix: str) -> bool:
+def has_tensors(directory: Path, *prefixes: str) -> bool:
     """Return whether the safetensors of a checkpoint hold a tensor whose name begins with a prefix."""
     for file in weights_of(directory):
         if file.suffix == ".safetensors":
             with safe_open(file, "numpy") as tensors:
-                if any(name.startswith(prefix) for name in tensors.keys()):  # noqa: SIM118
+                if any(name.startswith(prefixes) for name in tensors.keys()):  # noqa: SIM118
                     return True
     return False
 

@@ -116,7 +116,7 @@ def search(task: Task) -> Steps:
     if len(indices) == 1:
         note = "The query is one word: words stand between spaces, and it has none between its letters."
     elif not left_out and run.bound is not None:
-        note = f"Every shorter query loses more than {run.bound:g}."
+        note = f"No shorter query that was tried loses at most {run.bound:g}."
     return Condensed(
         query=task.query if shortest is None else path[shortest].query,
         loss=0.0 if shortest is None else path[shortest].loss,

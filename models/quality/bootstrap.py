@@ -153,20 +153,20 @@ class Estimate:
 
 
 def queries_needed(
-    change: Estimate, *, queries: int, ranked: int, margin: float, level: float = ERROR_RATE
+    change: Estimate, *, queries: int, having: int, margin: float, level: float = ERROR_RATE
 ) -> int | None:
     """Return how many queries like these would show that a metric falls by less than the margin.
 
     The chance of this is POWER if the truth is a change of 0. They are at least so many that MIN_TESTED have
-    titles of different grades. queries: how many the change was measured on; ranked: how many of these have
-    titles of different grades. level: of the one-sided test. None if they are too few to say.
+    the metric. queries: how many the change was measured on; having: how many of these have the metric.
+    level: of the one-sided test. None if they are too few to say.
     """
-    if not (ranked and len(change.t) and math.isfinite(change.error)):
+    if not (having and len(change.t) and math.isfinite(change.error)):
         return None
     from scipy.stats import norm  # every command imports this module, and scipy takes most of a second
 
     reach = float(norm.ppf(1 - level) + norm.ppf(POWER)) * change.error / margin
-    return math.ceil(queries * max(reach**2, MIN_TESTED / ranked))
+    return math.ceil(queries * max(reach**2, MIN_TESTED / having))
 
 
 def resample(queries: int, resamples: int, seed: int) -> Floats:

@@ -171,19 +171,19 @@ def falls_excluded(
     """Return, of each metric by which such models are judged, whether a fall of the margin is excluded, and
     how many queries would exclude it.
 
-    drawn: the change of each metric in each resample. changes: their intervals.
+    drawn: the change of each metric in each resample. changes: their intervals. A metric is tested on the
+    queries that have it: those with titles of different grades for an order, all for a grade.
     """
-    ranked = evaluation.ranked_queries
-    testable = ranked >= MIN_TESTED
     excluded = {}
     needed = {}
     for name in evaluation.measures.judged:
         if name in drawn:
+            having = drawn[name].queries
             errors = standard_errors(drawn[name].influences, counts)
-            estimated = estimate(drawn[name].values, errors, testable=testable)
+            estimated = estimate(drawn[name].values, errors, testable=having >= MIN_TESTED)
             bound = min(estimated.lower_bound(ERROR_RATE), changes[name].low)
             excluded[name] = bool(bound > -margin)
-            needed[name] = queries_needed(estimated, queries=evaluation.queries, ranked=ranked, margin=margin)
+            needed[name] = queries_needed(estimated, queries=evaluation.queries, having=having, margin=margin)
     return excluded, needed
 
 

@@ -99,7 +99,9 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
     name = layer_range(layers)
     among = "" if len(layers) == depth else f"/{name}.*"
     steps = study.effort.fractions
-    grid = [(step / steps, seed) for step in range(steps + 1) for seed in range(study.effort.draws)]
+    first = study.seed * study.effort.draws
+    seeds = range(first, first + study.effort.draws)
+    grid = [(step / steps, seed) for step in range(steps + 1) for seed in seeds]
     specs = [f"random:{fraction}@{seed}{among}" for fraction, seed in grid]
     masks = [HeadMask.parse(spec, layers=depth, heads=width) for spec in specs]
     logits = study.runner.logits(

@@ -11,6 +11,7 @@ from headroom.models.arrays import Floats
 from headroom.models.quality import bootstrap
 from headroom.models.quality.bootstrap import (
     ERROR_RATE,
+    MIN_QUERIES,
     MIN_TESTED,
     Draws,
     Estimate,
@@ -71,7 +72,7 @@ class Resamples:
         level: of the one-sided test. None if too few queries have the metric for a spread.
         """
         return bootstrap.queries_needed(
-            change, queries=self.queries, ranked=self.ranked, margin=margin, level=level
+            change, queries=self.queries, having=self.ranked, margin=margin, level=level
         )
 
     def queries_needed_for(
@@ -152,10 +153,7 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
         relatives.append(resamples.relative_changes(draws))
     measures = whole.measures
     harm = np.array([max(delta[name].p_above(-study.margin) for name in measures.judged) for delta in deltas])
-    # One mask alone must be able to be found: the smallest p is 1 / (1 + draws), and `adjusted_p` multiplies
-    # it by the metrics and by the masks of a family.
-    tests = len(whole.measures.names) * len(masks) // families
-    permutations = max(PERMUTATIONS, math.ceil(1.5 * tests / LEVEL))
+    permutations = permutations_for(len(masks) // families, len(whole.measures.names))
     study.progress.start(f"p-values of {what}", permutations * len(masks))
     swapped = swap_p(whole, masked, draws=permutations, seed=study.seed, done=study.progress.advance)
     falls = [_falls(measures, *of_mask) for of_mask in zip(deltas, swapped, strict=True)]
@@ -164,6 +162,14 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
     level = LEVEL * families / len(masks)  # of Holm's first step
     needed = [resamples.queries_needed_for(delta, measures.judged, study.margin, level) for delta in deltas]
     return list(map(Effect, values, deltas, relatives, p_change, falls, p_non_inferior, needed))
+
+
+def permutations_for(masks: int, metrics: int) -> int:
+    """Return how many permutations `swap_p` needs for one mask alone to be found among so many.
+
+    Its p-values are 1 / (1 + permutations) at least, and `adjusted_p` multiplies them by metrics and masks.
+    """
+    return max(PERMUTATIONS, math.ceil(1.5 * metrics * masks / LEVEL))
 
 
 def _by_family(adjust: Callable[[Floats], Floats], p: Floats, families: int) -> list[float]:
@@ -256,13 +262,13 @@ def permutation_p(observed: float, null: Floats) -> float:
 def mean_intervals(values: Floats, resamples: int, seed: int) -> list[Interval]:
     """Return the means over queries of k values with their 95 % symmetric bootstrap-t intervals.
 
-    values: (queries, k). The ends are nan if there are fewer than two queries.
+    values: (queries, k). The ends are nan if there are fewer than MIN_QUERIES queries.
     """
     queries = len(values)
     counts = resample(queries, resamples, seed)
     intervals = []
     for column, means in zip(values.T, (counts @ values / queries).T, strict=True):
-        influences = column - means[0] if queries > 1 else np.full(queries, np.nan)
+        influences = column - means[0] if queries >= MIN_QUERIES else np.full(queries, np.nan)
         intervals.append(estimate(means, standard_errors(influences, counts)).interval())
     return intervals
 

@@ -21,7 +21,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from torch import Tensor
 
-from headroom.models.checkpoint.config import read_config, read_raw
+from headroom.models.checkpoint.config import read_config, read_raw, without_activation
 from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
 from headroom.models.compress.prune import write_checkpoint
@@ -316,7 +316,12 @@ def start(base: Path, labels: Sequence[str], seed: int) -> Learner:
     config = read_config(base)
     raw = read_raw(base)
     graded = replace(
-        config, labels=tuple(labels), label_order=tuple(range(len(labels))), temperature=1.0, bias=(0.0,)
+        config,
+        labels=tuple(labels),
+        label_order=tuple(range(len(labels))),
+        temperature=1.0,
+        bias=(0.0,),
+        score_activation="softmax",
     )
     tensors = read_tensors(base, graded, new_classifier=True)
     if len(config.labels) == len(labels):
@@ -370,6 +375,7 @@ def write_learner(target: Path, model: Learner, source: Path, **fields: Any) -> 
         target,
         {name: tensor.detach().cpu() for name, tensor in model.tensors().items()},
         model.config,
+        **without_activation(raw),
         **{
             "architectures": [
                 re.sub(r"(Model|For[A-Z]\w*)$", "ForSequenceClassification", name)

@@ -158,9 +158,11 @@ class PostRoute(APIRoute):
         body = validated(shape.model, value)
         timeout_s = settings.request_timeout_s
         if (deadline_ms := getattr(body, "deadline_ms", None)) is not None:
-            if deadline_ms > timeout_s * 1000:
-                limit = f"must be at most {timeout_s * 1000:.0f}, the request timeout"
-                raise InvalidRequest(limit, param="deadline_ms")
+            limit_ms = timeout_s * 1000
+            if deadline_ms > limit_ms:
+                limit_of = getattr(body, "deadline_limit", None)
+                field, limit = ("deadline_ms", f"{limit_ms:.0f}") if limit_of is None else limit_of(limit_ms)
+                raise InvalidRequest(f"must be at most {limit}, the request timeout", param=field)
             timeout_s = deadline_ms / 1000
         request.deadline = Deadline(time.monotonic(), scope["state"]["arrived"] + timeout_s)
         # Read now: nothing waits between this and the call in which the replica takes its config.

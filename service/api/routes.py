@@ -72,19 +72,22 @@ async def condense(request: Post, body: Annotated[CondenseRequest, Body()]) -> C
 
 async def outcomes(request: Post, body: Annotated[OutcomesRequest, Body()]) -> OutcomeReceipt:
     """Report what exposed units did. Answered when stored; on 503 send it again, nothing counts twice."""
-    return await request.backend.experiments.record(lambda: [item.event() for item in body.outcomes])
+    with request.backend.experiments() as known:
+        return await known.record(lambda: [item.event() for item in body.outcomes])
 
 
 async def ubi_events(request: Post, body: Annotated[UbiRequest, Body()]) -> OutcomeReceipt:
     """Report clicks on interleaved lists as User Behavior Insights 1.3 writes them. An array will do, too."""
-    return await request.backend.experiments.record(lambda: [item.event() for item in body.events])
+    with request.backend.experiments() as known:
+        return await known.record(lambda: [item.event() for item in body.events])
 
 
 async def start(request: Post, body: Annotated[StartRequest, Body()]) -> ExperimentDetail:
     """Start an experiment on all replicas, without the config. It lasts over restarts. Admin."""
     actor = request.admin()
     config = await asyncio.to_thread(validated, ExperimentConfig, body.root)
-    return await request.backend.experiments.start(config, actor=actor)
+    with request.backend.experiments() as known:
+        return await known.start(config, actor=actor)
 
 
 async def ramp(request: Post, name: _Name, body: Annotated[RampRequest, Body()]) -> ExperimentDetail:
@@ -109,7 +112,8 @@ async def rollback(request: Post, name: _Name, body: Annotated[RollbackRequest, 
 
 async def _act(request: Post, name: str, decide: admin.Decide, reason: str) -> ExperimentDetail:
     actor = request.admin()
-    return await request.backend.experiments.act(name, decide, reason=reason, actor=actor)
+    with request.backend.experiments() as known:
+        return await known.act(name, decide, reason=reason, actor=actor)
 
 
 def _listing(request: Request, name: str) -> Response:
@@ -145,18 +149,21 @@ async def heads(request: Request) -> Response:
 async def experiments(request: Request) -> Response:
     """The experiments of the config, and those started without it, as the answering replica knows them."""
     backend = backend_of(request)
-    return _under_config(backend.experiments.listing(), backend.config_version)
+    with backend.experiments() as known:
+        return _under_config(known.listing(), backend.config_version)
 
 
 async def experiment(request: Request, name: _Name) -> Response:
     """One experiment: state, log, and the analysis so far (null while the database is down)."""
     backend = backend_of(request)
-    return _under_config(await backend.experiments.show(name), backend.config_version)
+    with backend.experiments() as known:
+        return _under_config(await known.show(name), backend.config_version)
 
 
 async def report_html(request: Request, name: _Name) -> Response:
     """One experiment's report to share: one HTML file that needs no other."""
-    detail = await backend_of(request).experiments.show(name)
+    with backend_of(request).experiments() as known:
+        detail = await known.show(name)
     if detail.report is None:
         raise Unavailable
     page = await asyncio.to_thread(report_page.html, dataclasses.asdict(detail))
@@ -173,7 +180,8 @@ async def rows(
     key = request.scope["state"].get("key")
     if key is not None and key.role != "admin":
         raise Forbidden
-    content = await backend_of(request).experiments.rows(name, source, after)
+    with backend_of(request).experiments() as known:
+        content = await known.rows(name, source, after)
     return Response(content, media_type="application/json")
 
 

@@ -1,6 +1,7 @@
 """Applies good edits of the config file while it is served, and refuses wrong ones in one line."""
 
 import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,9 @@ from headroom.models.errors import UnsupportedCheckpoint, one_line
 from headroom.models.files import read_bytes
 from headroom.service.config.file import ConfigFile, ConfigFileError, Overrides, load, read
 from headroom.service.config.settings import LiveConfig
+
+SHOW_AGAIN_S = 15.0
+"""A refused edit is shown again this often: a replica that has taken another's place does not know of it."""
 
 FileState = tuple[int, bytes] | None
 """A file's modification time and content, so that saving it unchanged counts; None if it is unreadable."""
@@ -40,6 +44,7 @@ class LiveEdits:
         show_refused: is called with whether the file's last edit was refused.
         seen_before: the state of the file at the last look. is_refused: whether the last edit was.
         is_settled: whether all replicas have the running config.
+        clock: returns seconds that only grow.
     """
 
     path: Path
@@ -53,6 +58,8 @@ class LiveEdits:
     seen_before: FileState = field(init=False)
     is_refused: bool = False
     is_settled: bool = True
+    clock: Callable[[], float] = time.monotonic
+    _shown: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self.seen_before = self.seen
@@ -66,6 +73,8 @@ class LiveEdits:
         is_complete = state == self.seen_before
         self.seen_before = state
         if state == self.seen or not is_complete:
+            if self.is_refused and self.clock() - self._shown >= SHOW_AGAIN_S:
+                self._show()
             return
         self.seen = state
         result = "config refused, the last good one stays"
@@ -80,9 +89,13 @@ class LiveEdits:
         except Exception as error:
             reason = f"{self.path}: {one_line(error)}"
         self.is_refused = reason is not None
-        self.show_refused(self.is_refused)
+        self._show()
         if reason is not None:
             self.warn(f"{result}: {reason}")
+
+    def _show(self) -> None:
+        self.show_refused(self.is_refused)
+        self._shown = self.clock()
 
     def _judge(self, state: FileState) -> str | None:
         """Apply the edit and return None, or return why it is refused. Raises if it is no config."""

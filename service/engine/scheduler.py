@@ -33,7 +33,6 @@ from headroom.service.engine.runner import BatchRunner, Forward, Observer
 from headroom.service.engine.sizing import Sizing, TokenBudget, TokenRate
 from headroom.service.errors import DeadlineExceeded, Draining
 
-DRAINING_RETRY_S = 5.0
 """Retry-After of a replica that stops: by then another one should have taken over."""
 
 
@@ -136,7 +135,7 @@ class Scheduler:
         Raises QueueFull or Draining, both with the seconds after which to try again.
         """
         if self._draining:
-            raise Draining(DRAINING_RETRY_S)
+            raise Draining
         now = self._clock()
         submission = Submission(rows, now, deadline, is_background=background)
         if not background:
@@ -188,7 +187,7 @@ class Scheduler:
         finally:
             self._draining = True
             for submission in list(self._requests):
-                self._close(submission, Draining(DRAINING_RETRY_S))
+                self._close(submission, Draining())
             self._stopped.set()
 
     async def drain(self) -> None:

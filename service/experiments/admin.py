@@ -44,6 +44,7 @@ from headroom.service.experiments.report import (
 from headroom.service.experiments.sample_ratio import running_p
 from headroom.service.experiments.started import check_start, check_variants, merged
 from headroom.service.experiments.state import Standing, Standings, fold, identity, terms_of
+from headroom.service.off_loop import in_thread
 
 logger = logging.getLogger("headroom.experiments")
 
@@ -208,10 +209,10 @@ class ExperimentAdmin:
             return ledger.store.record_outcomes(rows, configs, ledger.clock(), over)
 
         try:
-            sent, has_unknown = await _in_thread(self._threads, lambda: self._look_up(outcomes()))
+            sent, has_unknown = await in_thread(self._threads, lambda: self._look_up(outcomes()))
             if has_unknown:
                 await self._refresh()
-            return await _in_thread(self._threads, lambda: store(sent))
+            return await in_thread(self._threads, lambda: store(sent))
         finally:
             self._recording -= 1
 
@@ -223,7 +224,7 @@ class ExperimentAdmin:
         def read() -> bytes:
             return orjson.dumps(page(store, name, source, after))
 
-        return await _in_thread(self._analysts, read)
+        return await in_thread(self._analysts, read)
 
     def listing(self) -> ExperimentsView:
         """Return the experiments as this replica knows them, without the database."""
@@ -268,7 +269,7 @@ class ExperimentAdmin:
             return Action(experiment=name, time=ledger.clock(), actor=actor, reason=reason, **fields)
 
         names = [each.name for each in configs]
-        log = await _in_thread(self._threads, lambda: ledger.act(names, action))
+        log = await in_thread(self._threads, lambda: ledger.act(names, action))
         return self._detail(config, log)
 
     async def start(self, config: ExperimentConfig, *, actor: str) -> ExperimentDetail:
@@ -281,7 +282,7 @@ class ExperimentAdmin:
         declared = ledger.declared
         check_variants(config, ledger.variants or {})
         try:
-            await _in_thread(self._threads, self._live.check_reach)
+            await in_thread(self._threads, self._live.check_reach)
         except ValueError as error:
             raise Conflict(str(error)) from None
         except TimeoutError as error:
@@ -294,7 +295,7 @@ class ExperimentAdmin:
             return Action(config.name, "start", ledger.clock(), actor, detail=identity(config), terms=terms)
 
         names = [config.name, *(each.name for each in declared)]
-        log = await _in_thread(self._threads, lambda: ledger.act(names, action, new=config))
+        log = await in_thread(self._threads, lambda: ledger.act(names, action, new=config))
         return self._detail(config, log)
 
     def _standings(self, configs: Sequence[ExperimentConfig], log: Log) -> Standings:
@@ -337,7 +338,7 @@ class ExperimentAdmin:
         async with self._refreshing:
             if self._refreshed < asked:
                 begun = self._ledger.monotonic()
-                await _in_thread(self._threads, self._ledger.refresh)
+                await in_thread(self._threads, self._ledger.refresh)
                 self._refreshed = begun
 
     async def _report(self, config: ExperimentConfig) -> Report:
@@ -370,7 +371,7 @@ class ExperimentAdmin:
         ledger = self._ledger
         begun = ledger.monotonic()
         now = ledger.clock()
-        report = await _in_thread(
+        report = await in_thread(
             self._analysts,
             lambda: analyse(
                 ledger.store,
@@ -434,7 +435,3 @@ class ExperimentAdmin:
 
 def _log_of(experiment: str, log: Log) -> list[Action]:
     return [action for action in log if action.experiment == experiment]
-
-
-async def _in_thread(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(threads, work)

@@ -320,6 +320,8 @@ class Metrics:
         """Return what `render` does, and keep the charted part of it."""
         text = self.render()
         now = time.time()
+        while self.history and self.history[-1][0] > now:  # the clock was set back
+            self.history.pop()
         if not self.history or now - self.history[-1][0] >= HISTORY_STEP_S:
             self.history.append((now, "\n".join(_CHARTED.findall(text.decode()))))
         return text

@@ -1,6 +1,5 @@
 """Condenses queries: each step of the search is queued as a request of its own, so others take turns."""
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from headroom.service.engine.request import Deadline
 from headroom.service.engine.threads import PairRow, mark_prefixes
 from headroom.service.errors import InvalidRequest
 from headroom.service.observe.access_log import current
+from headroom.service.off_loop import in_thread
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from headroom.service.schemas.responses import Usage
 from headroom.service.scoring.catalog import Catalog, Variant
@@ -49,7 +49,7 @@ class Condenser:
 
     async def off_loop(self, call: Callable[..., T], *arguments: object) -> T:
         """Run a call on the thread, so that a large request does not hold up the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+        return await in_thread(self._thread, call, *arguments)
 
 
 @dataclass

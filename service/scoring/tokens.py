@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 from headroom.models.checkpoint.chunks import ChunkedPair, LongTitles, chunk_pairs
 from headroom.models.checkpoint.texts import EncodedText
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from headroom.service.engine.scheduler import DRAINING_RETRY_S
 from headroom.service.errors import Draining, QueueFull
+from headroom.service.off_loop import in_thread
 
 T = TypeVar("T")
 
@@ -137,15 +137,14 @@ class Encoder:
 
     async def _read_all(self) -> None:
         """Give the thread to one text after the other, until none waits."""
-        loop = asyncio.get_running_loop()
         while self._waiting:
             text = heappop(self._waiting)
             if text.read.done():  # its request was given up
                 continue
             try:
-                end, seconds = await loop.run_in_executor(self._thread, _read_for_a_turn, text.portions)
-            except RuntimeError:  # the thread has ended
-                end = Draining(DRAINING_RETRY_S)
+                end, seconds = await in_thread(self._thread, _read_for_a_turn, text.portions)
+            except Draining as draining:
+                end = draining
                 seconds = 0.0
             if end is None:
                 heappush(self._waiting, text._replace(used_s=text.used_s + seconds))

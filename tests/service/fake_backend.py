@@ -1,7 +1,8 @@
 """A replica without a model, for tests of the HTTP side."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,11 @@ class FakeBackend:
         self.started = asyncio.Event()
         self.cancelled = 0
         self.requests: list[object] = []
-        self.experiments = FakeExperiments(self._work)
+        self._experiments = FakeExperiments(self._work)
+
+    @contextmanager
+    def experiments(self) -> Iterator[FakeExperiments]:
+        yield self._experiments
 
     @property
     def config_version(self) -> str:

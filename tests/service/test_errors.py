@@ -31,7 +31,7 @@ TABLE = [
     (errors.TargetingKeyMissing(), 400, "targeting_key_missing"),
     (errors.Starting(), 503, "starting"),
     (errors.NotReady("draining"), 503, "not_ready"),
-    (errors.Draining(3), 503, "draining"),
+    (errors.Draining(), 503, "draining"),
     (errors.ReplicaLost(), 503, "replica_lost"),
     (errors.DeviceFailed("cuda"), 503, "device_failed"),
     (errors.DatabaseUnavailable(), 503, "database_unavailable"),

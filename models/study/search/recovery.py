@@ -4,6 +4,8 @@ import hashlib
 import shutil
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from headroom.models.checkpoint.hub import locate
 from headroom.models.compress.prune import write_checkpoint
@@ -56,11 +58,16 @@ def recover(networks: Networks, mask: HeadMask, minutes: float) -> Student:
     )
     directory = study.out / "recovered"
     shutil.rmtree(directory, ignore_errors=True)
-    dtype = networks.tensors["classifier.weight"].dtype
-    taught = {name: tensor.to("cpu", dtype) for name, tensor in student.tensors.items()}
+    source = networks.tensors
+    taught = {name: tensor.to("cpu", _stored_dtype(source[name])) for name, tensor in student.tensors.items()}
     write_checkpoint(locate(study.model), directory, taught, student.config)
     unfinished.unlink()
     return student
+
+
+def _stored_dtype(source: Tensor) -> torch.dtype:
+    """Return the number format of a tensor that was taught. source: what it was cut from, perhaps in int8."""
+    return source.dtype if source.dtype.is_floating_point else torch.float32
 
 
 def _pairs(study: Study, index: int) -> list[tuple[str, str]]:

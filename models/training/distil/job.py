@@ -167,12 +167,12 @@ def _source(options: Options, teacher: Path | None, config: ModelConfig | None) 
 
 def is_plain_encoder(directory: Path) -> bool:
     """Return whether a checkpoint has no classifier of pairs: config.json names a network for something else,
-    or a bare one, and the weights hold no classifier."""
+    or a bare one or none, and the weights hold no classifier."""
     names = read_raw(directory).get("architectures") or ()
-    if not names or any("SequenceClassification" in name or "CausalLM" in name for name in names):
+    if any("SequenceClassification" in name or "CausalLM" in name for name in names):
         return False
     is_bare = all(name.endswith("Model") for name in names)
-    return not (is_bare and has_tensors(directory, "classifier."))
+    return not (is_bare and has_tensors(directory, "classifier.", "score."))
 
 
 def _with_labels(source: Path, config: ModelConfig, teacher: ModelConfig | None) -> ModelConfig:

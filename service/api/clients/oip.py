@@ -109,8 +109,9 @@ ModelName = Annotated[
 class InferParameters(OurFields):
     """How the request is scored."""
 
-    timeout: Annotated[int, Field(gt=0, le=2**53 - 1), WHOLE_NUMBER] | None = Field(
-        None, description="Microseconds from the arrival of the request; later, it gets 504."
+    timeout: Annotated[int, Field(ge=0, le=2**53 - 1), WHOLE_NUMBER] | None = Field(
+        None,
+        description="Microseconds from the arrival of the request; later, it gets 504. 0: not given.",
     )
     binary_data_output: bool = Field(False, description="All outputs as bytes after the JSON.")
 
@@ -147,7 +148,13 @@ class InferRequest(Fields):
     def deadline_ms(self) -> float | None:
         """Return the request's own timeout."""
         timeout = self.parameters.timeout
-        return self.parameters.deadline_ms if timeout is None else timeout / 1000
+        return timeout / 1000 if timeout else self.parameters.deadline_ms
+
+    def deadline_limit(self, limit_ms: float) -> tuple[str, str]:
+        """Return the field that is over the largest timeout, and that in the field's unit."""
+        if self.parameters.timeout:
+            return "parameters.timeout", f"{limit_ms * 1000:.0f}"
+        return "deadline_ms", f"{limit_ms:.0f}"
 
     def keeps_order(self, default: OnFailure) -> bool:
         """Return what the parameters say."""

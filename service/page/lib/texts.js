@@ -137,9 +137,9 @@ export function limited(titles) {
   return { titles: filled.slice(0, MAX_TITLES), note };
 }
 
-/** @param {string} text RFC 4180, or with tabs @returns {string[][]} */
+/** @param {string} text RFC 4180, or with tabs or semicolons between the columns @returns {string[][]} */
 function records(text) {
-  const separator = /^[^\n",]*\t/.test(text) ? "\t" : ",";
+  const separator = text.match(/^(?:"[^"]*"|[^\r\n\t,;"])*([\t,;])/)?.[1] ?? ",";
   const rows = [[""]];
   let quoted = false;
   for (let i = 0; i < text.length; i++) {

@@ -86,7 +86,7 @@ function bodyOf({ query, titles, facts }, { mask, variant }) {
 export function verdict([base, active], titles) {
   const shares = base.map((time, turn) => 1 - active[turn] / time).sort((x, y) => x - y);
   const [low, high] = [shares[EDGE], shares[shares.length - 1 - EDGE]];
-  const about = `for ${titles} titles, in the model; 99 % interval of ${shares.length} turns`;
+  const about = `for ${titles} titles, in the model; 98.8 % interval of ${shares.length} turns`;
   if (low <= 0 && high >= 0) {
     return `No difference shown: from ${percent(Math.max(0, -low))} more to ${percent(Math.max(0, high))} saved (${about}). ` +
       "More titles or a quieter machine narrow it.";

@@ -162,6 +162,14 @@ def test_other_data_that_cannot_judge_is_refused_too(clf: Classifier, tmp_path: 
         evaluate(clf, [("usb", "cable", 3)], masks="@x")
 
 
+def test_grades_are_compared_where_each_query_has_one_title(clf: Classifier, judged: pd.DataFrame) -> None:
+    """An order needs two titles; a grade does not, and was told that its 160 queries are too few."""
+    alone = judged.assign(query=[f"{query} {row}" for row, query in enumerate(judged["query"])])
+    evaluated = evaluate(clf, alone, masks=["none", "2.3"], resamples=200)
+    (difference,) = evaluated.content["differences"]
+    assert {name for name, needed in difference["queries_needed"].items() if needed is None} == {"ndcg10"}
+
+
 @pytest.mark.parametrize("relevant", [0, -1, 101])
 def test_a_model_without_grades_takes_a_relevant_grade_above_0(
     one_label: Classifier, judged: pd.DataFrame, relevant: int

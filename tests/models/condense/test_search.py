@@ -126,7 +126,7 @@ def test_the_loss_of_a_leave_one_out_choice_is_within_the_bound() -> None:
 def test_without_a_shorter_query_within_the_bound_all_words_stay() -> None:
     result, _ = run(task("duck? party? gangnam", max_loss=0.0))
     assert (result.query, result.loss, result.kept) == ("duck party gangnam", 0.0, (True, True, True))
-    assert result.note == "Every shorter query loses more than 0."
+    assert result.note == "No shorter query that was tried loses at most 0."
 
 
 def test_a_query_that_loses_by_its_punctuation_already_stays_as_it_was_typed() -> None:

@@ -98,6 +98,16 @@ def test_random_curves_have_every_fraction_and_seed_of_every_range(asked: Study)
     assert "too few queries" in result.verdict
 
 
+def test_another_seed_draws_other_masks(asked: Study) -> None:
+    effort = replace(QUICK, resamples=20)
+    seeds = {}
+    for seed in (0, 1):
+        rows = kinds.run("random", replace(asked, effort=effort, seed=seed)).json["curves"]
+        seeds[seed] = {row["seed"] for row in rows}
+    assert seeds[0] == set(range(effort.draws))
+    assert seeds[1] == set(range(effort.draws, 2 * effort.draws))
+
+
 def test_bands_count_the_choice_of_masks_as_well_as_that_of_queries() -> None:
     rng = np.random.default_rng(0)
     whole = GradedEvaluation(

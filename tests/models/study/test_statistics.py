@@ -16,10 +16,13 @@ from headroom.models.study.pairs import Judged
 from headroom.models.study.statistics import (
     Loss,
     Resamples,
+    adjusted_p,
     fixed_sequence,
     holm,
     loss_by_metric,
+    mean_intervals,
     permutation_p,
+    permutations_for,
     swap_p,
 )
 from tests.models.study.data import judged
@@ -45,6 +48,23 @@ def test_swapping_queries_finds_the_exact_p_of_few_queries() -> None:
         exact += abs(accuracy[1] - accuracy[0]) >= abs(seen) - 1e-12
     p = swap_p(whole, [masked], draws=20_000, seed=0)[0, 0]
     assert p == pytest.approx(exact / 2**8, abs=0.02)
+
+
+@pytest.mark.parametrize(("queries", "has_ends"), [(9, False), (10, True)])
+def test_means_over_fewer_than_ten_queries_have_no_interval(queries: int, has_ends: bool) -> None:
+    values = np.random.default_rng(0).random((queries, 1))
+    (interval,) = mean_intervals(values, 100, 0)
+    assert interval.value == pytest.approx(values.mean())
+    assert np.isfinite(interval.ends).tolist() == [has_ends, has_ends]
+
+
+def test_one_head_of_a_thousand_can_be_found() -> None:
+    """p-values are never below 1 / (1 + draws), and are multiplied by the heads and the metrics."""
+    data = judged(queries=60)
+    whole, worse = graded(data, 0), graded(data, 1, noise=30.0)
+    found = swap_p(whole, [worse], draws=permutations_for(1000, len(GRADED.names)), seed=0)
+    others = np.ones((999, len(GRADED.names)))
+    assert adjusted_p(np.concatenate([found, others]))[0] < 0.05
 
 
 def test_a_mask_that_changes_nothing_has_p_one() -> None:

@@ -304,10 +304,13 @@ def test_a_decoder_teaches_an_encoder(options: Options, tmp_path: Path, one_labe
     assert load(options.out).num_layers == 2
 
 
-def test_a_plain_encoder_gets_its_teacher_s_grades(options: Options, tmp_path: Path) -> None:
+@pytest.mark.parametrize("architectures", [["BertModel"], None])
+def test_a_plain_encoder_gets_its_teacher_s_grades(
+    options: Options, tmp_path: Path, architectures: list[str] | None
+) -> None:
     plain = write_checkpoint(tmp_path / "plain", seed=3)
     config = json.loads((plain / "config.json").read_text())
-    config |= {"architectures": ["BertModel"], "id2label": None, "label2id": None}
+    config |= {"architectures": architectures, "id2label": None, "label2id": None}
     config["headroom"] = {"temperature": 2.0}  # of a classifier that it no longer has
     (plain / "config.json").write_text(json.dumps(config))
     tensors = load_file(plain / "model.safetensors")

@@ -359,6 +359,23 @@ def test_a_plain_encoder_gets_a_classifier_and_the_config_of_one(
     np.testing.assert_allclose(clf.score([("lamp 1", "red lamp")]).logits, logits, atol=2e-5)
 
 
+def test_grades_have_no_activation_of_the_one_label_that_they_began_from(
+    options: Options, tmp_path: Path
+) -> None:
+    """sentence-transformers would show grades through the sigmoid that config.json still named."""
+    base = write_checkpoint(tmp_path / "base", num_labels=1)
+    sigmoid = "torch.nn.modules.activation.Sigmoid"
+    edit_config(
+        base,
+        sentence_transformers={"activation_fn": sigmoid, "version": "5.0"},
+        sbert_ce_default_activation_function=sigmoid,
+    )
+    tune(replace(options, base=str(base)))
+    config = json.loads((options.out / "config.json").read_text())
+    assert config["sentence_transformers"] == {"activation_fn": None, "version": "5.0"}
+    assert config["sbert_ce_default_activation_function"] is None
+
+
 def test_two_hundred_pairs_change_the_model_for_the_better(
     pairs: Path, options: Options, tmp_path: Path
 ) -> None:

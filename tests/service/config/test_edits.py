@@ -25,6 +25,7 @@ class Service:
         self.applied: list[list[str]] = []
         self.said: list[str] = []
         self.is_refused: bool | None = None
+        self.now = 0.0
         self.refusal: str | Exception | None = None
         file.write_text(GOOD)
         config = load(file, Overrides())
@@ -110,6 +111,21 @@ def test_whatever_a_replica_says_or_raises_is_a_refusal(refusal: str | Exception
     service.edits.look()
     service.edits.look()
     assert service.applied == [["new"]]
+
+
+def test_a_refused_edit_is_shown_again_to_replicas_that_came_later(service: Service) -> None:
+    service.edits.clock = lambda: service.now
+    service.edit("")
+    service.is_refused = None  # another replica has taken this one's place
+    for seconds, shown in ((5, None), (15, True)):
+        service.now = seconds
+        service.edits.look()
+        assert service.is_refused is shown
+    service.edit(EDITED)
+    service.is_refused = None
+    service.now = 100
+    service.edits.look()
+    assert service.is_refused is None, "nothing is refused any more"
 
 
 def test_a_file_that_is_gone_is_said_once(service: Service) -> None:

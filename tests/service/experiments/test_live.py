@@ -281,6 +281,45 @@ async def test_a_slow_database_makes_no_endless_queue_of_outcomes(
         assert (await service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]})).status_code == 200
 
 
+async def test_outcomes_that_are_being_stored_are_answered_when_the_replica_stops(
+    tiny_checkpoint: Path, database: str
+) -> None:
+    """They got 500 for a database that takes a moment longer than the scores under way."""
+    async with serve(tiny_checkpoint, config(), database_url=database) as service:
+        blocker = connect(parse_url(database))
+        with blocker.begin() as locked:
+            locked.execute(text("LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE"))
+            call = asyncio.create_task(service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]}))
+            await eventually(lambda: service.replica._experiments._recording == 1)
+            drained = asyncio.create_task(service.replica.drain())
+            await asyncio.sleep(0)
+            later = await service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]})
+            assert (later.status_code, later.json()["error"]["type"]) == (503, "draining")
+        blocker.dispose()
+        answer = await call
+        assert (answer.status_code, answer.json()["accepted"]) == (200, 1)
+        await drained
+
+
+async def test_outcomes_that_wait_longer_than_the_replica_does_are_told_to_come_again(
+    tiny_checkpoint: Path, database: str
+) -> None:
+    async with serve(tiny_checkpoint, config(), database_url=database, drain_timeout_s=0.1) as service:
+        blocker = connect(parse_url(database))
+        admin = service.replica._experiments
+        with blocker.begin() as locked:
+            locked.execute(text("LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE"))
+            # Two hold both threads; the last one waits for a thread, and for a second turn in it.
+            calls = []
+            for number in range(3):
+                body = {"outcomes": [OUTCOME | {"id": str(number)}]}
+                calls.append(asyncio.create_task(service.http.post("/v1/outcomes", json=body)))
+            await eventually(lambda: admin._recording == 3)
+            await service.replica.drain()
+        blocker.dispose()
+        assert {(await call).status_code for call in calls} <= {200, 503}
+
+
 async def test_a_replica_that_never_saw_the_database_assigns_nobody_until_it_does(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:

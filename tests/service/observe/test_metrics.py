@@ -5,6 +5,7 @@ import math
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -72,6 +73,16 @@ def test_an_experiment_that_is_not_measured_has_no_p_value(end: str, tmp_path: P
 def test_failures_of_the_device_are_counted_from_zero() -> None:
     """Prometheus sees no increase in a series that appears at 3, and the alert would not fire."""
     assert samples(Metrics().render())['headroom_device_failures_total{kind="cuda"}'] == 0
+
+
+def test_charts_go_on_after_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = Metrics()
+    for now in (1000.0, 1005.0, 1010.0, 400.0, 405.0):
+        monkeypatch.setattr(
+            "headroom.service.observe.metrics.time", SimpleNamespace(time=lambda now=now: now)
+        )
+        metrics._scraped()
+    assert [time for time, _ in metrics.history] == [400.0, 405.0]
 
 
 async def test_a_scrape_leaves_the_event_loop_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,18 +91,20 @@ def test_unknown_pieces_show_their_text(page: Page) -> None:
     assert found == ["[CLS]", "a", "☃☃", "mouse", "[SEP]", "龘", "𓀀", "s", "[SEP]"]
 
 
-def test_files_are_read_with_quotes_lines_and_tabs(page: Page) -> None:
+def test_files_are_read_with_quotes_lines_tabs_and_semicolons(page: Page) -> None:
     page.open()
     script = "arguments[0].map((text) => texts.readFile(text)).map(({query, titles}) => [query, titles])"
     files = [
         '\ufeffquery,title\r\na,"x, ""y""\nz"\r\na,w\r\nb,v\r\n',
         "Title\tgrade\none\t1\n\ntwo\t2\n",
+        '"query, German";query;title\n1,5;a;"x, y; z"\n2;a;w\n',
         "just a title\nanother, with a comma\n",
         "",
     ]
     assert page.evaluate(script, files) == [
         ["a", ['x, "y"\nz', "w"]],
         [None, ["one", "two"]],
+        ["a", ["x, y; z", "w"]],
         [None, ["just a title", "another, with a comma"]],
         [None, []],
     ]

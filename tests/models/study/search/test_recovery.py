@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from headroom import Classifier, HeadMask
 from headroom.models.checkpoint.config import ModelConfig
@@ -81,3 +82,16 @@ def test_a_recovered_network_has_the_order_of_grades_that_the_caller_gave(
     again = Study(classifier, study.data, Runner(classifier), study.out, model=study.model)
     assert trained(again, 1 / 60, monkeypatch) < 0.1
     assert Classifier.load(study.out / "recovered", "cpu").grades == tuple(GRADES)
+
+
+def test_a_recovered_network_has_the_number_format_of_each_tensor(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A language model's classifier is a difference of two rows in float32, whatever the rest has."""
+    file = Path(study.model, "model.safetensors")
+    tensors = {name: tensor.bfloat16() for name, tensor in load_file(file).items()}
+    tensors["classifier.weight"] = tensors["classifier.weight"].float()
+    save_file(tensors, file, {"format": "pt"})
+    trained(study, 1 / 60, monkeypatch)
+    recovered = load_file(study.out / "recovered" / "model.safetensors")
+    assert {name: recovered[name].dtype for name in tensors} == {n: t.dtype for n, t in tensors.items()}

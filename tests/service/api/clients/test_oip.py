@@ -255,6 +255,10 @@ def titled(titles: list[str] = TITLES, shape: list[int] | None = None, **more: A
             "deadline_ms: must be at most 60000, the request timeout",
         ),
         (
+            {"inputs": INPUTS, "parameters": {"timeout": 60_000_001}},
+            "parameters.timeout: must be at most 60000000, the request timeout",
+        ),
+        (
             {"inputs": INPUTS, "parameters": {"timeout": "9" * 400}},
             "parameters.timeout: should be less than or equal to 9007199254740991",
         ),
