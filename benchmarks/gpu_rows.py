@@ -565,7 +565,9 @@ def http_rate(replicas: int | None) -> float:
         time.sleep(3)  # until batches are full
         before = client.answered
         time.sleep(6)
-        return 100 * (client.answered - before) / 6
+        answered = client.answered - before
+        client.check()
+        return 100 * answered / 6
 
 
 def network_rate(bench: Bench) -> float:

@@ -119,6 +119,11 @@ class Client:
         self._over.set()
         self._thread.join()
 
+    def check(self) -> None:
+        """Raise RuntimeError if a request has failed: answers are not counted beside failures."""
+        if self.failed:
+            raise RuntimeError(f"{self.failed} requests failed, {self.answered} were answered")
+
     async def _run(self, connections: int) -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(connections):

@@ -85,6 +85,7 @@ def _send_all(server: Server, requests: Sequence[Texts]) -> None:
     """Have requests scored once, and wait until their scores are on the disk."""
     with closing(Client(server.url, bodies(requests)).start()) as client:
         while client.answered < len(requests):
+            client.check()
             time.sleep(0.05)
     time.sleep(SETTLE_S)
 
@@ -107,6 +108,7 @@ def _times_as_fast(
             time.sleep(SECONDS)
             answered = client.answered - before
             seconds = time.monotonic() - began
+            client.check()
         return answered / seconds
 
     def side(name: str) -> Callable[[int], float]:

@@ -88,14 +88,12 @@ def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None]
             pipe.send(("go", start))
             if began is not None:
                 began(start + plan.warmup)
-            recorder, cpu_share = _follow(pipe, start, interrupted, watch)
-            ended = clock()
+            recorder, cpu_share, stopped = _follow(pipe, start, interrupted, watch)
             process.join(10)
         finally:
             process.kill()
-    is_cut = interrupted.is_set()
-    ran = max(1e-9, min(planned, ended - start - plan.warmup)) if is_cut else planned
-    return Outcome(plan, recorder, started_at, ran, cpu_share, is_cut)
+    ran = planned if stopped is None else max(1e-9, min(planned, stopped - start - plan.warmup))
+    return Outcome(plan, recorder, started_at, ran, cpu_share, interrupted.is_set())
 
 
 def find(url: str) -> Address:
@@ -112,19 +110,20 @@ def find(url: str) -> Address:
 
 def _follow(
     pipe: Connection, start: float, interrupted: threading.Event, watch: Watcher | None
-) -> tuple[Recorder, float | None]:
-    """Return the process's measurements and its share of a core."""
-    is_stopped = False
+) -> tuple[Recorder, float | None, float | None]:
+    """Return the process's measurements, its share of a core, and the time on `clock` at which it was told to
+    send no more, None if it was not: later there are answers, which no request goes with."""
+    stopped = None
     while True:
-        if interrupted.is_set() and not is_stopped:
-            is_stopped = True
+        if interrupted.is_set() and stopped is None:
+            stopped = clock()
             pipe.send(("stop", None))
         if not pipe.poll(0.2):
             continue
         kind, value = _receive(pipe)
         if kind == "result":
             recorder, cpu_share = value
-            return recorder, cpu_share
+            return recorder, cpu_share, stopped
         if watch is not None:
             watch(clock() - start, value)
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from click.testing import Result
@@ -163,10 +164,13 @@ def test_a_run_in_which_every_request_fails_is_invalid_and_exits_3(tmp_path, beh
     assert report["requests"]["errors"] == {kind: report["requests"]["scheduled"]}
 
 
-def test_ctrl_c_reports_what_ran(tmp_path):
+@pytest.mark.parametrize("answers_after", [0.0, 2.0])
+def test_ctrl_c_reports_what_ran(tmp_path, answers_after):
+    """Rates are over the seconds in which requests were sent, not over those of their last answers too."""
     answers = threading.Semaphore(0)
 
     def counted(connection):
+        time.sleep(answers_after)
         servers.says(b"200 OK", b'{"results": [{}]}')(connection)
         answers.release()
 
