@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +21,12 @@ from headroom.models.files import Json
 from headroom.models.frame import frame
 from headroom.models.numbers import fixed, number, percent, rounded
 from headroom.models.quality.bootstrap import Interval
-from headroom.models.quality.labelled import DEFAULT, SAMPLE, LabelledPair, read_pairs
+from headroom.models.quality.judgments import read_judgments
+from headroom.models.quality.labelled import DEFAULT, SAMPLE, LabelledPair
 from headroom.models.quality.metrics import GRADED, NAMES, RANKED, Measures
 from headroom.models.quality.reading import read_truth
 from headroom.models.quality.scoring import scored
+from headroom.models.study.pairs import sample_queries
 from headroom.models.study.wording import speed_claim
 from headroom.models.terminal import counted, table
 
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
 
     from headroom.models.checkpoint.tokenizer import EncodedPair
     from headroom.models.classifier import Classifier
+
+MAX_PAIRS = 10_000
+"""At most this many calibration pairs are compared, of whole queries."""
 
 BATCH = 64
 """Pairs in the batch whose time is measured."""
@@ -142,7 +148,7 @@ def quantized(
     check_holds_floats(source, config)
     test = test or _usual_test(config, data)
     data = data or SAMPLE / "calibration.jsonl.gz"
-    calibration = read_pairs(data)
+    calibration, given = _calibration_pairs(data)
     labelled = None if test is None else read_truth(test, [config], DEFAULT, None)[0].pairs
     pairs = calibration if labelled is None else [(pair.query, pair.title) for pair in labelled]
     result, speed, formats = _made(model, config, out, calibration, pairs, labelled)
@@ -151,6 +157,7 @@ def quantized(
         "out": str(out),
         "model": formats["model"],
         "calibration": str(data),
+        "calibration_pairs": {"given": given, "used": len(calibration)},
         "test": None if test is None else str(test),
         "bytes": {"before": bytes_of_weights(source), "after": bytes_of_weights(out)},
         "parameters": formats["parameters"],
@@ -164,6 +171,18 @@ def quantized(
         },
     }
     return Quantized(out, document, speed)
+
+
+def _calibration_pairs(data: Path) -> tuple[list[tuple[str, str]], int]:
+    """Return the pairs to calibrate with, and how many the file has; if it has many, whole queries of it."""
+
+    def read() -> Iterator[LabelledPair]:
+        for row in read_judgments(data, with_grade=False):
+            yield LabelledPair(row.query, row.title, 0)
+
+    kept, given = sample_queries(read, MAX_PAIRS, 0)
+    chosen = kept or islice(read(), MAX_PAIRS)  # if the first query alone has more
+    return [(pair.query, pair.title) for pair in chosen], given
 
 
 def _usual_test(config: ModelConfig, data: Path | None) -> Path | None:
@@ -234,9 +253,11 @@ def as_text(document: Json) -> str:
     moved."""
     sizes = document["bytes"]
     result = document["against_float32"]
+    given, used = (document["calibration_pairs"][name] for name in ("given", "used"))
+    calibration = "the calibration pairs" if used == given else f"{used:,} of the {given:,} calibration pairs"
     lines = [
         f"{document['out']}: {sizes['after'] / 1e6:.1f} MB of {sizes['before'] / 1e6:.1f} MB",
-        f"against {document['model']} in float32, on {document['test'] or 'the calibration pairs'}:",
+        f"against {document['model']} in float32, on {document['test'] or calibration}:",
     ]
     if result["change"]:
         measures = _measures(result)

@@ -10,12 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 from headroom import Classifier
+from headroom.models.api import quantized
 from headroom.models.api.quantized import TOLERANCE, loss_claim
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.comparison import agreement
 from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.graded import GradedEvaluation
-from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.labelled import LabelledPair, read_pairs
 from headroom.models.scores import Scores
 from tests.checkpoints import WORDS, random_pairs, unusual_modes, write_checkpoint
 from tests.prompt import Run
@@ -116,6 +117,23 @@ def test_a_one_label_model_is_compared_on_the_calibration_pairs(
     assert "on this machine, int8 runs at " in output.out
     assert "probabilities differ by" in output.out
     assert "qwk" not in output.out
+
+
+def test_of_many_calibration_pairs_whole_queries_are_compared(
+    run: Run, traffic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The traffic of a day would be scored twice, for hours."""
+    source = write_checkpoint(tmp_path / "one-label", num_labels=1)
+    given = len(read_pairs(traffic))
+    monkeypatch.setattr(quantized, "MAX_PAIRS", given // 2)
+    arguments = ("quantize", "--model", str(source), "--data", str(traffic), "--out")
+    result = json.loads(run(*arguments, str(tmp_path / "int8"), "--json").out)
+    used = result["calibration_pairs"]["used"]
+    assert result["calibration_pairs"]["given"] == given
+    assert 0 < used <= given // 2
+    assert result["against_float32"]["pairs"] == used
+    monkeypatch.setattr(quantized, "MAX_PAIRS", 1)  # less than any query has
+    assert f"on 1 of the {given} calibration pairs:" in run(*arguments, str(tmp_path / "other")).out
 
 
 def test_what_cannot_be_quantized_is_refused_in_one_line(
