@@ -302,6 +302,15 @@ def container(chart: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def outlasts_a_load(serve: dict[str, Any]) -> bool:
+    """Whether a pod whose replica loads its model anew lives as long as one that starts may take."""
+    live, start = (
+        serve[name]["periodSeconds"] * serve[name]["failureThreshold"]
+        for name in ("livenessProbe", "startupProbe")
+    )
+    return bool(live >= start - 5)
+
+
 def test_helm_finds_nothing_to_complain_about(answer: dict[str, Any]) -> None:
     said = [message for message in answer["lint"]["Messages"] if message["Severity"] > 1]  # 1: it has no icon
     assert (said, answer["lint"]["Errors"]) == ([], None)
@@ -451,6 +460,7 @@ def test_kserve_runs_the_chart_s_container(charts: dict[str, dict[str, Any]]) ->
     port = ours["args"][ours["args"].index("--port") + 1]
     assert [entry["containerPort"] for entry in ours["ports"]] == [int(port)]
     assert "annotations" not in runtime["spec"], "by which Prometheus would scrape without a key"
+    assert outlasts_a_load(ours)
     assert {
         ours[probe]["httpGet"]["port"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")
     } == {int(port)}
@@ -542,6 +552,7 @@ def test_a_pod_has_time_to_drain_and_rights_to_nothing(name: str, charts: dict[s
     startup = serve["startupProbe"]
     longest = startup["periodSeconds"] * startup["failureThreshold"]
     assert longest == {"plain": 300, "full": 1805}[name]  # as asked, up to the next probe
+    assert outlasts_a_load(serve)
     assert [
         serve[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")
     ] == [
