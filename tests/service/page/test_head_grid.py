@@ -49,6 +49,31 @@ def test_a_click_a_drag_a_row_and_a_column_switch_heads_and_the_ranking_follows(
     assert spec(page) == "none"
 
 
+def test_a_finger_on_the_numbers_of_heads_scrolls_to_those_that_a_phone_does_not_show(page: Page) -> None:
+    """A finger on the heads themselves switches them, also sideways."""
+    page.size(280, 700)
+    page.open()
+    settled(page)
+    box = page.one(".grid-box")
+    assert page.run("return arguments[0].scrollWidth > arguments[0].clientWidth", box)
+
+    def swipe(selector: str) -> float:
+        """Move a finger 60 pixels to the left; return how far the grid has scrolled."""
+        element = page.one(selector)
+        page.run("arguments[0].scrollIntoView({block: 'center'})", element)
+        at = page.run("return arguments[0].getBoundingClientRect().toJSON()", element)
+        y = at["y"] + at["height"] / 2
+        moves = [("touchStart", 0), *(("touchMove", left) for left in range(5, 65, 5)), ("touchEnd", None)]
+        for kind, left in moves:
+            points = [] if left is None else [{"x": at["x"] + at["width"] / 2 - left, "y": y}]
+            page.browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+            page.next_frame()
+        return float(page.run("return arguments[0].scrollLeft", box))
+
+    assert swipe('[data-index="5"]') == 0
+    assert swipe('[role="columnheader"][data-at="-1.5"]') > 0
+
+
 def test_tools_make_halves_random_and_named_masks_and_weights(page: Page, page_server: str) -> None:
     page.open()
     settled(page)
