@@ -116,6 +116,11 @@ def transaction(engine: Engine, *, write: bool, seconds: int) -> Iterator[Connec
         with engine.connect().execution_options(headroom_write=write) as connection, connection.begin():
             if seconds != STATEMENT_S and is_postgresql(connection):
                 connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{int(seconds)}s'")
+            if seconds == ANALYSIS_S and is_postgresql(connection):
+                # Without statistics, in an experiment's first minute or after pg_upgrade, PostgreSQL would
+                # read all outcomes again for every unit.
+                connection.exec_driver_sql("SET LOCAL enable_nestloop = off")
+                connection.exec_driver_sql("SET LOCAL jit = off")  # takes a second a query, and saves none
             yield connection
     except ROW_ERRORS:
         raise

@@ -1,12 +1,14 @@
 """What an experiment says, from the rows in the database to the sentence."""
 
 import asyncio
+import time
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import orjson
+import psycopg
 import pytest
 
 from headroom.models.numbers import percent
@@ -23,6 +25,7 @@ from headroom.service.experiments.shadow_report import shadow_reports
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.verdicts import judge
 from tests.service.experiments.making import experiment, live_of, moments_of, shadowed, start
+from tests.service.experiments.postgres import Cluster
 
 ARMS = ("control", "pruned")
 NOW = 1e6
@@ -98,6 +101,29 @@ def test_an_arm_that_is_no_worse_than_the_margin_may_ship(store: Store) -> None:
     assert loss.low is not None
     assert loss.low < loss.mean < loss.high  # type: ignore[operator]
     assert orjson.loads(orjson.dumps(report))["arms"][0]["metrics"][0]["metric"] == "clicks"
+
+
+def test_a_report_reads_each_row_a_few_times_before_postgresql_has_statistics(postgres: Cluster) -> None:
+    """It read all outcomes again for every unit, until a minute later autovacuum had looked at the tables."""
+    url = postgres.create("without_statistics")
+    others = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    read = (
+        "SELECT sum(seq_tup_read) FROM pg_stat_user_tables UNION ALL "
+        "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes"
+    )
+
+    def rows_read() -> int:
+        with psycopg.connect(url, autocommit=True) as connection:
+            while connection.execute(others).fetchall():  # a connection's reads count once it has ended
+                time.sleep(0.01)
+            return sum(int(number) for (number,) in connection.execute(read))
+
+    with closing(Store(url)) as store:
+        fill(store)
+    before = rows_read()
+    with closing(Store(url)) as store:
+        report_of(store, CLICKS)
+    assert 10_000 < rows_read() - before < 200_000, "53 looks at 1,200 exposures and 600 clicks"
 
 
 SPENT = Metric(name="spent", margin=0.1)

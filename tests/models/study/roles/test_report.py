@@ -27,7 +27,7 @@ from tests.models.study.planted import PLANTED, WORDS, planted_study
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return planted_study(tmp_path_factory.mktemp("roles"), holdout=False)
+    return planted_study(tmp_path_factory.mktemp("roles"), queries=10, holdout=False)
 
 
 @pytest.fixture(scope="module")
