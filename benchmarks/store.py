@@ -52,7 +52,10 @@ def measure(rounds: int, model: Path = DEFAULT, start: Start = headroom) -> Repo
     known = texts(TITLES, REQUESTS)
     with tempfile.TemporaryDirectory() as scratch:
         store = Path(scratch, "scores.db")
-        with start(_with_store(scratch, store), model) as keeping, start(CONFIG, model) as plain:
+        with (
+            start(_config(scratch, "keeping", score_store=str(store)), model) as keeping,
+            start(_config(scratch, "plain"), model) as plain,
+        ):
             _send_all(keeping, known)
             servers = {"keeping": keeping, "plain": plain}
             for name, share, minimum in (("all", 1.0, 20.0), ("half", 0.5, 1.8), ("none", 0.0, 0.98)):
@@ -72,11 +75,14 @@ def hit_rate(seed: int) -> float:
     return float((drawn < HEAD).mean())
 
 
-def _with_store(scratch: str, store: Path) -> Path:
-    """Write the shipped config with a score store."""
+def _config(scratch: str, name: str, **args: str) -> Path:
+    """Write the shipped config with these arguments, and with a queue that refuses nothing.
+
+    A slow machine has more than a second of work in hand: refused, a client waits, and its waits count.
+    """
     document = yaml.safe_load(CONFIG.read_text("utf-8"))
-    document["applications"][0].setdefault("args", {})["score_store"] = str(store)
-    config = Path(scratch, "serve.yaml")
+    document["applications"][0].setdefault("args", {}).update(args, max_queue_s=60)
+    config = Path(scratch, f"{name}.yaml")
     config.write_text(yaml.safe_dump(document), "utf-8")
     return config
 

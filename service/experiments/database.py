@@ -105,7 +105,7 @@ def reason_of(error: Exception) -> str:
 
 
 @contextmanager
-def transaction(engine: Engine, *, write: bool, seconds: int) -> Iterator[Connection]:
+def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> Iterator[Connection]:
     """Open one transaction.
 
     write: takes SQLite's write lock at the start, because a reading transaction cannot always get it later.
@@ -116,16 +116,25 @@ def transaction(engine: Engine, *, write: bool, seconds: int) -> Iterator[Connec
         with engine.connect().execution_options(headroom_write=write) as connection, connection.begin():
             if seconds != STATEMENT_S and is_postgresql(connection):
                 connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{int(seconds)}s'")
-            if seconds == ANALYSIS_S and is_postgresql(connection):
-                # Without statistics, in an experiment's first minute or after pg_upgrade, PostgreSQL would
-                # read all outcomes again for every unit.
-                connection.exec_driver_sql("SET LOCAL enable_nestloop = off")
-                connection.exec_driver_sql("SET LOCAL jit = off")  # takes a second a query, and saves none
             yield connection
     except ROW_ERRORS:
         raise
     except (exc.DBAPIError, exc.TimeoutError, OSError) as error:
         raise DatabaseUnavailable from error
+
+
+@contextmanager
+def analysis(engine: Engine) -> Iterator[Connection]:
+    """Open a transaction that reads all rows of an experiment, as `transaction` does.
+
+    Without statistics, in an experiment's first minute or after pg_upgrade, PostgreSQL would read all
+    outcomes again for every unit. Compiling such a query takes it up to a second, and saves none.
+    """
+    with transaction(engine, write=False, seconds=ANALYSIS_S) as connection:
+        if is_postgresql(connection):
+            connection.exec_driver_sql("SET LOCAL enable_nestloop = off")
+            connection.exec_driver_sql("SET LOCAL jit = off")
+        yield connection
 
 
 def prepare(engine: Engine) -> str | None:

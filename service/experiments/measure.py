@@ -24,7 +24,6 @@ from sqlalchemy import (
 )
 
 from headroom.service.experiments.buckets import ByArm
-from headroom.service.experiments.database import ANALYSIS_S
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.estimates import Moments
 from headroom.service.experiments.state import Withdrawal
@@ -101,7 +100,7 @@ def measure(
     until: leaves out exposures and outcomes of later times, and does not count early ones; None leaves out
         none.
     """
-    with store.read(seconds=ANALYSIS_S) as db:
+    with store.read_all() as db:
         units = _units(experiment, metric, now, during, until)
         columns = [units.c.value, units.c.denominator, units.c.covariate]
         moments = moments_by_arm(db, units, columns)

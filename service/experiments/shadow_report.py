@@ -10,7 +10,6 @@ from sqlalchemy import ColumnElement, case, func, literal, select
 
 from headroom.models.numbers import number, percent
 from headroom.models.quality.metrics import CUTOFF, ndcg10
-from headroom.service.experiments.database import ANALYSIS_S
 from headroom.service.experiments.estimates import (
     DENOMINATOR,
     Boundary,
@@ -101,7 +100,7 @@ def _moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
     table = shadow_results
     alone = case((table.c.unit.is_(None), table.c.number), else_=0)
     moments = {}
-    with store.read(seconds=ANALYSIS_S) as db:
+    with store.read_all() as db:
         for name in RANGES:
             column = _DERIVED[name] if name in _DERIVED else table.c[name]
             units = (

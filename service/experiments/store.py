@@ -294,7 +294,7 @@ class Store:
         """
         if until is None:
             self.settle_early_clicks(self.not_ahead(now))
-        with self.read(seconds=database.ANALYSIS_S) as db:
+        with self.read_all() as db:
             return tally(db, config.name, metric, end, until)
 
     def _record_outcomes(self, outcomes: Mapping[int, Outcome]) -> list[int]:
@@ -415,7 +415,7 @@ class Store:
                 table.c.experiment.not_in(lately),
             )
             query = select(*key).where(is_old).limit(DELETED_AT_ONCE)
-            with self.read(seconds=database.ANALYSIS_S) as db:
+            with self.read_all() as db:
                 keys = [dict(row._mapping) for row in db.execute(query)]
             if keys:
                 self._delete(table, keys, now)
@@ -548,12 +548,16 @@ class Store:
             if self._may_delete(db):
                 window_rows.delete_old(db)
 
-    def read(self, *, seconds: int = database.STATEMENT_S) -> AbstractContextManager[Connection]:
-        """Return a transaction for queries. seconds: limit of one statement (PostgreSQL)."""
-        return self._transaction(write=False, seconds=seconds)
+    def read(self) -> AbstractContextManager[Connection]:
+        """Return a transaction for queries of milliseconds."""
+        return self._opened(database.transaction(self._engine, write=False))
+
+    def read_all(self) -> AbstractContextManager[Connection]:
+        """Return a transaction for queries of all rows of an experiment."""
+        return self._opened(database.analysis(self._engine))
 
     def _write(self) -> AbstractContextManager[Connection]:
-        return self._transaction(write=True, seconds=database.STATEMENT_S)
+        return self._opened(database.transaction(self._engine, write=True))
 
     @contextmanager
     def _write_clicks(self) -> Iterator[Connection]:
@@ -564,11 +568,12 @@ class Store:
             yield db
 
     @contextmanager
-    def _transaction(self, *, write: bool, seconds: int) -> Iterator[Connection]:
+    def _opened(self, transaction: AbstractContextManager[Connection]) -> Iterator[Connection]:
+        """Open a transaction in a database that is prepared; tell `on_failure` if the database fails."""
         try:
             if not self._is_prepared:
                 self.prepare()
-            with database.transaction(self._engine, write=write, seconds=seconds) as db:
+            with transaction as db:
                 yield db
         except DatabaseUnavailable as error:
             try:

@@ -155,7 +155,7 @@ def until(holds: Callable[[], bool], seconds: float = 120) -> None:
 
 
 def stored(store: Store, table: Any, *columns: str) -> list[tuple[Any, ...]]:
-    with store.read(seconds=60) as db:
+    with store.read_all() as db:
         return [tuple(row) for row in db.execute(select(*(table.c[name] for name in columns)))]
 
 

@@ -488,7 +488,7 @@ def test_time_is_not_measured_on_answers_of_the_score_cache(chromium: Any, tmp_p
         page.open("#playground?q=mouse&t=mouse&t=towel&mask=none&mask=0.0&active=1&base=0")
         settled(page)
         page.button("Measure time, B against A").click()
-        page.until(lambda: "answered from its score cache" in page.one(".time [role=status]").text)
+        page.until(lambda: "answered from kept scores" in page.one(".time [role=status]").text)
         page.check_and_leave()
 
 

@@ -519,7 +519,7 @@ def test_pairs_of_the_score_cache_are_not_taken_out_of_others_times(chromium: An
         body = {"query": "cable", "titles": ["usb cable", "mouse", "towel"], "head_mask": "0.1"}
         httpx.post(f"{url}/v1/score", json=body, timeout=30).raise_for_status()
         page.button("Measure time, B against A").click()
-        page.until(lambda: "answered from its score cache" in page.one(".time [role=status]").text)
+        page.until(lambda: "answered from kept scores" in page.one(".time [role=status]").text)
         page.one("nav a[href^='#live']").click()
         page.until(lambda: custom_row(page)[4:5] not in ([], ["–"]), "three pairs of others have no p50")
         assert custom_row(page)[4].endswith(" ms")

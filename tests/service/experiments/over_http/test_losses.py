@@ -248,7 +248,7 @@ async def break_things(shop: Shop, server: Server, url: str, request: pytest.Fix
 
 
 def rows(store: Store, table: Any, *columns: str) -> list[tuple[Any, ...]]:
-    with store.read(seconds=60) as db:
+    with store.read_all() as db:
         return [tuple(row) for row in db.execute(select(*(table.c[name] for name in columns)))]
 
 
