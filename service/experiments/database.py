@@ -84,7 +84,7 @@ def connect(url: URL) -> Engine:
         return create_engine(
             url,
             pool_size=2,
-            max_overflow=6,
+            max_overflow=8,
             pool_timeout=CONNECT_S,
             pool_pre_ping=True,  # the first use after the server restarted must not fail
             connect_args={name: value for name, value in arguments.items() if name not in url.query},
@@ -159,7 +159,7 @@ def prepare(engine: Engine) -> str | None:
 
 def _sqlite(url: URL) -> Engine:
     engine = create_engine(
-        url, pool_size=2, max_overflow=6, pool_timeout=LOCK_S, connect_args={"timeout": LOCK_S}
+        url, pool_size=2, max_overflow=8, pool_timeout=LOCK_S, connect_args={"timeout": LOCK_S}
     )
     path = Path(str(url.database))
 
