@@ -214,9 +214,21 @@ def _score_activation(raw: Fields, shape: ModelConfig) -> ScoreActivation:
     return "sigmoid"
 
 
-def without_activation(raw: Fields) -> Json:
-    """Return those fields of config.json that store a one-label model's activation, with none."""
-    fields: Json = {}
+def classifier_fields(raw: Fields, labels: Sequence[str]) -> Json:
+    """Return the fields of config.json of a new classifier with these labels, least relevant first.
+
+    raw: of the checkpoint that it is made of, whose kind of network, problem and activation it does not keep.
+    """
+    fields: Json = {
+        "architectures": [
+            re.sub(r"(Model|For[A-Z]\w*)$", "ForSequenceClassification", name)
+            for name in raw.get("architectures") or ()
+        ],
+        "id2label": dict(enumerate(labels)),
+        "label2id": {name: grade for grade, name in enumerate(labels)},
+        "num_labels": len(labels),
+        "problem_type": None,  # it may have been a regression
+    }
     if "sentence_transformers" in raw:
         fields["sentence_transformers"] = {**(raw["sentence_transformers"] or {}), "activation_fn": None}
     if "sbert_ce_default_activation_function" in raw:

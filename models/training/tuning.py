@@ -7,7 +7,6 @@ figures are of queries that had no part in these choices (`cross_fitted`).
 
 import logging
 import math
-import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from torch import Tensor
 
-from headroom.models.checkpoint.config import read_config, read_raw, without_activation
+from headroom.models.checkpoint.config import classifier_fields, read_config, read_raw
 from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
 from headroom.models.compress.prune import write_checkpoint
@@ -368,23 +367,14 @@ def finish(run: TrainingRun, model: Learner, metrics: Json) -> Json:
 
 def write_learner(target: Path, model: Learner, source: Path, **fields: Any) -> None:
     """Write the classifier that a checkpoint became. fields: of config.json, where it differs."""
-    labels = model.config.labels
     raw = read_raw(source)
     write_checkpoint(
         source,
         target,
         {name: tensor.detach().cpu() for name, tensor in model.tensors().items()},
         model.config,
-        **without_activation(raw),
+        **classifier_fields(raw, model.config.labels),
         **{
-            "architectures": [
-                re.sub(r"(Model|For[A-Z]\w*)$", "ForSequenceClassification", name)
-                for name in raw.get("architectures") or ()
-            ],
-            "id2label": dict(enumerate(labels)),
-            "label2id": {name: grade for grade, name in enumerate(labels)},
-            "num_labels": len(labels),
-            "problem_type": None,  # the source may have been a regression
             "torch_dtype" if "torch_dtype" in raw else "dtype": "float32",
             **fields,
         },

@@ -160,8 +160,7 @@ class PostRoute(APIRoute):
         if (deadline_ms := getattr(body, "deadline_ms", None)) is not None:
             limit_ms = timeout_s * 1000
             if deadline_ms > limit_ms:
-                limit_of = getattr(body, "deadline_limit", None)
-                field, limit = ("deadline_ms", f"{limit_ms:.0f}") if limit_of is None else limit_of(limit_ms)
+                field, limit = getattr(body, "deadline_limit", deadline_limit)(limit_ms)
                 raise InvalidRequest(f"must be at most {limit}, the request timeout", param=field)
             timeout_s = deadline_ms / 1000
         request.deadline = Deadline(time.monotonic(), scope["state"]["arrived"] + timeout_s)
@@ -196,6 +195,11 @@ def _is_from_browser(headers: Headers) -> bool:
     https://fetch.spec.whatwg.org, "Origin header"; https://www.w3.org/TR/fetch-metadata.
     """
     return "origin" in headers or "sec-fetch-site" in headers
+
+
+def deadline_limit(limit_ms: float) -> tuple[str, str]:
+    """Return the field that a request's own timeout is in, and the largest value in the field's unit."""
+    return "deadline_ms", f"{limit_ms:.0f}"
 
 
 async def answer(work: Coroutine[Any, Any, T], receive: Receive, *, timeout_s: float) -> T:

@@ -1,6 +1,5 @@
 """The student's network before it learns: a checkpoint, or what is kept of one."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headroom.models.arrays import Ints
-from headroom.models.checkpoint.config import ModelConfig, read_raw, read_stored_masks, without_activation
+from headroom.models.checkpoint.config import ModelConfig, classifier_fields, read_raw, read_stored_masks
 from headroom.models.checkpoint.shapes import layer_prefix
 from headroom.models.checkpoint.tensors import TensorDict, read_tensors
 from headroom.models.compress.prune import cut, intact_mask
@@ -82,14 +81,6 @@ def fields_of(source: Path, config: ModelConfig) -> dict[str, Any]:
         return {}
     raw = read_raw(source)
     ours = raw.get("headroom") or {}
-    return without_activation(raw) | {
-        "architectures": [
-            re.sub(r"(Model|For[A-Z]\w*)$", "ForSequenceClassification", name)
-            for name in raw.get("architectures") or ()
-        ],
-        "id2label": dict(enumerate(config.labels)),
-        "label2id": {name: label for label, name in enumerate(config.labels)},
-        "num_labels": len(config.labels),
-        "problem_type": None,
+    return classifier_fields(raw, config.labels) | {
         "headroom": {name: value for name, value in ours.items() if name not in ("temperature", "bias")},
     }

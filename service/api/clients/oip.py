@@ -24,7 +24,15 @@ from headroom.service.api.clients.base import OurFields, refuse_order_fields, re
 from headroom.service.api.clients.documents import query_and_titles
 from headroom.service.api.errors import OIP, json_response
 from headroom.service.api.openapi import errors
-from headroom.service.api.post import Post, PostRoute, Timed, backend_of, check_ready, validated
+from headroom.service.api.post import (
+    Post,
+    PostRoute,
+    Timed,
+    backend_of,
+    check_ready,
+    deadline_limit,
+    validated,
+)
 from headroom.service.api.ranking import headers_of, score
 from headroom.service.config.settings import OnFailure
 from headroom.service.errors import InvalidRequest, NotFound
@@ -151,10 +159,10 @@ class InferRequest(Fields):
         return timeout / 1000 if timeout else self.parameters.deadline_ms
 
     def deadline_limit(self, limit_ms: float) -> tuple[str, str]:
-        """Return the field that is over the largest timeout, and that in the field's unit."""
+        """Return what the function of this name does."""
         if self.parameters.timeout:
             return "parameters.timeout", f"{limit_ms * 1000:.0f}"
-        return "deadline_ms", f"{limit_ms:.0f}"
+        return deadline_limit(limit_ms)
 
     def keeps_order(self, default: OnFailure) -> bool:
         """Return what the parameters say."""

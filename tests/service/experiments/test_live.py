@@ -5,7 +5,8 @@ import sqlite3
 import threading
 import time
 import uuid
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,16 @@ def database(postgres: Cluster) -> str:
     return postgres.create(f"outage_{uuid.uuid4().hex[:8]}")
 
 
+@contextmanager
+def locked_outcomes(database: str) -> Iterator[None]:
+    """Nobody else can store outcomes meanwhile."""
+    blocker = connect(parse_url(database))
+    with blocker.begin() as locked:
+        locked.execute(text("LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE"))
+        yield
+    blocker.dispose()
+
+
 async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrives(
     tiny_checkpoint: Path,
     database: str,
@@ -266,15 +277,12 @@ async def test_a_slow_database_makes_no_endless_queue_of_outcomes(
     tiny_checkpoint: Path, database: str
 ) -> None:
     async with serve(tiny_checkpoint, config(), database_url=database) as service:
-        blocker = connect(parse_url(database))
-        with blocker.begin() as locked:
-            locked.execute(text("LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE"))
+        with locked_outcomes(database):
             calls = [
                 asyncio.create_task(service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]}))
                 for _ in range(MAX_RECORDING_CALLS + 5)
             ]
             await eventually(lambda: sum(call.done() for call in calls) >= 5)
-        blocker.dispose()
         answers = [await call for call in calls]
         refused = [answer for answer in answers if f"{MAX_RECORDING_CALLS} calls" in answer.text]
         assert [answer.status_code for answer in refused] == [503] * 5
@@ -286,16 +294,13 @@ async def test_outcomes_that_are_being_stored_are_answered_when_the_replica_stop
 ) -> None:
     """They got 500 for a database that takes a moment longer than the scores under way."""
     async with serve(tiny_checkpoint, config(), database_url=database) as service:
-        blocker = connect(parse_url(database))
-        with blocker.begin() as locked:
-            locked.execute(text("LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE"))
+        with locked_outcomes(database):
             call = asyncio.create_task(service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]}))
             await eventually(lambda: service.replica._experiments._recording == 1)
             drained = asyncio.create_task(service.replica.drain())
             await asyncio.sleep(0)
             later = await service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]})
             assert (later.status_code, later.json()["error"]["type"]) == (503, "draining")
-        blocker.dispose()
         answer = await call
         assert (answer.status_code, answer.json()["accepted"]) == (200, 1)
         await drained
@@ -305,10 +310,8 @@ async def test_outcomes_that_wait_longer_than_the_replica_does_are_told_to_come_
     tiny_checkpoint: Path, database: str
 ) -> None:
     async with serve(tiny_checkpoint, config(), database_url=database, drain_timeout_s=0.1) as service:
-        blocker = connect(parse_url(database))
         admin = service.replica._experiments
-        with blocker.begin() as locked:
-            locked.execute(text("LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE"))
+        with locked_outcomes(database):
             # Two hold both threads; the last one waits for a thread, and for a second turn in it.
             calls = []
             for number in range(3):
@@ -316,7 +319,6 @@ async def test_outcomes_that_wait_longer_than_the_replica_does_are_told_to_come_
                 calls.append(asyncio.create_task(service.http.post("/v1/outcomes", json=body)))
             await eventually(lambda: admin._recording == 3)
             await service.replica.drain()
-        blocker.dispose()
         assert {(await call).status_code for call in calls} <= {200, 503}
 
 
