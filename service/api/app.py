@@ -199,7 +199,7 @@ class RequestMiddleware:
             status = record.status or InternalError.status
             seconds = time.monotonic() - arrived
             route = _route(scope)
-            self.metrics.request(route, status, seconds)
+            self.metrics.request(route, status, seconds, is_from_playground=record.is_from_playground)
             self.access_log.finish(record, status=status, seconds=seconds)
             if end_span is not None:
                 end_span(None if route == UNMATCHED else route, status)

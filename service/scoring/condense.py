@@ -127,7 +127,12 @@ class _Run:
             self.total.queue_s += computed.queue_s
             self.total.inference_s += computed.inference_s
             seconds = computed.queue_s + computed.inference_s
-            scorer.metrics.scored(self.variant.label, pairs=len(portion), seconds=seconds)
+            scorer.metrics.scored(
+                self.variant.label,
+                pairs=len(portion),
+                seconds=seconds,
+                is_from_playground=current().is_from_playground,
+            )
         self.usage.pairs += len(rows)
         self.usage.tokens += sum(row.tokens for row in rows)
         logits = np.array([row.result.logits for row in rows])

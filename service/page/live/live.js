@@ -51,7 +51,7 @@ export function Live() {
       <${Variants} rows=${rows} chosen=${variant} choose=${setVariant} />
       <${Charts} history=${history} variant=${variant} />
       <p class="soft">From /metrics of this node, every 2 s, all replicas together. Rates and latencies are those of the last 20 s.
-        What the tabs of this page in this browser have scored does not count, except the times of condensed queries.</p>
+        What this page has scored, in any browser, does not count in them.</p>
     <//>`;
 }
 

@@ -1,7 +1,5 @@
 /** Reads the Prometheus text format, and computes what the live view shows from scrapes that follow each other. */
 
-import { requestsBetween } from "../lib/page_requests.js";
-
 /** @typedef {{labels: Record<string, string>, value: number}} Sample */
 /** @typedef {Map<string, Sample[]>} Scrape samples by metric name */
 
@@ -81,18 +79,16 @@ export function valuesOf(scrape, name, label) {
 /**
  * A quantile of what a histogram took up between two scrapes, by linear interpolation in its bucket.
  * @param {Scrape} before @param {Scrape} after @param {string} name without `_bucket` @param {number} quantile
- * @param {Record<string, string>} [wanted] @param {import("../lib/page_requests.js").ScoredPairs[]} [without] pairs that do not count,
- *   if their time is known
+ * @param {Record<string, string>} [wanted] @param {string} [without] a histogram of those that do not count
  * @returns {number | null} null where it took up nothing
  */
-export function quantileOf(before, after, name, quantile, wanted = {}, without = []) {
-  const earlier = totals(before, `${name}_bucket`, "le", wanted);
-  const counts = [...totals(after, `${name}_bucket`, "le", wanted)]
-    .map(([le, value]) => {
-      const bound = le === "+Inf" ? Infinity : Number(le);
-      const own = pairsOf(without.filter(({ seconds }) => seconds !== null && seconds <= bound));
-      return { bound, count: Math.max(0, grown(earlier.get(le) ?? 0, value) - own) };
-    })
+export function quantileOf(before, after, name, quantile, wanted = {}, without = "") {
+  const left = bucketGrowth(before, after, without, wanted);
+  const counts = [...bucketGrowth(before, after, name, wanted)]
+    .map(([le, count]) => ({
+      bound: le === "+Inf" ? Infinity : Number(le),
+      count: Math.max(0, count - (left.get(le) ?? 0)),
+    }))
     .sort((a, b) => a.bound - b.bound);
   const all = counts.at(-1)?.count ?? 0;
   if (!all) return null;
@@ -102,6 +98,16 @@ export function quantileOf(before, after, name, quantile, wanted = {}, without =
   const { bound, count } = counts[at];
   if (bound === Infinity) return low;
   return count > below ? low + ((bound - low) * (rank - below)) / (count - below) : bound;
+}
+
+/**
+ * @param {Scrape} before @param {Scrape} after @param {string} name of a histogram @param {Record<string, string>} wanted
+ * @returns {Map<string, number>} how much each bucket grew, by its label
+ */
+function bucketGrowth(before, after, name, wanted) {
+  const earlier = totals(before, `${name}_bucket`, "le", wanted);
+  const later = totals(after, `${name}_bucket`, "le", wanted);
+  return new Map([...later].map(([le, value]) => [le, grown(earlier.get(le) ?? 0, value)]));
 }
 
 /**
@@ -148,14 +154,13 @@ export function figures(taken, variant) {
     const seconds = now.time - before.time;
     const rate = (/** @type {string} */ name, /** @type {Record<string, string>} */ labels = {}) =>
       growth(before.scrape, now.scrape, name, labels) / seconds;
-    const without = pagePairs(before, now, variant);
-    const quantile = (/** @type {number} */ q) => quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", q, wanted, without);
+    const quantile = (/** @type {number} */ q) => othersQuantile(before, now, q, wanted);
     const reasons = valuesOf(now.scrape, "headroom_shed_total", "reason");
     const shed = Object.fromEntries(reasons.map((reason) => [reason, rate("headroom_shed_total", { reason })]));
     return {
       time: now.time,
       requests: scoringRate(before, now),
-      pairs: Math.max(0, rate("headroom_pairs_total", wanted) - pairsOf(without) / seconds),
+      pairs: othersGrowth(before, now, "pairs_total", wanted) / seconds,
       p50: quantile(0.5),
       p99: quantile(0.99),
       fill: meanOf(before.scrape, now.scrape, "headroom_batch_fill_ratio"),
@@ -170,22 +175,26 @@ export function figures(taken, variant) {
   });
 }
 
-/** @param {Taken} before @param {Taken} now @returns {number} requests per second that had something scored, without those of this page's tabs */
+/** @param {Taken} before @param {Taken} now @returns {number} requests per second that had something scored, without the page's own */
 function scoringRate(before, now) {
   const routes = valuesOf(now.scrape, "headroom_requests_total", "route").filter((route) => SCORING.has(route));
-  const counts = routes.map((route) => growth(before.scrape, now.scrape, "headroom_requests_total", { route }));
-  const others = counts.reduce((sum, one) => sum + one, 0) - requestsBetween(before.time, now.time).length;
-  return Math.max(0, others) / (now.time - before.time);
+  const counts = routes.map((route) => othersGrowth(before, now, "requests_total", { route }));
+  return counts.reduce((sum, one) => sum + one, 0) / (now.time - before.time);
 }
 
-/** @param {Taken} before @param {Taken} now @param {string} variant empty: all @returns the pairs of the requests of this page's tabs */
-function pagePairs(before, now, variant) {
-  return requestsBetween(before.time, now.time).flatMap((one) => one.pairs).filter((one) => !variant || one.variant === variant);
+/**
+ * @param {Taken} before @param {Taken} now @param {string} name without `headroom_` @param {Record<string, string>} [wanted]
+ * @returns {number} how much a counter grew by others than the page, in this or another browser
+ */
+function othersGrowth(before, now, name, wanted = {}) {
+  const all = growth(before.scrape, now.scrape, `headroom_${name}`, wanted);
+  return Math.max(0, all - growth(before.scrape, now.scrape, `headroom_playground_${name}`, wanted));
 }
 
-/** @param {import("../lib/page_requests.js").ScoredPairs[]} all @returns {number} how many pairs they are */
-function pairsOf(all) {
-  return all.reduce((sum, one) => sum + one.pairs, 0);
+/** @param {Taken} before @param {Taken} now @param {number} quantile @param {Record<string, string>} wanted of the times of others' pairs */
+function othersQuantile(before, now, quantile, wanted) {
+  const [all, own] = ["headroom_pair_seconds", "headroom_playground_pair_seconds"];
+  return quantileOf(before.scrape, now.scrape, all, quantile, wanted, own);
 }
 
 /** @param {Taken[]} taken @param {number} i @returns {Taken} the earliest one within the window */
@@ -201,15 +210,13 @@ export function variantRows(taken) {
     ...valuesOf(now.scrape, "headroom_heads_on", "variant"),
     ...valuesOf(now.scrape, "headroom_pairs_total", "variant"),
   ]);
-  const all = growth(before.scrape, now.scrape, "headroom_pairs_total") - pairsOf(pagePairs(before, now, ""));
+  const all = othersGrowth(before, now, "pairs_total");
   return [...names].flatMap((name) => {
     const heads = samples(now.scrape, "headroom_heads_on", { variant: name })[0]?.value;
     const pairs = total(now.scrape, "headroom_pairs_total", { variant: name });
     if (Number.isNaN(heads) && !pairs) return []; // it left the config
-    const without = pagePairs(before, now, name);
-    const scored = Math.max(0, growth(before.scrape, now.scrape, "headroom_pairs_total", { variant: name }) - pairsOf(without));
-    const quantile = (/** @type {number} */ q) =>
-      quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", q, { variant: name }, without);
+    const scored = othersGrowth(before, now, "pairs_total", { variant: name });
+    const quantile = (/** @type {number} */ q) => othersQuantile(before, now, q, { variant: name });
     return [{
       name,
       heads: heads === undefined || Number.isNaN(heads) ? null : heads,

@@ -509,6 +509,30 @@ def test_a_query_that_the_page_condensed_is_no_live_traffic(chromium: Any, tmp_p
         page.check_and_leave()
 
 
+def test_a_request_whose_answer_the_page_did_not_await_is_no_live_traffic(
+    chromium: Any, tmp_path: Path
+) -> None:
+    """Whoever types on has requests scored that the page gives up: they were taken for live traffic."""
+    with served(write_checkpoint(tmp_path / "model")) as url:
+        page = Page(chromium, url)
+        page.open("#live")
+        page.one(".tiles")
+        page.run("""
+          window.answer = async (path, options) => {
+            const reply = await unwatched(path, {...options, signal: undefined});
+            if (path === "v1/compare") await new Promise(() => {});
+            return reply;
+          }""")
+        page.one("nav a[href^='#playground']").click()
+        page.until(lambda: 'headroom_pairs_total{arm=""' in httpx.get(f"{url}/metrics", timeout=30).text)
+        page.one("nav a[href^='#live']").click()
+        rows = """return [...document.querySelectorAll('.live tbody tr')].map((row) =>
+          [row.cells[2], row.cells[6]].map((cell) => cell.innerText.trim()))"""
+        shown = page.until(lambda: [cells for cells in page.run(rows) if cells[1] != "0"])
+        assert {rate for rate, _ in shown} == {"0"}
+        page.check_and_leave()
+
+
 def test_pairs_of_the_score_cache_are_not_taken_out_of_others_times(chromium: Any, tmp_path: Path) -> None:
     with served(write_checkpoint(tmp_path / "model"), score_cache_size=1000) as url:
         page = Page(chromium, url)
