@@ -26,7 +26,7 @@ from headroom.models.quality.evaluation import Evaluation, changes_of, intervals
 from headroom.models.quality.graded import GradedEvaluation, evaluation_of
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.lexical import bm25, idf_overlap
-from headroom.models.quality.metrics import BY_QUERY, pair_accuracy, pairs_in_order
+from headroom.models.quality.rankings import BY_QUERY, Rankings
 
 if TYPE_CHECKING:
     from headroom.models.classifier import Classifier
@@ -296,17 +296,10 @@ def same_order(queries: Sequence[str], first: Floats, second: Floats) -> float:
     Titles that are equal in the first one do not count; equal in the second one, they count half. nan if no
     query has two titles.
     """
-    from scipy.stats import rankdata
-
-    of_query: dict[str, list[int]] = {}
-    for row, query in enumerate(queries):
-        of_query.setdefault(query, []).append(row)
-    right = 0.0
-    pairs = 0
-    for rows in of_query.values():
-        places = rankdata(first[rows], "dense").astype(np.int64)
-        if len(np.unique(places)) > 1:
-            count = pairs_in_order(places)
-            right += count * pair_accuracy(places, second[rows])
-            pairs += count
-    return right / pairs if pairs else float("nan")
+    numbers = {query: number for number, query in enumerate(dict.fromkeys(queries))}
+    list_of = np.array([numbers[query] for query in queries], np.int64)
+    places = np.unique(first, return_inverse=True)[1]
+    rankings = Rankings(list_of, places, second)
+    pairs = rankings.ordered_pairs()
+    right = np.nansum(rankings.metric("pair_accuracy") * pairs)
+    return float(right / pairs.sum()) if pairs.any() else float("nan")

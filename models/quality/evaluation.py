@@ -27,16 +27,8 @@ from headroom.models.quality.bootstrap import (
     standard_errors,
 )
 from headroom.models.quality.labelled import LabelledPair, numbers_of_lists, numbers_of_queries
-from headroom.models.quality.metrics import (
-    BY_QUERY,
-    CUTOFF,
-    OF_GRADES,
-    OF_RELEVANT,
-    RANKED,
-    Measures,
-    dcg,
-    gain,
-)
+from headroom.models.quality.metrics import RANKED, Measures
+from headroom.models.quality.rankings import BY_QUERY, Rankings
 
 SMALLEST_PROBABILITY = 1e-9
 """Probabilities below this count as this in the log loss, which so has a highest value."""
@@ -99,17 +91,13 @@ class Evaluation:
 
     def random_order_ndcg10(self) -> float:
         """Return the exact expected NDCG@10 of a random order: each rank expects its query's mean gain."""
-        values = []
-        for rows in self.ranked_lists:
-            gains = gain(self.truth[rows])
-            discounts = 1 / np.log2(np.arange(2, min(len(rows), CUTOFF) + 2))
-            values.append(gains.mean() * discounts.sum() / dcg(np.sort(gains)[::-1]))
-        return float(np.mean(values)) if values else float("nan")
+        of_equals = Rankings(self.list_of, self.truth, np.zeros(len(self.truth))).metric("ndcg10")
+        return float(np.nanmean(of_equals)) if self.ranked_queries else float("nan")
 
     def resampled(self, counts: Floats) -> dict[str, Floats]:
         """Return the metrics of resamples that hold cluster c counts[r, c] times: (resamples,) each.
 
-        Those of `metrics.BY_QUERY` are means over the lists that have one; spearman is the rank correlation
+        Those of `rankings.BY_QUERY` are means over the lists that have one; spearman is the rank correlation
         with the grades over all pairs.
         """
         by_query = {name: self.mean_over_lists(name, counts) for name in BY_QUERY}
@@ -152,15 +140,10 @@ class Evaluation:
         order = np.argsort(self.list_of, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(self.list_of[order])) + 1)
 
-    @cached_property
-    def ranked_lists(self) -> list[Ints]:
-        """Return the pair indices of each list whose titles differ in grade."""
-        return [rows for rows in self.rows_by_list if len(np.unique(self.truth[rows])) > 1]
-
     @property
     def ranked_queries(self) -> int:
         """Return how many queries have titles that differ in grade."""
-        return len({int(self.query_of[rows[0]]) for rows in self.ranked_lists})
+        return self._queries_of("ndcg10")
 
     @cached_property
     def _query_of_list(self) -> Ints:
@@ -169,20 +152,14 @@ class Evaluation:
         return np.asarray(self.query_of[first])
 
     def of_list(self, name: str) -> Floats:
-        """Return a metric of `metrics.BY_QUERY` of each list, (lists,); nan if its titles are all of one
-        grade, or for MRR, MAP and recall all relevant or none."""
+        """Return a metric of each list, (lists,), as `Rankings.metric` does."""
         if name not in self._of_list:
-            values = np.full(len(self._query_of_list), np.nan)
-            for rows in self.ranked_lists:
-                truth = self.truth[rows]
-                relevant = truth >= self.relevant
-                number = self.list_of[rows[0]]
-                if name in OF_GRADES:
-                    values[number] = OF_GRADES[name](truth, self.ranking[rows])
-                elif relevant.any() and not relevant.all():
-                    values[number] = OF_RELEVANT[name](relevant, self.ranking[rows])
-            self._of_list[name] = values
+            self._of_list[name] = self._rankings.metric(name)
         return self._of_list[name]
+
+    @cached_property
+    def _rankings(self) -> Rankings:
+        return Rankings(self.list_of, self.truth, self.ranking, self.relevant)
 
     def _sum_and_count(self, name: str) -> Floats:
         """Return a metric's sum over the lists of each cluster, and how many have one: (clusters, 2)."""
@@ -190,7 +167,7 @@ class Evaluation:
         return np.stack([self._by_cluster(values), self._by_cluster(np.isfinite(values))], axis=1)
 
     def mean_over_lists(self, name: str, counts: Floats) -> Floats:
-        """Return a metric of `metrics.BY_QUERY` of resamples, as `resampled` does."""
+        """Return a metric of `rankings.BY_QUERY` of resamples, as `resampled` does."""
         return _means(counts @ self._sum_and_count(name))[..., 0]
 
     def _by_cluster(self, of_list: NDArray[np.generic]) -> Floats:

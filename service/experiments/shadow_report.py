@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, case, func, literal, select
 
 from headroom.models.numbers import number, percent
-from headroom.models.quality.metrics import CUTOFF, ndcg10
+from headroom.models.quality.rankings import CUTOFF, ndcg10
 from headroom.service.experiments.estimates import (
     DENOMINATOR,
     Boundary,

@@ -12,7 +12,7 @@ from sklearn.metrics import confusion_matrix, ndcg_score
 from headroom import Classifier, HeadMask
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
-from headroom.models.quality.metrics import BY_QUERY
+from headroom.models.quality.rankings import BY_QUERY
 from tests.checkpoints import write_checkpoint
 from tests.prompt import Run, with_config, write_labelled
 

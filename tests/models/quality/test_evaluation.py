@@ -21,6 +21,7 @@ from headroom.models.quality.comparison import worst_queries
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals, intervals_of
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.rankings import BY_QUERY
 from headroom.models.scores import Scores
 
 
@@ -131,7 +132,7 @@ def test_few_queries_give_no_interval(queries: int, ranked: int) -> None:
     for found in (intervals(one, resamples=100, seed=0), changes(one, other, 100)):
         for name, metric in found.items():
             hangs = ranked == 1 and name in ("macro_f1", "spearman")  # on one query: without it, undefined
-            few = ranked if hangs or name in metrics.BY_QUERY else queries
+            few = ranked if hangs or name in BY_QUERY else queries
             assert np.isfinite(metric.value)
             if not (hangs and np.isfinite(metric.low)):
                 assert np.isnan([metric.low, metric.high]).tolist() == [few < MIN_QUERIES] * 2, name
@@ -240,7 +241,7 @@ def test_one_query_of_200_in_the_wrong_order_is_seen_in_every_rank_metric() -> N
     perfect = intervals(Evaluation(pairs, ranking, 2), resamples=300, seed=0)
     ranking[:3] = (2, 1, 0)
     flawed = intervals(Evaluation(pairs, ranking, 2), resamples=300, seed=0)
-    for name in (*metrics.BY_QUERY, "spearman"):
+    for name in (*BY_QUERY, "spearman"):
         assert perfect[name].value == pytest.approx(1)
         assert flawed[name].low <= perfect[name].low < 0.99, name
         assert flawed[name].low <= flawed[name].value <= flawed[name].high <= 1, name

@@ -1,6 +1,6 @@
 """Metrics of rankings against trec_eval, whose order of equal titles is averaged over all orders."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import permutations
 
 import numpy as np
@@ -9,9 +9,10 @@ import pytrec_eval
 from scipy.stats import kendalltau, spearmanr
 
 from headroom.models.arrays import Floats, Ints
-from headroom.models.quality import metrics
+from headroom.models.quality.comparison import same_order
 from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.rankings import BY_QUERY, Rankings
 
 MEASURES = {"ndcg10": "ndcg_cut_10", "mrr10": "recip_rank", "map": "map", "recall10": "recall_10"}
 
@@ -31,7 +32,7 @@ def trec_eval(truth: Ints, ranked: Iterable[int], relevant: int) -> dict[str, fl
 
 def ours(truth: Ints, scores: Floats, relevant: int) -> dict[str, float]:
     evaluation = Evaluation([LabelledPair("q", "title", int(grade)) for grade in truth], scores, relevant)
-    return {name: float(evaluation.of_list(name)[0]) for name in metrics.BY_QUERY}
+    return {name: float(evaluation.of_list(name)[0]) for name in BY_QUERY}
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -69,6 +70,51 @@ def test_pair_accuracy_is_kendalls_count_and_ties_are_half() -> None:
     truth = rng.permutation(12)  # without ties, tau = 2 · accuracy − 1
     scores = rng.normal(size=12)
     tau = kendalltau(truth, scores).statistic
-    assert metrics.pair_accuracy(truth, scores) == pytest.approx((tau + 1) / 2)
-    assert metrics.pair_accuracy(truth, np.zeros(12)) == 0.5
-    assert metrics.pair_accuracy(np.array([0, 0, 1]), np.array([0.0, 2.0, 1.0])) == 0.5
+    assert pair_accuracy(truth, scores) == pytest.approx((tau + 1) / 2)
+    assert pair_accuracy(truth, np.zeros(12)) == 0.5
+    assert pair_accuracy(np.array([0, 0, 1]), np.array([0.0, 2.0, 1.0])) == 0.5
+
+
+def pair_accuracy(truth: Ints, scores: Floats) -> float:
+    return ours(truth, scores, 1)["pair_accuracy"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_lists_have_the_metrics_that_each_has_by_itself(seed: int) -> None:
+    """Lists of 1 to 20 titles, some of one grade or without a relevant one; their rows are mixed."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 21, 30)
+    list_of = rng.permutation(np.repeat(np.arange(30), sizes))
+    truth = rng.integers(0, rng.integers(1, 5, 30)[list_of])
+    scores = rng.normal(size=len(truth)).round(1)
+    rankings = Rankings(list_of, truth, scores, relevant=2)
+    in_order = rankings.ordered_pairs()
+    for number in range(30):
+        rows = np.flatnonzero(list_of == number)
+        alone = ours(truth[rows], scores[rows], 2)
+        for name in BY_QUERY:
+            assert rankings.metric(name)[number] == pytest.approx(alone[name], nan_ok=True), (number, name)
+        if len(np.unique(truth[rows])) > 1:
+            rank = spearmanr(truth[rows], scores[rows]).statistic  # nan if all scores are equal
+            assert alone["query_spearman"] == pytest.approx(np.nan_to_num(rank))
+            concordant = pairs_of(truth[rows], scores[rows], lambda gap: (np.sign(gap) + 1) / 2)
+            assert alone["pair_accuracy"] == pytest.approx(concordant / in_order[number])
+        assert in_order[number] == pairs_of(truth[rows], scores[rows], np.ones_like)
+
+
+def pairs_of(truth: Ints, scores: Floats, worth: Callable[[Floats], Floats]) -> float:
+    """Return the worth of all pairs of different grades, by how much higher the higher one scores."""
+    higher, lower = np.nonzero(truth[:, None] > truth[None, :])
+    return float(worth(scores[higher] - scores[lower]).sum())
+
+
+def test_the_share_of_pairs_in_the_same_order_is_counted_within_queries() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(2, 40)).round(1)
+    queries = ["a"] * 25 + ["b"] * 14 + ["alone"]
+    right = pairs = 0.0
+    for rows in (slice(25), slice(25, 39)):
+        right += pairs_of(first[rows], second[rows], lambda gap: (np.sign(gap) + 1) / 2)
+        pairs += pairs_of(first[rows], second[rows], np.ones_like)
+    assert same_order(queries, first, second) == pytest.approx(right / pairs)
+    assert np.isnan(same_order(["a", "b"], first[:2], second[:2]))
