@@ -82,10 +82,13 @@ def load(directory: Path, dtype: str = "float32", **options: Any) -> Classifier:
 def random_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
     """Queries of one to three words and titles of two to thirteen."""
     rng = np.random.default_rng(seed)
-    return [
-        (" ".join(rng.choice(WORDS, rng.integers(1, 4))), " ".join(rng.choice(WORDS, rng.integers(2, 14))))
-        for _ in range(count)
-    ]
+
+    def text(shortest: int, limit: int) -> str:
+        return " ".join(
+            WORDS[index] for index in rng.integers(len(WORDS), size=rng.integers(shortest, limit))
+        )
+
+    return [(text(1, 4), text(2, 14)) for _ in range(count)]
 
 
 def write_int8(source: Path, directory: Path, pairs: int = 150) -> Path:
