@@ -26,7 +26,7 @@ from headroom.service.errors import (
 )
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.buckets import ByArm
-from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig
+from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig, ScoreKinds
 from headroom.service.experiments.events import Action, Log, Outcome, OutcomeReceipt, SentClick, values_of
 from headroom.service.experiments.export import Source, page
 from headroom.service.experiments.guardrails import population_stability
@@ -114,6 +114,17 @@ def rollback(config: ExperimentConfig, standings: Standings) -> dict[str, Any]:
             "ends an experiment that runs."
         )
     return {"kind": "rollback", "detail": f"{standing.shipped} had been shipped"}
+
+
+def _check_variant_is_there(config: ExperimentConfig, arm: str, variants: ScoreKinds | None) -> None:
+    """Raise Conflict if the variant that everybody would get has left the config. variants: its own, if
+    known."""
+    variant = config.variant_of(arm)
+    if variants is not None and variant not in variants:
+        raise Conflict(
+            f"The arm {arm!r} has the variant {variant!r}, which is not in the config: everybody would go on "
+            "to get the default. Put it back before you ship it."
+        )
 
 
 def _over(config: ExperimentConfig, standing: Standing) -> Conflict:
@@ -266,6 +277,8 @@ class ExperimentAdmin:
         def action(log: Log, started: Sequence[ExperimentConfig]) -> Action:
             standings = self._standings(merged(configs, started), log)
             fields = decide(config, standings)
+            if fields["kind"] == "ship":
+                _check_variant_is_there(config, fields["arm"], ledger.variants)
             return Action(experiment=name, time=ledger.clock(), actor=actor, reason=reason, **fields)
 
         names = [each.name for each in configs]

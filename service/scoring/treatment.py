@@ -10,7 +10,7 @@ be ignored either: the unit saw it, so its later behaviour would no longer show 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from headroom.service.errors import (
     as_service_error,
 )
 from headroom.service.experiments.assignment import Assigned
+from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.interleaving import Draw
 from headroom.service.experiments.live import UNROUTED, LiveExperiments, Route
 from headroom.service.observe.access_log import current
@@ -84,6 +85,7 @@ class Treatment:
             route = self._experiments.route(assigner, request.unit)
         if route.assigned is not None:
             current().set_arm(route.assigned.experiment, route.assigned.arm)
+            _check_cutoff_of_arms(request, catalog, assigner.experiments, route.assigned.experiment)
         if route.assigned is not None and route.assigned.interleaved is not None:
             answer = await self._interleave(request, catalog, route, deadline, progress)
         elif route.assigned is None:
@@ -174,7 +176,6 @@ class Treatment:
         query = _query_of(request, assigned.experiment)
         try:
             variants = [catalog.choose(name, None) for name in (assigned.fallback, assigned.variant)]
-            check_cutoff(request, variants[0])  # both give the same kind of score
             columns, computed = await self._scorer.columns(
                 request, variants, deadline, shared=True, may_fail=True
             )
@@ -253,6 +254,20 @@ class Treatment:
         self._scorer.count(control, results, computed, assigned.arms[0])
         assignment = _interleaved(assigned, fallback=True)
         return self._scorer.answer(results, [control], computed, deadline, assignment)
+
+
+def _check_cutoff_of_arms(
+    request: ScoreRequest, catalog: Catalog, experiments: Iterable[ExperimentConfig], name: str
+) -> None:
+    """Raise InvalidRequest if an arm's model gives no such score or grade as the request's cut-off.
+
+    A caller does not know which arm answers, and what it asks for is no failure of an arm.
+    """
+    arms = next(config.arms for config in experiments if config.name == name)
+    for arm in arms:
+        variant = catalog.variants.get(arm.variant)
+        if variant is not None:
+            check_cutoff(request, variant)
 
 
 def _query_of(request: ScoreRequest, experiment: str) -> str:

@@ -101,7 +101,7 @@ function Standing({ one }) {
     one.kind === "interleave" ? `${exact(one.traffic)} of the units see lists drawn from both arms` : `${exact(one.traffic)} of each arm's units are exposed`,
     one.started ? `since ${when(one.started)} UTC` : "not begun",
     one.shadow ? `${exact(one.shadow)} of requests in shadow` : "",
-    one.shipped ? `everybody gets ${one.shipped}` : "",
+    one.status === "shipped" ? `everybody gets ${one.shipped}` : "",
   ];
   return html`
     <p class="soft">${facts.filter(Boolean).join(" · ")}</p>

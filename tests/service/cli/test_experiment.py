@@ -136,6 +136,10 @@ def test_a_report_for_people_and_for_programs(
     over = run("experiment", "report", "prune20", "--url", url).out
     assert "shipped, traffic 0.2, rolled back: pruned, everybody gets pruned" in over
     assert "AT THE END: Every arm was rolled back to control." in over
+    why = "variants: 'cut' is not there, and is a variant of 'prune20', which was started without a file"
+    handler.detail |= {"status": "paused", "paused": why}
+    over = run("experiment", "report", "prune20", "--url", url).out
+    assert f"paused, traffic 0.2, {why}, rolled back: pruned, everybody gets the default" in over
     handler.detail = running | {"status": "stopped"}
     over = run("experiment", "report", "prune20", "--url", url).out
     assert "stopped, traffic 0.2, rolled back: pruned, everybody gets the default" in over

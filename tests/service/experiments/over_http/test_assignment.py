@@ -66,6 +66,24 @@ async def test_a_refused_request_exposes_nobody(tiny_checkpoint: Path, file_url:
         assert exposed(file_url).keys() == answered
 
 
+@pytest.mark.parametrize("is_mirrored", [False, True])
+async def test_a_cut_off_that_one_arms_model_lacks_is_refused_whatever_the_arm(
+    tiny_checkpoint: Path, file_url: str, tmp_path: Path, is_mirrored: bool
+) -> None:
+    """It counted as the arm's failure, so a guardrail took a sound arm back; in control it was a 422."""
+    three = {"name": "three", "checkpoint": str(write_checkpoint(tmp_path / "three", num_labels=3))}
+    variants = [three, {"name": "full"}] if is_mirrored else [{"name": "full"}, three]
+    async with serve(tiny_checkpoint, config(variants), database_url=file_url) as service:
+        arms = set()
+        for number in range(12):
+            body = {"query": QUERY, "titles": TITLES, "unit": f"user-{number}", "on_failure": "original_order"}
+            error = await service.refused("/v1/score", 422, **body, min_grade=3)
+            assert error["param"] == "min_grade"
+            arms.add((await service.post("/v1/score", **body, min_grade=2))["assignment"]["arm"])
+        assert arms == {"control", "pruned"}
+        assert service.metric("headroom_experiment_fallbacks_total") == 0
+
+
 async def test_a_unit_whose_arm_fails_is_exposed_whatever_its_request_got(
     tiny_checkpoint: Path, file_url: str, tmp_path: Path
 ) -> None:

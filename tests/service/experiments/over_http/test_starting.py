@@ -328,6 +328,18 @@ async def test_a_ship_is_rolled_back_and_shipped_again(one: Service) -> None:
     assert "is stopped already" in (await post(one, "/order/ship", 409, arm="pruned"))["message"]
 
 
+async def test_an_arm_whose_variant_has_left_the_config_is_not_shipped_again(one: Service) -> None:
+    """It was answered with 200 and "everybody gets pruned", while everybody got the default."""
+    await start(one)
+    await post(one, "/order/ship", arm="pruned")
+    await post(one, "/order/rollback")
+    await asyncio.to_thread(one.replica.apply, LiveConfig.model_validate({"variants": VARIANTS[:1]}))
+    refused = await post(one, "/order/ship", 409, arm="pruned")
+    assert "The arm 'pruned' has the variant 'cut', which is not in the config" in refused["message"]
+    await asyncio.to_thread(one.replica.apply, LiveConfig.model_validate(LIVE))
+    assert (await post(one, "/order/ship", arm="pruned"))["status"] == "shipped"
+
+
 async def test_a_ship_of_the_configs_experiment_is_rolled_back(tiny_checkpoint: Path, file_url: str) -> None:
     async with replica(tiny_checkpoint, file_url, config()) as service:
         await post(service, "/prune20/rollback", 409)
