@@ -24,7 +24,14 @@ logger = logging.getLogger("headroom.keys")
 READ_SECONDS = 5.0
 """How long after a change the file is read at the latest."""
 
+SETTLE_SECONDS = 1.0
+"""A change counts once the file reads the same this long after: half of a file, as some editors and copies
+write it, ends with a part of a key, which is a valid key."""
+
 MAX_BYTES = 1 << 20
+
+_Found = tuple[ApiKey, ...] | str
+"""The keys of the file, or why it cannot be used."""
 
 
 def key_ring(settings: Settings) -> KeyRing | None:
@@ -66,12 +73,12 @@ async def follow(path: Path, keys: KeyRing, metrics: Metrics) -> None:
     While it cannot be read or holds a wrong entry, the keys before stay; the log and a metric say so.
     """
     refused = ""
+    found: _Found = ()
     while True:
-        try:
-            keys.replace(await asyncio.to_thread(read_api_keys, path))
-            reason = ""
-        except InvalidConfig as error:
-            reason = str(error)
+        found = await _settled(path, found)
+        reason = found if isinstance(found, str) else ""
+        if not isinstance(found, str):
+            keys.replace(found)
         if reason != refused:
             if reason:
                 logger.error("%s; the keys before stay in force", reason)
@@ -80,3 +87,20 @@ async def follow(path: Path, keys: KeyRing, metrics: Metrics) -> None:
         refused = reason
         metrics.set_gauge("api_keys_refused", bool(reason))
         await asyncio.sleep(READ_SECONDS)
+
+
+async def _settled(path: Path, before: _Found) -> _Found:
+    """Return what the file holds, if not what it held before then once two looks in a row agree."""
+    found = await asyncio.to_thread(_look, path)
+    while found != before:
+        before = found
+        await asyncio.sleep(SETTLE_SECONDS)
+        found = await asyncio.to_thread(_look, path)
+    return found
+
+
+def _look(path: Path) -> _Found:
+    try:
+        return read_api_keys(path)
+    except InvalidConfig as error:
+        return str(error)

@@ -24,6 +24,8 @@ Kind = Literal["ab", "interleave"]
 ScoreKinds = Mapping[str, str]
 """By variant, what score it gives, as a phrase."""
 MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")]
+MAX_UNITS = 1_000_000_000_000
+
 _Slot = Annotated[int, Field(ge=0, le=10_000), WHOLE_NUMBER]
 
 
@@ -123,7 +125,7 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
     """What takes an arm back to control. Fields that are left out keep their default."""
     metrics: Annotated[tuple[Metric, ...], Field(max_length=50, strict=False)] = ()
     """What the report compares. The first one decides."""
-    planned_units: Annotated[int, Field(ge=1), WHOLE_NUMBER] = 10_000
+    planned_units: Annotated[int, Field(ge=1, le=MAX_UNITS), WHOLE_NUMBER] = 10_000
     """How many units the experiment is planned for, as `headroom experiment plan` says: the intervals are
     narrowest there. With `kind: interleave`, units that click a title of one arm."""
 

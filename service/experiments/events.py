@@ -122,7 +122,8 @@ class UnknownOutcome:
     reason: UnknownReason
     """`experiment`: there is none of this name. `metric`: the experiment declares others. Send it again
     once the config is right. The others are about clicks on interleaved lists; sending them again does not
-    help. `impression`: there is none of this id, or it is missing. `unit`: the impression is another unit's.
+    help. `impression`: there is none of this id, or it is missing; a click by `query_id` counts all the same
+    if its list is stored within a minute. `unit`: the impression is another unit's.
     `index`: the impression did not show this title. `value`: a click's value must be above 0."""
     message: str
     """One sentence; for people."""

@@ -129,8 +129,11 @@ def impression_id(key: str, experiment: str, unit: str, query_id: str | None = N
     unit's, is told from a genuine one without the database.
 
     query_id: the caller's own id of the list. The first digits then follow from it, so that a click that
-        names it leads to this unit's list, and to no other unit's. None: they are random.
+        names it leads to this unit's list, and to no other unit's. If it is such an id itself, it stays.
+        None: they are random.
     """
+    if query_id is not None and is_genuine(query_id, key, experiment, unit):
+        return query_id  # the id of an earlier list, which so is used for two
     if query_id is None:
         first = secrets.token_hex(_FIRST_DIGITS // 2)
     else:

@@ -1,13 +1,14 @@
 """Who may call: holders of a key, as often as it may; without keys this machine; and which web pages."""
 
 import asyncio
+import hashlib
 from pathlib import Path
 
 import httpx
 import pytest
 
 from headroom.service.config import key_file
-from headroom.service.config.keys import Allowance, KeyRing, parse_api_keys
+from headroom.service.config.keys import Allowance, ApiKey, KeyRing, parse_api_keys
 from headroom.service.config.settings import InvalidConfig, Settings
 from headroom.service.errors import RateLimited, Unauthorized
 from tests.service.api.test_api import SCORE, SHARED, app_with, assert_error
@@ -199,6 +200,7 @@ async def test_a_changed_key_file_is_followed_and_a_wrong_one_is_not(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(key_file, "READ_SECONDS", 0.02)
+    monkeypatch.setattr(key_file, "SETTLE_SECONDS", 0.01)
     keys = tmp_path / "keys"
     keys.mkdir()
     file = mount(keys, "alpha;rate=0.01\n\nboss;role=admin\n")
@@ -239,6 +241,41 @@ async def test_a_changed_key_file_is_followed_and_a_wrong_one_is_not(
     assert "s3cr3t" not in wrong
     assert missing == f"api_keys_file: {file}: No such file or directory; the keys before stay in force"
     assert right == f"{file} is in order again; its keys are in force"
+
+
+async def test_a_key_file_that_is_half_written_is_not_taken(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with the start of an admin's key, which was a key for five seconds, and the whole one none."""
+    monkeypatch.setattr(key_file, "READ_SECONDS", 0.02)
+    monkeypatch.setattr(key_file, "SETTLE_SECONDS", 0.01)
+    file = tmp_path / "keys"
+    file.write_text("alpha\nsecret12;role=admin\n", encoding="utf-8")
+    half = "alpha\nsecret"
+    look, replace = key_file.read_api_keys, KeyRing.replace
+    taken: list[set[str]] = []
+
+    def look_and_write_the_rest(path: Path) -> tuple[ApiKey, ...]:
+        found = look(path)
+        if file.read_text(encoding="utf-8") == half:
+            file.write_text("alpha\nsecret34;role=admin\n", encoding="utf-8")
+        return found
+
+    def note(ring: KeyRing, keys: tuple[ApiKey, ...]) -> None:
+        taken.append({key.name for key in keys})
+        replace(ring, keys)
+
+    monkeypatch.setattr(KeyRing, "replace", note)
+    async with serve(tiny_checkpoint, api_keys_file=file):
+        monkeypatch.setattr(key_file, "read_api_keys", look_and_write_the_rest)
+        file.write_text(half, encoding="utf-8")
+        names = {
+            word: hashlib.sha256(word.encode()).hexdigest()[:8] for word in ("alpha", "secret", "secret34")
+        }
+        async with asyncio.timeout(PATIENCE_S):
+            while {names["alpha"], names["secret34"]} not in taken:
+                await asyncio.sleep(0.01)
+    assert not any(names["secret"] in keys for keys in taken)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from pyarrow import parquet
 
+from headroom.service.cli.export import export_rows
 from headroom.service.experiments.events import Exposure, Impression, Outcome, SentClick
-from headroom.service.experiments.export import COLUMNS, page
+from headroom.service.experiments.export import COLUMNS, Page, page
 from headroom.service.experiments.interleaving import impression_id
 from headroom.service.experiments.store import Store
 from tests.prompt import Run
@@ -201,4 +202,17 @@ def test_what_cannot_be_exported_is_one_sentence(run: Run, url: str, tmp_path: P
     )
     out.write_text("mine")
     assert f"{out} exists" in refused("order", url)
+    assert out.read_text() == "mine"
+
+
+def test_a_file_that_comes_while_the_rows_are_read_stays(tmp_path: Path) -> None:
+    out = tmp_path / "F.parquet"
+
+    def get_page(*_: str) -> Page:
+        out.write_text("mine")
+        return Page([], None)
+
+    with pytest.raises(RuntimeError, match=r"F\.parquet has come while the rows were read"):
+        export_rows(get_page, out)
+    assert [path.name for path in tmp_path.iterdir()] == ["F.parquet"]
     assert out.read_text() == "mine"

@@ -521,6 +521,18 @@ def test_no_click_counts_once_two_lists_have_one_query_id(store: Store) -> None:
     assert preferred(store).wins == 1
 
 
+def test_no_click_counts_on_a_list_whose_impression_is_the_query_id_of_the_next(store: Store) -> None:
+    """A shop that carries the impression on to page 2: clicks there counted for the titles of page 1."""
+    first = shown("a")
+    second = shown("a", "tc-s", (0, 1, 3), query_id=first.id)
+    store.add_exposures(exposed("a"))
+    store.add_impressions([first])
+    store.add_impressions([second])
+    receipt = record(store, by_query("a", first.id, None, rank=1), click(second, 1, name="x"))
+    assert numbers(receipt) == (0, 0, 2)
+    assert f"several lists were shown to the unit as '{first.id}'" in receipt.unknown_outcomes[0].message
+
+
 def test_an_event_of_another_action_does_not_wait(store: Store) -> None:
     receipt = record(store, replace(by_query("a", "q"), metric="page_exit"))
     assert (receipt.unknown_outcomes[0].reason, rows_of(store, early_clicks)) == ("metric", 0)

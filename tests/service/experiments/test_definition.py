@@ -184,6 +184,13 @@ def test_the_control_is_the_arm_of_that_name_or_the_first() -> None:
     assert ExperimentConfig.model_validate(EXPERIMENT | {"arms": arms}).control == "b"
 
 
+@pytest.mark.parametrize("units", [0, 10**12 + 1, 10**30, 1e300])
+def test_planned_units_are_as_many_as_the_database_can_hold(units: float) -> None:
+    """Above 64 bits, a start was an internal error."""
+    with pytest.raises(ValueError, match=r"planned_units\n +Input should be"):
+        live(EXPERIMENT | {"planned_units": units})
+
+
 def test_5_0_is_a_whole_number_and_true_is_none() -> None:
     """As in JSON Schema, and on HTTP everywhere."""
     floats = EXPERIMENT | {"planned_units": 10_000.0, "slots": [0.0, 5_000.0]}

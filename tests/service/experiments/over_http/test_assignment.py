@@ -76,7 +76,12 @@ async def test_a_cut_off_that_one_arms_model_lacks_is_refused_whatever_the_arm(
     async with serve(tiny_checkpoint, config(variants), database_url=file_url) as service:
         arms = set()
         for number in range(12):
-            body = {"query": QUERY, "titles": TITLES, "unit": f"user-{number}", "on_failure": "original_order"}
+            body = {
+                "query": QUERY,
+                "titles": TITLES,
+                "unit": f"user-{number}",
+                "on_failure": "original_order",
+            }
             error = await service.refused("/v1/score", 422, **body, min_grade=3)
             assert error["param"] == "min_grade"
             arms.add((await service.post("/v1/score", **body, min_grade=2))["assignment"]["arm"])
