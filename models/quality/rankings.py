@@ -80,7 +80,9 @@ class Rankings:
         with_relevant = np.flatnonzero(relevant)
         lists, first = np.unique(ties.list_of[with_relevant], return_index=True)
         chosen = with_relevant[first]
-        before, size, count = ties.before[chosen], ties.sizes[chosen], relevant[chosen]
+        before = ties.before[chosen]
+        size = ties.sizes[chosen]
+        count = relevant[chosen]
         mean = np.zeros(len(lists))
         chance = count / size  # that the first relevant one stands at this place of its tie
         for place in range(1, CUTOFF + 1):
