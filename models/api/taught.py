@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -132,15 +132,8 @@ def taught(options: Options, notice: Callable[[Job], None] = lambda _: None) -> 
 
 def summary(metrics: Json) -> str:
     """Return what a student is and what it learnt as text for people."""
-    size = metrics["size"]
-    teacher = size.get("teacher", size["before"])
-    parts = [
-        f"{size['student'][name]:,} of {teacher[name]:,} {name}" for name in ("layers", "heads", "units")
-    ]
-    if metrics["kept_layers"] is not None and size["student"]["layers"] < teacher["layers"]:
-        parts[0] += f" ({', '.join(map(str, metrics['kept_layers']))})"
-    megabytes = " of ".join(f"{one['bytes'] / 1e6:.1f} MB" for one in (size["student"], teacher))
-    lines = [f"{', '.join(parts)}, {megabytes}; {metrics['steps']:,} steps, {metrics['pairs']:,} pairs"]
+    size = _size(metrics["size"], metrics["kept_layers"])
+    lines = [f"{size}; {metrics['steps']:,} steps, {metrics['pairs']:,} pairs"]
     if "quality" in metrics:
         lines.append("on {test_pairs:,} judged pairs of {test_queries:,} queries:".format(**metrics))
         quality = metrics["quality"]
@@ -158,6 +151,29 @@ def summary(metrics: Json) -> str:
 
 
 _AGREEMENT = ("before", "student", "change")
+_PARTS = ("layers", "heads", "units")
+
+
+def _size(sizes: Json, kept_layers: Sequence[int]) -> str:
+    """Return how large the student is, and of a cut one what it was cut from. sizes: as metrics.json has
+    them."""
+    student = sizes["student"]
+    source = sizes["source"]
+    if all(student[name] == source[name] for name in _PARTS):
+        parts = [f"{student[name]:,} {name}" for name in _PARTS]
+        parts.append(_megabytes(student))
+    else:
+        parts = [f"{student[name]:,} of {source[name]:,} {name}" for name in _PARTS]
+        if student["layers"] < source["layers"]:
+            parts[0] += f" ({', '.join(map(str, kept_layers))})"
+        parts.append(f"{_megabytes(student)} of {_megabytes(source)}")
+    if "teacher" in sizes and sizes["teacher"] != source:
+        parts[-1] += f" (the teacher: {_megabytes(sizes['teacher'])})"
+    return ", ".join(parts)
+
+
+def _megabytes(size: Json) -> str:
+    return f"{size['bytes'] / 1e6:.1f} MB"
 
 
 def _quality_table(quality: Json) -> str:

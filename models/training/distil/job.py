@@ -206,7 +206,7 @@ def _check_cut(source: Path, config: ModelConfig, options: Options, teacher: Pat
             per_layer = "" if name == "layers" else " per layer"
             raise ModelError(f"--{name} {wanted}: {source} has {limit} {name}{per_layer}; give 1 to {limit}")
     if cut.mask is not None:
-        config.check_head_left(_mask_of(source, config, cut.mask))
+        config.check_head_left(mask_of(source, config, cut.mask))
     kept = {name: getattr(cut, name) or limit for name, limit in limits.items()}
     if source == teacher and cut.mask is None and kept == limits:
         raise ModelError(
@@ -237,9 +237,10 @@ def _fingerprint(
         if name not in ("out", "resamples")  # the `work` directory is found by the first
     }
     if options.cut.mask is not None:  # it may name a stored one, which is no part of the checkpoint's digest
-        values["content of --mask"] = _mask_of(source, config, options.cut.mask).id
+        values["content of --mask"] = mask_of(source, config, options.cut.mask).id
     return fingerprint_of(values, (options.data, test), (teacher, source))
 
 
-def _mask_of(source: Path, config: ModelConfig, form: str | Json) -> HeadMask:
+def mask_of(source: Path, config: ModelConfig, form: str | Json) -> HeadMask:
+    """Return the mask that a cut names, of the checkpoint in `source`."""
     return config.parse_mask(form, read_stored_masks(source, config))

@@ -61,8 +61,11 @@ def test_what_is_pruned_recovers_on_unjudged_pairs(run: Run, tiny_checkpoint: Pa
         assert f"{option[0]}: it needs --recover" in run(*arguments, *option, status=2).err
     alone = run(*arguments, "--recover", "0.02", status=2)
     assert "--recover needs --data" in alone.err
-    recovered = run(*arguments, "--recover", "0.02", "--data", str(data), "--device", "cpu", "--json")
+    given = ("--recover", "0.02", "--data", str(data), "--device", "cpu")
+    recovered = run(*arguments, *given, "--json")
     metrics = json.loads(recovered.out)
     assert metrics["size"]["student"]["heads"] == 8
     assert metrics["seconds"] >= 1.2
     assert Classifier.load(out).config.kept_heads[1] == ()
+    shorter = ("--mask", "skip:1", "--out", str(tmp_path / "shorter"))
+    assert "2 of 3 layers (0, 2), 8 of 12 heads" in run(*arguments, *shorter, *given).out
