@@ -73,6 +73,7 @@ def distil(
     minutes: float | None = None,
     query: str = "query",
     title: str = "title",
+    grade: str = "grade",
     seed: int = 0,
 ) -> Taught:
     """Teach a small model the scores of a large one, or those in a column, on pairs that nobody judged.
@@ -80,8 +81,9 @@ def distil(
     teacher: a classifier, a checkpoint's directory or a hub id; None for the shipped model, or with `scores`.
     data: a file of query–title pairs, of any size. student: a checkpoint; None for the teacher, of which
     `layers`, `heads` and `units` say what stays. scores: a column of `data` that teaches in place of a model.
-    test: a file of judged pairs; None for the sample's, if they fit. A call that was stopped goes on when it
-    is repeated.
+    test: a file of judged pairs; None for the sample's, if they fit. query, title, grade: the names of the
+    files' columns; a test that lacks one may have it under the usual name. A call that was stopped goes on
+    when it is repeated.
     Raises ModelError for wrong files or options.
     """
     check_range("steps", steps, 1, whole=True)
@@ -110,7 +112,7 @@ def distil(
         steps=steps,
         minutes=minutes,
         seed=seed,
-        columns=Columns(query, title),
+        columns=Columns(query, title, grade),
         teacher_labels=labels,
     )
     return taught(options)

@@ -24,6 +24,7 @@ from headroom.models.quality.labelled import (
     SAMPLE,
     Columns,
     LabelledPair,
+    columns_of_second,
     query_key,
     read_labelled,
 )
@@ -36,7 +37,7 @@ SAMPLE_TEST = SAMPLE / "test.jsonl.gz"
 SAMPLE_GRADES = 5
 
 NAMES = {
-    "columns": "--query-column, --title-column or --delimiter",
+    "columns": "--query-column, --title-column, --grade-column or --delimiter",
     "cut": "--layers, --heads, --units or --mask",
     "teacher_labels": "order of the teacher's labels",
 }
@@ -221,11 +222,10 @@ def _read_test(options: Options, config: ModelConfig) -> tuple[Path | None, list
         test = SAMPLE_TEST
     if test is None:
         return None, []
+    columns = DEFAULT if test == SAMPLE_TEST else columns_of_second(test, options.columns)
     if not config.is_graded:
-        return test, read_labelled(test, grades=HIGHEST_GRADE + 1, columns=options.columns)
-    grades = len(config.labels)
-    columns = DEFAULT if test == SAMPLE_TEST else options.columns
-    return test, read_labelled(test, grades=grades, labels=config.labels, columns=columns)
+        return test, read_labelled(test, grades=HIGHEST_GRADE + 1, columns=columns)
+    return test, read_labelled(test, grades=len(config.labels), labels=config.labels, columns=columns)
 
 
 def _fingerprint(

@@ -43,8 +43,10 @@ class Notify(Protocol):
 def measure(
     before: Classifier, student: Classifier, teacher: Classifier | None, job: Job, notify: Notify
 ) -> Json:
-    """Return quality on the judged pairs, agreement with the teacher on pairs held out, speed, and the sizes of
-    all sides and of the checkpoint that the student is, or was cut from: the source."""
+    """Return quality on the judged pairs, agreement with the teacher on pairs held out, speed and sizes.
+
+    The sizes are those of all sides, and of the source: the checkpoint that the student is, or was cut from.
+    """
     sides = {"student": student, "before": before}
     if teacher is not None:
         sides["teacher"] = teacher

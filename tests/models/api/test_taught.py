@@ -54,6 +54,17 @@ def test_copies_have_the_order_of_grades_that_the_caller_gave(
     assert quality["teacher"]["ndcg10"]["value"] == pytest.approx(as_teacher)
 
 
+def test_columns_of_other_names_are_read(clf: Classifier, pairs: Path, judged: Path, tmp_path: Path) -> None:
+    """Those of the judged pairs too; these may have the usual names."""
+    pairs.write_text(pairs.read_text().replace("query\ttitle", "search\tname"))
+    named = {"query": "search", "title": "name"}
+    assert quantize(clf, tmp_path / "int8", data=pairs, test=judged, **named).document["test"] == str(judged)
+    judged.write_text(judged.read_text().replace("query,title,grade", "query,name,stars"))
+    out = tmp_path / "half"
+    student = distil(clf, pairs, out, layers=2, test=judged, steps=1, grade="stars", **named)
+    assert student.metrics["test_queries"] == 20
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -54,14 +54,15 @@ def test_what_is_pruned_recovers_on_unjudged_pairs(run: Run, tiny_checkpoint: Pa
     """With the code of `headroom distil`, and for the time that was given."""
     data = tmp_path / "pairs.csv"
     rows = [f"{query} {number // 4},{title}" for number, (query, title) in enumerate(random_pairs(200))]
-    data.write_text("query,title\n" + "\n".join(rows) + "\n")
+    data.write_text("search,name\n" + "\n".join(rows) + "\n")
     out = tmp_path / "smaller"
     arguments = ["prune", "--model", str(tiny_checkpoint), "--mask", "1.*", "--out", str(out)]
-    for option in (("--seed", "1"), ("--device", "cpu")):
+    for option in (("--seed", "1"), ("--device", "cpu"), ("--query-column", "search")):
         assert f"{option[0]}: it needs --recover" in run(*arguments, *option, status=2).err
     alone = run(*arguments, "--recover", "0.02", status=2)
     assert "--recover needs --data" in alone.err
-    given = ("--recover", "0.02", "--data", str(data), "--device", "cpu")
+    named = ("--query-column", "search", "--title-column", "name")
+    given = ("--recover", "0.02", "--data", str(data), "--device", "cpu", *named)
     recovered = run(*arguments, *given, "--json")
     metrics = json.loads(recovered.out)
     assert metrics["size"]["student"]["heads"] == 8
