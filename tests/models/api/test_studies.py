@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from headroom import Classifier, ModelError, StudyResult, prune, study
+from headroom.models.api.ranges import parts_of
 from tests.checkpoints import load, write_checkpoint
 from tests.prompt import Run
 from tests.prompt import run as run
@@ -157,6 +158,11 @@ def test_an_option_that_would_do_nothing_is_refused_with_the_valid_ones(
         ({"speedup": 1}, "speedup: 1 is outside the valid range, 1.05 to 20"),
         ({"recover_minutes": -1}, "recover_minutes: -1 is outside the valid range, 0 to 600"),
         ({"what": ()}, "what: none given; valid are heads, units, layers"),
+        ({"what": "heads, tails"}, "what: 'tails' is none of heads, units, layers"),
+        (
+            {"what": "heads", "recover_minutes": 1, "out": "runs"},
+            "recover_minutes: it needs speedup, or what",
+        ),
         ({"recover_minutes": 1, "out": "runs"}, "recover_minutes: it needs speedup, or what with"),
         ({"seed": -1}, "seed: -1 is outside the valid whole numbers, 0 or more"),
     ],
@@ -166,6 +172,15 @@ def test_numbers_that_a_search_cannot_take_are_refused_with_the_valid_ones(
 ) -> None:
     with pytest.raises(ModelError, match=message):
         study.search(one_label, judged("a"), **options)
+
+
+@pytest.mark.parametrize("what", ["units, heads", ["heads,units"], ("units", "heads")])
+def test_parts_are_named_as_on_the_command_line_too(one_label: Classifier, what: Any) -> None:
+    """A text was read letter by letter: "'h' is none of heads, units, layers"."""
+    assert parts_of(what) == ("heads", "units")
+    pairs = judged("a")
+    with pytest.raises(ModelError, match="held-out queries must take no part"):  # after the parts are read
+        study.search(one_label, pairs, holdout=pairs, what=what)
 
 
 def test_a_report_needs_a_directory(single: StudyResult) -> None:
