@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headroom.models.api.arguments import errors_name_arguments
+from headroom.models.api.data import DIRECTORY, path_of
 from headroom.models.checkpoint.config import check_holds_floats, read_config
 from headroom.models.checkpoint.files import bytes_of_weights, check_empty, new_directory
 from headroom.models.checkpoint.hub import locate
@@ -111,6 +113,7 @@ class Quantized:
     __repr__ = __str__
 
 
+@errors_name_arguments()
 def quantize(
     clf: Classifier,
     out: str | PathLike[str],
@@ -131,11 +134,14 @@ def quantize(
     if clf.directory is None:
         raise ModelError("quantize needs a classifier that was loaded from a directory or the hub")
     columns = Columns(query, title, grade)
-    return quantized(str(clf.directory), Path(out), _path(data), _path(test), columns, clf.config.labels)
-
-
-def _path(value: str | PathLike[str] | None) -> Path | None:
-    return None if value is None else Path(value)
+    return quantized(
+        str(clf.directory),
+        path_of("out", out, DIRECTORY),
+        None if data is None else path_of("data", data),
+        None if test is None else path_of("test", test),
+        columns,
+        clf.config.labels,
+    )
 
 
 def quantized(

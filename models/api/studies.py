@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import orjson
 
-from headroom.models.api.data import source_of
+from headroom.models.api.arguments import errors_name_arguments
+from headroom.models.api.data import DIRECTORY, path_of, source_of
 from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SPEEDUPS, check_range, parts_of
 from headroom.models.api.shown import as_html
 from headroom.models.classifier import Classifier
@@ -147,7 +148,7 @@ class StudyResult:
         """
         if directory is None and not self._has_directory:
             raise ModelError("directory: name one, as in report('runs/single')")
-        out = self.study.out if directory is None else Path(directory)
+        out = self.study.out if directory is None else path_of("directory", directory, DIRECTORY)
         self.write(out)
         return out / "report.html"
 
@@ -203,6 +204,7 @@ def similarity(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> 
     return _study("similarity", clf, data, cast("MarginOptions", options))
 
 
+@errors_name_arguments(recover="recover_minutes")
 def search(
     clf: Classifier,
     data: Data,
@@ -266,7 +268,7 @@ def _study(
     check_range("seed", seed, 0, whole=True)
     check_range("margin", options.get("margin"), *MARGINS)
     out = options.get("out")
-    directory = None if out is None else Path(out)
+    directory = None if out is None else path_of("out", out, DIRECTORY)
     if directory is not None:
         check_directory(directory, kind)
     judged = pairs.read_for(clf.config, source_of(data, columns), columns=columns, seed=seed)

@@ -9,6 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headroom.models.api.arguments import errors_name_arguments
+from headroom.models.api.data import DIRECTORY, path_of
 from headroom.models.api.ranges import MIN_MINUTES, check_range
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
@@ -58,6 +60,7 @@ class Taught:
     __repr__ = __str__
 
 
+@errors_name_arguments(model="student")
 def distil(
     teacher: Classifier | str | PathLike[str] | None,
     data: str | PathLike[str],
@@ -102,13 +105,13 @@ def distil(
     if steps is not None and minutes is not None:
         raise ModelError("steps, minutes: give one of them")
     options = Options(
-        data=Path(data),
-        out=Path(out),
+        data=path_of("data", data),
+        out=path_of("out", out, DIRECTORY),
         teacher=None if teacher is None else str(teacher),
         scores=scores,
         model=None if student is None else str(student),
         cut=Cut(layers, heads, units),
-        test=None if test is None else Path(test),
+        test=None if test is None else path_of("test", test),
         steps=steps,
         minutes=minutes,
         seed=seed,
