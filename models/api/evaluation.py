@@ -148,7 +148,8 @@ def evaluate(
     columns = Columns(query, title, grade)
     if masks is None:
         masks = "none"
-    forms = [masks] if isinstance(masks, str | Mapping | HeadMask) else list(masks)
+    is_one = isinstance(masks, str | Mapping | HeadMask) or not isinstance(masks, Iterable)
+    forms: list[Any] = [masks] if is_one else list(masks)
     if not forms:
         raise ModelError('masks: none given; ["none"] keeps every head')
     of_model = {name: _by_spec(clf, forms) for name, clf in named.items()}
@@ -173,16 +174,21 @@ def sides_of(
 
 
 def _by_name(models: Classifier | Iterable[Classifier] | Mapping[str, Classifier]) -> dict[str, Classifier]:
+    from headroom.models.classifier import Classifier  # imports torch
+
     if isinstance(models, Mapping):
         named = dict(models)
-    elif isinstance(models, Iterable):
-        named = {}
-        for number, clf in enumerate(models):
-            named[f"{clf.name} {number}" if clf.name in named else clf.name] = clf
     else:
-        named = {models.name: models}
+        is_one = isinstance(models, str) or not isinstance(models, Iterable)
+        named = {}
+        for number, clf in enumerate([models] if is_one else models):
+            name = getattr(clf, "name", str(number))
+            named[f"{name} {number}" if name in named else name] = clf
     if not named:
         raise ModelError("models: none given")
+    for clf in named.values():
+        if not isinstance(clf, Classifier):
+            raise ModelError(f"models: {clf!r:.60} is no Classifier; Classifier.load(…) returns one")
     return named
 
 

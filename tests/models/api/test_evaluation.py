@@ -186,6 +186,11 @@ def test_other_data_that_cannot_judge_is_refused_too(clf: Classifier, tmp_path: 
         evaluate(clf, [])
     with pytest.raises(ModelError, match=r"nothing\.csv does not exist"):
         evaluate(clf, tmp_path / "nothing.csv")
+    for model in (None, "./mine"):
+        with pytest.raises(ModelError, match=f"models: {model!r} is no Classifier; Classifier.load"):
+            evaluate(model, [("usb", "cable", 3)])  # type: ignore[arg-type]
+    with pytest.raises(InvalidMask, match=r"masks\[0\]: a mask is a spec .*, not 5"):
+        evaluate(clf, [("usb", "cable", 3)], masks=5)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="models: none given"):
         evaluate([], [("usb", "cable", 3)])
     with pytest.raises(InvalidMask, match="no mask is stored as 'x'"):
