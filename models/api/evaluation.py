@@ -148,8 +148,9 @@ def evaluate(
     columns = Columns(query, title, grade)
     if masks is None:
         masks = "none"
-    is_one = isinstance(masks, str | Mapping | HeadMask) or not isinstance(masks, Iterable)
-    forms: list[Any] = [masks] if is_one else list(masks)
+    if isinstance(masks, str | Mapping | HeadMask) or not isinstance(masks, Iterable):
+        masks = [masks]
+    forms = list(masks)
     if not forms:
         raise ModelError('masks: none given; ["none"] keeps every head')
     of_model = {name: _by_spec(clf, forms) for name, clf in named.items()}
@@ -179,9 +180,10 @@ def _by_name(models: Classifier | Iterable[Classifier] | Mapping[str, Classifier
     if isinstance(models, Mapping):
         named = dict(models)
     else:
-        is_one = isinstance(models, str) or not isinstance(models, Iterable)
+        if isinstance(models, str) or not isinstance(models, Iterable):
+            models = [models]
         named = {}
-        for number, clf in enumerate([models] if is_one else models):
+        for number, clf in enumerate(models):
             name = getattr(clf, "name", str(number))
             named[f"{name} {number}" if name in named else name] = clf
     if not named:
