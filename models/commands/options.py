@@ -58,7 +58,7 @@ TitleColumn = Annotated[str, typer.Option(help="The column of the titles.")]
 GradeColumn = Annotated[
     str, typer.Option(help="The column of the grades: numbers from 0, the labels' names, or ESCI's letters.")
 ]
-SECOND = "Columns that it lacks under the names of --data may have the usual ones: query, title, grade."
+SECOND = "If it lacks a column that an option names for --data, the usual one counts: query, title or grade."
 """Help of an option that names a file beside --data (`columns_of_second`)."""
 
 Queries = Annotated[
