@@ -139,6 +139,7 @@ class StudyResult:
         assert self.result.picture is not None
         return plots.drawn(self.result.picture.draw)
 
+    @errors_name_arguments(out="directory")
     def report(self, directory: str | PathLike[str] | None = None) -> Path:
         """Write what `headroom study` writes (report.html, .md and .json, plots, and a mask of `search`), and
         return the path of report.html.
@@ -204,7 +205,6 @@ def similarity(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> 
     return _study("similarity", clf, data, cast("MarginOptions", options))
 
 
-@errors_name_arguments(recover="recover_minutes")
 def search(
     clf: Classifier,
     data: Data,
@@ -248,6 +248,7 @@ def all(  # noqa: A001  # as the command calls it
     return _study("all", clf, data, options, holdout)
 
 
+@errors_name_arguments(out="out", what="what")
 def _study(
     kind: Kind,
     clf: Classifier,

@@ -60,4 +60,4 @@ def check_directory(out: Path, kind: str) -> None:
         earlier = None
     if earlier != kind:
         what = f"the report of `headroom study {earlier}`" if earlier else "another report"
-        raise ModelError(f"{out} holds {what}; name another directory, such as {out}-{kind}")
+        raise ModelError(f"{out} holds {what}; name another directory, such as --out {out}-{kind}")

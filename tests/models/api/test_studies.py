@@ -183,6 +183,15 @@ def test_parts_are_named_as_on_the_command_line_too(one_label: Classifier, what:
         study.search(one_label, pairs, holdout=pairs, what=what)
 
 
-def test_a_report_needs_a_directory(single: StudyResult) -> None:
+def test_a_report_needs_a_directory(single: StudyResult, one_label: Classifier, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="directory: name one"):
         single.report()
+    with pytest.raises(ModelError, match="directory: an int is no path; give the path of a directory"):
+        single.report(5)  # type: ignore[arg-type]
+    (tmp_path / "report.json").write_text("mine")
+    with pytest.raises(ModelError, match=r"another directory, such as directory .*-single"):
+        single.report(tmp_path)
+    with pytest.raises(ModelError, match=r"another directory, such as out .*-layers"):
+        study.layers(one_label, judged("a"), out=tmp_path)
+    with pytest.raises(ModelError, match=r"report\.json is a file; name a directory$"):
+        study.layers(one_label, judged("a"), out=tmp_path / "report.json")
