@@ -394,6 +394,8 @@ def _titles_of(query: str, titles: object) -> list[tuple[str, str]]:
 
 def _checked(pairs: Iterable[object]) -> list[tuple[str, str]]:
     """Return (query, title) pairs as tuples. Raises ModelError for anything else."""
+    if not isinstance(pairs, Iterable):
+        raise ModelError(f"pairs: {pairs!r:.60}; give a query and its titles, or pairs (query, title)")
     texts: list[tuple[str, str]] = []
     for index, pair in enumerate(pairs):
         try:

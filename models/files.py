@@ -9,6 +9,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from headroom.models.errors import ModelError
+
 Json = dict[str, Any]
 """A JSON object."""
 
@@ -36,6 +38,15 @@ def read_bytes(file: Path | str, max_bytes: int = MAX_BYTES) -> bytes:
 def read_text(file: Path | str, max_bytes: int = MAX_BYTES) -> str:
     """Return the text of a regular UTF-8 file. Raises OSError as `read_bytes` does, or UnicodeDecodeError."""
     return read_bytes(file, max_bytes).decode("utf-8")
+
+
+def check_no_file(directory: Path) -> None:
+    """Raise ModelError if a directory to write, or the one that it is to be in, is a file."""
+    for path in (directory, *directory.parents):
+        if path.exists():
+            if not path.is_dir():
+                raise ModelError(f"{path} is a file; name a directory")
+            return
 
 
 def write_whole(file: Path, content: bytes) -> None:

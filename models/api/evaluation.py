@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headroom.models.api import evaluation_report
-from headroom.models.api.data import source_of
+from headroom.models.api.data import DIRECTORY, path_of, source_of
 from headroom.models.api.ranges import MARGINS, RESAMPLES, check_range
 from headroom.models.api.shown import as_html
 from headroom.models.errors import ModelError
-from headroom.models.files import Json
+from headroom.models.files import Json, check_no_file
 from headroom.models.frame import frame
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.comparison import MARGIN, Side, Truth, compare_sides
@@ -101,7 +101,8 @@ class Evaluated:
 
     def report(self, directory: str | PathLike[str]) -> Path:
         """Write what `headroom evaluate --out` does, and return the path of report.html."""
-        out = Path(directory)
+        out = path_of("directory", directory, DIRECTORY)
+        check_no_file(out)
         out.mkdir(parents=True, exist_ok=True)
         evaluation_report.write(out, self.content, self.labels)
         return out / "report.html"
@@ -117,7 +118,7 @@ class Evaluated:
 def evaluate(
     models: Classifier | Iterable[Classifier] | Mapping[str, Classifier],
     data: Data,
-    masks: Iterable[MaskForm] = ("none",),
+    masks: MaskForm | Iterable[MaskForm] | None = ("none",),
     *,
     query: str = "query",
     title: str = "title",
@@ -130,9 +131,9 @@ def evaluate(
 
     models: a classifier, several, or several by name. data: a DataFrame, the path of a csv, tsv, jsonl or
     parquet file, or (query, title, grade) tuples. masks: specs, JSON forms or masks; the first is what the
-    others are compared with. query, title, grade: the names of the data's columns. relevant: the lowest grade
-    that counts as relevant; None: the highest, or 1 for a model with one label. margin: the fall of a metric
-    that is accepted. resamples: of the bootstrap.
+    others are compared with; None: no mask. query, title, grade: the names of the data's columns. relevant:
+    the lowest grade that counts as relevant; None: the highest, or 1 for a model with one label. margin: the
+    fall of a metric that is accepted. resamples: of the bootstrap.
     Raises ModelError for data that cannot judge these models or a number out of range, InvalidMask for a
     wrong mask.
 
@@ -145,7 +146,11 @@ def evaluate(
     check_range("resamples", resamples, *RESAMPLES, whole=True)
     named = _by_name(models)
     columns = Columns(query, title, grade)
-    forms = [masks] if isinstance(masks, str | Mapping | HeadMask) else list(masks)
+    if masks is None:
+        masks = "none"
+    if isinstance(masks, str | Mapping | HeadMask) or not isinstance(masks, Iterable):
+        masks = [masks]
+    forms = list(masks)
     if not forms:
         raise ModelError('masks: none given; ["none"] keeps every head')
     of_model = {name: _by_spec(clf, forms) for name, clf in named.items()}
@@ -170,16 +175,22 @@ def sides_of(
 
 
 def _by_name(models: Classifier | Iterable[Classifier] | Mapping[str, Classifier]) -> dict[str, Classifier]:
+    from headroom.models.classifier import Classifier  # imports torch
+
     if isinstance(models, Mapping):
         named = dict(models)
-    elif isinstance(models, Iterable):
+    else:
+        if isinstance(models, str) or not isinstance(models, Iterable):
+            models = [models]
         named = {}
         for number, clf in enumerate(models):
-            named[f"{clf.name} {number}" if clf.name in named else clf.name] = clf
-    else:
-        named = {models.name: models}
+            name = getattr(clf, "name", str(number))
+            named[f"{name} {number}" if name in named else name] = clf
     if not named:
         raise ModelError("models: none given")
+    for clf in named.values():
+        if not isinstance(clf, Classifier):
+            raise ModelError(f"models: {clf!r:.60} is no Classifier; Classifier.load(…) returns one")
     return named
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headroom.models.api.arguments import errors_name_arguments
+from headroom.models.api.data import DIRECTORY, path_of
 from headroom.models.checkpoint.config import check_holds_floats, read_config
 from headroom.models.checkpoint.files import bytes_of_weights, check_empty, new_directory
 from headroom.models.checkpoint.hub import locate
@@ -22,7 +24,7 @@ from headroom.models.frame import frame
 from headroom.models.numbers import fixed, number, percent, rounded
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.judgments import read_judgments
-from headroom.models.quality.labelled import DEFAULT, SAMPLE, LabelledPair
+from headroom.models.quality.labelled import DEFAULT, SAMPLE, Columns, LabelledPair, columns_of_second
 from headroom.models.quality.metrics import GRADED, NAMES, RANKED, Measures
 from headroom.models.quality.reading import read_truth
 from headroom.models.quality.scoring import scored
@@ -111,26 +113,35 @@ class Quantized:
     __repr__ = __str__
 
 
+@errors_name_arguments()
 def quantize(
     clf: Classifier,
     out: str | PathLike[str],
     *,
     data: str | PathLike[str] | None = None,
     test: str | PathLike[str] | None = None,
+    query: str = "query",
+    title: str = "title",
+    grade: str = "grade",
 ) -> Quantized:
     """Write a copy with 8-bit weights and activations, and measure what it gains and loses on this machine.
 
     out: an empty or new directory. data: a file of query–title pairs to calibrate with; None for the
     sample's. test: a file of judged pairs to measure the loss on; None for the sample's, if they fit.
+    query, title, grade: the names of their columns; a test that lacks one may have it under the usual name.
     Raises ModelError for wrong files, or if the checkpoint is int8 already or `out` is not empty.
     """
     if clf.directory is None:
         raise ModelError("quantize needs a classifier that was loaded from a directory or the hub")
-    return quantized(str(clf.directory), Path(out), _path(data), _path(test), clf.config.labels)
-
-
-def _path(value: str | PathLike[str] | None) -> Path | None:
-    return None if value is None else Path(value)
+    columns = Columns(query, title, grade)
+    return quantized(
+        str(clf.directory),
+        path_of("out", out, DIRECTORY),
+        None if data is None else path_of("data", data),
+        None if test is None else path_of("test", test),
+        columns,
+        clf.config.labels,
+    )
 
 
 def quantized(
@@ -138,18 +149,28 @@ def quantized(
     out: Path,
     data: Path | None,
     test: Path | None,
+    columns: Columns = DEFAULT,
     label_order: Sequence[str] | None = None,
 ) -> Quantized:
-    """Quantize the checkpoint in a directory or of a hub id; None for the shipped one. label_order: as
-    `Classifier.load` takes it."""
+    """Quantize the checkpoint in a directory or of a hub id; None for the shipped one.
+
+    columns: of `data` and `test`; a test beside `data` may have the usual ones. label_order: as
+    `Classifier.load` takes it.
+    """
     check_empty(out)
     source = locate(model)
     config = read_config(source, label_order)
     check_holds_floats(source, config)
-    test = test or _usual_test(config, data)
-    data = data or SAMPLE / "calibration.jsonl.gz"
-    calibration, given = _calibration_pairs(data)
-    labelled = None if test is None else read_truth(test, [config], DEFAULT, None)[0].pairs
+    of_test = DEFAULT
+    if test is None:
+        test = _usual_test(config, data)
+    else:
+        of_test = columns if data is None else columns_of_second(test, columns)
+    if data is None:
+        data = SAMPLE / "calibration.jsonl.gz"
+        columns = DEFAULT
+    calibration, given = _calibration_pairs(data, columns)
+    labelled = None if test is None else read_truth(test, [config], of_test, None)[0].pairs
     pairs = calibration if labelled is None else [(pair.query, pair.title) for pair in labelled]
     result, speed, formats = _made(model, config, out, calibration, pairs, labelled)
     document = {
@@ -173,11 +194,11 @@ def quantized(
     return Quantized(out, document, speed)
 
 
-def _calibration_pairs(data: Path) -> tuple[list[tuple[str, str]], int]:
+def _calibration_pairs(data: Path, columns: Columns) -> tuple[list[tuple[str, str]], int]:
     """Return the pairs to calibrate with, and how many the file has; if it has many, whole queries of it."""
 
     def read() -> Iterator[LabelledPair]:
-        for row in read_judgments(data, with_grade=False):
+        for row in read_judgments(data, columns, with_grade=False):
             yield LabelledPair(row.query, row.title, 0)
 
     kept, given = sample_queries(read, MAX_PAIRS, 0)

@@ -1,5 +1,6 @@
-"""The valid ranges of numbers that a caller gives."""
+"""The valid values of arguments that a caller gives: ranges of numbers, and the parts of a network."""
 
+from collections.abc import Iterable
 from numbers import Integral, Real
 
 from headroom.models.errors import ModelError
@@ -37,3 +38,22 @@ def check_range(
     if not is_number or not lowest <= value <= (float("inf") if highest is None else highest):
         what = "whole numbers" if whole else "range"
         raise ModelError(f"{name}: {value} is outside the valid {what}, {limits}")
+
+
+PARTS = ("heads", "units", "layers")
+"""What may be removed from a network."""
+
+
+def parts_of(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return what may go, in a fixed order. names: one text may name several, as in "heads,units".
+
+    Raises ValueError for none, or a name that does not exist.
+    """
+    texts = [names] if isinstance(names, str) else names
+    given = [name.strip() for text in texts for name in text.split(",")]
+    valid = ", ".join(PARTS)
+    if not given:
+        raise ValueError(f"none given; valid are {valid}")
+    if unknown := [name for name in given if name not in PARTS]:
+        raise ValueError(f"{unknown[0]!r} is none of {valid}")
+    return tuple(name for name in PARTS if name in given)

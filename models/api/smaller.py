@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headroom.models.api.data import DIRECTORY, path_of
 from headroom.models.checkpoint.files import bytes_of_weights, check_empty, new_directory
 from headroom.models.checkpoint.model_config import ModelConfig
 from headroom.models.errors import ModelError
@@ -74,7 +75,7 @@ def prune(clf: Classifier, mask: MaskForm, out: str | PathLike[str]) -> Pruned:
         raise ModelError("prune needs a classifier that was loaded from a directory or the hub")
     weights = clf.named_mask("mask", mask)
     clf.config.check_head_left(weights)
-    return pruned(clf.directory, clf.config, weights, Path(out))
+    return pruned(clf.directory, clf.config, weights, path_of("out", out, DIRECTORY))
 
 
 def pruned(source: Path, config: ModelConfig, mask: HeadMask, out: Path) -> Pruned:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import orjson
 
-from headroom.models.api.data import source_of
-from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SPEEDUPS, check_range
+from headroom.models.api.arguments import errors_name_arguments
+from headroom.models.api.data import DIRECTORY, path_of, source_of
+from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SPEEDUPS, check_range, parts_of
 from headroom.models.api.shown import as_html
 from headroom.models.classifier import Classifier
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
 from headroom.models.frame import frame
 from headroom.models.masks.head_mask import HeadMask
-from headroom.models.quality.labelled import Columns
+from headroom.models.quality.labelled import Columns, columns_of_second
 from headroom.models.study import Kind, kinds, pairs, plots, report_files
 from headroom.models.study.limits import limits
 from headroom.models.study.page import check_directory
@@ -138,6 +139,7 @@ class StudyResult:
         assert self.result.picture is not None
         return plots.drawn(self.result.picture.draw)
 
+    @errors_name_arguments(out="directory")
     def report(self, directory: str | PathLike[str] | None = None) -> Path:
         """Write what `headroom study` writes (report.html, .md and .json, plots, and a mask of `search`), and
         return the path of report.html.
@@ -147,7 +149,7 @@ class StudyResult:
         """
         if directory is None and not self._has_directory:
             raise ModelError("directory: name one, as in report('runs/single')")
-        out = self.study.out if directory is None else Path(directory)
+        out = self.study.out if directory is None else path_of("directory", directory, DIRECTORY)
         self.write(out)
         return out / "report.html"
 
@@ -208,7 +210,7 @@ def search(
     data: Data,
     *,
     holdout: Data | None = None,
-    what: tuple[str, ...] = ("heads",),
+    what: str | Iterable[str] = ("heads",),
     speedup: float | None = None,
     recover_minutes: float = 0,
     **options: Unpack[MarginOptions],
@@ -216,11 +218,15 @@ def search(
     """Find the smallest network that is shown to be good enough; `mask` is what it keeps.
 
     holdout: pairs of other queries, on which the networks are tested; without them nothing is shown.
-    what: which of heads, units and layers may go; more than heads, or a speedup, searches by time.
+    what: which of heads, units and layers may go, as a tuple or "heads,units"; more than heads, or a
+    speedup, searches by time.
     speedup: how many times as fast; None: what the margin allows. recover_minutes: of distillation
     afterwards, of a search by time; the checkpoint goes to `out`/recovered. More options: `MarginOptions`.
     """
-    parts = check_parts(what)
+    try:
+        parts = parts_of(what)
+    except ValueError as error:
+        raise ModelError(f"what: {error}") from None
     check_range("speedup", speedup, *SPEEDUPS)
     check_range("recover_minutes", recover_minutes, 0, MAX_RECOVER_MINUTES)
     if recover_minutes and options.get("out") is None:
@@ -242,16 +248,7 @@ def all(  # noqa: A001  # as the command calls it
     return _study("all", clf, data, options, holdout)
 
 
-def check_parts(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what may go, in a fixed order. Raises ModelError for none, or a name that does not exist."""
-    valid = ("heads", "units", "layers")
-    if not names:
-        raise ModelError(f"what: none given; valid are {', '.join(valid)}")
-    if unknown := [name for name in names if name not in valid]:
-        raise ModelError(f"what: {unknown[0]!r} is none of {', '.join(valid)}")
-    return tuple(name for name in valid if name in names)
-
-
+@errors_name_arguments(out="out", what="what")
 def _study(
     kind: Kind,
     clf: Classifier,
@@ -272,15 +269,18 @@ def _study(
     check_range("seed", seed, 0, whole=True)
     check_range("margin", options.get("margin"), *MARGINS)
     out = options.get("out")
-    directory = None if out is None else Path(out)
+    directory = None if out is None else path_of("out", out, DIRECTORY)
     if directory is not None:
         check_directory(directory, kind)
     judged = pairs.read_for(clf.config, source_of(data, columns), columns=columns, seed=seed)
     pairs.check_words(kind, judged)
     held_out = None
     if holdout is not None:
-        source = source_of(holdout, columns, "holdout")
-        held_out = pairs.read_for(clf.config, source, columns=columns, seed=seed)
+        of_holdout = columns
+        if isinstance(holdout, str | PathLike):
+            of_holdout = columns_of_second(Path(holdout), columns)
+        source = source_of(holdout, of_holdout, "holdout")
+        held_out = pairs.read_for(clf.config, source, columns=of_holdout, seed=seed)
         pairs.check_apart(judged, held_out)
     quick = options.get("quick", False)
     if "margin" in options:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headroom.models.api.arguments import errors_name_arguments
+from headroom.models.api.data import DIRECTORY, path_of
 from headroom.models.api.ranges import MIN_MINUTES, check_range
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
@@ -58,6 +60,7 @@ class Taught:
     __repr__ = __str__
 
 
+@errors_name_arguments(model="student")
 def distil(
     teacher: Classifier | str | PathLike[str] | None,
     data: str | PathLike[str],
@@ -73,6 +76,7 @@ def distil(
     minutes: float | None = None,
     query: str = "query",
     title: str = "title",
+    grade: str = "grade",
     seed: int = 0,
 ) -> Taught:
     """Teach a small model the scores of a large one, or those in a column, on pairs that nobody judged.
@@ -80,8 +84,9 @@ def distil(
     teacher: a classifier, a checkpoint's directory or a hub id; None for the shipped model, or with `scores`.
     data: a file of query–title pairs, of any size. student: a checkpoint; None for the teacher, of which
     `layers`, `heads` and `units` say what stays. scores: a column of `data` that teaches in place of a model.
-    test: a file of judged pairs; None for the sample's, if they fit. A call that was stopped goes on when it
-    is repeated.
+    test: a file of judged pairs; None for the sample's, if they fit. query, title, grade: the names of the
+    files' columns; a test that lacks one may have it under the usual name. A call that was stopped goes on
+    when it is repeated.
     Raises ModelError for wrong files or options.
     """
     check_range("steps", steps, 1, whole=True)
@@ -100,17 +105,17 @@ def distil(
     if steps is not None and minutes is not None:
         raise ModelError("steps, minutes: give one of them")
     options = Options(
-        data=Path(data),
-        out=Path(out),
+        data=path_of("data", data),
+        out=path_of("out", out, DIRECTORY),
         teacher=None if teacher is None else str(teacher),
         scores=scores,
         model=None if student is None else str(student),
         cut=Cut(layers, heads, units),
-        test=None if test is None else Path(test),
+        test=None if test is None else path_of("test", test),
         steps=steps,
         minutes=minutes,
         seed=seed,
-        columns=Columns(query, title),
+        columns=Columns(query, title, grade),
         teacher_labels=labels,
     )
     return taught(options)
@@ -132,15 +137,8 @@ def taught(options: Options, notice: Callable[[Job], None] = lambda _: None) -> 
 
 def summary(metrics: Json) -> str:
     """Return what a student is and what it learnt as text for people."""
-    size = metrics["size"]
-    teacher = size.get("teacher", size["before"])
-    parts = [
-        f"{size['student'][name]:,} of {teacher[name]:,} {name}" for name in ("layers", "heads", "units")
-    ]
-    if metrics["kept_layers"] is not None and size["student"]["layers"] < teacher["layers"]:
-        parts[0] += f" ({', '.join(map(str, metrics['kept_layers']))})"
-    megabytes = " of ".join(f"{one['bytes'] / 1e6:.1f} MB" for one in (size["student"], teacher))
-    lines = [f"{', '.join(parts)}, {megabytes}; {metrics['steps']:,} steps, {metrics['pairs']:,} pairs"]
+    size = _size(metrics["size"], metrics["kept_layers"])
+    lines = [f"{size}; {metrics['steps']:,} steps, {metrics['pairs']:,} pairs"]
     if "quality" in metrics:
         lines.append("on {test_pairs:,} judged pairs of {test_queries:,} queries:".format(**metrics))
         quality = metrics["quality"]
@@ -158,6 +156,29 @@ def summary(metrics: Json) -> str:
 
 
 _AGREEMENT = ("before", "student", "change")
+_PARTS = ("layers", "heads", "units")
+
+
+def _size(sizes: Json, kept_layers: Sequence[int]) -> str:
+    """Return how large the student is, and of a cut one what it was cut from. sizes: as metrics.json has
+    them."""
+    student = sizes["student"]
+    source = sizes["source"]
+    if all(student[name] == source[name] for name in _PARTS):
+        parts = [f"{student[name]:,} {name}" for name in _PARTS]
+        parts.append(_megabytes(student))
+    else:
+        parts = [f"{student[name]:,} of {source[name]:,} {name}" for name in _PARTS]
+        if student["layers"] < source["layers"]:
+            parts[0] += f" ({', '.join(map(str, kept_layers))})"
+        parts.append(f"{_megabytes(student)} of {_megabytes(source)}")
+    if "teacher" in sizes and sizes["teacher"] != source:
+        parts[-1] += f" (the teacher: {_megabytes(sizes['teacher'])})"
+    return ", ".join(parts)
+
+
+def _megabytes(size: Json) -> str:
+    return f"{size['bytes'] / 1e6:.1f} MB"
 
 
 def _quality_table(quality: Json) -> str:

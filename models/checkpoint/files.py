@@ -187,15 +187,14 @@ def copy_tokenizer(source: Path, target: Path) -> None:
 def check_empty(target: Path) -> None:
     """Raise ModelError if the directory to write is not empty, or is a file. Drafts of killed runs do not
     count."""
+    files.check_no_file(target)
     if not target.exists():
         return
-    if not target.is_dir():
-        raise ModelError(f"{target} is not empty; name a new directory")
     drafts = _drafts_in(target)
-    files = [file for file in target.iterdir() if file not in drafts]
-    if files and drafts and target / "config.json" not in files:
+    others = [file for file in target.iterdir() if file not in drafts]
+    if others and drafts and target / "config.json" not in others:
         raise ModelError(f"{target} holds half a checkpoint of a run that was killed; empty it, and repeat")
-    if files:
+    if others:
         raise ModelError(f"{target} is not empty; name a new directory")
 
 

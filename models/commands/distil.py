@@ -44,8 +44,8 @@ Units = Annotated[
 Test = Annotated[
     Path | None,
     typer.Option(
-        help="Judged pairs to compare on; their queries are not trained on.  [default, for five grades: "
-        "data/sample/test.jsonl.gz]"
+        help=f"Judged pairs to compare on; their queries are not trained on. {options.SECOND}  [default, for "
+        "five grades: data/sample/test.jsonl.gz]"
     ),
 ]
 Steps = Annotated[

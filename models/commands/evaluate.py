@@ -13,7 +13,7 @@ import typer
 from headroom.models.checkpoint.config import read_config, read_stored_masks
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import cut, options
-from headroom.models.files import Json
+from headroom.models.files import Json, check_no_file
 from headroom.models.quality.labelled import Columns
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def command(
         print(orjson.dumps(document, option=_INDENT).decode() if as_json else cut.as_text(document))
         return
     if out is not None:
+        check_no_file(out)
         out.mkdir(parents=True, exist_ok=True)  # before the work, because it may fail
     if variant is None:
         judged = judge(data, columns, models or [None], mask or [], Where(device, dtype, relevant))

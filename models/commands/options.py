@@ -58,6 +58,9 @@ TitleColumn = Annotated[str, typer.Option(help="The column of the titles.")]
 GradeColumn = Annotated[
     str, typer.Option(help="The column of the grades: numbers from 0, the labels' names, or ESCI's letters.")
 ]
+SECOND = "If it lacks a column that an option names for --data, the usual one counts: query, title or grade."
+"""Help of an option that names a file beside --data (`columns_of_second`)."""
+
 Queries = Annotated[
     str | None,
     typer.Option(help="File with the texts of queries, if --data has ids, as TREC's qrels."),

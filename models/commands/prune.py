@@ -13,13 +13,17 @@ from headroom.models.commands.distil import run as teach
 from headroom.models.commands.options import (
     FORMS,
     AsJson,
+    Delimiter,
     Device,
     Model,
     NewDirectory,
+    QueryColumn,
     Seed,
+    TitleColumn,
     read_form,
     refuse_unused,
 )
+from headroom.models.quality.labelled import Columns
 from headroom.models.training.distil.job import Cut, Options
 
 Recover = Annotated[
@@ -38,6 +42,9 @@ def command(
     model: Model = None,
     recover: Recover = None,
     data: Data = None,
+    query_column: QueryColumn = "query",
+    title_column: TitleColumn = "title",
+    delimiter: Delimiter = ",",
     seed: Seed = 0,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -65,10 +72,12 @@ def command(
             minutes=recover,
             seed=seed,
             device=device,
+            columns=Columns(query_column, title_column, delimiter=delimiter),
         )
         teach(options, as_json=as_json)
         return
-    refuse_unused(context, "it needs --recover", "seed", "device")
+    of_pairs = ("query_column", "title_column", "delimiter")
+    refuse_unused(context, "it needs --recover", *of_pairs, "seed", "device")
     source = locate(model)
     config = read_config(source)
     weights = config.parse_mask(read_form(mask), read_stored_masks(source, config))

@@ -9,7 +9,8 @@ import orjson
 import typer
 
 from headroom.models.api.quantized import quantized
-from headroom.models.commands.options import AsJson, Model, NewDirectory
+from headroom.models.commands import options
+from headroom.models.quality.labelled import Columns
 from headroom.models.terminal import ends_at_once, warn
 
 Data = Annotated[
@@ -19,15 +20,24 @@ Data = Annotated[
 Test = Annotated[
     Path | None,
     typer.Option(
-        help="Judged pairs to measure the loss on.  [default, for five grades, or one label without "
-        "--data: data/sample/test.jsonl.gz]"
+        help=f"Judged pairs to measure the loss on. {options.SECOND}  [default, for five grades, or one "
+        "label without --data: data/sample/test.jsonl.gz]"
     ),
 ]
 
 
 @ends_at_once("headroom: stopped; nothing is written")
 def command(
-    out: NewDirectory, model: Model = None, data: Data = None, test: Test = None, as_json: AsJson = False
+    context: typer.Context,
+    out: options.NewDirectory,
+    model: options.Model = None,
+    data: Data = None,
+    test: Test = None,
+    query_column: options.QueryColumn = "query",
+    title_column: options.TitleColumn = "title",
+    grade_column: options.GradeColumn = "grade",
+    delimiter: options.Delimiter = ",",
+    as_json: options.AsJson = False,
 ) -> None:
     """Write a copy with 8-bit weights and activations. It is smaller, and on most CPUs faster; the command
     measures what it gains and loses on yours.
@@ -36,7 +46,13 @@ def command(
 
     Example: headroom quantize --model ./mine --data traffic.csv --test judged.csv --out ./mine-int8
     """
-    made = quantized(model, out, data, test)
+    if test is None:
+        options.refuse_unused(context, "it needs --test", "grade_column")
+    if data is None and test is None:
+        of_files = ("query_column", "title_column", "delimiter")
+        options.refuse_unused(context, "it needs --data or --test", *of_files)
+    columns = Columns(query_column, title_column, grade_column, delimiter)
+    made = quantized(model, out, data, test, columns)
     print(orjson.dumps(made.document, option=orjson.OPT_INDENT_2).decode() if as_json else made)
     for sentence in made.warnings:
         warn(sentence)

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SPEEDUPS
+from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SPEEDUPS, parts_of
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
-from headroom.models.quality.labelled import Columns
+from headroom.models.quality.labelled import Columns, columns_of_second
 from headroom.models.study import Kind, pairs
 from headroom.models.study.page import check_directory
 from headroom.models.terminal import ends_at_once, waiting
@@ -22,7 +22,10 @@ Out = Annotated[
     Path, typer.Option(help="Directory of the report, in place of an earlier one of the same kind.")
 ]
 Holdout = Annotated[
-    Path | None, typer.Option(help="For `search` and `all`: pairs of other queries to test the masks on.")
+    Path | None,
+    typer.Option(
+        help=f"For `search` and `all`: pairs of other queries to test the masks on. {options.SECOND}"
+    ),
 ]
 Margin = Annotated[float, typer.Option(min=MARGINS[0], max=MARGINS[1], help="Accepted loss in each metric.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Give a rough answer, in some minutes per kind.")]
@@ -87,15 +90,15 @@ def command(
     config = read_config(locate(model))
     columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
 
-    def read(file: Path) -> pairs.Judged:
+    def read(file: Path, columns: Columns) -> pairs.Judged:
         with waiting(f"reading {file}"):
             return pairs.read_for(config, file, columns=columns, seed=seed)
 
-    judged = read(data)
+    judged = read(data, columns)
     pairs.check_words(kind, judged)
     held_out = None
     if holdout is not None:
-        held_out = read(holdout)
+        held_out = read(holdout, columns_of_second(holdout, columns))
         pairs.check_apart(judged, held_out)
 
     with waiting("loading the model"):
@@ -136,11 +139,10 @@ def _refuse_options(context: typer.Context, kind: Kind) -> None:
 
 def _parts(what: str, speedup: float | None, recover: float) -> tuple[str, ...]:
     """Return what may go, in a fixed order. Refuses names that do not exist, and --recover by heads alone."""
-    valid = ("heads", "units", "layers")
-    names = [name.strip() for name in what.split(",")]
-    if unknown := [name for name in names if name not in valid]:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(valid)}", param_hint="'--what'")
-    parts = tuple(name for name in valid if name in names)
+    try:
+        parts = parts_of(what)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--what'") from None
     by_time = parts != ("heads",)
     if recover and not (by_time or speedup):
         raise typer.BadParameter("it needs --speedup, or --what with units or layers", param_hint="'--what'")

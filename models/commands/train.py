@@ -17,7 +17,8 @@ from headroom.models.terminal import ends_at_once, table, warn
 from headroom.models.training.job import GRADES, Options, prepare
 
 Validation = Annotated[
-    Path | None, typer.Option(help="Pairs of other queries to calibrate with.  [default: a tenth]")
+    Path | None,
+    typer.Option(help=f"Pairs of other queries to calibrate with. {options.SECOND}  [default: a tenth]"),
 ]
 Labels = Annotated[
     str | None,

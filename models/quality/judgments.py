@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,6 +78,29 @@ class Judgment(NamedTuple):
     title: str
     column: str
     grade: Any
+
+
+def columns_of_second(path: Path, columns: Columns) -> Columns:
+    """Return the names of the columns of a file that is read beside another one, whose columns options name.
+
+    Where it lacks a named column, the first known one that is there counts, as without the options; and the
+    comma, if their delimiter leaves one column. Raises ModelError if the file cannot be read.
+    """
+    try:
+        for delimiter in (columns.delimiter, DEFAULT.delimiter):
+            with opened(path, delimiter) as table:
+                names = table.names
+            if len(names) > 1:
+                break
+    except (ValueError, OSError, EOFError) as error:  # also pyarrow's
+        raise ModelError(reading_problem(path, error)) from None
+    usual = _Layout.of(names, replace(DEFAULT, queries=columns.queries, titles=columns.titles))
+    chosen = {"delimiter": delimiter}
+    for column in ("query", "title", "grade"):
+        name = getattr(usual, column)
+        if getattr(columns, column) not in names and name in names:
+            chosen[column] = name
+    return replace(columns, **chosen)
 
 
 def read_judgments(

@@ -10,6 +10,7 @@ from headroom.models.errors import ModelError, reading_problem
 from headroom.models.quality.judgments import DEFAULT as DEFAULT
 from headroom.models.quality.judgments import Columns as Columns
 from headroom.models.quality.judgments import Rows as Rows
+from headroom.models.quality.judgments import columns_of_second as columns_of_second
 from headroom.models.quality.judgments import read_judgments
 from headroom.models.quality.tables import opened
 from headroom.models.rows import check_columns, problem_of

@@ -1,6 +1,7 @@
 """Reads labelled pairs as models can be judged on them."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 
 from headroom.models.checkpoint.config import ModelConfig
@@ -28,16 +29,19 @@ def read_truth(
     """
     labels = shared_labels(configs)
     if labels:
-        if relevant is not None and not 0 < relevant < len(labels):
-            raise ModelError(
-                f"relevant: {relevant} is outside the model's grades above 0, 1 to {len(labels) - 1}"
-            )
+        _check_relevant(relevant, len(labels) - 1, "the model's grades")
         pairs = read_labelled(path, grades=len(labels), labels=labels, columns=columns)
         return Truth(pairs, relevant or len(labels) - 1), labels
-    if relevant is not None and not 0 < relevant <= HIGHEST_GRADE:
-        raise ModelError(f"relevant: {relevant} is outside the grades above 0, 1 to {HIGHEST_GRADE}")
+    _check_relevant(relevant, HIGHEST_GRADE, "the grades")
     names = max((config.labels for config in configs if config.is_graded), key=len, default=())
     pairs = read_labelled(path, grades=HIGHEST_GRADE + 1, labels=names, columns=columns)
     if len({pair.grade for pair in pairs}) == 1:
         raise ModelError(f"{path}: every pair has grade {pairs[0].grade}; an order takes two grades to judge")
     return Truth(pairs, relevant or 1, has_grades=False), ()
+
+
+def _check_relevant(relevant: int | None, highest: int, grades: str) -> None:
+    """Raise ModelError if the lowest grade that counts as relevant is none of the grades above 0."""
+    if relevant is None or (isinstance(relevant, Integral) and 0 < relevant <= highest):
+        return
+    raise ModelError(f"relevant: {relevant} is outside {grades} above 0, 1 to {highest}")

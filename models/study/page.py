@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 
 from headroom.models.errors import ModelError
-from headroom.models.files import read_text
+from headroom.models.files import check_no_file, read_text
 
 REPORT = "report.json"
 
@@ -51,8 +51,7 @@ def _escaped(text: str) -> str:
 
 def check_directory(out: Path, kind: str) -> None:
     """Raise ModelError if `out` is a file, or holds a report of something else than the study `kind`."""
-    if out.exists() and not out.is_dir():
-        raise ModelError(f"{out} is a file; name a directory with --out")
+    check_no_file(out)
     if not (out / REPORT).exists():
         return
     try:

@@ -12,7 +12,15 @@ from headroom.models.checkpoint.hub import locate
 from headroom.models.checkpoint.tokenizer import load_tokenizer
 from headroom.models.cores import check_device_name
 from headroom.models.errors import ModelError
-from headroom.models.quality.labelled import DEFAULT, Columns, LabelledPair, digest, query_key, read_labelled
+from headroom.models.quality.labelled import (
+    DEFAULT,
+    Columns,
+    LabelledPair,
+    columns_of_second,
+    digest,
+    query_key,
+    read_labelled,
+)
 from headroom.models.training.state import check_unfinished, fingerprint_of, option_name
 
 log = logging.getLogger(__name__)
@@ -110,8 +118,8 @@ def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]
     grades = len(options.labels)
     if grades < 2 or len(set(options.labels)) < grades:
         raise ModelError("labels must be at least two different names, least relevant first")
-    read = partial(read_labelled, grades=grades, labels=options.labels, columns=options.columns)
-    pairs = read(options.data)
+    read = partial(read_labelled, grades=grades, labels=options.labels)
+    pairs = read(options.data, columns=options.columns)
     _warn_of_unused_grades(pairs, options.labels)
     if options.validation is None:
         queries = sorted({query_key(pair.query) for pair in pairs}, key=digest)
@@ -119,7 +127,8 @@ def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]
         chosen = set(queries[:count])
         validation = [pair for pair in pairs if query_key(pair.query) in chosen]
     else:
-        validation = read(options.validation)
+        columns = columns_of_second(options.validation, options.columns)
+        validation = read(options.validation, columns=columns)
         chosen = {query_key(pair.query) for pair in validation}
     training = [pair for pair in pairs if query_key(pair.query) not in chosen]
     if not training or not validation:

@@ -141,6 +141,7 @@ def test_wrong_masks_are_refused(clf: Classifier) -> None:
         (("usb", "usb cable"), "titles: one string; give a list"),
         (("usb", {"a": 1}), "titles: a dict; give a list"),
         (("usb", ["usb cable", None]), r"titles\[1\]: None is not text"),
+        ((None,), "pairs: None; give a query and its titles, or pairs"),
         ((["usb", "ab"],), r"pairs\[0\]: 'usb' is not a pair of texts"),
         (([("usb", "cable"), ("usb", "cable", 3)],), r"pairs\[1\]: \('usb', 'cable', 3\) is not a pair"),
         (([("usb", float("nan"))],), r"pairs\[0\]: \('usb', nan\) is not a pair of texts"),

@@ -24,6 +24,7 @@ from headroom.models.quality.labelled import (
     SAMPLE,
     Columns,
     LabelledPair,
+    columns_of_second,
     query_key,
     read_labelled,
 )
@@ -36,7 +37,7 @@ SAMPLE_TEST = SAMPLE / "test.jsonl.gz"
 SAMPLE_GRADES = 5
 
 NAMES = {
-    "columns": "--query-column, --title-column or --delimiter",
+    "columns": "--query-column, --title-column, --grade-column or --delimiter",
     "cut": "--layers, --heads, --units or --mask",
     "teacher_labels": "order of the teacher's labels",
 }
@@ -206,7 +207,7 @@ def _check_cut(source: Path, config: ModelConfig, options: Options, teacher: Pat
             per_layer = "" if name == "layers" else " per layer"
             raise ModelError(f"--{name} {wanted}: {source} has {limit} {name}{per_layer}; give 1 to {limit}")
     if cut.mask is not None:
-        config.check_head_left(_mask_of(source, config, cut.mask))
+        config.check_head_left(mask_of(source, config, cut.mask))
     kept = {name: getattr(cut, name) or limit for name, limit in limits.items()}
     if source == teacher and cut.mask is None and kept == limits:
         raise ModelError(
@@ -221,11 +222,10 @@ def _read_test(options: Options, config: ModelConfig) -> tuple[Path | None, list
         test = SAMPLE_TEST
     if test is None:
         return None, []
+    columns = DEFAULT if test == SAMPLE_TEST else columns_of_second(test, options.columns)
     if not config.is_graded:
-        return test, read_labelled(test, grades=HIGHEST_GRADE + 1, columns=options.columns)
-    grades = len(config.labels)
-    columns = DEFAULT if test == SAMPLE_TEST else options.columns
-    return test, read_labelled(test, grades=grades, labels=config.labels, columns=columns)
+        return test, read_labelled(test, grades=HIGHEST_GRADE + 1, columns=columns)
+    return test, read_labelled(test, grades=len(config.labels), labels=config.labels, columns=columns)
 
 
 def _fingerprint(
@@ -237,9 +237,10 @@ def _fingerprint(
         if name not in ("out", "resamples")  # the `work` directory is found by the first
     }
     if options.cut.mask is not None:  # it may name a stored one, which is no part of the checkpoint's digest
-        values["content of --mask"] = _mask_of(source, config, options.cut.mask).id
+        values["content of --mask"] = mask_of(source, config, options.cut.mask).id
     return fingerprint_of(values, (options.data, test), (teacher, source))
 
 
-def _mask_of(source: Path, config: ModelConfig, form: str | Json) -> HeadMask:
+def mask_of(source: Path, config: ModelConfig, form: str | Json) -> HeadMask:
+    """Return the mask that a cut names, of the checkpoint in `source`."""
     return config.parse_mask(form, read_stored_masks(source, config))

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from scipy.stats import rankdata
 
 from headroom.models.arrays import Floats
+from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.checkpoint.files import bytes_of_weights
 from headroom.models.classifier import Classifier
 from headroom.models.device import in_turns, one_thread
@@ -41,7 +43,10 @@ class Notify(Protocol):
 def measure(
     before: Classifier, student: Classifier, teacher: Classifier | None, job: Job, notify: Notify
 ) -> Json:
-    """Return quality on the judged pairs, agreement with the teacher on pairs held out, sizes and speed."""
+    """Return quality on the judged pairs, agreement with the teacher on pairs held out, speed and sizes.
+
+    The sizes are those of all sides, and of the source: the checkpoint that the student is, or was cut from.
+    """
     sides = {"student": student, "before": before}
     if teacher is not None:
         sides["teacher"] = teacher
@@ -59,16 +64,16 @@ def measure(
     if not pairs:
         pairs = [("query", "title")]
     figures["speed"] = _speed(sides, pairs, notify)
-    figures["size"] = {name: _size(one) for name, one in sides.items()}
+    figures["size"] = {name: _size(one.config, one.directory) for name, one in sides.items()}
+    figures["size"]["source"] = _size(job.config, job.source)
     return figures
 
 
-def _size(clf: Classifier) -> Json:
-    directory = clf.directory
+def _size(config: ModelConfig, directory: Path | None) -> Json:
     return {
-        "layers": clf.config.num_layers,
-        "heads": sum(map(len, clf.config.kept_heads)),
-        "units": sum(clf.config.widths),
+        "layers": config.num_layers,
+        "heads": sum(map(len, config.kept_heads)),
+        "units": sum(config.widths),
         "bytes": 0 if directory is None else bytes_of_weights(directory),
     }
 

@@ -19,7 +19,7 @@ from headroom.models.files import Json, write_whole
 from headroom.models.learner import Learner
 from headroom.models.quality.labelled import query_key
 from headroom.models.training.distil import layers, report
-from headroom.models.training.distil.job import Job, Options, is_plain_encoder, write_pairs
+from headroom.models.training.distil.job import Job, Options, is_plain_encoder, mask_of, write_pairs
 from headroom.models.training.distil.lessons import (
     BATCH_PAIRS,
     SWAPPED_SHARE,
@@ -65,10 +65,13 @@ class Run:
 
     @cached_property
     def kept_layers(self) -> list[int]:
-        """Return the layers of its source that the student keeps, as an earlier run has chosen them.
+        """Return the layers of its source that the student keeps: those of the mask, or as an earlier run has
+        chosen them.
 
         Those of a plain encoder, which gives no scores to choose by, are spread evenly.
         """
+        if self.options.cut.mask is not None:
+            return list(mask_of(self.job.source, self.job.config, self.options.cut.mask).layers_kept)
         depth = self.job.config.num_layers
         count = self.options.cut.layers or depth
         if count == depth or is_plain_encoder(self.job.source):
@@ -270,7 +273,7 @@ def _distilled(job: Job, notify: Notify) -> Json:
         "window": run.window,
         "pairs": job.survey.pairs,
         "left_out": job.survey.left_out,
-        "kept_layers": run.kept_layers if job.options.cut.mask is None else None,
+        "kept_layers": run.kept_layers,
         "steps": student.progress.step,
         "tokens": student.progress.tokens,
         "seconds": student.progress.seconds,

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from headroom.models.arrays import Ints
-from headroom.models.checkpoint.config import ModelConfig, classifier_fields, read_raw, read_stored_masks
+from headroom.models.checkpoint.config import ModelConfig, classifier_fields, read_raw
 from headroom.models.checkpoint.shapes import layer_prefix
 from headroom.models.checkpoint.tensors import TensorDict, read_tensors
 from headroom.models.compress.prune import cut, intact_mask
 from headroom.models.masks.head_mask import HeadMask
-from headroom.models.training.distil.job import Cut, is_plain_encoder
+from headroom.models.training.distil.job import Cut, is_plain_encoder, mask_of
 
 
 def read_student(
@@ -29,7 +29,7 @@ def read_student(
     torch.manual_seed(0)
     tensors = read_tensors(source, config, new_classifier=True)
     if wanted.mask is not None:
-        mask = config.parse_mask(wanted.mask, read_stored_masks(source, config))
+        mask = mask_of(source, config, wanted.mask)
     elif wanted.keeps_all:
         return tensors, config
     else:

@@ -127,6 +127,8 @@ def test_it_shows_itself_in_a_terminal_and_in_a_notebook(evaluated: Evaluated) -
         ({}, {"masks": ["none", "3.*"]}, r"masks\[1\]: layer 3 does not exist; this model has layers 0 to 2"),
         ({}, {"masks": [HeadMask.none(12, 12)]}, r"masks\[0\]: the mask is for 12 layers of 12 heads"),
         ({}, {"masks": []}, "masks: none given"),
+        ({}, {"relevant": 2.5}, "relevant: 2.5 is outside the model's grades above 0, 1 to 4"),
+        ({}, {"relevant": "2"}, "relevant: 2 is outside the model's grades above 0, 1 to 4"),
         ({}, {"relevant": 5}, "relevant: 5 is outside the model's grades above 0, 1 to 4"),
         ({}, {"margin": 0}, "margin: 0 is outside the valid range, 0.001 to 0.5"),
         ({}, {"margin": -0.02}, "margin: -0.02 is outside the valid range, 0.001 to 0.5"),
@@ -147,7 +149,35 @@ def test_wrong_input_is_refused_in_a_sentence(
     assert "\n" not in str(error.value)
 
 
+def test_a_frame_with_two_columns_of_one_name_is_refused_as_a_file_is(
+    clf: Classifier, judged: pd.DataFrame
+) -> None:
+    """It ended in an AttributeError. Columns that are not read may have any names."""
+    with pytest.raises(ModelError, match="data: two columns are named 'grade'"):
+        evaluate(clf, pd.concat([judged, judged], axis=1))
+    two = pd.concat([judged, judged[["title"]].set_axis(["note"], axis=1)], axis=1)
+    noted = pd.concat([two, two[["note"]]], axis=1)
+    assert evaluate(clf, noted, resamples=100).content["pairs"] == 160
+
+
+def test_no_mask_is_the_intact_model(clf: Classifier, judged: pd.DataFrame) -> None:
+    (side,) = evaluate(clf, judged, masks=None, resamples=100).content["sides"]
+    assert (side["name"], side["head_mask"]) == ("full", "none")
+
+
+def test_a_report_is_not_written_into_a_file(evaluated: Evaluated, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    for directory in (tmp_path / "notes", tmp_path / "notes" / "report"):
+        with pytest.raises(ModelError, match="notes is a file; name a directory"):
+            evaluated.report(directory)
+    with pytest.raises(ModelError, match="directory: None is no path; give the path of a directory"):
+        evaluated.report(None)  # type: ignore[arg-type]
+
+
 def test_other_data_that_cannot_judge_is_refused_too(clf: Classifier, tmp_path: Path) -> None:
+    for nothing, name in ((None, "None"), (5, "an int")):
+        with pytest.raises(ModelError, match=f"data: {name} is no data; give a DataFrame, the path of a csv"):
+            evaluate(clf, nothing)  # type: ignore[arg-type]
     with pytest.raises(
         ModelError, match=r"data\[1\]: \('usb', 'cable'\) is not a tuple \(query, title, grade\)"
     ):
@@ -156,6 +186,11 @@ def test_other_data_that_cannot_judge_is_refused_too(clf: Classifier, tmp_path: 
         evaluate(clf, [])
     with pytest.raises(ModelError, match=r"nothing\.csv does not exist"):
         evaluate(clf, tmp_path / "nothing.csv")
+    for model in (None, "./mine"):
+        with pytest.raises(ModelError, match=f"models: {model!r} is no Classifier; Classifier.load"):
+            evaluate(model, [("usb", "cable", 3)])  # type: ignore[arg-type]
+    with pytest.raises(InvalidMask, match=r"masks\[0\]: a mask is a spec .*, not 5"):
+        evaluate(clf, [("usb", "cable", 3)], masks=5)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="models: none given"):
         evaluate([], [("usb", "cable", 3)])
     with pytest.raises(InvalidMask, match="no mask is stored as 'x'"):
@@ -170,10 +205,10 @@ def test_grades_are_compared_where_each_query_has_one_title(clf: Classifier, jud
     assert {name for name, needed in difference["queries_needed"].items() if needed is None} == {"ndcg10"}
 
 
-@pytest.mark.parametrize("relevant", [0, -1, 101])
+@pytest.mark.parametrize("relevant", [0, -1, 101, 2.5])
 def test_a_model_without_grades_takes_a_relevant_grade_above_0(
-    one_label: Classifier, judged: pd.DataFrame, relevant: int
+    one_label: Classifier, judged: pd.DataFrame, relevant: Any
 ) -> None:
-    """0 silently meant 1."""
+    """0 silently meant 1, and 2.5 meant 3."""
     with pytest.raises(ModelError, match=f"relevant: {relevant} is outside the grades above 0, 1 to 100"):
         evaluate(one_label, judged, relevant=relevant)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from headroom import Classifier, ModelError, StudyResult, prune, study
+from headroom.models.api.ranges import parts_of
 from tests.checkpoints import load, write_checkpoint
 from tests.prompt import Run
 from tests.prompt import run as run
@@ -157,6 +158,11 @@ def test_an_option_that_would_do_nothing_is_refused_with_the_valid_ones(
         ({"speedup": 1}, "speedup: 1 is outside the valid range, 1.05 to 20"),
         ({"recover_minutes": -1}, "recover_minutes: -1 is outside the valid range, 0 to 600"),
         ({"what": ()}, "what: none given; valid are heads, units, layers"),
+        ({"what": "heads, tails"}, "what: 'tails' is none of heads, units, layers"),
+        (
+            {"what": "heads", "recover_minutes": 1, "out": "runs"},
+            "recover_minutes: it needs speedup, or what",
+        ),
         ({"recover_minutes": 1, "out": "runs"}, "recover_minutes: it needs speedup, or what with"),
         ({"seed": -1}, "seed: -1 is outside the valid whole numbers, 0 or more"),
     ],
@@ -168,6 +174,24 @@ def test_numbers_that_a_search_cannot_take_are_refused_with_the_valid_ones(
         study.search(one_label, judged("a"), **options)
 
 
-def test_a_report_needs_a_directory(single: StudyResult) -> None:
+@pytest.mark.parametrize("what", ["units, heads", ["heads,units"], ("units", "heads")])
+def test_parts_are_named_as_on_the_command_line_too(one_label: Classifier, what: Any) -> None:
+    """A text was read letter by letter: "'h' is none of heads, units, layers"."""
+    assert parts_of(what) == ("heads", "units")
+    pairs = judged("a")
+    with pytest.raises(ModelError, match="held-out queries must take no part"):  # after the parts are read
+        study.search(one_label, pairs, holdout=pairs, what=what)
+
+
+def test_a_report_needs_a_directory(single: StudyResult, one_label: Classifier, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="directory: name one"):
         single.report()
+    with pytest.raises(ModelError, match="directory: an int is no path; give the path of a directory"):
+        single.report(5)  # type: ignore[arg-type]
+    (tmp_path / "report.json").write_text("mine")
+    with pytest.raises(ModelError, match=r"another directory, such as directory .*-single"):
+        single.report(tmp_path)
+    with pytest.raises(ModelError, match=r"another directory, such as out .*-layers"):
+        study.layers(one_label, judged("a"), out=tmp_path)
+    with pytest.raises(ModelError, match=r"report\.json is a file; name a directory$"):
+        study.layers(one_label, judged("a"), out=tmp_path / "report.json")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headroom import Classifier
-from tests.checkpoints import unusual_modes
+from tests.checkpoints import unusual_modes, write_checkpoint
 from tests.prompt import Run
 from tests.teaching import PROGRAM, stop_at_a_checkpoint
 from tests.teaching import judged as judged
@@ -35,6 +35,52 @@ def test_a_student_is_written_and_its_table_has_intervals(
 
     scored = run("score", "lamp 3", "a lamp", "wood", "--model", str(out))
     assert len(scored.out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("teaches", ["model", "column"])
+def test_a_student_is_measured_beside_the_checkpoint_that_it_was_cut_from(
+    run: Run, tiny_checkpoint: Path, pairs: Path, tmp_path: Path, teaches: str
+) -> None:
+    """It was "5 of 3 layers, 20 of 12 heads", or with a column "5 of 5 layers". A layer of these checkpoints
+    has 4 heads and 64 units; the teacher has 3 layers, the student is cut from 6."""
+    six = write_checkpoint(tmp_path / "six", seed=2, num_hidden_layers=6)
+    lines = pairs.read_text().splitlines()
+    scored = [f"{line}\t{'llm' if row == 0 else row % 7}" for row, line in enumerate(lines)]
+    pairs.write_text("\n".join(scored) + "\n")
+    teacher = ("--teacher", str(tiny_checkpoint)) if teaches == "model" else ("--scores", "llm")
+    given = (*("--data", str(pairs), "--model", str(six), "--steps", "1", "--device", "cpu"), *teacher)
+
+    cut = run("distil", *given, "--layers", "5", "--out", str(tmp_path / "cut")).out
+    metrics = json.loads((tmp_path / "cut" / "metrics.json").read_text())
+    kept = ", ".join(map(str, metrics["kept_layers"]))
+    of_six = f"5 of 6 layers ({kept}), 20 of 24 heads, 320 of 384 units, "
+    assert cut.startswith(f"{tmp_path / 'cut'}: {of_six}")
+    source = metrics["size"]["source"]
+    weights = (six / "model.safetensors").stat().st_size
+    assert source == {"layers": 6, "heads": 24, "units": 384, "bytes": weights}
+    of_teacher = (tiny_checkpoint / "model.safetensors").stat().st_size / 1e6
+    assert (f" of {weights / 1e6:.1f} MB (the teacher: {of_teacher:.1f} MB);" in cut) == (teaches == "model")
+
+    whole = run("distil", *given, "--out", str(tmp_path / "whole")).out
+    assert whole.startswith(f"{tmp_path / 'whole'}: 6 layers, 24 heads, 384 units, ")
+
+
+def test_judged_pairs_may_have_the_usual_columns_beside_data_with_others(
+    run: Run, tiny_checkpoint: Path, pairs: Path, judged: Path, tmp_path: Path
+) -> None:
+    """It asked the test for the columns that options name for --data, and nothing could say otherwise."""
+    data = tmp_path / "traffic.csv"
+    rows = [line.split("\t") for line in pairs.read_text().splitlines()[1:]]
+    data.write_text("search;name\n" + "".join(f"{query};{title}\n" for query, title in rows))
+    given = ["distil", "--data", str(data), "--test", str(judged), "--steps", "1", "--device", "cpu"]
+    given += ["--teacher", str(tiny_checkpoint), "--layers", "2", "--out", str(tmp_path / "half")]
+    named = ("--query-column", "search", "--title-column", "name", "--delimiter", ";")
+    assert "on 40 judged pairs of 20 queries" in run(*given, *named).out
+
+    given[-1] = str(tmp_path / "other")
+    judged.write_text("q,title,grade\nlamp 1,a lamp,4\n")
+    output = run(*given, *named, status=1)
+    assert "judged.csv, line 1: there is no column search; found 'q', 'title', 'grade'" in output.err
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,11 @@ def test_without_an_order_to_judge_there_is_a_dash(run: Run, tiny_checkpoint: Pa
         assert ">nan" not in text
 
 
+def test_a_report_needs_a_directory(run: Run, tiny_checkpoint: Path, labelled: Path) -> None:
+    given = ("--model", str(tiny_checkpoint), "--data", str(labelled), "--out", str(labelled))
+    assert f"{labelled} is a file; name a directory" in run("evaluate", *given, status=1).err
+
+
 def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     write_labelled(tmp_path / "wrong.csv", [("a", "b", 9)])
     wrong = run("evaluate", "--model", str(tiny_checkpoint), "--data", str(tmp_path / "wrong.csv"), status=1)

@@ -50,19 +50,29 @@ def test_nothing_is_left_of_a_checkpoint_that_could_not_be_written_whole(
     run(*arguments)
 
 
+def test_a_file_is_not_written_over(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    given = ("--model", str(tiny_checkpoint), "--mask", "0.1", "--out", str(tmp_path / "file"))
+    assert "file is a file; name a directory" in run("prune", *given, status=1).err
+
+
 def test_what_is_pruned_recovers_on_unjudged_pairs(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """With the code of `headroom distil`, and for the time that was given."""
     data = tmp_path / "pairs.csv"
     rows = [f"{query} {number // 4},{title}" for number, (query, title) in enumerate(random_pairs(200))]
-    data.write_text("query,title\n" + "\n".join(rows) + "\n")
+    data.write_text("search,name\n" + "\n".join(rows) + "\n")
     out = tmp_path / "smaller"
     arguments = ["prune", "--model", str(tiny_checkpoint), "--mask", "1.*", "--out", str(out)]
-    for option in (("--seed", "1"), ("--device", "cpu")):
+    for option in (("--seed", "1"), ("--device", "cpu"), ("--query-column", "search")):
         assert f"{option[0]}: it needs --recover" in run(*arguments, *option, status=2).err
     alone = run(*arguments, "--recover", "0.02", status=2)
     assert "--recover needs --data" in alone.err
-    recovered = run(*arguments, "--recover", "0.02", "--data", str(data), "--device", "cpu", "--json")
+    named = ("--query-column", "search", "--title-column", "name")
+    given = ("--recover", "0.02", "--data", str(data), "--device", "cpu", *named)
+    recovered = run(*arguments, *given, "--json")
     metrics = json.loads(recovered.out)
     assert metrics["size"]["student"]["heads"] == 8
     assert metrics["seconds"] >= 1.2
     assert Classifier.load(out).config.kept_heads[1] == ()
+    shorter = ("--mask", "skip:1", "--out", str(tmp_path / "shorter"))
+    assert "2 of 3 layers (0, 2), 8 of 12 heads" in run(*arguments, *shorter, *given).out

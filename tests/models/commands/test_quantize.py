@@ -136,6 +136,23 @@ def test_of_many_calibration_pairs_whole_queries_are_compared(
     assert f"on 1 of the {given} calibration pairs:" in run(*arguments, str(tmp_path / "other")).out
 
 
+def test_columns_of_other_names_are_read(
+    run: Run, tiny_checkpoint: Path, judged: Path, tmp_path: Path
+) -> None:
+    """There was no option that names them."""
+    traffic = tmp_path / "searches.csv"
+    traffic.write_text("search|name\n" + "".join(f"{query}|{title}\n" for query, title in random_pairs(30)))
+    given = ("quantize", "--model", str(tiny_checkpoint), "--out", str(tmp_path / "int8"))
+    named = ("--query-column", "search", "--title-column", "name", "--delimiter", "|")
+    files = ("--data", str(traffic), "--test", str(judged))
+    report = json.loads(run(*given, *files, *named, "--json").out)
+    assert report["calibration_pairs"]["given"] == 30
+    assert report["against_float32"]["pairs"] == 60
+    assert "--query-column: it needs --data or --test" in run(*given, *named, status=2).err
+    ungraded = run(*given, *files[:2], *named, "--grade-column", "stars", status=2)
+    assert "--grade-column: it needs --test" in ungraded.err
+
+
 def test_what_cannot_be_quantized_is_refused_in_one_line(
     run: Run, tiny_checkpoint: Path, traffic: Path, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headroom import Classifier, ModelError, study
 from tests.prompt import Run
 
 
@@ -113,6 +114,22 @@ def test_bad_data_is_one_clear_line(
     assert words in output.err
     assert len(output.err.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_held_out_pairs_may_have_the_usual_columns_beside_data_with_others(
+    run: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """That both files hold the same queries is seen when both are read."""
+    holdout = write(tmp_path / "h.jsonl", 12)
+    data = tmp_path / "d.jsonl"
+    data.write_text(holdout.read_text().replace('"query"', '"search"').replace('"grade"', '"stars"'))
+    files = ("--data", str(data), "--holdout", str(holdout), "--out", str(tmp_path / "out"))
+    named = ("--query-column", "search", "--grade-column", "stars")
+    model = ("--model", str(tiny_checkpoint))
+    assert "h.jsonl shares 12 with" in run("study", "search", *model, *files, *named, status=1).err
+    clf = Classifier.load(tiny_checkpoint, "cpu")
+    with pytest.raises(ModelError, match=r"h\.jsonl shares 12 with"):
+        study.search(clf, data, holdout=holdout, query="search", grade="stars")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,17 @@ def test_what_training_changed_is_printed_with_its_interval(
     assert "do not show that the training improved the model" in few.err
 
 
+def test_a_validation_may_have_the_usual_columns_beside_data_with_others(
+    run: Run, tiny_checkpoint: Path, labelled: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "judgments.csv"
+    data.write_text("search,name,stars\n" + "".join(f"q {row},a lamp,{row % 2}\n" for row in range(20)))
+    given = ("--data", str(data), "--validation", str(labelled), "--out", str(tmp_path / "mine"))
+    named = ("--query-column", "search", "--title-column", "name", "--grade-column", "stars")
+    model = ("--model", str(tiny_checkpoint), "--labels", "no,yes", "--epochs", "1", "--device", "cpu")
+    assert "the best on 40 validation queries" in run("train", *given, *named, *model).out
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [
