@@ -27,8 +27,13 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        message: object = error
-        if isinstance(error, OSError) and error.filename and error.strerror:
-            message = f"{error.filename}: {error.strerror}"  # without "[Errno 21]"
-        print(f"headroom: {one_line(message)}", file=sys.stderr)
+        print(f"headroom: {message_of(error)}", file=sys.stderr)
         sys.exit(1)
+
+
+def message_of(error: Exception) -> str:
+    """Return what the program says about an error, in one line."""
+    message: object = error
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        message = f"{error.filename}: {error.strerror}"  # without "[Errno 21]"
+    return one_line(message)

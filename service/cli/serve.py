@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
+from headroom.service.cli import message_of
 from headroom.service.config.edits import FileState, LiveEdits, pinned, read_state
 from headroom.service.config.file import ConfigFile, Overrides, load
 from headroom.service.config.settings import InvalidConfig, LogFormat
@@ -92,6 +93,16 @@ def run(path: Path, overrides: Overrides) -> None:
     """Serve until a signal comes. Raises ConfigFileError, OSError or DeployError if it cannot start."""
     seen = read_state(path)
     config = pinned(load(path, overrides))
+    try:
+        _check_and_serve(path, seen, overrides, config)
+    except Exception as error:
+        if config.settings.log_format == "text":
+            raise
+        _say(message_of(error), "json", "ERROR")
+        raise typer.Exit(1) from error
+
+
+def _check_and_serve(path: Path, seen: FileState, overrides: Overrides, config: ConfigFile) -> None:
     say, warn = _voices(config.settings.log_format)
     preflight.check(path, config, say)
     for warning in preflight.unknown_variables(config):
@@ -129,6 +140,7 @@ def _serve(
     drain_timeout_s = config.settings.drain_timeout_s
     settings = config.settings
     say, warn = _voices(settings.log_format)
+    fail = partial(_say, form=settings.log_format, level="ERROR")
     variables = dict(os.environ)
     environment.prepare(
         run, request_timeout_s=settings.request_timeout_s, body_timeout_s=settings.body_timeout_s
@@ -141,8 +153,8 @@ def _serve(
 
     def end(reason: str) -> None:
         if is_ready.is_set() or stop.is_set():
-            end_run(directory, reason)
-        start_again(directory, reason, variables)
+            end_run(directory, reason, fail)
+        start_again(directory, reason, variables, fail)
 
     watchdog = Watchdog(end, stop.is_set, drain_timeout_s + STOP_S)
     stop.before_end = watchdog.close

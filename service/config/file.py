@@ -95,6 +95,12 @@ class ConfigFile:
         """The part of `document` that describes our deployment (not a copy)."""
         return _deployment(self.document)
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The settings that the file and the command line give (not a copy)."""
+        arguments: dict[str, Any] = self.document["applications"][0]["args"]
+        return arguments
+
     def with_live(self, user_config: dict[str, Any], live: LiveConfig) -> ConfigFile:
         """Return this config with another `user_config`, the only part that may change while it runs."""
         document = copy.deepcopy(self.document)
@@ -181,13 +187,19 @@ def _with_place(line: str, arguments: Mapping[str, Any], overrides: Overrides, p
     """Return a line about a setting with the place where its value was given."""
     # What pydantic or one of our validators says begins with the field.
     name, _, problem = line.partition(": ")
-    if name in Settings.model_fields and getattr(overrides, name, None) is not None:
-        place = f"--{name}"
-    elif name in Settings.model_fields and name not in arguments:
-        place = variable_of(name)
-    else:
-        place = f"{path}: args.{name}"
-    return f"{place}: {problem}"
+    field = re.split(r"[.[]", name)[0]
+    if field in Settings.model_fields and getattr(overrides, field, None) is not None:
+        return f"--{name}: {problem}"
+    return f"{place_of_setting(name, arguments, path)}: {problem}"
+
+
+def place_of_setting(name: str, arguments: Mapping[str, Any], path: Path) -> str:
+    """Return where the value of a setting, or of a part of it such as `cors_origins[0]`, was given: in the
+    `args` of the file at the path, or in a variable."""
+    field = re.split(r"[.[]", name)[0]
+    if field in Settings.model_fields and field not in arguments:
+        return variable_of(field) + name.removeprefix(field)
+    return f"{path}: args.{name}"
 
 
 def _live(user_config: Mapping[str, Any]) -> tuple[LiveConfig | None, list[str]]:
@@ -248,7 +260,12 @@ _NUMBER = re.compile(
 
 class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Refuse a number such as 017 or 1:30: YAML 1.1 reads 15 and 90, YAML 1.2 17 and text."""
+        """Refuse a number such as 017 or 1:30: YAML 1.1 reads 15 and 90, YAML 1.2 17 and text.
+
+        "=" and "<<" are text, as in YAML 1.2.
+        """
+        if isinstance(node, yaml.ScalarNode) and node.tag.endswith((":value", ":merge")):
+            return node.value
         if node.tag.endswith((":int", ":float")) and not _NUMBER.fullmatch(node.value):
             problem = f"{node.value} is another value to other programs; write a decimal number, or quotes"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from headroom.models.errors import ModelError
-from headroom.service.config.file import ConfigFile, ConfigFileError, problems
+from headroom.service.config.file import ConfigFile, ConfigFileError, place_of_setting, problems
 from headroom.service.config.key_file import read_api_keys
 from headroom.service.config.settings import ENVIRONMENT_PREFIX, InvalidConfig, Settings, variable_of
 from headroom.service.ray import autoscaling
@@ -162,7 +162,7 @@ def _check_keys(_: Path, config: ConfigFile) -> None:
             raise ConfigFileError(str(error)) from None
 
 
-def _check_database(_: Path, config: ConfigFile) -> None:
+def _check_database(path: Path, config: ConfigFile) -> None:
     """Raise ConfigFileError if the URL of the experiments' database is wrong, or its driver is missing."""
     if config.settings.database_url is None:
         return
@@ -171,7 +171,8 @@ def _check_database(_: Path, config: ConfigFile) -> None:
     try:
         connect(parse_url(config.settings.database_url)).dispose()
     except ValueError as error:
-        raise ConfigFileError(str(error)) from None
+        place = place_of_setting("database_url", config.arguments, path)
+        raise ConfigFileError(f"{place}: {str(error).removeprefix('database_url: ')}") from None
 
 
 def _check_limits(path: Path, config: ConfigFile) -> None:
@@ -187,7 +188,8 @@ def _check_warm_list(path: Path, config: ConfigFile) -> None:
     """Raise ConfigFileError if there is no file of pairs that replicas should score after their start."""
     file = config.settings.score_store_warm
     if file is not None and not file.is_file():
-        raise ConfigFileError(f"{path}: args.score_store_warm: there is no file {file}")
+        place = place_of_setting("score_store_warm", config.arguments, path)
+        raise ConfigFileError(f"{place}: there is no file {file}")
 
 
 def _check_device(config: ConfigFile) -> None:

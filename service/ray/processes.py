@@ -29,7 +29,8 @@ VITAL = frozenset(("raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeE
 STARTED_AGAIN = "_HEADROOM_STARTED_AGAIN"
 """Variable of a program that `start_again` has put in its own place."""
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The last one comes when a terminal closes."""
 LOOK_S = 0.5
 END_S = 2.0
 """How long `kill_process_tree` waits for the processes that it has killed to end."""
@@ -100,7 +101,7 @@ def kill_process_tree() -> None:
 
 
 class StopSignal:
-    """Handles SIGINT and SIGTERM: the first asks to stop, the second stops at once.
+    """Handles STOP_SIGNALS: the first asks to stop, the second stops at once.
 
     before_end: is called before the second one ends all processes.
     """
@@ -112,8 +113,10 @@ class StopSignal:
         self.wait = self._event.wait
 
     def install(self) -> None:
+        """Begin. A SIGHUP that is ignored stays so: that is what nohup is for."""
         for number in STOP_SIGNALS:
-            signal.signal(number, self._handle)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._handle)
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         if self._event.is_set():
@@ -181,13 +184,18 @@ class Watchdog:
                 self._end(f"the stop has taken more than {self._stop_s:g} s")
 
 
-def end_run(directory: RunDirectory, reason: str) -> None:
-    """Say why, and end every process of this run at once, this one too. Its directory stays for its logs."""
-    _end_others(directory, f"{reason}; ending all processes")
+def end_run(directory: RunDirectory, reason: str, say: Callable[[str], None]) -> None:
+    """Say why, and end every process of this run at once, this one too. Its directory stays for its logs.
+
+    say: shows a line to the operator, and raises nothing.
+    """
+    _end_others(directory, f"{reason}; ending all processes", say)
     os._exit(1)
 
 
-def start_again(directory: RunDirectory, reason: str, variables: Mapping[str, str]) -> None:
+def start_again(
+    directory: RunDirectory, reason: str, variables: Mapping[str, str], say: Callable[[str], None]
+) -> None:
     """Say why, end every other process of this run, and run this program anew in this process.
 
     For a start that failed by no fault of the config: where no core is free, Ray's raylet ends because it
@@ -195,23 +203,22 @@ def start_again(directory: RunDirectory, reason: str, variables: Mapping[str, st
 
     The command line may hold relative paths, and Ray starts in another working directory.
 
-    variables: the environment that this process was started with.
+    variables: the environment that this process was started with. say: as `end_run` takes it.
     """
     if STARTED_AGAIN in variables:
-        end_run(directory, reason)
-    _end_others(directory, f"{reason}; starting again")
+        end_run(directory, reason, say)
+    _end_others(directory, f"{reason}; starting again", say)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the new program inherits this thread's mask
     try:
         os.chdir(directory.started_in)
         os.execve(sys.executable, sys.orig_argv, {**variables, STARTED_AGAIN: "1"})
     except OSError as error:
-        end_run(directory, f"another start failed: {error}")
+        end_run(directory, f"another start failed: {error}", say)
 
 
-def _end_others(directory: RunDirectory, what: str) -> None:
+def _end_others(directory: RunDirectory, what: str, say: Callable[[str], None]) -> None:
     """Say what happens, kill all descendants of this process, and keep the logs."""
-    with contextlib.suppress(OSError):  # nobody reads it
-        print(f"headroom: {what} (Ray's logs are in {directory.logs})", file=sys.stderr, flush=True)
+    say(f"{what} (Ray's logs are in {directory.logs})")
     kill_process_tree()
     with contextlib.suppress(OSError):  # the disk is full
         directory.keep_logs()

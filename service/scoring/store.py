@@ -197,11 +197,16 @@ class ScoreStore:
                 [(number, key) for key in recalled],
             )
         if self.max_bytes is not None and self.bytes_used > self.max_bytes:
-            self.forget(self.max_bytes * (1 - SHARE_TO_FREE))
+            self._forget(self.max_bytes * (1 - SHARE_TO_FREE))
             self.has_evicted = True
 
     def forget(self, max_bytes: float) -> None:
-        """Forget scores until the rest takes at most this many bytes.
+        """Forget scores until the rest takes at most this many bytes. Raises ModelError if it cannot."""
+        with _explained(self.path):
+            self._forget(max_bytes)
+
+    def _forget(self, max_bytes: float) -> None:
+        """Do what `forget` does.
 
         A hand goes round the keys, which have no order: what was recalled since it passed last stays for one
         more round, and what was not goes (the clock of Corbató 1968).

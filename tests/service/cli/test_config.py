@@ -119,6 +119,19 @@ def test_masks_and_paths_are_checked_against_each_checkpoint(
     assert "this model has layers 0 to" in found[1]
 
 
+def test_what_a_variable_says_is_not_blamed_on_the_file(
+    tmp_path: Path, tiny_checkpoint: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, {"variants": [{"name": "full"}]}, model=str(tiny_checkpoint))
+    monkeypatch.setenv("HEADROOM_SCORE_STORE", str(tmp_path / "s"))
+    monkeypatch.setenv("HEADROOM_SCORE_STORE_WARM", str(tmp_path / "warm.csv"))
+    monkeypatch.setenv("HEADROOM_DATABASE_URL", "")
+    err = run("config", "check", str(file), status=1).err
+    assert f"HEADROOM_SCORE_STORE_WARM: there is no file {tmp_path}/warm.csv" in err
+    assert "HEADROOM_DATABASE_URL: not a URL such as " in err
+    assert "args." not in err
+
+
 def test_a_brownout_that_is_too_late_and_gives_another_kind_of_score(
     tmp_path: Path, model: Path, tiny_checkpoint: Path, run: Run
 ) -> None:

@@ -1,6 +1,7 @@
 """`headroom serve` with what it cannot serve: it ends in one line, before anything starts."""
 
 import io
+import json
 import os
 import re
 import shutil
@@ -76,6 +77,18 @@ def test_a_port_that_is_taken_fails_before_anything_starts(run: Run, taken_port:
     failed = run("serve", "--port", taken_port, status=1)
     assert failed.err.startswith(f"headroom: cannot listen on 127.0.0.1:{taken_port}: ")
     assert len(failed.err.splitlines()) == 1
+
+
+def test_what_ends_a_service_with_json_logs_is_json_too(
+    run: Run, taken_port: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipeline that reads JSON dropped the one line that says why the service ended."""
+    monkeypatch.setenv("HEADROOM_LOG_FORMAT", "json")
+    failed = run("serve", "--port", taken_port, status=1)
+    (line,) = map(json.loads, failed.err.splitlines())
+    assert line.keys() == {"time", "level", "message"}
+    assert line["level"] == "ERROR"
+    assert line["message"].startswith(f"cannot listen on 127.0.0.1:{taken_port}: ")
 
 
 def test_a_host_that_does_not_exist_is_blamed_on_the_host(run: Run) -> None:
@@ -191,7 +204,7 @@ def test_a_database_without_its_driver_fails_before_ray_starts(
         monkeypatch.setenv("HEADROOM_DATABASE_URL", url)
         failed = run("serve", status=1)
         (line,) = failed.err.splitlines()
-        assert line.startswith(f"headroom: database_url: {reason}")
+        assert line.startswith(f"headroom: HEADROOM_DATABASE_URL: {reason}")
         assert "s3cret" not in line
 
 

@@ -95,6 +95,17 @@ def test_a_number_that_every_yaml_reads_alike_is_taken(number: str, tmp_path: Pa
     assert application["runtime_env"] == {"a": value, "b": "017"}
 
 
+@pytest.mark.parametrize("text", ["=", "<<"])
+def test_signs_that_yaml_1_1_alone_gives_a_meaning_are_text(text: str, tmp_path: Path) -> None:
+    """Helm writes `salt: =`, and a chart's first pods did not start."""
+    path = tmp_path / "serve.yaml"
+    path.write_text(
+        f"applications: [{{runtime_env: {{a: {text}, b: [{text}]}}, deployments: [{{name: Relevance}}]}}]"
+    )
+    (application,) = load(path, Overrides()).document["applications"]
+    assert application["runtime_env"] == {"a": text, "b": [text]}
+
+
 @pytest.mark.parametrize(
     ("options", "variables", "args", "place"),
     [
@@ -104,6 +115,8 @@ def test_a_number_that_every_yaml_reads_alike_is_taken(number: str, tmp_path: Pa
         ({"device": "cpu"}, {}, {"dtype": "float16"}, "FILE: args.dtype"),
         ({}, {"HEADROOM_MAX_PAIRS": "many"}, {}, "HEADROOM_MAX_PAIRS: Input should be a valid integer"),
         ({"dtype": "float16"}, {"HEADROOM_DTYPE": "auto"}, {"device": "cpu", "dtype": "auto"}, "--dtype"),
+        ({}, {"HEADROOM_CORS_ORIGINS": "*"}, {}, "HEADROOM_CORS_ORIGINS[0]: "),
+        ({}, {}, {"cors_origins": ["*"]}, "FILE: args.cors_origins[0]: "),
         ({"model": ""}, {}, {"model": "tiny"}, "--model"),
         ({"host": ""}, {}, {}, "--host"),
     ],

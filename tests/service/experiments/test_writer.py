@@ -16,12 +16,13 @@ import pytest
 from sqlalchemy import func, select
 
 from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.events import Impression
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import exposures, impressions, shadow_results
 from headroom.service.experiments.writer import BATCH_BYTES, MAX_IMPRESSION_BYTES, Writer
 from headroom.service.observe.metrics import Metrics
-from tests.service.experiments.making import exposure, shadowed
+from tests.service.experiments.making import exposure, live_of, shadowed
 
 
 class Counts(Metrics):
@@ -212,3 +213,17 @@ def test_kill_9_loses_at_most_what_depth_says(url: str) -> None:
         assert put - depth <= stored(store) <= put
     finally:
         store.close()
+
+
+async def test_what_is_lost_at_the_end_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The metric that counts it ends with its process, before anybody scrapes it."""
+    (tmp_path / "file").write_text("")
+    live = live_of(Store(f"sqlite:///{tmp_path / 'file' / 'below.db'}"))
+    told: list[str] = []
+    live.metrics.notify_operator = told.append
+    live.apply(Assigner(()), "v")
+    for number in range(5):
+        live.writer.put(exposure(f"u{number}"))
+    await live.close(0.05)
+    (sentence,) = [line for line in told if line.startswith("experiments: 5 rows (exposures and lists)")]
+    assert sentence in caplog.text

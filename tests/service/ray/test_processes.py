@@ -46,9 +46,30 @@ def test_a_signal_that_comes_meanwhile_reaches_the_handler_from_before() -> None
     assert shown.stdout == "[]\n['ours']\n"
 
 
+HANGS_UP = """
+import os, signal
+from headroom.service.ray.processes import StopSignal
+
+stop = StopSignal()
+stop.install()
+os.kill(os.getpid(), signal.SIGHUP)
+print(stop.is_set())
+"""
+
+
+@pytest.mark.parametrize(("nohup", "stops"), [([], "True"), (["nohup"], "False")])
+def test_a_closed_terminal_stops_the_service_as_sigterm_does_unless_nohup_started_it(
+    nohup: list[str], stops: str
+) -> None:
+    command = [*nohup, sys.executable, "-c", HANGS_UP]
+    shown = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert (shown.returncode, shown.stdout) == (0, f"{stops}\n")
+
+
 ON_RAY = """
 import threading
 import time
+from headroom.service.cli.serve import _say
 from headroom.service.ray import environment
 from headroom.service.ray.processes import Watchdog, adopt_orphans, end_run
 from headroom.service.ray.run_directory import RunDirectory
@@ -56,7 +77,7 @@ from headroom.service.ray.run_directory import RunDirectory
 directory = RunDirectory()
 environment.prepare(directory.path, request_timeout_s=10)
 adopt_orphans()
-guard = Watchdog(lambda reason: end_run(directory, reason), lambda: False, 60.0)
+guard = Watchdog(lambda reason: end_run(directory, reason, _say), lambda: False, 60.0)
 from headroom.service.ray.cluster import Cluster
 
 Cluster(directory.path, lambda: False, 60).start()
@@ -99,6 +120,7 @@ def test_the_death_of_a_program_that_ray_needs_is_named_and_leaves_nothing() -> 
 
 STARTS_AGAIN = f"""
 import contextlib, os, subprocess, threading
+from headroom.service.cli.serve import _say
 from headroom.service.ray.processes import STOP_SIGNALS, start_again
 from headroom.service.ray.run_directory import RunDirectory
 
@@ -110,7 +132,7 @@ directory = RunDirectory()
 
 def end():
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # as the watchdog does
-    start_again(directory, "raylet ended", variables)
+    start_again(directory, "raylet ended", variables, _say)
 
 with contextlib.chdir(directory.path):  # as while Ray starts
     threading.Thread(target=end).start()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headroom import Classifier, HeadMask
+from headroom import Classifier, HeadMask, ModelError
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.service.cli.store import prune
 from headroom.service.config.file import ConfigFileError
@@ -471,6 +471,8 @@ def test_a_store_on_a_full_disk_is_read(
         with pytest.raises(sqlite3.OperationalError):
             other.keep(model, {bytes(16): logits_of(key)})
         assert other.look_up(model, rows).logits == {key: logits_of(key)}
+        with pytest.raises(ModelError, match=r"score store .*scores\.db: "):
+            other.forget(0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     other.close()
