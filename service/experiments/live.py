@@ -199,19 +199,14 @@ class LiveExperiments:
         await asyncio.to_thread(self.ledger.flush)
         if self._writes:
             unstored = await asyncio.to_thread(self.writer.close, timeout_s)
-            if unstored:
-                self._tell_lost(unstored)
+            if unstored:  # the metric that counts them ends with this process
+                logger.warning(
+                    "%d rows (exposures and lists) had not reached the database when this replica stopped, "
+                    "and are lost",
+                    unstored,
+                )
         await asyncio.to_thread(self.pool.close)
         await asyncio.to_thread(self.ledger.close)
-
-    def _tell_lost(self, rows: int) -> None:
-        """Say at the end of this process what its metrics can say no more."""
-        sentence = (
-            f"experiments: {rows:,} rows (exposures and lists) had not reached the database when a replica "
-            "stopped, and are lost"
-        )
-        logger.warning("%s", sentence)
-        self.metrics.notify_operator(sentence)
 
     def route(self, assigner: Assigner, unit: str | None) -> Route:
         """Return the variant for a request that names neither variant nor mask. Never blocks."""
