@@ -89,7 +89,11 @@ def verdict(report: Report) -> str:
     """Return the report's first line."""
     if not report["valid"]:
         return "INVALID: " + "; ".join(report["invalid_because"])
-    line = f"valid, interrupted after {report['seconds']:.0f} s" if report["interrupted"] else "valid"
+    line = "valid"
+    if report["interrupted"] and "find_max" in report:
+        line += ", interrupted before the highest rate was found"
+    elif report["interrupted"]:
+        line += f", interrupted after {report['seconds']:.0f} s"
     count = len(server_problems(report))
     if count:
         line += f"; {count} {'problem' if count == 1 else 'problems'} of the server, listed further down"

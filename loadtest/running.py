@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,6 +40,9 @@ LEAD_S = 0.2
 
 PROGRESS_S = 1.0
 MAX_WINDOWS = 256
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a run early: Ctrl-C, `timeout` or a supervisor, and a terminal that closes."""
 
 Look = tuple[float, float]
 """A time on `clock`, and the processor time that this process had used by then."""
@@ -63,12 +68,18 @@ class Outcome:
     interrupted: bool
 
 
-def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None] | None = None) -> Outcome:
+def run(
+    plan: Plan,
+    watch: Watcher | None = None,
+    began: Callable[[float], None] | None = None,
+    interrupted: threading.Event | None = None,
+) -> Outcome:
     """Run a plan whose rate is a number. Ctrl-C ends it early; the outcome is then of the part that ran.
 
     Args:
         watch: called with the progress.
         began: called once with the time on `clock` at which the measured part begins.
+        interrupted: the caller's event of `interrupts`; None if the caller does not wait for it.
 
     Raises:
         LoadTestError: nothing answers at the URL, an input file is wrong, or the client process died.
@@ -78,8 +89,8 @@ def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None]
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
     process = context.Process(target=client_process, args=(plan, address, theirs), daemon=True)
-    with _interrupts() as interrupted:
-        process.start()
+    with interrupts(interrupted) as interrupted:
+        _start_without_signals(process)
         try:
             theirs.close()
             _receive(pipe)
@@ -139,9 +150,12 @@ def _receive(pipe: Connection) -> tuple[str, Any]:
 
 
 @contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C or SIGTERM sets; the second one ends the process at once."""
-    interrupted = threading.Event()
+def interrupts(shared: threading.Event | None = None) -> Iterator[threading.Event]:
+    """Yield an event that one of SIGNALS sets; the second signal raises KeyboardInterrupt.
+
+    shared: the event of a block around this one, which is then yielded again.
+    """
+    interrupted = threading.Event() if shared is None else shared
 
     def note(*_: object) -> None:
         if interrupted.is_set():
@@ -149,7 +163,8 @@ def _interrupts() -> Iterator[threading.Event]:
         interrupted.set()
 
     can_handle = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if can_handle else ()
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = [number for number in SIGNALS if can_handle and not (number == signal.SIGHUP and is_nohup)]
     before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield interrupted
@@ -158,9 +173,18 @@ def _interrupts() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+def _start_without_signals(process: SpawnProcess) -> None:
+    """Start the process with SIGNALS blocked for all its life, imports included: its parent handles them."""
+    resource_tracker.ensure_running()  # the first start would begin it, which unblocks signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def client_process(plan: Plan, address: Address, pipe: Connection) -> None:
-    """Run the plan against the address; the parent handles Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Run the plan against the address; the parent stops or kills this process."""
     try:
         _allow_many_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

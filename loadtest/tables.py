@@ -86,6 +86,8 @@ def curve(capacity: dict[str, Any]) -> Rows:
 
 def highest_rate(capacity: dict[str, Any]) -> str:
     """Return what a search found, in a sentence."""
+    if capacity.get("interrupted"):
+        return "Interrupted: the highest rate was not found."
     if capacity["rate"] is None:
         return "No rate that was tried holds the objective."
     end = f"{capacity['lost_at']:,.1f}/s did not hold it"

@@ -1,13 +1,17 @@
 """The program: what it prints, where it writes, and its exit status."""
 
+import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
@@ -17,6 +21,10 @@ from headroom.loadtest.cli import app
 from tests.loadtest import servers
 from tests.loadtest.servers import faulty, reference
 from tests.loadtest.test_comparing import run as measured_run
+
+WITHOUT_NOHUP = pytest.mark.skipif(
+    signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="these tests run under nohup"
+)
 
 SHORT = "--rate 40 --duration 1s --warmup 0 --titles 1 --max-lag 10s"
 
@@ -164,8 +172,16 @@ def test_a_run_in_which_every_request_fails_is_invalid_and_exits_3(tmp_path, beh
     assert report["requests"]["errors"] == {kind: report["requests"]["scheduled"]}
 
 
-@pytest.mark.parametrize("answers_after", [0.0, 2.0])
-def test_ctrl_c_reports_what_ran(tmp_path, answers_after):
+@pytest.mark.parametrize(
+    ("number", "answers_after"),
+    [
+        (signal.SIGINT, 0.0),
+        (signal.SIGINT, 2.0),
+        (signal.SIGTERM, 0.0),
+        pytest.param(signal.SIGHUP, 0.0, marks=WITHOUT_NOHUP),
+    ],
+)
+def test_ctrl_c_timeout_and_a_closed_terminal_report_what_ran(tmp_path, number, answers_after):
     """Rates are over the seconds in which requests were sent, not over those of their last answers too."""
     answers = threading.Semaphore(0)
 
@@ -178,7 +194,7 @@ def test_ctrl_c_reports_what_ran(tmp_path, answers_after):
     with faulty(counted) as url, program("run", url, *options.split(), str(tmp_path)) as run:
         for _ in range(120):
             assert answers.acquire(timeout=60), "no more requests came"
-        os.killpg(run.pid, signal.SIGINT)
+        os.killpg(run.pid, number)
         stdout, stderr = run.communicate(timeout=30)
     assert run.returncode == 0, stderr
     assert stdout.startswith("valid, interrupted after")
@@ -187,6 +203,97 @@ def test_ctrl_c_reports_what_ran(tmp_path, answers_after):
     requests = report["requests"]
     assert requests["scheduled"] == requests["ok"] + sum(requests["errors"].values()) > 10
     assert report["rate"]["intended"] == pytest.approx(40, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=WITHOUT_NOHUP)]
+)
+def test_a_signal_while_the_server_starts_leaves_no_server(tmp_path, number):
+    with program("run", "--start", never_ready(tmp_path), "--out", str(tmp_path / "out")) as run:
+        server = psutil.Process(written_number(tmp_path / "pid"))
+        run.send_signal(number)
+        _, stderr = run.communicate(timeout=60)
+    assert not server.is_running()
+    assert stderr == "headroom load: interrupted before the server was ready\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_signals_kill_a_server_that_does_not_stop(tmp_path):
+    with program("run", "--start", never_ready(tmp_path, "trap '' TERM; ")) as run:
+        server = psutil.Process(written_number(tmp_path / "pid"))
+        while run.poll() is None:
+            run.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run.wait(0.5)
+        run.communicate()
+    assert not server.is_running()
+
+
+def never_ready(directory: Path, first: str = "") -> str:
+    """Return a command for --start of a server that never listens, and writes its pid into `directory`."""
+    return shlex.join(["sh", "-c", f"{first}echo $$ >'{directory}/pid'; exec sleep 600"])
+
+
+def written_number(path: Path) -> int:
+    """Wait for a file with a line, and return its number."""
+    while not path.exists() or not path.read_text().endswith("\n"):
+        time.sleep(0.02)
+    return int(path.read_text())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_find_max_reports_the_probes_that_ended_and_leaves_no_server(tmp_path, number):
+    """It comes while the second probe's client process starts, which then still imports what it needs."""
+    start = f"{sys.executable} -m tests.loadtest.servers --delay 1ms --port {{port}}"
+    options = ["--find-max", "--slo", "p99=5s", *SHORT.split(), "--out", str(tmp_path)]
+    clients: set[psutil.Process] = set()
+    with program("run", "--start", start, *options) as run:
+        while len(clients) < 2:
+            assert run.poll() is None
+            children = psutil.Process(run.pid).children()
+            clients.update(child for child in children if "spawn_main" in " ".join(command_of(child)))
+        (server,) = [child for child in children if "tests.loadtest.servers" in command_of(child)]
+        os.killpg(run.pid, number)
+        stdout, stderr = run.communicate(timeout=60)
+    assert run.returncode == 0, stderr
+    assert not server.is_running()
+    assert "Traceback" not in stderr
+    assert stdout.startswith("valid, interrupted before the highest rate was found\n")
+    assert "Interrupted: the highest rate was not found" in stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["interrupted"]
+    found = report["find_max"]
+    assert (found["rate"], found["lost_at"], found["interrupted"]) == (None, None, True)
+    assert [(point["rate"], point["held"]) for point in found["curve"]] == [(40, True)]
+    assert "the highest rate was not found" in (tmp_path / "report.html").read_text()
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """Return a process's command line; an empty one if it has ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@pytest.mark.parametrize("kind", ["directory", "full disk"])
+@pytest.mark.parametrize("name", ["report.json", "report.html"])
+def test_a_report_that_cannot_be_written_is_printed_and_named(tmp_path, name, kind):
+    """Exit status 1 would say that the objective was missed."""
+    file = tmp_path / name
+    if kind == "directory":
+        file.mkdir()
+    else:
+        file.symlink_to("/dev/full")
+    with reference("20ms") as server:
+        run = load("run", server.url, SHORT, "--slo p99=5s --out", tmp_path, status=2)
+    assert run.stdout.startswith("valid\n")
+    assert "objective p99=5s: held" in run.stdout
+    assert "report: " not in run.stdout
+    why = "Is a directory" if kind == "directory" else "No space left on device"
+    assert run.stderr.splitlines()[-1] == f"headroom load: {file} cannot be written: {why}"
+    other = ({"report.json", "report.html"} - {name}).pop()
+    assert (tmp_path / other).stat().st_size > 1000
 
 
 def test_a_scenario_runs_with_what_the_command_line_changes(tmp_path):
