@@ -68,6 +68,7 @@ def _check(plan: Plan, slo: Objective | None, *, find_max: bool, start: str | No
         raise PlanError("watch: it looks at the server's processes: let the run --start it")
     if plan.trace is not None:
         arrivals.duration(plan)
+    running.workload(plan)
 
 
 def _write(path: Path, content: bytes) -> list[str]:

@@ -56,8 +56,8 @@ are `in flight`, `sent`, `answered`, or failed with an error of that name."""
 class Outcome:
     """The measurements of one run.
 
-    seconds: length of the measured part. cpu_share: share of one core that the client process used; None if
-    the run was too short.
+    seconds: length of the measured part; 0 for a burst at one time. cpu_share: share of one core that the
+    client process used; None if the run was too short.
     """
 
     plan: Plan
@@ -103,7 +103,7 @@ def run(
             process.join(10)
         finally:
             process.kill()
-    ran = planned if stopped is None else max(1e-9, min(planned, stopped - start - plan.warmup))
+    ran = planned if stopped is None else max(0.0, min(planned, stopped - start - plan.warmup))
     return Outcome(plan, recorder, started_at, ran, cpu_share, interrupted.is_set())
 
 
@@ -195,12 +195,17 @@ def client_process(plan: Plan, address: Address, pipe: Connection) -> None:
         os._exit(1)
 
 
-async def _send_requests(plan: Plan, address: Address, pipe: Connection) -> None:
+def workload(plan: Plan) -> Workload:
+    """Return the requests of a plan, with the API keys of the environment. Raises PlanError."""
     pairs = made_up_pairs(plan.seed) if plan.pairs is None else read_pairs(plan.pairs)
     keys = {name: os.environ.get(name, "") for name in {traffic.api_key_env for traffic in plan.traffic}}
-    requests = Workload(plan, pairs, keys).requests()
+    return Workload(plan, pairs, keys)
+
+
+async def _send_requests(plan: Plan, address: Address, pipe: Connection) -> None:
+    requests = workload(plan).requests()
     measured = arrivals.duration(plan)
-    recorder = Recorder(plan.warmup, window=_window(plan, measured, arrivals.expected(plan) / measured))
+    recorder = Recorder(plan.warmup, window=_window(plan, measured, arrivals.expected(plan)))
     pipe.send(("ready", None))
     _, start = pipe.recv()
     end = start + plan.warmup + measured
@@ -244,14 +249,14 @@ def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, stop: Callable[[]
         loop.call_soon_threadsafe(stop)
 
 
-def _window(plan: Plan, seconds: float, rate: float) -> float:
+def _window(plan: Plan, seconds: float, requests: float) -> float:
     """Return the length of the time line's windows.
 
     It is a second, or less in a run under a minute, which has about 60 windows. It is longer if a window
     would have fewer than 20 requests, or if the run with its last answers would have over MAX_WINDOWS.
     """
     usual = min(1.0, max(0.1, seconds / 60))
-    with_few_requests = min(20 / rate, seconds / 20)
+    with_few_requests = min(20 * seconds / requests, seconds / 20)
     return max(usual, with_few_requests, (seconds + plan.timeout) / MAX_WINDOWS)
 
 

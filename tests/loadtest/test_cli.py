@@ -135,12 +135,23 @@ def test_the_api_key_is_sent_and_never_written(tmp_path, monkeypatch):
         ("run http://127.0.0.1:1 --rate nan", "rate: must be above 0 and finite"),
         ("run http://127.0.0.1:1 --arrivals ramp --rate-to inf", "rate_to: Input should be a finite number"),
         ("run http://127.0.0.1:1 --deadline-ms inf", "deadline_ms: Input should be a finite number"),
+        ("run --start never-started --titles many", "--titles: 'many' is not a number or range"),
+        ("run --start never-started --titles 100001", "'100001': a request has from 1 to 100,000 titles"),
+        ("run --start never-started --titles 1=0", "--titles: at least one weight must be above 0"),
+        ("run --start never-started --masks none=0", "--masks: at least one weight must be above 0"),
+        ("run --start never-started --variants a=0", "--variants: at least one weight must be above 0"),
+        ("run --start never-started --endpoint scores", "--endpoint: 'scores' is none of score, compare,"),
+        ("run --start never-started --endpoint GET", "--endpoint: 'GET' is none of"),
+        ("run --start never-started --pairs nowhere.csv", "--pairs: nowhere.csv cannot be read"),
+        ("run --start never-started --pairs ../two_seconds", "is none of .csv, .tsv, .jsonl, .parquet"),
+        ("run --start never-started --api-key é", "the API key holds characters that a header cannot"),
     ],
 )
 def test_wrong_usage_exits_2_with_its_reason(arguments, reason, tmp_path, monkeypatch):
     (tmp_path / "two_seconds").write_text("0\n2\n")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HEADROOM_API_KEY", "a-key")  # --api-key replaces it, and the test's end that
     result = load(arguments, status=2)
     assert reason in " ".join(result.output.split())
     assert list((tmp_path / "here").iterdir()) == []
@@ -274,6 +285,24 @@ def command_of(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
+
+
+def test_a_burst_at_one_time_has_no_rates(tmp_path):
+    """Three requests at once are valid; three in no time are not three thousand million a second."""
+    trace = tmp_path / "trace"
+    trace.write_text("0\n0\n0\n")
+    with reference("20ms") as server:
+        options = f"--trace {trace} --warmup 0 --titles 1 --max-lag 10s --slo p99=5s"
+        run = load("run", server.url, options, "--out", tmp_path)
+    summary = "– intended, – achieved, – goodput; 3 of 3 ok, 0 errors"
+    assert run.stdout.splitlines()[:2] == ["valid", summary]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["seconds"] == 0
+    assert report["rate"] == dict.fromkeys(("intended", "sent", "achieved", "goodput"))
+    assert report["latency_ms"]["p50"] >= 20
+    assert summary in (tmp_path / "report.html").read_text()
+    compared = load("compare", tmp_path, tmp_path, "--fail-if-slower 5%", status=2)
+    assert "the first run is too short to compare" in " ".join(compared.stderr.split())
 
 
 @pytest.mark.parametrize("kind", ["directory", "full disk"])
