@@ -114,7 +114,8 @@ def run(
     """Send requests on a schedule, and report latency and errors. A late answer delays no later request.
 
     Exit status 1: the objective of --slo was missed, or the server had problems in a run that watched it.
-    3: the run is invalid: the client was too slow or no answer was good. Ctrl-C ends it early and reports it.
+    2: wrong usage, or a report could not be written. 3: the run is invalid: the client was too slow or no
+    answer was good. Ctrl-C or SIGTERM ends it early and reports it.
 
     Example: headroom load run http://127.0.0.1:8000 --rate 200 --titles 1-50 --masks 'none,random:0.2@1'
     --out runs/a
