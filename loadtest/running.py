@@ -6,6 +6,7 @@ sends `ready`, `progress`, `result` and `failed`; the parent sends `go` and `sto
 
 import asyncio
 import gc
+import math
 import multiprocessing
 import os
 import resource
@@ -34,6 +35,9 @@ from headroom.loadtest.pairs import made_up_pairs, read_pairs
 from headroom.loadtest.plan import LoadTestError, Plan
 from headroom.loadtest.recorder import Recorder
 from headroom.loadtest.workload import Workload
+
+REPEATED_S = 1.0
+"""Seconds in which further signals count as the first: `timeout` signals its command, and then its group."""
 
 LEAD_S = 0.2
 """Seconds between the moment when the process is ready and the start."""
@@ -151,15 +155,21 @@ def _receive(pipe: Connection) -> tuple[str, Any]:
 
 @contextmanager
 def interrupts(shared: threading.Event | None = None) -> Iterator[threading.Event]:
-    """Yield an event that one of SIGNALS sets; the second signal raises KeyboardInterrupt.
+    """Yield an event that one of SIGNALS sets; a later signal raises KeyboardInterrupt.
 
     shared: the event of a block around this one, which is then yielded again.
     """
-    interrupted = threading.Event() if shared is None else shared
+    if shared is not None:
+        yield shared
+        return
+    interrupted = threading.Event()
+    first_at = math.inf
 
     def note(*_: object) -> None:
-        if interrupted.is_set():
+        nonlocal first_at
+        if clock() > first_at + REPEATED_S:
             raise KeyboardInterrupt
+        first_at = min(first_at, clock())
         interrupted.set()
 
     can_handle = threading.current_thread() is threading.main_thread()

@@ -184,16 +184,20 @@ def test_a_run_in_which_every_request_fails_is_invalid_and_exits_3(tmp_path, beh
 
 
 @pytest.mark.parametrize(
-    ("number", "answers_after"),
+    ("numbers", "answers_after"),
     [
-        (signal.SIGINT, 0.0),
-        (signal.SIGINT, 2.0),
-        (signal.SIGTERM, 0.0),
-        pytest.param(signal.SIGHUP, 0.0, marks=WITHOUT_NOHUP),
+        ([signal.SIGINT], 0.0),
+        ([signal.SIGINT], 2.0),
+        ([signal.SIGTERM], 0.0),
+        ([signal.SIGTERM, signal.SIGINT], 0.0),
+        pytest.param([signal.SIGHUP], 0.0, marks=WITHOUT_NOHUP),
     ],
 )
-def test_ctrl_c_timeout_and_a_closed_terminal_report_what_ran(tmp_path, number, answers_after):
-    """Rates are over the seconds in which requests were sent, not over those of their last answers too."""
+def test_ctrl_c_timeout_and_a_closed_terminal_report_what_ran(tmp_path, numbers, answers_after):
+    """Rates are over the seconds in which requests were sent, not over those of their last answers too.
+
+    Two signals at once are one: timeout(1) signals its command, and then the command's group.
+    """
     answers = threading.Semaphore(0)
 
     def counted(connection):
@@ -205,7 +209,8 @@ def test_ctrl_c_timeout_and_a_closed_terminal_report_what_ran(tmp_path, number, 
     with faulty(counted) as url, program("run", url, *options.split(), str(tmp_path)) as run:
         for _ in range(120):
             assert answers.acquire(timeout=60), "no more requests came"
-        os.killpg(run.pid, number)
+        for number in numbers:
+            os.killpg(run.pid, number)
         stdout, stderr = run.communicate(timeout=30)
     assert run.returncode == 0, stderr
     assert stdout.startswith("valid, interrupted after")
