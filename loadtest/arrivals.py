@@ -33,7 +33,10 @@ def profile(plan: Plan) -> list[Phase]:
 
 
 def duration(plan: Plan) -> float:
-    """Return the length of the measured part in seconds. Raises PlanError if a trace is wrong or has none."""
+    """Return the length of the measured part in seconds: 0 for a trace with a burst at one time.
+
+    Raises PlanError if a trace is wrong or has no such part.
+    """
     if plan.trace is None:
         return sum(phase.for_ for phase in profile(plan))
     last = float(read_trace(plan.trace)[-1])
@@ -42,7 +45,7 @@ def duration(plan: Plan) -> float:
             f"trace: {plan.trace} ends after {last:g} s, within the warm-up of {plan.warmup:g} s:"
             " set a shorter --warmup, or use a longer trace"
         )
-    return max(last - plan.warmup, 1e-9)
+    return last - plan.warmup
 
 
 def chunks(plan: Plan) -> Iterator[Times]:

@@ -21,6 +21,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+UNWRITTEN = 2
+"""Exit status of a run whose report could not be written; that of an --out that cannot be made."""
+
 INVALID = 3
 """Exit status of a run that is invalid, or that has too few requests for --fail-if-slower."""
 
@@ -111,7 +114,8 @@ def run(
     """Send requests on a schedule, and report latency and errors. A late answer delays no later request.
 
     Exit status 1: the objective of --slo was missed, or the server had problems in a run that watched it.
-    3: the run is invalid: the client was too slow or no answer was good. Ctrl-C ends it early and reports it.
+    2: wrong usage, or a report could not be written. 3: the run is invalid: the client was too slow or no
+    answer was good. Ctrl-C or SIGTERM ends it early and reports it.
 
     Example: headroom load run http://127.0.0.1:8000 --rate 200 --titles 1-50 --masks 'none,random:0.2@1'
     --out runs/a
@@ -131,18 +135,22 @@ def run(
             given["url"] = f"http://127.0.0.1:{port}"
             start = start.replace("{port}", str(port))
         planned = plan.combined(scenario, given)
-        report, directory = driving.drive(planned, find_max=find_max, start=start, out=out)
+        report, directory, unwritten = driving.drive(planned, find_max=find_max, start=start, out=out)
     except plan.PlanError as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:
         bulky = ("series", "histograms")
         print(json.dumps({name: value for name, value in report.items() if name not in bulky}))
     else:
-        terminal.show(report, where=str(directory / "report.html"))
+        terminal.show(report, where=None if unwritten else str(directory / "report.html"))
+    for reason in unwritten:
+        print(f"headroom load: {reason}", file=sys.stderr)
+    if unwritten:
+        raise typer.Exit(UNWRITTEN)
     if not report["valid"]:
         raise typer.Exit(INVALID)
     missed = missed_objective(report)
-    if find_max and report["find_max"]["rate"] is None:
+    if find_max and report["find_max"]["rate"] is None and not report["interrupted"]:
         missed = ["no rate that was tried holds it"]
     if missed:
         print(f"headroom load: the objective was missed: {'; '.join(missed)}", file=sys.stderr)

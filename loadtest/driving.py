@@ -1,9 +1,11 @@
 """Drives a load test: starts the server, runs the plan or the search, and writes the reports."""
 
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -19,13 +21,39 @@ from headroom.loadtest.soak import watching
 SATURATION_PROBE_S = 6.0
 
 
-def drive(plan: Plan, *, find_max: bool, start: str | None, out: Path | None) -> tuple[Report, Path]:
-    """Run the test, write report.json and report.html, and return the report and its directory.
+def drive(
+    plan: Plan, *, find_max: bool, start: str | None, out: Path | None
+) -> tuple[Report, Path, list[str]]:
+    """Run the test and write report.json and report.html.
+
+    Return the report, its directory, and why files could not be written; the list is empty if all were.
 
     Raises:
         PlanError: the plan is wrong. LoadTestError: the test could not run.
     """
     slo = judging.objective_of(plan)
+    _check(plan, slo, find_max=find_max, start=start)
+    directory = out or Path("runs") / datetime.now().strftime("load-%Y%m%d-%H%M%S")
+    with running.interrupts() as interrupted:
+        started = nullcontext(None) if start is None else server.started_server(start, plan.url, interrupted)
+        with started as process:
+            running.find(plan.url)  # what is wrong is told before the directory is made
+            events = Events(plan, process, directory)
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise PlanError(f"--out: {directory} cannot be made: {error.strerror}") from None
+            if find_max and slo is not None:
+                result = _search(plan, slo, interrupted)
+            else:
+                result = _run(_resolved(plan, interrupted), slo, process, events, interrupted)
+            unwritten = _write(directory / "report.json", orjson.dumps(result))
+            unwritten += _write(directory / "report.html", page.render(result).encode())
+    return result, directory, unwritten
+
+
+def _check(plan: Plan, slo: Objective | None, *, find_max: bool, start: str | None) -> None:
+    """Raise PlanError if the plan is wrong, before the server starts."""
     if find_max and slo is None:
         raise PlanError("--find-max: needs an objective, such as --slo p99=100ms")
     if find_max and (plan.arrivals not in ("poisson", "constant") or plan.phases):
@@ -39,26 +67,26 @@ def drive(plan: Plan, *, find_max: bool, start: str | None, out: Path | None) ->
     if plan.watch and start is None:
         raise PlanError("watch: it looks at the server's processes: let the run --start it")
     if plan.trace is not None:
-        arrivals.duration(plan)  # a wrong file is told before the server starts
-    directory = out or Path("runs") / datetime.now().strftime("load-%Y%m%d-%H%M%S")
-    started = nullcontext(None) if start is None else server.started_server(start, plan.url)
-    with started as process:
-        running.find(plan.url)  # what is wrong is told before the directory is made
-        events = Events(plan, process, directory)
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise PlanError(f"--out: {directory} cannot be made: {error.strerror}") from None
-        if find_max and slo is not None:
-            result = _search(plan, slo)
-        else:
-            result = _run(_resolved(plan), slo, process, events)
-        (directory / "report.json").write_bytes(orjson.dumps(result))
-        (directory / "report.html").write_text(page.render(result), "utf-8")
-    return result, directory
+        arrivals.duration(plan)
+    running.workload(plan)
 
 
-def _run(plan: Plan, slo: Objective | None, process: int | None, events: Events) -> Report:
+def _write(path: Path, content: bytes) -> list[str]:
+    """Write a file; return why it could not be written, in a list that is empty if it was."""
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        return [f"{path} cannot be written: {error.strerror}"]
+    return []
+
+
+def _run(
+    plan: Plan,
+    slo: Objective | None,
+    process: int | None,
+    events: Events,
+    interrupted: threading.Event,
+) -> Report:
     watch = watching.Watch(plan, process) if plan.watch and process is not None else None
 
     def begin(origin: float) -> None:
@@ -68,7 +96,7 @@ def _run(plan: Plan, slo: Objective | None, process: int | None, events: Events)
 
     before = server.metrics(plan.url)
     try:
-        outcome = _probe(plan, begin)
+        outcome = _probe(plan, begin, interrupted=interrupted)
     finally:
         if watch is not None:
             watch.end()
@@ -80,27 +108,30 @@ def _run(plan: Plan, slo: Objective | None, process: int | None, events: Events)
     return result
 
 
-def _search(plan: Plan, slo: Objective) -> Report:
+def _search(plan: Plan, slo: Objective, interrupted: threading.Event) -> Report:
     assert not isinstance(plan.rate, str)
-    search = find_max.Search(plan.changed(events=()), slo, _probe, _say)
+    probe = partial(_probe, interrupted=interrupted)
+    search = find_max.Search(plan.changed(events=()), slo, probe, _say)
     highest, reported = search.find(plan.rate)
-    return {**report.build(reported, slo), "find_max": highest}
+    return {**report.build(reported, slo), "interrupted": highest["interrupted"], "find_max": highest}
 
 
-def _resolved(plan: Plan) -> Plan:
+def _resolved(plan: Plan, interrupted: threading.Event) -> Plan:
     """Return the plan with a number as its rate; measures the saturation if the rate is a multiple of it."""
     factor = plan.saturation_factor
     if factor is None or plan.phases:  # phases have rates of their own
         return plan
     probe = plan.changed(duration=SATURATION_PROBE_S, warmup=0.0, events=(), timeout=min(plan.timeout, 5.0))
-    saturation = find_max.saturation(probe, _probe, _say)
+    saturation = find_max.saturation(probe, partial(_probe, interrupted=interrupted), _say)
     _say(f"the server saturates at {saturation:,.1f} requests/s; running at {factor:g} times that")
     return plan.changed(rate=factor * saturation)
 
 
-def _probe(plan: Plan, began: Callable[[float], None] | None = None) -> Outcome:
+def _probe(
+    plan: Plan, began: Callable[[float], None] | None = None, *, interrupted: threading.Event
+) -> Outcome:
     with terminal.live_progress(plan, arrivals.duration(plan)) as watch:
-        return running.run(plan, watch, began)
+        return running.run(plan, watch, began, interrupted)
 
 
 def _say(line: str) -> None:

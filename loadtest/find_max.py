@@ -22,6 +22,11 @@ FILLING_S = 1.0
 
 CLIENT_IS_THE_LIMIT = "the client reached its limit before the server ({}); give it idle cores"
 
+
+class Interrupted(LoadTestError):
+    """A signal ended a probe before the search was over."""
+
+
 Probe = Callable[[Plan], Outcome]
 Say = Callable[[str], None]
 
@@ -43,8 +48,28 @@ class Search:
 
         rate: the highest rate that was confirmed; None if not even the lowest one held. lost_at: the lowest
         rate above it that was probed and did not hold. Each probe may be wrong by chance, so the two are no
-        interval. curve: every probe. Raises LoadTestError if the client reaches its limit first.
+        interval. curve: every probe. interrupted: whether the search was ended early; rate is then None.
+
+        Raises LoadTestError if the client reaches its limit first, or if not even one probe was finished.
         """
+        is_interrupted = False
+        low = 0.0
+        high: float | None = None
+        try:
+            low, high = self._confirmed(first)
+        except Interrupted:
+            if self._last is None:
+                raise
+            is_interrupted = True
+            high = min((point["rate"] for point in self._curve if not point["held"]), default=None)
+        reported = self._best or self._last
+        assert reported is not None
+        curve = sorted(self._curve, key=lambda point: point["rate"])
+        result = {"rate": low or None, "lost_at": high, "interrupted": is_interrupted, "curve": curve}
+        return result, reported
+
+    def _confirmed(self, first: float) -> tuple[float, float]:
+        """Return the highest rate that was confirmed, or 0 if none was, and the lowest that did not hold."""
         low, high = self._bracket(first)
         while low and high / low > 1 + RESOLUTION and len(self._curve) < MAX_PROBES:
             middle = (low * high) ** 0.5
@@ -57,10 +82,7 @@ class Search:
             low = low / (1 + RESOLUTION)
             if not self._is_enough(low) or len(self._curve) >= MAX_PROBES:
                 low = 0.0
-        reported = self._best or self._last
-        assert reported is not None
-        curve = sorted(self._curve, key=lambda point: point["rate"])
-        return {"rate": low or None, "lost_at": high, "curve": curve}, reported
+        return low, high
 
     def _is_enough(self, rate: float) -> bool:
         return rate * self._plan.duration >= MIN_REQUESTS
@@ -85,7 +107,7 @@ class Search:
             settle(self._plan.url)
             outcome = self._probe(self._plan.changed(rate=rate, seed=self._plan.seed + len(self._curve) + 1))
             if outcome.interrupted:
-                raise LoadTestError("interrupted before the highest rate was found")
+                raise Interrupted("interrupted before the highest rate was found")
             spoiled = client_limits(outcome)
             # That the server kept all connections busy for too long is a result.
             if not spoiled or outcome.recorder.errors.get("connection_wait_timeout"):

@@ -50,12 +50,7 @@ def build(
         "send_lag_ms": recorder.send_lag.summary_ms(),
         "connection_wait_ms": recorder.connection_wait.summary_ms(),
         "error_latency_ms": recorder.error_latency.summary_ms(),
-        "rate": {
-            "intended": recorder.scheduled / seconds,
-            "sent": recorder.sent / seconds,
-            "achieved": recorder.ok / recorder.answering_seconds(seconds),
-            "goodput": good / seconds,
-        },
+        "rate": _rates(recorder, seconds, good),
         "requests": _requests(recorder),
         "objective": None if objective is None else _judged(objective, recorder, latency),
         "by": {dimension: _by(recorder, index) for index, dimension in enumerate(DIMENSIONS)},
@@ -89,7 +84,11 @@ def verdict(report: Report) -> str:
     """Return the report's first line."""
     if not report["valid"]:
         return "INVALID: " + "; ".join(report["invalid_because"])
-    line = f"valid, interrupted after {report['seconds']:.0f} s" if report["interrupted"] else "valid"
+    line = "valid"
+    if report["interrupted"] and "find_max" in report:
+        line += ", interrupted before the highest rate was found"
+    elif report["interrupted"]:
+        line += f", interrupted after {report['seconds']:.0f} s"
     count = len(server_problems(report))
     if count:
         line += f"; {count} {'problem' if count == 1 else 'problems'} of the server, listed further down"
@@ -115,6 +114,18 @@ def _judged(objective: Objective, recorder: Recorder, latency: Histogram) -> dic
         "bound_ms": objective.bound_ms,
         "met": not missed,
         "missed_because": missed,
+    }
+
+
+def _rates(recorder: Recorder, seconds: float, good: int) -> dict[str, float | None]:
+    """Return requests per second. A run without length, such as a burst at one time, has no rates."""
+    if not seconds:
+        return dict.fromkeys(("intended", "sent", "achieved", "goodput"))
+    return {
+        "intended": recorder.scheduled / seconds,
+        "sent": recorder.sent / seconds,
+        "achieved": recorder.ok / recorder.answering_seconds(seconds),
+        "goodput": good / seconds,
     }
 
 

@@ -6,6 +6,7 @@ sends `ready`, `progress`, `result` and `failed`; the parent sends `go` and `sto
 
 import asyncio
 import gc
+import math
 import multiprocessing
 import os
 import resource
@@ -18,7 +19,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,11 +36,17 @@ from headroom.loadtest.plan import LoadTestError, Plan
 from headroom.loadtest.recorder import Recorder
 from headroom.loadtest.workload import Workload
 
+REPEATED_S = 1.0
+"""Seconds in which further signals count as the first: `timeout` signals its command, and then its group."""
+
 LEAD_S = 0.2
 """Seconds between the moment when the process is ready and the start."""
 
 PROGRESS_S = 1.0
 MAX_WINDOWS = 256
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a run early: Ctrl-C, `timeout` or a supervisor, and a terminal that closes."""
 
 Look = tuple[float, float]
 """A time on `clock`, and the processor time that this process had used by then."""
@@ -51,8 +60,8 @@ are `in flight`, `sent`, `answered`, or failed with an error of that name."""
 class Outcome:
     """The measurements of one run.
 
-    seconds: length of the measured part. cpu_share: share of one core that the client process used; None if
-    the run was too short.
+    seconds: length of the measured part; 0 for a burst at one time. cpu_share: share of one core that the
+    client process used; None if the run was too short.
     """
 
     plan: Plan
@@ -63,12 +72,18 @@ class Outcome:
     interrupted: bool
 
 
-def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None] | None = None) -> Outcome:
+def run(
+    plan: Plan,
+    watch: Watcher | None = None,
+    began: Callable[[float], None] | None = None,
+    interrupted: threading.Event | None = None,
+) -> Outcome:
     """Run a plan whose rate is a number. Ctrl-C ends it early; the outcome is then of the part that ran.
 
     Args:
         watch: called with the progress.
         began: called once with the time on `clock` at which the measured part begins.
+        interrupted: the caller's event of `interrupts`; None if the caller does not wait for it.
 
     Raises:
         LoadTestError: nothing answers at the URL, an input file is wrong, or the client process died.
@@ -78,8 +93,8 @@ def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None]
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
     process = context.Process(target=client_process, args=(plan, address, theirs), daemon=True)
-    with _interrupts() as interrupted:
-        process.start()
+    with interrupts(interrupted) as interrupted:
+        _start_without_signals(process)
         try:
             theirs.close()
             _receive(pipe)
@@ -92,7 +107,7 @@ def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None]
             process.join(10)
         finally:
             process.kill()
-    ran = planned if stopped is None else max(1e-9, min(planned, stopped - start - plan.warmup))
+    ran = planned if stopped is None else max(0.0, min(planned, stopped - start - plan.warmup))
     return Outcome(plan, recorder, started_at, ran, cpu_share, interrupted.is_set())
 
 
@@ -139,17 +154,27 @@ def _receive(pipe: Connection) -> tuple[str, Any]:
 
 
 @contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C or SIGTERM sets; the second one ends the process at once."""
+def interrupts(shared: threading.Event | None = None) -> Iterator[threading.Event]:
+    """Yield an event that one of SIGNALS sets; a later signal raises KeyboardInterrupt.
+
+    shared: the event of a block around this one, which is then yielded again.
+    """
+    if shared is not None:
+        yield shared
+        return
     interrupted = threading.Event()
+    first_at = math.inf
 
     def note(*_: object) -> None:
-        if interrupted.is_set():
+        nonlocal first_at
+        if clock() > first_at + REPEATED_S:
             raise KeyboardInterrupt
+        first_at = min(first_at, clock())
         interrupted.set()
 
     can_handle = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if can_handle else ()
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = [number for number in SIGNALS if can_handle and not (number == signal.SIGHUP and is_nohup)]
     before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield interrupted
@@ -158,9 +183,18 @@ def _interrupts() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+def _start_without_signals(process: SpawnProcess) -> None:
+    """Start the process with SIGNALS blocked for all its life, imports included: its parent handles them."""
+    resource_tracker.ensure_running()  # the first start would begin it, which unblocks signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def client_process(plan: Plan, address: Address, pipe: Connection) -> None:
-    """Run the plan against the address; the parent handles Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Run the plan against the address; the parent stops or kills this process."""
     try:
         _allow_many_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -171,12 +205,17 @@ def client_process(plan: Plan, address: Address, pipe: Connection) -> None:
         os._exit(1)
 
 
-async def _send_requests(plan: Plan, address: Address, pipe: Connection) -> None:
+def workload(plan: Plan) -> Workload:
+    """Return the requests of a plan, with the API keys of the environment. Raises PlanError."""
     pairs = made_up_pairs(plan.seed) if plan.pairs is None else read_pairs(plan.pairs)
     keys = {name: os.environ.get(name, "") for name in {traffic.api_key_env for traffic in plan.traffic}}
-    requests = Workload(plan, pairs, keys).requests()
+    return Workload(plan, pairs, keys)
+
+
+async def _send_requests(plan: Plan, address: Address, pipe: Connection) -> None:
+    requests = workload(plan).requests()
     measured = arrivals.duration(plan)
-    recorder = Recorder(plan.warmup, window=_window(plan, measured, arrivals.expected(plan) / measured))
+    recorder = Recorder(plan.warmup, window=_window(plan, measured, arrivals.expected(plan)))
     pipe.send(("ready", None))
     _, start = pipe.recv()
     end = start + plan.warmup + measured
@@ -220,14 +259,14 @@ def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, stop: Callable[[]
         loop.call_soon_threadsafe(stop)
 
 
-def _window(plan: Plan, seconds: float, rate: float) -> float:
+def _window(plan: Plan, seconds: float, requests: float) -> float:
     """Return the length of the time line's windows.
 
     It is a second, or less in a run under a minute, which has about 60 windows. It is longer if a window
     would have fewer than 20 requests, or if the run with its last answers would have over MAX_WINDOWS.
     """
     usual = min(1.0, max(0.1, seconds / 60))
-    with_few_requests = min(20 / rate, seconds / 20)
+    with_few_requests = min(20 * seconds / requests, seconds / 20)
     return max(usual, with_few_requests, (seconds + plan.timeout) / MAX_WINDOWS)
 
 

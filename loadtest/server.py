@@ -8,10 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -29,26 +30,36 @@ Samples = dict[Sample, float]
 
 
 @contextmanager
-def started_server(command: str, url: str) -> Iterator[int]:
-    """Run `command` until the block ends; yield its pid when `url` is ready. Raises LoadTestError."""
+def started_server(command: str, url: str, interrupted: threading.Event) -> Iterator[int]:
+    """Run `command` until the block ends; yield its pid when `url` is ready.
+
+    Raises LoadTestError: it ended or was not ready in time, or `interrupted` was set before it was ready.
+    """
     process = subprocess.Popen(shlex.split(command), stdout=sys.stderr, start_new_session=True)
     try:
         deadline = time.monotonic() + READY_S
         while fetch(url, "/health/ready") is None:
+            if interrupted.wait(0.2):
+                raise LoadTestError("interrupted before the server was ready")
             if process.poll() is not None:
                 raise LoadTestError(f"the server ended with status {process.returncode} before it was ready")
             if time.monotonic() > deadline:
                 raise LoadTestError(f"the server was not ready after {READY_S:g} s")
-            time.sleep(0.2)
         yield process.pid
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop the server, which leads its session; kill it if that takes over STOP_S or is interrupted."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        with suppress(ProcessLookupError):  # it ended meanwhile
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        process.wait()
 
 
 def free_port() -> int:

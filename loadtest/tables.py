@@ -23,6 +23,11 @@ def number(value: float | None) -> str:
     return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
 
 
+def per_second(rate: float | None) -> str:
+    """Return a rate of requests; a dash without one."""
+    return "–" if rate is None else f"{rate:,.1f}/s"
+
+
 def signed(value: float) -> str:
     """Return a change with its sign, and without one if it is rounded to 0."""
     text = f"{value:+,.1f}"
@@ -86,6 +91,8 @@ def curve(capacity: dict[str, Any]) -> Rows:
 
 def highest_rate(capacity: dict[str, Any]) -> str:
     """Return what a search found, in a sentence."""
+    if capacity.get("interrupted"):
+        return "Interrupted: the highest rate was not found."
     if capacity["rate"] is None:
         return "No rate that was tried holds the objective."
     end = f"{capacity['lost_at']:,.1f}/s did not hold it"
@@ -94,7 +101,7 @@ def highest_rate(capacity: dict[str, Any]) -> str:
 
 def summary(report: Report) -> str:
     """Return rates and counts as one line."""
-    rate = report["rate"]
+    rates = [f"{per_second(rate)} {name}" for name, rate in report["rate"].items() if name != "sent"]
     requests = report["requests"]
     failed = sum(requests["errors"].values())
     kept = [
@@ -103,8 +110,7 @@ def summary(report: Report) -> str:
         if requests[name]
     ]
     return (
-        f"{rate['intended']:,.1f}/s intended, {rate['achieved']:,.1f}/s achieved, "
-        f"{rate['goodput']:,.1f}/s goodput; "
+        f"{', '.join(rates)}; "
         f"{requests['ok']:,} of {requests['scheduled']:,} ok{''.join(kept)}, {failed:,} errors"
     )
 

@@ -29,6 +29,10 @@ ENDPOINTS: dict[str, tuple[str, str, str | None]] = {
 None if it is an object without one."""
 
 
+MAX_TITLES = 100_000
+"""Maximum of titles of a request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """An entry of the plan's traffic with one of its masks and variants, or "" if it requests none.
@@ -125,15 +129,19 @@ def title_counts(text: str | int) -> tuple[NDArray[np.int64], NDArray[np.float64
     shares: dict[int, float] = {}
     for item in str(text).split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*(?:=\s*(\d*\.?\d+))?\s*", item)
-        low = int(match[1]) if match else 0
-        high = int(match[2] or low) if match else 0
-        if match is None or not 1 <= low <= high <= 100_000:
+        if match is None:
             raise PlanError(
                 f"--titles: {item!r} is not a number or range of titles such as 20, 1-50 or 1-9=3,100=1"
             )
+        low = int(match[1])
+        high = int(match[2] or low)
+        if not 1 <= min(low, high) <= max(low, high) <= MAX_TITLES:
+            raise PlanError(f"--titles: {item!r}: a request has from 1 to {MAX_TITLES:,} titles")
+        if low > high:
+            raise PlanError(f"--titles: {item!r}: write the smaller number first")
         for count in range(low, high + 1):
             shares[count] = shares.get(count, 0.0) + float(match[3] or 1) / (high - low + 1)
-    return np.array(list(shares)), np.cumsum(_normal(list(shares.values())))
+    return np.array(list(shares)), np.cumsum(_normal(list(shares.values()), "--titles"))
 
 
 def starts(pairs: Sequence[Pair], zipf: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -143,12 +151,12 @@ def starts(pairs: Sequence[Pair], zipf: float) -> tuple[NDArray[np.int64], NDArr
     searches share no pair: a pair then repeats only if its query does, and the k-th query comes as 1/k^zipf.
     """
     if not zipf:
-        return np.arange(len(pairs)), np.cumsum(_normal([1.0] * len(pairs)))
+        return np.arange(len(pairs)), np.cumsum(_normal([1.0] * len(pairs), "--pairs"))
     first_pairs: dict[str, int] = {}
     for index, (query, _) in enumerate(pairs):
         first_pairs.setdefault(query, index)
     ranks = np.arange(1, len(first_pairs) + 1)
-    return np.array(list(first_pairs.values())), np.cumsum(_normal((ranks**-zipf).tolist()))
+    return np.array(list(first_pairs.values())), np.cumsum(_normal((ranks**-zipf).tolist(), "--zipf"))
 
 
 def _kinds(
@@ -160,24 +168,23 @@ def _kinds(
     expects = None
     if path:
         if method != "GET" or not path.startswith("/") or re.search(r"[^!-~]", path):
-            raise PlanError(f"traffic.endpoint: {traffic.endpoint!r}: write any other path as GET /path")
+            raise PlanError(f"--endpoint: {traffic.endpoint!r}: write any other path as GET /path")
     elif traffic.endpoint in ENDPOINTS:
         method = "POST"
         path, field, expects = ENDPOINTS[traffic.endpoint]
     else:
         raise PlanError(
-            f"traffic.endpoint: {traffic.endpoint!r} is none of {', '.join(ENDPOINTS)} and not GET /path"
+            f"--endpoint: {traffic.endpoint!r} is none of {', '.join(ENDPOINTS)} and not GET /path"
         )
-    masks = traffic.masks or {"": 1.0}
-    variants = traffic.variants or {"": 1.0}
+    masks = _shares(traffic.masks, "--masks")
+    variants = _shares(traffic.variants, "--variants")
     requested = [(mask, variant, a * b) for mask, a in masks.items() for variant, b in variants.items()]
     if traffic.endpoint == "compare":  # one request asks for all of them
         requested = [("", "", 1.0)]
-    weights = _normal([weight for _, _, weight in requested])
     head = _head(plan, method, path, api_keys.get(traffic.api_key_env))
     counts = title_counts(1 if field == "title" else traffic.titles)
     searches = starts(pairs, traffic.zipf)
-    for (mask, variant, _), weight in zip(requested, weights.tolist(), strict=True):
+    for mask, variant, weight in requested:
         yield Kind(
             traffic=traffic,
             mask=mask,
@@ -226,8 +233,16 @@ def _pick(cumulated: NDArray[np.float64], draw: float) -> int:
     return min(int(cumulated.searchsorted(draw, side="right")), len(cumulated) - 1)
 
 
-def _normal(weights: list[float]) -> NDArray[np.float64]:
+def _shares(weights: dict[str, float], option: str) -> dict[str, float]:
+    """Return weights by name as shares; all of "" without any."""
+    if not weights:
+        return {"": 1.0}
+    return dict(zip(weights, _normal(list(weights.values()), option).tolist(), strict=True))
+
+
+def _normal(weights: list[float], option: str) -> NDArray[np.float64]:
+    """Return weights as shares. Raises PlanError, which names the option that gave them."""
     total = sum(weights)
     if total <= 0:
-        raise PlanError("weights: at least one must be above 0")
+        raise PlanError(f"{option}: at least one weight must be above 0")
     return np.array(weights, dtype=np.float64) / total

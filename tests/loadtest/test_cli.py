@@ -1,13 +1,17 @@
 """The program: what it prints, where it writes, and its exit status."""
 
+import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
@@ -17,6 +21,10 @@ from headroom.loadtest.cli import app
 from tests.loadtest import servers
 from tests.loadtest.servers import faulty, reference
 from tests.loadtest.test_comparing import run as measured_run
+
+WITHOUT_NOHUP = pytest.mark.skipif(
+    signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="these tests run under nohup"
+)
 
 SHORT = "--rate 40 --duration 1s --warmup 0 --titles 1 --max-lag 10s"
 
@@ -127,12 +135,23 @@ def test_the_api_key_is_sent_and_never_written(tmp_path, monkeypatch):
         ("run http://127.0.0.1:1 --rate nan", "rate: must be above 0 and finite"),
         ("run http://127.0.0.1:1 --arrivals ramp --rate-to inf", "rate_to: Input should be a finite number"),
         ("run http://127.0.0.1:1 --deadline-ms inf", "deadline_ms: Input should be a finite number"),
+        ("run --start never-started --titles many", "--titles: 'many' is not a number or range"),
+        ("run --start never-started --titles 100001", "'100001': a request has from 1 to 100,000 titles"),
+        ("run --start never-started --titles 1=0", "--titles: at least one weight must be above 0"),
+        ("run --start never-started --masks none=0", "--masks: at least one weight must be above 0"),
+        ("run --start never-started --variants a=0", "--variants: at least one weight must be above 0"),
+        ("run --start never-started --endpoint scores", "--endpoint: 'scores' is none of score, compare,"),
+        ("run --start never-started --endpoint GET", "--endpoint: 'GET' is none of"),
+        ("run --start never-started --pairs nowhere.csv", "--pairs: nowhere.csv cannot be read"),
+        ("run --start never-started --pairs ../two_seconds", "is none of .csv, .tsv, .jsonl, .parquet"),
+        ("run --start never-started --api-key é", "the API key holds characters that a header cannot"),
     ],
 )
 def test_wrong_usage_exits_2_with_its_reason(arguments, reason, tmp_path, monkeypatch):
     (tmp_path / "two_seconds").write_text("0\n2\n")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HEADROOM_API_KEY", "a-key")  # --api-key replaces it, and the test's end that
     result = load(arguments, status=2)
     assert reason in " ".join(result.output.split())
     assert list((tmp_path / "here").iterdir()) == []
@@ -164,9 +183,21 @@ def test_a_run_in_which_every_request_fails_is_invalid_and_exits_3(tmp_path, beh
     assert report["requests"]["errors"] == {kind: report["requests"]["scheduled"]}
 
 
-@pytest.mark.parametrize("answers_after", [0.0, 2.0])
-def test_ctrl_c_reports_what_ran(tmp_path, answers_after):
-    """Rates are over the seconds in which requests were sent, not over those of their last answers too."""
+@pytest.mark.parametrize(
+    ("numbers", "answers_after"),
+    [
+        ([signal.SIGINT], 0.0),
+        ([signal.SIGINT], 2.0),
+        ([signal.SIGTERM], 0.0),
+        ([signal.SIGTERM, signal.SIGINT], 0.0),
+        pytest.param([signal.SIGHUP], 0.0, marks=WITHOUT_NOHUP),
+    ],
+)
+def test_ctrl_c_timeout_and_a_closed_terminal_report_what_ran(tmp_path, numbers, answers_after):
+    """Rates are over the seconds in which requests were sent, not over those of their last answers too.
+
+    Two signals at once are one: timeout(1) signals its command, and then the command's group.
+    """
     answers = threading.Semaphore(0)
 
     def counted(connection):
@@ -178,7 +209,8 @@ def test_ctrl_c_reports_what_ran(tmp_path, answers_after):
     with faulty(counted) as url, program("run", url, *options.split(), str(tmp_path)) as run:
         for _ in range(120):
             assert answers.acquire(timeout=60), "no more requests came"
-        os.killpg(run.pid, signal.SIGINT)
+        for number in numbers:
+            os.killpg(run.pid, number)
         stdout, stderr = run.communicate(timeout=30)
     assert run.returncode == 0, stderr
     assert stdout.startswith("valid, interrupted after")
@@ -187,6 +219,115 @@ def test_ctrl_c_reports_what_ran(tmp_path, answers_after):
     requests = report["requests"]
     assert requests["scheduled"] == requests["ok"] + sum(requests["errors"].values()) > 10
     assert report["rate"]["intended"] == pytest.approx(40, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=WITHOUT_NOHUP)]
+)
+def test_a_signal_while_the_server_starts_leaves_no_server(tmp_path, number):
+    with program("run", "--start", never_ready(tmp_path), "--out", str(tmp_path / "out")) as run:
+        server = psutil.Process(written_number(tmp_path / "pid"))
+        run.send_signal(number)
+        _, stderr = run.communicate(timeout=60)
+    assert not server.is_running()
+    assert stderr == "headroom load: interrupted before the server was ready\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_signals_kill_a_server_that_does_not_stop(tmp_path):
+    with program("run", "--start", never_ready(tmp_path, "trap '' TERM; ")) as run:
+        server = psutil.Process(written_number(tmp_path / "pid"))
+        while run.poll() is None:
+            run.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run.wait(0.5)
+        run.communicate()
+    assert not server.is_running()
+
+
+def never_ready(directory: Path, first: str = "") -> str:
+    """Return a command for --start of a server that never listens, and writes its pid into `directory`."""
+    return shlex.join(["sh", "-c", f"{first}echo $$ >'{directory}/pid'; exec sleep 600"])
+
+
+def written_number(path: Path) -> int:
+    """Wait for a file with a line, and return its number."""
+    while not path.exists() or not path.read_text().endswith("\n"):
+        time.sleep(0.02)
+    return int(path.read_text())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_find_max_reports_the_probes_that_ended_and_leaves_no_server(tmp_path, number):
+    """It comes while the second probe's client process starts, which then still imports what it needs."""
+    start = f"{sys.executable} -m tests.loadtest.servers --delay 1ms --port {{port}}"
+    options = ["--find-max", "--slo", "p99=5s", *SHORT.split(), "--out", str(tmp_path)]
+    clients: set[psutil.Process] = set()
+    with program("run", "--start", start, *options) as run:
+        while len(clients) < 2:
+            assert run.poll() is None
+            children = psutil.Process(run.pid).children()
+            clients.update(child for child in children if "spawn_main" in " ".join(command_of(child)))
+        (server,) = [child for child in children if "tests.loadtest.servers" in command_of(child)]
+        os.killpg(run.pid, number)
+        stdout, stderr = run.communicate(timeout=60)
+    assert run.returncode == 0, stderr
+    assert not server.is_running()
+    assert "Traceback" not in stderr
+    assert stdout.startswith("valid, interrupted before the highest rate was found\n")
+    assert "Interrupted: the highest rate was not found" in stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["interrupted"]
+    found = report["find_max"]
+    assert (found["rate"], found["lost_at"], found["interrupted"]) == (None, None, True)
+    assert [(point["rate"], point["held"]) for point in found["curve"]] == [(40, True)]
+    assert "the highest rate was not found" in (tmp_path / "report.html").read_text()
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """Return a process's command line; an empty one if it has ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def test_a_burst_at_one_time_has_no_rates(tmp_path):
+    """Three requests at once are valid; three in no time are not three thousand million a second."""
+    trace = tmp_path / "trace"
+    trace.write_text("0\n0\n0\n")
+    with reference("20ms") as server:
+        options = f"--trace {trace} --warmup 0 --titles 1 --max-lag 10s --slo p99=5s"
+        run = load("run", server.url, options, "--out", tmp_path)
+    summary = "– intended, – achieved, – goodput; 3 of 3 ok, 0 errors"
+    assert run.stdout.splitlines()[:2] == ["valid", summary]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["seconds"] == 0
+    assert report["rate"] == dict.fromkeys(("intended", "sent", "achieved", "goodput"))
+    assert report["latency_ms"]["p50"] >= 20
+    assert summary in (tmp_path / "report.html").read_text()
+    compared = load("compare", tmp_path, tmp_path, "--fail-if-slower 5%", status=2)
+    assert "the first run is too short to compare" in " ".join(compared.stderr.split())
+
+
+@pytest.mark.parametrize("kind", ["directory", "full disk"])
+@pytest.mark.parametrize("name", ["report.json", "report.html"])
+def test_a_report_that_cannot_be_written_is_printed_and_named(tmp_path, name, kind):
+    """Exit status 1 would say that the objective was missed."""
+    file = tmp_path / name
+    if kind == "directory":
+        file.mkdir()
+    else:
+        file.symlink_to("/dev/full")
+    with reference("20ms") as server:
+        run = load("run", server.url, SHORT, "--slo p99=5s --out", tmp_path, status=2)
+    assert run.stdout.startswith("valid\n")
+    assert "objective p99=5s: held" in run.stdout
+    assert "report: " not in run.stdout
+    why = "Is a directory" if kind == "directory" else "No space left on device"
+    assert run.stderr.splitlines()[-1] == f"headroom load: {file} cannot be written: {why}"
+    other = ({"report.json", "report.html"} - {name}).pop()
+    assert (tmp_path / other).stat().st_size > 1000
 
 
 def test_a_scenario_runs_with_what_the_command_line_changes(tmp_path):

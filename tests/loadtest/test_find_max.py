@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -96,6 +97,21 @@ def test_an_objective_that_nothing_holds_has_no_rate():
 def test_interrupting_a_search_says_so():
     with pytest.raises(LoadTestError, match="interrupted"):
         search(lambda plan: outcome(plan, np.full(10, 0.01), interrupted=True))
+
+
+def test_an_interrupted_search_keeps_its_probes():
+    """The objective is lost at 77 a second: 70 holds, and 140 and their geometric mean do not."""
+    served = queue()
+    probes = iter(range(100))
+
+    def probe(plan: Plan) -> Outcome:
+        return replace(served(plan), interrupted=next(probes) == 3)
+
+    found = search(probe, first=70.0)
+    assert (found.rate, found.interrupted) == (None, True)
+    assert found.lost_at == pytest.approx(70 * 2**0.5)
+    assert [round(point.rate) for point in found.curve] == [70, 99, 140]
+    assert [point.held for point in found.curve] == [True, False, False]
 
 
 def answers(per_second: float, idle_probes: int = 0) -> Callable[[Plan], Outcome]:

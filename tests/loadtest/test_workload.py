@@ -128,6 +128,15 @@ def test_wrong_numbers_of_titles_are_refused(text):
         title_counts(text)
 
 
+def test_the_largest_number_of_titles_is_named():
+    assert title_counts(100_000)[0].tolist() == [100_000]
+    for text in ("100001", "1-100001", "0", "0-5", "5-0"):
+        with pytest.raises(PlanError, match=f"--titles: '{text}': a request has from 1 to 100,000 titles"):
+            title_counts(text)
+    with pytest.raises(PlanError, match="--titles: '5-1': write the smaller number first"):
+        title_counts("5-1")
+
+
 def test_made_up_pairs_have_the_lengths_of_product_search():
     pairs = made_up_pairs(1)
     tokens = np.array([len(query.split()) + len(title.split()) + 3 for query, title in pairs])
