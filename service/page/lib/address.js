@@ -94,6 +94,15 @@ function columnsOf(parameters, facts) {
   };
 }
 
+/**
+ * @param {State} before @param {Facts | null} facts of a model of another shape
+ * @returns {Partial<State>} the masks, each read again as if the address was opened now; no scores are shown any more
+ */
+export function reread(before, facts) {
+  const { columns, active, baseline } = stateOf(addressOf(before), facts);
+  return columns ? { columns, active, baseline, selection: [], answer: null } : {};
+}
+
 /** @param {string | null} text @param {number} [last] the largest index @returns {number | null} null: it is no index */
 function indexOf(text, last = Infinity) {
   return /^\d+$/.test(text ?? "") ? Math.min(Number(text), last) : null;

@@ -7,11 +7,13 @@ import { current, update } from "./store.js";
 
 const KEY = "headroom-key";
 
+export const FACTS = "playground/facts"; // what is served, with its version
+
 /** @type {(version: string) => void} */
 let hearVersion = () => {};
 
-/** @param {(version: string) => void} hear is told the version of the live config that each answer was made under */
-export function onConfigVersion(hear) {
+/** @param {(version: string) => void} hear is told with each other answer the version of what the service then serves */
+export function onFactsVersion(hear) {
   hearVersion = hear;
 }
 
@@ -75,8 +77,8 @@ export async function text(path, { body, signal } = {}) {
       retryAt: Date.now() + 3000,
     });
   }
-  const version = response.headers.get("x-config-version");
-  if (version) hearVersion(version);
+  const version = response.headers.get("x-headroom-facts");
+  if (version && path !== FACTS) hearVersion(version);
   if (response.ok) return answer;
   // A late answer to a request with an earlier key says nothing about the present one.
   if (response.status === 401 && key === storedKey()) {

@@ -35,7 +35,7 @@ function useSecondsUntil(time) {
   return left(); // and not the state, which is still that of the time before when a new one comes
 }
 
-/** Says which masks of the address could not be read, until they are changed.
+/** Says which masks, of the address or of an earlier model, could not be read, until they are changed.
  * @param {{state: import("./types.js").State}} props */
 export function UnreadableMasks({ state }) {
   return state.columns.map((one, i) => one.unreadable && html`

@@ -46,7 +46,7 @@
 
 /**
  * @typedef {object} Facts What is loaded.
- * @property {string} version of the live config
+ * @property {string} version changes with the live config and with the model
  * @property {Model[]} models the loaded checkpoints, as variants' `model_index` counts them
  * @property {Model} model the service's own
  * @property {Variant[]} variants

@@ -64,7 +64,7 @@ export function HeadGrid({ state }) {
         : null}
     </div>
     <div class="inspector">
-      <${HeadFacts} state=${state} index=${pointed} />
+      <${HeadFacts} state=${state} index=${pointed !== null && pointed < weights.length ? pointed : null} />
       <${Selected} state=${state} />
     </div>
     <${Legend} state=${state} />`;
