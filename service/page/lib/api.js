@@ -79,12 +79,18 @@ export async function text(path, { body, signal } = {}) {
   }
   const version = response.headers.get("x-headroom-facts");
   if (version && path !== FACTS) hearVersion(version);
-  if (response.ok) return answer;
   // A late answer to a request with an earlier key says nothing about the present one.
-  if (response.status === 401 && key === storedKey()) {
-    update({ key: { ...current().key, asking: true, wrong: key !== null, needed: true } });
-  }
+  if (key === storedKey()) hearOfKey(response, key);
+  if (response.ok) return answer;
   throw new ApiError(problemOf(response, answer));
+}
+
+/** @param {Response} response @param {string | null} key that it was asked with */
+function hearOfKey(response, key) {
+  const known = current().key;
+  // Asks once: a person who left the dialog opens it again.
+  if (response.status === 401) update({ key: { ...known, asking: known.asking || !known.needed, wrong: key !== null, needed: true } });
+  else if (response.ok && known.needed) update({ key: { asking: false, wrong: false, admin: false, needed: false } });
 }
 
 /** @param {Response} response @param {string} answer its body @returns {Problem} */
