@@ -110,11 +110,12 @@ function Ramp({ one, ask, traffic, set, wrong }) {
 /** @param {{one: Experiment, ask: Ask}} props An arm that was rolled back cannot be shipped. */
 function Ship({ one, ask }) {
   const arms = one.arms.filter(({ name }) => !one.rolled_back.includes(name));
-  const [arm, setArm] = useState((arms.find(({ control }) => !control) ?? arms[0]).name);
+  const [chosen, setChosen] = useState("");
+  const { name: arm } = arms.find(({ name }) => name === chosen) ?? arms.find(({ control }) => !control) ?? arms[0];
   const act = { verb: "ship", body: { arm }, name: `Ship ${arm}`, question: `Ship ${arm}? Everybody gets its variant, and the experiment ends.`, done: "Shipped." };
   return html`
     <div class="action">
-      <label>Arm <select value=${arm} onChange=${(/** @type {Event} */ event) => setArm(/** @type {HTMLSelectElement} */ (event.target).value)}>
+      <label>Arm <select value=${arm} onChange=${(/** @type {Event} */ event) => setChosen(/** @type {HTMLSelectElement} */ (event.target).value)}>
         ${arms.map(({ name }) => html`<option value=${name}>${name}</option>`)}</select></label>
       <button onClick=${(/** @type {Event} */ event) => ask(event, act)}>Ship</button>
       <span class="soft">Everybody gets this arm's variant. The experiment ends.</span>

@@ -30,7 +30,6 @@ const STATUS = /** @type {Record<string, string>} */ ({
 /** @param {{state: import("../lib/types.js").State}} props */
 export function Experiments({ state }) {
   const { value, problem, refresh } = usePolling((signal) => call("v1/experiments", { signal }), EVERY_MS, []);
-  const [starting, setStarting] = useState(false);
   if (!value) {
     return problem && problem.status !== 401
       ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />`
@@ -38,13 +37,13 @@ export function Experiments({ state }) {
   }
   const listed = /** @type {Experiment[]} */ (value.experiments);
   const variants = state.facts?.variants ?? [];
-  const open = () => setStarting(true);
+  const starting = state.start !== null;
+  const open = () => update({ start: state.start ?? {} });
   const started = (/** @type {string} */ name) => {
-    setStarting(false);
-    update({ experiment: name });
+    update({ experiment: name, start: null });
     refresh();
   };
-  const form = html`<${Start} variants=${variants} listed=${listed} started=${started} cancel=${() => setStarting(false)} />`;
+  const form = html`<${Start} variants=${variants} listed=${listed} filled=${state.start ?? {}} started=${started} cancel=${() => update({ start: null })} />`;
   if (!listed.length) {
     return starting ? form : html`<${Nothing} variants=${variants} start=${open} />`;
   }
@@ -54,7 +53,7 @@ export function Experiments({ state }) {
       <nav class="list" aria-label="Experiments">
         ${listed.map((one) => html`
           <button key=${one.name} aria-current=${!starting && one === chosen ? "true" : null}
-              onClick=${() => { setStarting(false); update({ experiment: one.name }); }}>
+              onClick=${() => update({ experiment: one.name, start: null })}>
             <b>${one.name}</b> <${Status} status=${one.status} />
           </button>`)}
         <button class="start-one" aria-current=${starting ? "true" : null} onClick=${open}>Start an experiment</button>

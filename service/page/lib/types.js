@@ -107,6 +107,8 @@
  * @property {Problem | null} problem
  * @property {AttentionState} attention
  * @property {string | null} experiment
+ * @property {Partial<import("../experiments/start.js").Plan> | null} start what is filled in to start an experiment; null: the
+ *   form is not open
  */
 
 /**

@@ -39,6 +39,11 @@ def test_a_click_a_drag_a_row_and_a_column_switch_heads_and_the_ranking_follows(
     assert spec(page) == "0.8,1.*"
     shown_scores(page, page_server, "0.8,1.*")
 
+    hand = ActionChains(page.browser, duration=0)  # so fast that the pointer is seen on few cells
+    hand.click_and_hold(cell(page, 4, 0)).move_to_element(cell(page, 4, 11)).release().perform()
+    assert spec(page) == "0.8,1.*,4.*"
+    page.one('[role="rowheader"][data-at="4.-1"]').click()
+
     page.one('[role="rowheader"][data-at="1.-1"]').click()
     assert spec(page) == "0.8"
     page.one('[role="columnheader"][data-at="-1.3"]').click()

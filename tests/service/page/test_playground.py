@@ -251,6 +251,19 @@ def test_titles_are_typed_pasted_and_read_from_a_file(page: Page, tmp_path: Path
     assert "1 other query of the file is left out" in page.one(".note").text
 
 
+def test_a_printout_has_all_titles(page: Page) -> None:
+    page.open("#playground?q=mouse&mask=none" + "&t=wireless+mouse" * 60)
+    settled(page, columns=1)
+    page.size(718, 1000)  # A4
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    page.next_frame()
+    shown, height = page.run("""
+      const pane = document.querySelector('.pane');
+      return [pane.clientHeight, pane.scrollHeight]""")
+    assert shown == height
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 def test_a_cascade_that_was_short_of_time_is_marked(page: Page) -> None:
     page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=none&base=0")
     settled(page)
