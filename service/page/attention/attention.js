@@ -2,7 +2,7 @@
 
 import { useMemo, useState } from "../vendor/hooks.js";
 import { activeColumn, labelOf, LETTERS } from "../lib/columns.js";
-import { percent, roleName } from "../lib/format.js";
+import { beginning, percent, roleName } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { update } from "../lib/store.js";
 import { Trouble, UnreadableMasks } from "../lib/trouble.js";
@@ -67,11 +67,11 @@ function Pair({ state }) {
           take=${(/** @type {string} */ text) => update({ query: text })} /></div>
       <div class="field title"><label for="pair-title">Title</label>
         <select id="pair-title" dir="auto" value=${titleOf(state)} onChange=${pick}>
-          ${titles.map((title, i) => html`<option value=${i}>${title.slice(0, 120)}</option>`)}
+          ${titles.map((title, i) => html`<option value=${i}>${beginning(title, 120)}</option>`)}
         </select></div>
       <div class="boxes" role="group" aria-label="What is shown">
         ${box("special", "special tokens")} ${box("words", "whole words")}
-        ${box("masked", `under mask ${letter} (${labelOf(state, activeColumn(state)).slice(0, 24)})`)}
+        ${box("masked", `under mask ${letter} (${beginning(labelOf(state, activeColumn(state)), 24)})`)}
       </div>
     </div>`;
 }

@@ -47,7 +47,10 @@ export function Experiments({ state }) {
   if (!listed.length) {
     return starting ? form : html`<${Nothing} variants=${variants} start=${open} />`;
   }
-  const chosen = listed.find((one) => one.name === state.experiment) ?? listed[0];
+  const chosen = state.experiment === null ? listed[0] : listed.find((one) => one.name === state.experiment);
+  const shown = chosen
+    ? html`<${One} key=${chosen.name} listed=${chosen} relist=${refresh} />`
+    : html`<p class="empty" role="status">There is no experiment ${state.experiment}. Choose one of the list.</p>`;
   return html`
     <div class="experiments">
       <nav class="list" aria-label="Experiments">
@@ -58,7 +61,7 @@ export function Experiments({ state }) {
           </button>`)}
         <button class="start-one" aria-current=${starting ? "true" : null} onClick=${open}>Start an experiment</button>
       </nav>
-      ${starting ? form : html`<${One} key=${chosen.name} listed=${chosen} relist=${refresh} />`}
+      ${starting ? form : shown}
     </div>`;
 }
 

@@ -9,6 +9,7 @@
 import { allOn, offSpec, tidy } from "./mask.js";
 import { MaskError, parseSpec } from "./mask_spec.js";
 import { column, MAX_COLUMNS } from "./columns.js";
+import { beginning } from "./format.js";
 import { storedMasks, exampleHead } from "./facts.js";
 import { current, subscribe } from "./store.js";
 
@@ -75,7 +76,8 @@ export function stateOf(hash, facts) {
       masked: show.includes("masked"),
     };
   }
-  found.experiment = parameters.get("experiment");
+  // Addresses of other views name none, and the one that was chosen stays so.
+  if (view === "experiments" || parameters.has("experiment")) found.experiment = parameters.get("experiment");
   return facts ? { ...found, ...columnsOf(parameters, facts) } : found;
 }
 
@@ -124,7 +126,7 @@ function maskOf(text, facts) {
   const mask = parseSpec(spec, facts.model, storedMasks(facts));
   for (const one of partly) {
     const [, head, weight] = /^(\d+\.\d+)=(0?\.\d+|0|1)$/.exec(one) ?? [];
-    if (!head) throw new MaskError(`'${one.slice(0, 40)}' is not layer.head=weight (such as 2.3=0.4)`);
+    if (!head) throw new MaskError(`'${beginning(one, 40)}' is not layer.head=weight (such as 2.3=0.4)`);
     const [layer] = head.split(".").map(Number);
     const index = parseSpec(head, facts.model).weights.indexOf(0);
     if (!mask.skipped.includes(layer)) mask.weights[index] = Number(weight);

@@ -3,6 +3,7 @@
 import { asProblem, call } from "./api.js";
 import { comparison } from "./columns.js";
 import { scoringModel } from "./facts.js";
+import { beginning } from "./format.js";
 import { current, subscribe, update } from "./store.js";
 
 /** @typedef {import("./types.js").State} State */
@@ -91,6 +92,6 @@ function answerOf(state, order, columns) {
 function fieldOf(problem, state) {
   const line = /^titles\[(\d+)\]/.exec(problem.param ?? "");
   if (!line) return { ...problem, message: problem.message.replace(/^(masks|variants)\[\d+\]: /, "") };
-  const shown = state.titles[Number(line[1])]?.slice(0, 40);
+  const shown = beginning(state.titles[Number(line[1])] ?? "", 40);
   return { ...problem, param: "titles", message: `Line ${Number(line[1]) + 1} (“${shown}”): ${problem.message}` };
 }

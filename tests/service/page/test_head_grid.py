@@ -10,7 +10,14 @@ from selenium.webdriver.common.keys import Keys
 from headroom.models.errors import InvalidMask
 from headroom.models.masks.head_mask import HeadMask
 from tests.service.page.browsing import Page
-from tests.service.page.playground import cell, settled, shown_scores, spec, with_all_heads
+from tests.service.page.playground import (
+    cell,
+    copied_for_serve_yaml,
+    settled,
+    shown_scores,
+    spec,
+    with_all_heads,
+)
 
 pytestmark = pytest.mark.slow
 CASES, STRUCTURED = (
@@ -250,6 +257,7 @@ def test_an_error_stands_with_the_mask_at_fault_and_with_no_other(page: Page) ->
     page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=variant:nope&active=1")
     page.until(lambda: page.one("#spec").get_attribute("aria-invalid") == "true")
     assert "'nope'" in page.one("#spec-wrong").text
+    assert copied_for_serve_yaml(page) == "# this service has no variant nope\n"
 
 
 def test_a_wrong_spec_and_its_error_go_when_the_grid_changes(page: Page) -> None:

@@ -251,7 +251,9 @@ def test_after_a_rollback_nothing_is_offered_that_the_service_refuses(page: Page
     page.one(".trip")
     assert page.one(".experiment .status").text == "rolled back"
     assert choices(page, ".actions") == ["Stop"]
-    assert "Rolled back: half. Its units are not compared" in page.one(".experiment").text  # the table has units
+    assert (
+        "Rolled back: half. Its units are not compared" in page.one(".experiment").text
+    )  # the table has units
     assert "No two arms" not in page.one(".experiment").text
 
 
@@ -416,6 +418,11 @@ def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -
     page.write(".actions [type=number]", "0.04")
     assert ramp(page, "0.04 %")["traffic"] == pytest.approx(0.0004)
     page.until(lambda: page.one(".actions [type=number]").get_attribute("value") == "99.5")
+    page.run("changes.kind = 'interleave'")  # each unit sees both arms
+    page.until(lambda: "Traffic, % of the units" in page.one(".actions").text)
+    page.button("Ramp").click()
+    assert page.one(".confirm span").text == "Expose 99.5 % of the units?"
+    page.run("window.answer = undefined")
 
 
 def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> None:
