@@ -39,9 +39,9 @@ function beginColumns() {
   update({ columns: [column(all), column(withWeight(all, heads, 0, facts.model))], active: 1, baseline: 0 });
 }
 
-/** @param {import("./lib/types.js").Facts} before @param {import("./lib/types.js").Facts | null} now */
-function sameShape({ model }, now) {
-  return model.layers === now?.model.layers && model.heads === now.model.heads;
+/** @param {import("./lib/mask.js").Shape} a @param {import("./lib/mask.js").Shape} b */
+function sameShape(a, b) {
+  return a.layers === b.layers && a.heads === b.heads;
 }
 
 const address = location.hash;
@@ -51,8 +51,8 @@ open(address);
 beginTexts();
 subscribe((state, before) => {
   if (state.facts === before.facts) return;
-  if (!before.facts) beginColumns();
-  else if (sameShape(before.facts, state.facts)) update(renamed(state));
+  if (!before.facts || !state.facts) beginColumns();
+  else if (sameShape(before.facts.model, state.facts.model)) update(renamed(state));
   else update(reread(before, state.facts));
 });
 followState();

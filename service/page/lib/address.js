@@ -81,12 +81,16 @@ export function stateOf(hash, facts) {
   return facts ? { ...found, ...columnsOf(parameters, facts) } : found;
 }
 
-/** @param {URLSearchParams} parameters @param {Facts} facts @returns {Partial<State>} */
-function columnsOf(parameters, facts) {
+/**
+ * @param {URLSearchParams} parameters @param {Facts} facts
+ * @param {string} [about] what is said of a mask that cannot be read
+ * @returns {Partial<State>}
+ */
+function columnsOf(parameters, facts, about = "The opened address holds a mask that this model cannot read") {
   const columns = parameters
     .getAll("mask")
     .slice(0, MAX_COLUMNS)
-    .map((text) => (text.startsWith("variant:") ? column(null, null, text.slice(8)) : columnOf(text, facts)));
+    .map((text) => (text.startsWith("variant:") ? column(null, null, text.slice(8)) : columnOf(text, facts, about)));
   if (!columns.length) return {};
   const last = columns.length - 1;
   return {
@@ -97,12 +101,13 @@ function columnsOf(parameters, facts) {
 }
 
 /**
- * @param {State} before @param {Facts | null} facts of a model of another shape
+ * @param {State} before @param {Facts} facts of a model of another shape
  * @returns {Partial<State>} the masks, each read again as if the address was opened now; no scores are shown any more
  */
 export function reread(before, facts) {
-  const { columns, active, baseline } = stateOf(addressOf(before), facts);
-  return columns ? { columns, active, baseline, selection: [], answer: null } : {};
+  const [, parameters] = addressOf(before).split(/\?(.*)/s);
+  const columns = columnsOf(new URLSearchParams(parameters), facts, "Another model runs now, which cannot read a mask");
+  return { ...columns, selection: [], answer: null };
 }
 
 /** @param {string | null} text @param {number} [last] the largest index @returns {number | null} null: it is no index */
@@ -110,12 +115,12 @@ function indexOf(text, last = Infinity) {
   return /^\d+$/.test(text ?? "") ? Math.min(Number(text), last) : null;
 }
 
-/** @param {string} text @param {Facts} facts @returns {Column} one with every head if the text, as of another model's address, is unreadable */
-function columnOf(text, facts) {
+/** @param {string} text @param {Facts} facts @param {string} about @returns {Column} one with every head if the text, as of another model's address, is unreadable */
+function columnOf(text, facts, about) {
   try {
     return column(maskOf(text, facts));
   } catch (error) {
-    if (error instanceof MaskError) return { ...column(allOn(facts.model)), unreadable: error.message };
+    if (error instanceof MaskError) return { ...column(allOn(facts.model)), unreadable: `${about}: ${error.message}` };
     throw error;
   }
 }

@@ -40,7 +40,7 @@ function useSecondsUntil(time) {
 export function UnreadableMasks({ state }) {
   return state.columns.map((one, i) => one.unreadable && html`
     <div class="trouble">
-      <span role="alert">The opened address holds a mask that this model cannot read: ${one.unreadable}. Mask ${LETTERS[i]}${" "}
+      <span role="alert">${one.unreadable}. Mask ${LETTERS[i]}${" "}
         shows ${labelOf(state, one)} instead.</span>
     </div>`);
 }

@@ -6,7 +6,7 @@
  * @property {import("./mask.js").Mask | null} mask null: the variant's own, which the grid cannot show
  * @property {string | null} variant a variant's name in place of a mask
  * @property {string | null} name what it was picked as, such as `pruned20`; null after a change by hand
- * @property {string | null} unreadable why the address's mask could not be read, so that every head is on; null after
+ * @property {string | null} unreadable a sentence: a mask could not be read, so every head is on; null after
  *   a change
  */
 

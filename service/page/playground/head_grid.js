@@ -177,7 +177,7 @@ function usePainting(shape, anchor, setFocus) {
     };
     let from = { x: event.clientX, y: event.clientY };
     const move = (/** @type {PointerEvent} */ next) => {
-      for (const { clientX: x, clientY: y } of [...next.getCoalescedEvents(), next]) {
+      for (const { clientX: x, clientY: y } of [...(next.getCoalescedEvents?.() ?? []), next]) { // plain http has none
         for (const point of between(from, { x, y })) cross(indexOf(document.elementFromPoint(point.x, point.y)));
         from = { x, y };
       }
