@@ -50,7 +50,7 @@ export function Experiments({ state }) {
   const chosen = state.experiment === null ? listed[0] : listed.find((one) => one.name === state.experiment);
   const shown = chosen
     ? html`<${One} key=${chosen.name} listed=${chosen} relist=${refresh} />`
-    : html`<p class="empty" role="status">There is no experiment ${state.experiment}. Choose one of the list.</p>`;
+    : html`<p class="empty" role="status">There is no experiment “${state.experiment}”. Choose one of the list.</p>`;
   return html`
     <div class="experiments">
       <nav class="list" aria-label="Experiments">

@@ -197,7 +197,7 @@ def test_the_chosen_experiment_stays_chosen_and_a_missing_one_is_said_to_be(page
     page.one("nav a[href^='#experiments']").click()
     assert page.one(".experiment h1").text.startswith("deeper")
     page.open("#experiments?experiment=gone")
-    assert "There is no experiment gone." in page.one(".experiments .empty").text
+    assert "There is no experiment “gone”." in page.one(".experiments .empty").text
     assert not page.all(".experiment")
 
 

@@ -252,7 +252,7 @@ def test_after_a_rollback_nothing_is_offered_that_the_service_refuses(page: Page
     assert page.one(".experiment .status").text == "rolled back"
     assert choices(page, ".actions") == ["Stop"]
     assert (
-        "Rolled back: half. Its units are not compared" in page.one(".experiment").text
+        "Units of a rolled-back arm (half) are not compared" in page.one(".experiment").text
     )  # the table has units
     assert "No two arms" not in page.one(".experiment").text
 
