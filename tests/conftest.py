@@ -1,7 +1,11 @@
 """Fixtures that more than one test package needs, and how the tests are shared out among processes."""
 
 import os
+import shutil
+import tempfile
 
+# What the developer serves here is none of the tests', nor the reverse.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="headroom-state-")
 # Before torch and numpy read it: threads that wait for each other sleep. They would spin, and small
 # products would take ten times as long when something else needs the cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -45,6 +49,10 @@ SHARED = (
 """Files and folders that share what takes long to start, or to run: a server, a browser, a soak."""
 ENDED_WITH_GROUP = {"server", "two", "page_server", "chromium"}
 """Fixtures of the whole session that only the tests of one group use."""
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)

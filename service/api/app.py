@@ -29,7 +29,7 @@ from headroom.service.api.edge import SAFE_REQUEST_ID
 from headroom.service.api.errors import error_response, json_response, to_invalid_request
 from headroom.service.api.keys import check_caller
 from headroom.service.api.openapi import complete
-from headroom.service.api.pages import DOCS_PATH, add_pages, docs_asking_for_key
+from headroom.service.api.pages import DOCS_PATH, FACTS_HEADER, add_pages, docs_asking_for_key, facts_version
 from headroom.service.api.post import REFUSAL, PostRoute, post_routes
 from headroom.service.api.routes import add_routes
 from headroom.service.config.key_file import key_ring
@@ -181,6 +181,9 @@ class RequestMiddleware:
                 record.status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = record.request_id
+                backend = scope["app"].state.backend
+                if record.is_from_playground and backend is not None:
+                    headers[FACTS_HEADER] = facts_version(backend)
                 if "server-timing" not in headers:
                     headers["server-timing"] = f"total;dur={(time.monotonic() - arrived) * 1000:.3f}"
             elif message["type"] == "http.response.body" and is_head:

@@ -7,6 +7,8 @@ visit. They hold no data of the service, so `/` and all files are open to everyb
 which asks for one.
 """
 
+from __future__ import annotations
+
 import gzip
 import hashlib
 import re
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
@@ -25,6 +28,11 @@ from headroom.service.api.errors import json_response
 from headroom.service.api.post import backend_of
 from headroom.service.errors import NotFound
 from headroom.service.schemas.responses import to_json
+from headroom.service.scoring.catalog import BASE
+
+if TYPE_CHECKING:
+    from headroom.models.classifier import Classifier
+    from headroom.service.replica import Replica
 
 _PLAYGROUND = Path(__file__).parents[1] / "page"
 _DOCS = Path(__file__).parent / "page"
@@ -113,6 +121,9 @@ def _docs() -> dict[str, _File]:
 
 _FILES = _playground() | _docs()
 
+FACTS_HEADER = "x-headroom-facts"
+"""Header of answers to the page: the version of its facts, which it loads again if it has others."""
+
 DOCS_PATH = "/docs"
 PATHS = frozenset(_FILES) - {DOCS_PATH}
 """Paths that need no API key."""
@@ -142,15 +153,29 @@ async def _to_docs() -> Response:
 
 
 async def _facts(request: Request) -> Response:
-    """Answer with four of the listings of /v1 at once, so that the page waits for one."""
+    """Answer with four of the listings of /v1 at once, so that the page waits for one, and their version."""
     backend = backend_of(request)
     listings = {name: getattr(backend, name)() for name in ("models", "variants", "masks", "heads")}
-    return _send(_packed_facts(to_json(listings)), request)
+    return _send(_packed_facts(to_json({"version": facts_version(backend), **listings})), request)
+
+
+def facts_version(backend: Replica) -> str:
+    """Return 12 hex digits that change with what the page is told: with the live config, and the model."""
+    return _facts_version(backend.config_version, backend.engine.classifiers[BASE])
+
+
+@lru_cache(maxsize=1)
+def _facts_version(config_version: str, base: Classifier) -> str:
+    config = base.config
+    shape = (config.num_layers, config.num_heads, config.family, base.max_tokens, base.network.parameters)
+    masks = {name: mask.id for name, mask in base.stored_masks.items()}
+    model = (base.name, base.origin, shape, config.labels, config.score_activation, masks, base.head_study)
+    return hashlib.sha256(repr((config_version, model)).encode()).hexdigest()[:12]
 
 
 @lru_cache(maxsize=1)
 def _packed_facts(content: bytes) -> _File:
-    """Return the listings, which change with the config only, as a file."""
+    """Return the listings, which seldom change, as a file."""
     return _file(content, ".json", _COMMON)
 
 

@@ -45,6 +45,10 @@ def check_units(config: ExperimentConfig, exposures: ByArm, rolled_back: Collect
         return SampleRatio(1.0, False, "Each unit sees both arms, so there is no sample ratio to check.", {})
     widths = config.exposed(1.0, rolled_back)
     units = {arm: exposures.get(arm, 0) for arm in widths}
+    if rolled_back and len(units) < 2:
+        names = ", ".join(sorted(rolled_back))
+        text = f"Units of a rolled-back arm ({names}) are not compared, so there is no sample ratio to check."
+        return SampleRatio(1.0, False, text, {})
     if len(units) < 2 or not any(units.values()):
         return SampleRatio(1.0, False, "No two arms have units to compare.", {})
     p = sequential_p(units, {arm: width / sum(widths.values()) for arm, width in widths.items()})

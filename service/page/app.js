@@ -1,10 +1,10 @@
 /** Starts the page. */
 
 import { render } from "./vendor/preact.js";
-import { followAddress, stateOf } from "./lib/address.js";
+import { followAddress, reread, stateOf } from "./lib/address.js";
 import { column, renamed } from "./lib/columns.js";
 import { rememberStep } from "./lib/explain.js";
-import { exampleHead, exampleLayer, followConfig, loadFacts } from "./lib/facts.js";
+import { exampleHead, exampleLayer, followFacts, loadFacts } from "./lib/facts.js";
 import { html } from "./lib/html.js";
 import { allOn, range, withWeight } from "./lib/mask.js";
 import { followState } from "./lib/scoring.js";
@@ -39,6 +39,11 @@ function beginColumns() {
   update({ columns: [column(all), column(withWeight(all, heads, 0, facts.model))], active: 1, baseline: 0 });
 }
 
+/** @param {import("./lib/mask.js").Shape} a @param {import("./lib/mask.js").Shape} b */
+function sameShape(a, b) {
+  return a.layers === b.layers && a.heads === b.heads;
+}
+
 const address = location.hash;
 rememberTheme();
 rememberStep();
@@ -46,11 +51,12 @@ open(address);
 beginTexts();
 subscribe((state, before) => {
   if (state.facts === before.facts) return;
-  if (before.facts) update(renamed(state));
-  else beginColumns();
+  if (!before.facts || !state.facts) beginColumns();
+  else if (sameShape(before.facts.model, state.facts.model)) update(renamed(state));
+  else update(reread(before, state.facts));
 });
 followState();
-followConfig();
+followFacts();
 followAddress(open);
 loadFacts();
 render(html`<${Shell} />`, /** @type {Element} */ (document.getElementById("page")));

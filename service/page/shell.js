@@ -96,6 +96,7 @@ function KeyDialog({ wanted }) {
   useEffect(() => {
     if (wanted.asking && !dialog.current?.open) {
       before.current = storedKey();
+      dialog.current?.querySelector("form")?.reset(); // else a key would be typed behind the last one
       dialog.current?.showModal();
     }
     if (!wanted.asking) dialog.current?.close();
@@ -104,6 +105,7 @@ function KeyDialog({ wanted }) {
     event.preventDefault();
     const form = /** @type {HTMLFormElement} */ (event.target);
     storeKey(new FormData(form).get("key")?.toString().trim() || null);
+    form.reset();
     update({ key: { ...current().key, wrong: false } });
     loadFacts(); // closes the dialog if the key is right, and makes everything that waits ask again
   };

@@ -2,10 +2,11 @@
 
 import { useMemo, useState } from "../vendor/hooks.js";
 import { activeColumn, labelOf, LETTERS } from "../lib/columns.js";
-import { percent, roleName } from "../lib/format.js";
+import { beginning, percent, roleName } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { update } from "../lib/store.js";
 import { Trouble, UnreadableMasks } from "../lib/trouble.js";
+import { TypedInput } from "../lib/typed.js";
 import { HeadMap } from "./head_map.js";
 import { networkOf, useAttention } from "./loader.js";
 import { Reading } from "./reading.js";
@@ -55,8 +56,6 @@ function Pair({ state }) {
   const { attention, titles, query } = state;
   const pick = (/** @type {Event} */ event) =>
     change({ title: Number(/** @type {HTMLSelectElement} */ (event.target).value) }, state);
-  const typed = (/** @type {Event} */ event) =>
-    update({ query: /** @type {HTMLInputElement} */ (event.target).value });
   const box = (/** @type {keyof AttentionState} */ name, /** @type {string} */ text) => html`
     <label><input type="checkbox" checked=${attention[name]}
       onChange=${() => change({ [name]: !attention[name] }, state)} /> ${text}</label>`;
@@ -64,14 +63,15 @@ function Pair({ state }) {
   return html`
     <div class="pair">
       <div class="field"><label for="pair-query">Query</label>
-        <input id="pair-query" type="search" dir="auto" value=${query} onChange=${typed} /></div>
+        <${TypedInput} id="pair-query" type="search" dir="auto" value=${query}
+          take=${(/** @type {string} */ text) => update({ query: text })} /></div>
       <div class="field title"><label for="pair-title">Title</label>
         <select id="pair-title" dir="auto" value=${titleOf(state)} onChange=${pick}>
-          ${titles.map((title, i) => html`<option value=${i}>${title.slice(0, 120)}</option>`)}
+          ${titles.map((title, i) => html`<option value=${i}>${beginning(title, 120)}</option>`)}
         </select></div>
       <div class="boxes" role="group" aria-label="What is shown">
         ${box("special", "special tokens")} ${box("words", "whole words")}
-        ${box("masked", `under mask ${letter} (${labelOf(state, activeColumn(state)).slice(0, 24)})`)}
+        ${box("masked", `under mask ${letter} (${beginning(labelOf(state, activeColumn(state)), 24)})`)}
       </div>
     </div>`;
 }

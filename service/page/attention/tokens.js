@@ -109,28 +109,64 @@ export function partOf({ special, segments }, i) {
  * @returns {Encoded} with that text in place of unknown ones
  */
 export function withUnknown(pair, originals) {
-  const { tokens, texts, special, segments } = pair;
+  const { tokens, segments, special } = pair;
   if (!tokens.some((token) => UNKNOWN.test(token))) return pair;
-  const plain = (/** @type {string} */ text) => text.normalize("NFKC").toLowerCase();
-  const spelled = [...texts];
+  const spelled = [...pair.texts];
   originals.forEach((original, segment) => {
-    const text = original.normalize("NFKC");
     const own = tokens.flatMap((_, i) => (segments[i] === segment && !special[i] ? [i] : []));
-    let from = 0; // of the text that is not spelled yet
-    own.forEach((i, n) => {
-      if (!UNKNOWN.test(tokens[i])) {
-        const piece = texts[i].trim();
-        const at = plain(text).indexOf(plain(piece), from);
-        if (at >= 0) from = at + piece.length;
-        return;
-      }
-      const next = own[n + 1];
-      const end = next === undefined || UNKNOWN.test(tokens[next]) ? -1 : plain(text).indexOf(plain(texts[next].trim()), from);
-      const rest = text.slice(from, end < 0 ? undefined : end).trimStart();
-      const word = next !== undefined && UNKNOWN.test(tokens[next]) ? rest.split(/\s/)[0] : rest.trim();
-      from = text.indexOf(word, from) + word.length;
-      if (word) spelled[i] = texts[i].replace(/\S+/, () => word);
-    });
+    spell(spelled, own, tokens, characters(original));
   });
   return { ...pair, texts: spelled };
+}
+
+/** @typedef {{written: string, plain: string}} Character One as it was typed, and as known tokens may write it. */
+
+/** @param {string} text @returns {Character[]} */
+function characters(text) {
+  return [...text.normalize("NFKC")].map((written) => ({ written, plain: written.toLowerCase() }));
+}
+
+/**
+ * @param {string[]} spelled the tokens' texts; those of unknown ones are replaced @param {number[]} own the text's tokens
+ * @param {string[]} tokens @param {Character[]} text
+ */
+function spell(spelled, own, tokens, text) {
+  const isUnknown = (/** @type {number | undefined} */ i) => i !== undefined && UNKNOWN.test(tokens[i]);
+  let from = 0; // of the characters that are not spelled yet
+  own.forEach((i, n) => {
+    if (!isUnknown(i)) {
+      from = find(text, spelled[i].trim(), from)?.end ?? from;
+      return;
+    }
+    const next = own.slice(n + 1).find((other) => isUnknown(other) || spelled[other].trim()); // a space alone stands anywhere
+    const end = next === undefined || isUnknown(next) ? text.length : (find(text, spelled[next].trim(), from)?.start ?? text.length);
+    const start = from + leadingSpaces(text.slice(from, end));
+    const words = text.slice(start, end).map(({ written }) => written).join("").trimEnd();
+    const isOneOfSeveral = isUnknown(next) || own[n + 1] !== next; // then each is one word
+    const word = isOneOfSeveral ? words.split(/\s/)[0] : words;
+    from = start + [...word].length;
+    if (word) spelled[i] = spelled[i].replace(/\S+/, () => word);
+  });
+}
+
+/** @param {Character[]} text */
+function leadingSpaces(text) {
+  const first = text.findIndex(({ written }) => written.trim());
+  return first < 0 ? text.length : first;
+}
+
+/**
+ * @param {Character[]} text @param {string} piece @param {number} from
+ * @returns {{start: number, end: number} | null} where the piece stands, in characters of the text; null: it does not
+ */
+function find(text, piece, from) {
+  const wanted = characters(piece).map(({ plain }) => plain).join("");
+  for (let start = from; start < text.length; start++) {
+    let met = "";
+    for (let end = start; met.length < wanted.length && end < text.length; ) {
+      met += text[end++].plain;
+      if (met === wanted) return { start, end };
+    }
+  }
+  return null;
 }

@@ -89,16 +89,17 @@ function Frame({ children }) {
 /** @param {{one: Experiment, ask: Ask, traffic: Traffic, set: (traffic: Traffic) => void, wrong: string}} props */
 function Ramp({ one, ask, traffic, set, wrong }) {
   const share = traffic ? Number(traffic) / 100 : one.traffic;
+  const units = one.kind === "interleave" ? "the units" : "each arm's units"; // of interleaved lists each unit sees both arms
   const act = {
     verb: "ramp",
     body: { traffic: share },
     name: `Ramp to ${exact(share)}`,
-    question: `Expose ${exact(share)} of each arm's units?`,
+    question: `Expose ${exact(share)} of ${units}?`,
     done: "Ramped.",
   };
   return html`
     <div class="action">
-      <label>Traffic, % of each arm's units <input type="number" min="0" max="100" step="0.01"
+      <label>Traffic, % of ${units} <input type="number" min="0" max="100" step="0.01"
         value=${traffic ?? percentage(one.traffic)} aria-invalid=${wrong ? "true" : null}
         onInput=${(/** @type {Event} */ event) => set(/** @type {HTMLInputElement} */ (event.target).value)} /></label>
       <button onClick=${(/** @type {Event} */ event) => ask(event, act)}>Ramp</button>
@@ -110,11 +111,12 @@ function Ramp({ one, ask, traffic, set, wrong }) {
 /** @param {{one: Experiment, ask: Ask}} props An arm that was rolled back cannot be shipped. */
 function Ship({ one, ask }) {
   const arms = one.arms.filter(({ name }) => !one.rolled_back.includes(name));
-  const [arm, setArm] = useState((arms.find(({ control }) => !control) ?? arms[0]).name);
+  const [chosen, setChosen] = useState("");
+  const { name: arm } = arms.find(({ name }) => name === chosen) ?? arms.find(({ control }) => !control) ?? arms[0];
   const act = { verb: "ship", body: { arm }, name: `Ship ${arm}`, question: `Ship ${arm}? Everybody gets its variant, and the experiment ends.`, done: "Shipped." };
   return html`
     <div class="action">
-      <label>Arm <select value=${arm} onChange=${(/** @type {Event} */ event) => setArm(/** @type {HTMLSelectElement} */ (event.target).value)}>
+      <label>Arm <select value=${arm} onChange=${(/** @type {Event} */ event) => setChosen(/** @type {HTMLSelectElement} */ (event.target).value)}>
         ${arms.map(({ name }) => html`<option value=${name}>${name}</option>`)}</select></label>
       <button onClick=${(/** @type {Event} */ event) => ask(event, act)}>Ship</button>
       <span class="soft">Everybody gets this arm's variant. The experiment ends.</span>

@@ -30,7 +30,6 @@ const STATUS = /** @type {Record<string, string>} */ ({
 /** @param {{state: import("../lib/types.js").State}} props */
 export function Experiments({ state }) {
   const { value, problem, refresh } = usePolling((signal) => call("v1/experiments", { signal }), EVERY_MS, []);
-  const [starting, setStarting] = useState(false);
   if (!value) {
     return problem && problem.status !== 401
       ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />`
@@ -38,28 +37,31 @@ export function Experiments({ state }) {
   }
   const listed = /** @type {Experiment[]} */ (value.experiments);
   const variants = state.facts?.variants ?? [];
-  const open = () => setStarting(true);
+  const starting = state.start !== null;
+  const open = () => update({ start: state.start ?? {} });
   const started = (/** @type {string} */ name) => {
-    setStarting(false);
-    update({ experiment: name });
+    update({ experiment: name, start: null });
     refresh();
   };
-  const form = html`<${Start} variants=${variants} listed=${listed} started=${started} cancel=${() => setStarting(false)} />`;
+  const form = html`<${Start} variants=${variants} listed=${listed} filled=${state.start ?? {}} started=${started} cancel=${() => update({ start: null })} />`;
   if (!listed.length) {
     return starting ? form : html`<${Nothing} variants=${variants} start=${open} />`;
   }
-  const chosen = listed.find((one) => one.name === state.experiment) ?? listed[0];
+  const chosen = state.experiment === null ? listed[0] : listed.find((one) => one.name === state.experiment);
+  const shown = chosen
+    ? html`<${One} key=${chosen.name} listed=${chosen} relist=${refresh} />`
+    : html`<p class="empty" role="status">There is no experiment “${state.experiment}”. Choose one of the list.</p>`;
   return html`
     <div class="experiments">
       <nav class="list" aria-label="Experiments">
         ${listed.map((one) => html`
           <button key=${one.name} aria-current=${!starting && one === chosen ? "true" : null}
-              onClick=${() => { setStarting(false); update({ experiment: one.name }); }}>
+              onClick=${() => update({ experiment: one.name, start: null })}>
             <b>${one.name}</b> <${Status} status=${one.status} />
           </button>`)}
         <button class="start-one" aria-current=${starting ? "true" : null} onClick=${open}>Start an experiment</button>
       </nav>
-      ${starting ? form : html`<${One} key=${chosen.name} listed=${chosen} relist=${refresh} />`}
+      ${starting ? form : shown}
     </div>`;
 }
 

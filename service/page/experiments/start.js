@@ -4,6 +4,7 @@ import { useState } from "../vendor/hooks.js";
 import { asProblem, call } from "../lib/api.js";
 import { exact } from "../lib/format.js";
 import { html } from "../lib/html.js";
+import { update } from "../lib/store.js";
 import { askForAdmin } from "./admin.js";
 
 /** @typedef {import("../lib/types.js").Experiment} Experiment */
@@ -41,17 +42,16 @@ const PLANNED = /** @type {Record<string, string>} */ ({
 });
 
 /**
- * @param {{variants: Variant[], listed: Experiment[], started: (name: string) => void, cancel: () => void}} props
- *   started: called with the new experiment's name
+ * @param {{variants: Variant[], listed: Experiment[], filled: Partial<Plan>, started: (name: string) => void, cancel: () => void}} props
+ *   filled: what a person has filled in; started: called with the new experiment's name
  */
-export function Start({ variants, listed, started, cancel }) {
-  const [filled, fill] = useState(/** @type {Partial<Plan>} */ ({}));
+export function Start({ variants, listed, filled, started, cancel }) {
   const plan = { ...proposal(variants), ...standing(filled, variants) };
   const [problem, setProblem] = useState(/** @type {Problem | null} */ (null));
   const [busy, setBusy] = useState(false);
   const slots = largestFree(listed);
   const set = (/** @type {keyof Plan} */ field) => (/** @type {Event} */ event) =>
-    fill({ ...filled, [field]: /** @type {HTMLInputElement} */ (event.target).value });
+    update({ start: { ...filled, [field]: /** @type {HTMLInputElement} */ (event.target).value } });
   const start = async (/** @type {Event} */ event) => {
     event.preventDefault();
     if (!slots) return;

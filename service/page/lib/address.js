@@ -9,6 +9,7 @@
 import { allOn, offSpec, tidy } from "./mask.js";
 import { MaskError, parseSpec } from "./mask_spec.js";
 import { column, MAX_COLUMNS } from "./columns.js";
+import { beginning } from "./format.js";
 import { storedMasks, exampleHead } from "./facts.js";
 import { current, subscribe } from "./store.js";
 
@@ -75,16 +76,21 @@ export function stateOf(hash, facts) {
       masked: show.includes("masked"),
     };
   }
-  found.experiment = parameters.get("experiment");
+  // Addresses of other views name none, and the one that was chosen stays so.
+  if (view === "experiments" || parameters.has("experiment")) found.experiment = parameters.get("experiment");
   return facts ? { ...found, ...columnsOf(parameters, facts) } : found;
 }
 
-/** @param {URLSearchParams} parameters @param {Facts} facts @returns {Partial<State>} */
-function columnsOf(parameters, facts) {
+/**
+ * @param {URLSearchParams} parameters @param {Facts} facts
+ * @param {string} [about] what is said of a mask that cannot be read
+ * @returns {Partial<State>}
+ */
+function columnsOf(parameters, facts, about = "The opened address holds a mask that this model cannot read") {
   const columns = parameters
     .getAll("mask")
     .slice(0, MAX_COLUMNS)
-    .map((text) => (text.startsWith("variant:") ? column(null, null, text.slice(8)) : columnOf(text, facts)));
+    .map((text) => (text.startsWith("variant:") ? column(null, null, text.slice(8)) : columnOf(text, facts, about)));
   if (!columns.length) return {};
   const last = columns.length - 1;
   return {
@@ -94,17 +100,27 @@ function columnsOf(parameters, facts) {
   };
 }
 
+/**
+ * @param {State} before @param {Facts} facts of a model of another shape
+ * @returns {Partial<State>} the masks, each read again as if the address was opened now; no scores are shown any more
+ */
+export function reread(before, facts) {
+  const [, parameters] = addressOf(before).split(/\?(.*)/s);
+  const columns = columnsOf(new URLSearchParams(parameters), facts, "Another model runs now, which cannot read a mask");
+  return { ...columns, selection: [], answer: null };
+}
+
 /** @param {string | null} text @param {number} [last] the largest index @returns {number | null} null: it is no index */
 function indexOf(text, last = Infinity) {
   return /^\d+$/.test(text ?? "") ? Math.min(Number(text), last) : null;
 }
 
-/** @param {string} text @param {Facts} facts @returns {Column} one with every head if the text, as of another model's address, is unreadable */
-function columnOf(text, facts) {
+/** @param {string} text @param {Facts} facts @param {string} about @returns {Column} one with every head if the text, as of another model's address, is unreadable */
+function columnOf(text, facts, about) {
   try {
     return column(maskOf(text, facts));
   } catch (error) {
-    if (error instanceof MaskError) return { ...column(allOn(facts.model)), unreadable: error.message };
+    if (error instanceof MaskError) return { ...column(allOn(facts.model)), unreadable: `${about}: ${error.message}` };
     throw error;
   }
 }
@@ -115,7 +131,7 @@ function maskOf(text, facts) {
   const mask = parseSpec(spec, facts.model, storedMasks(facts));
   for (const one of partly) {
     const [, head, weight] = /^(\d+\.\d+)=(0?\.\d+|0|1)$/.exec(one) ?? [];
-    if (!head) throw new MaskError(`'${one.slice(0, 40)}' is not layer.head=weight (such as 2.3=0.4)`);
+    if (!head) throw new MaskError(`'${beginning(one, 40)}' is not layer.head=weight (such as 2.3=0.4)`);
     const [layer] = head.split(".").map(Number);
     const index = parseSpec(head, facts.model).weights.indexOf(0);
     if (!mask.skipped.includes(layer)) mask.weights[index] = Number(weight);

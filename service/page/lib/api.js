@@ -7,11 +7,13 @@ import { current, update } from "./store.js";
 
 const KEY = "headroom-key";
 
+export const FACTS = "playground/facts"; // what is served, with its version
+
 /** @type {(version: string) => void} */
 let hearVersion = () => {};
 
-/** @param {(version: string) => void} hear is told the version of the live config that each answer was made under */
-export function onConfigVersion(hear) {
+/** @param {(version: string) => void} hear is told with each other answer the version of what the service then serves */
+export function onFactsVersion(hear) {
   hearVersion = hear;
 }
 
@@ -75,14 +77,20 @@ export async function text(path, { body, signal } = {}) {
       retryAt: Date.now() + 3000,
     });
   }
-  const version = response.headers.get("x-config-version");
-  if (version) hearVersion(version);
-  if (response.ok) return answer;
+  const version = response.headers.get("x-headroom-facts");
+  if (version && path !== FACTS) hearVersion(version);
   // A late answer to a request with an earlier key says nothing about the present one.
-  if (response.status === 401 && key === storedKey()) {
-    update({ key: { ...current().key, asking: true, wrong: key !== null, needed: true } });
-  }
+  if (key === storedKey()) hearOfKey(response, key);
+  if (response.ok) return answer;
   throw new ApiError(problemOf(response, answer));
+}
+
+/** @param {Response} response @param {string | null} key that it was asked with */
+function hearOfKey(response, key) {
+  const known = current().key;
+  // Asks once: a person who left the dialog opens it again.
+  if (response.status === 401) update({ key: { ...known, asking: known.asking || !known.needed, wrong: key !== null, needed: true } });
+  else if (response.ok && known.needed) update({ key: { asking: false, wrong: false, admin: false, needed: false } });
 }
 
 /** @param {Response} response @param {string} answer its body @returns {Problem} */

@@ -1,6 +1,6 @@
-/** Asks the service what it serves: once, and again when its live config changes. */
+/** Asks the service what it serves: once, and again when its live config or its model changes. */
 
-import { asProblem, call, onConfigVersion } from "./api.js";
+import { asProblem, call, FACTS, onFactsVersion } from "./api.js";
 import { nameOf } from "./explain.js";
 import { MaskError, parseSpec } from "./mask_spec.js";
 import { current, update } from "./store.js";
@@ -13,18 +13,18 @@ const PAUSE_MS = 2000;
 
 /** @type {AbortController | null} */
 let flight = null;
-let answeredVersion = ""; // of the config, in the last answer
+let answeredVersion = ""; // in the last answer
 let isCatchingUp = false;
 
-/** Begins to load the facts anew when an answer was made under another live config than they are of. */
-export function followConfig() {
-  onConfigVersion((version) => {
+/** Begins to load the facts anew when an answer says that they are others by now. */
+export function followFacts() {
+  onFactsVersion((version) => {
     answeredVersion = version;
     if (isBehind() && !isCatchingUp) catchUp();
   });
 }
 
-/** @returns {boolean} whether the facts are of another config than the last answer */
+/** @returns {boolean} whether the last answer named other facts */
 function isBehind() {
   const { facts } = current();
   return facts !== null && facts.version !== answeredVersion;
@@ -39,8 +39,8 @@ async function catchUp() {
   isCatchingUp = false;
 }
 
-/** Loads the facts anew if the live config is another one by now. */
-export async function checkFacts() {
+/** Loads the facts anew unless they are still the same. */
+async function checkFacts() {
   if (!flight) await load(current().facts?.version);
 }
 
@@ -49,16 +49,16 @@ export function loadFacts() {
   return load();
 }
 
-/** @param {string} [known] nothing changes if this is still the version of the config */
+/** @param {string} [known] nothing changes if this is still their version */
 async function load(known) {
   flight?.abort();
   const controller = new AbortController();
   flight = controller;
   update({ factsProblem: null });
   try {
-    const { models, variants, masks, heads } = await call("playground/facts", { signal: controller.signal });
+    const { version, models, variants, masks, heads } = await call(FACTS, { signal: controller.signal });
     const facts = {
-      version: variants.config_version,
+      version,
       models: models.models,
       model: models.models[0],
       variants: variants.variants,

@@ -90,3 +90,8 @@ const ROLES = {
 export function gradeShade(grade, grades) {
   return Math.round((4 * grade) / Math.max(1, grades - 1));
 }
+
+/** @param {string} text @param {number} count @returns {string} its first characters, none of them cut in half */
+export function beginning(text, count) {
+  return [...text].slice(0, count).join("");
+}

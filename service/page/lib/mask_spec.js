@@ -1,5 +1,6 @@
 /** The text form of masks, `2.3,4.*,skip:6-11`, read exactly as the service reads it. */
 
+import { beginning } from "./format.js";
 import { allOn, range, withoutLayers, withWeight } from "./mask.js";
 import { sha256 } from "./sha256.js";
 
@@ -184,5 +185,5 @@ function shown(text) {
 
 /** @param {string} text */
 function shorter(text) {
-  return text.length <= 40 ? text : `${text.slice(0, 39)}…`;
+  return [...text].length <= 40 ? text : `${beginning(text, 39)}…`;
 }

@@ -1,8 +1,9 @@
 /** Keeps the shown scores those of the shown state: one request at a time, and the latest wins. */
 
 import { asProblem, call } from "./api.js";
-import { comparison, refusedColumn } from "./columns.js";
-import { checkFacts, scoringModel } from "./facts.js";
+import { comparison } from "./columns.js";
+import { scoringModel } from "./facts.js";
+import { beginning } from "./format.js";
 import { current, subscribe, update } from "./store.js";
 
 /** @typedef {import("./types.js").State} State */
@@ -63,7 +64,6 @@ async function ask() {
     if (controller.signal.aborted) return;
     const problem = asProblem(error);
     update({ busy: false, problem: fieldOf(problem, state) });
-    if (refusedColumn(current()) >= 0) checkFacts(); // an error does not say under which config it was made
     if (problem.retryAt) waiting = setTimeout(scoreAgain, problem.retryAt - Date.now());
   } finally {
     if (flight === controller) flight = null;
@@ -92,6 +92,6 @@ function answerOf(state, order, columns) {
 function fieldOf(problem, state) {
   const line = /^titles\[(\d+)\]/.exec(problem.param ?? "");
   if (!line) return { ...problem, message: problem.message.replace(/^(masks|variants)\[\d+\]: /, "") };
-  const shown = state.titles[Number(line[1])]?.slice(0, 40);
+  const shown = beginning(state.titles[Number(line[1])] ?? "", 40);
   return { ...problem, param: "titles", message: `Line ${Number(line[1]) + 1} (“${shown}”): ${problem.message}` };
 }

@@ -24,6 +24,7 @@ let state = {
   problem: null,
   attention: { title: 0, layer: 0, head: 0, special: true, words: false, masked: false },
   experiment: null,
+  start: null,
 };
 
 /** @type {Set<(state: State, before: State) => void>} */

@@ -114,7 +114,7 @@ export function titlesOf(text) {
  * @returns {{query: string | null, titles: string[], note: string}}
  */
 export function readFile(text) {
-  const rows = records(text.replace(/^\uFEFF/, "")).filter((row) => row.some((field) => field.trim()));
+  const rows = records(text.replace(/^\uFEFF/, "")).map((row) => row.map(oneLine)).filter((row) => row.some((field) => field.trim()));
   const header = (rows[0] ?? []).map((field) => field.trim().toLowerCase());
   const at = ["title", "titles", "product_title", "document", "text"].map((name) => header.indexOf(name)).find((i) => i >= 0);
   if (at === undefined) return { query: null, ...limited(titlesOf(text)) };
@@ -127,6 +127,26 @@ export function readFile(text) {
   const { titles, note } = limited(own);
   const left = others === 1 ? "1 other query of the file is" : `${others} other queries of the file are`;
   return { query, titles, note: others > 0 ? `${note} ${left} left out.` : note };
+}
+
+/** @param {string} field of a file @returns {string} in one line, as the page has one title per line */
+function oneLine(field) {
+  return field.replace(/\s*[\r\n]+\s*/g, " ");
+}
+
+/**
+ * @param {ArrayBuffer} content of a file @returns {string | null} its text, in UTF-8, or in UTF-16 with a byte order mark;
+ *   null: it is not text in either
+ */
+export function decoded(content) {
+  const [first, second] = new Uint8Array(content);
+  const encoding = first === 0xff && second === 0xfe ? "utf-16le" : first === 0xfe && second === 0xff ? "utf-16be" : "utf-8";
+  try {
+    const text = new TextDecoder(encoding, { fatal: true }).decode(content);
+    return text.includes("\0") ? null : text;
+  } catch {
+    return null;
+  }
 }
 
 /** @param {string[]} titles @returns {{titles: string[], note: string}} */

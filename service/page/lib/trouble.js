@@ -35,12 +35,12 @@ function useSecondsUntil(time) {
   return left(); // and not the state, which is still that of the time before when a new one comes
 }
 
-/** Says which masks of the address could not be read, until they are changed.
+/** Says which masks, of the address or of an earlier model, could not be read, until they are changed.
  * @param {{state: import("./types.js").State}} props */
 export function UnreadableMasks({ state }) {
   return state.columns.map((one, i) => one.unreadable && html`
     <div class="trouble">
-      <span role="alert">The opened address holds a mask that this model cannot read: ${one.unreadable}. Mask ${LETTERS[i]}${" "}
+      <span role="alert">${one.unreadable}. Mask ${LETTERS[i]}${" "}
         shows ${labelOf(state, one)} instead.</span>
     </div>`);
 }

@@ -6,7 +6,7 @@
  * @property {import("./mask.js").Mask | null} mask null: the variant's own, which the grid cannot show
  * @property {string | null} variant a variant's name in place of a mask
  * @property {string | null} name what it was picked as, such as `pruned20`; null after a change by hand
- * @property {string | null} unreadable why the address's mask could not be read, so that every head is on; null after
+ * @property {string | null} unreadable a sentence: a mask could not be read, so every head is on; null after
  *   a change
  */
 
@@ -46,7 +46,7 @@
 
 /**
  * @typedef {object} Facts What is loaded.
- * @property {string} version of the live config
+ * @property {string} version changes with the live config and with the model
  * @property {Model[]} models the loaded checkpoints, as variants' `model_index` counts them
  * @property {Model} model the service's own
  * @property {Variant[]} variants
@@ -107,6 +107,8 @@
  * @property {Problem | null} problem
  * @property {AttentionState} attention
  * @property {string | null} experiment
+ * @property {Partial<import("../experiments/start.js").Plan> | null} start what is filled in to start an experiment; null: the
+ *   form is not open
  */
 
 /**

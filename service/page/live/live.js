@@ -35,10 +35,11 @@ async function take(signal) {
 
 export function Live() {
   const { value, problem, refresh } = usePolling(take, EVERY_MS, []);
-  const [variant, setVariant] = useState("");
+  const [chosen, choose] = useState("");
   const all = value ?? taken;
-  const history = useMemo(() => figures(all, variant), [all, variant]);
   const rows = useMemo(() => (all.length ? variantRows(all) : []), [all]);
+  const variant = rows.some(({ name }) => name === chosen) ? chosen : ""; // it may have left the config
+  const history = useMemo(() => figures(all, variant), [all, variant]);
   if (!all.length) {
     return problem && problem.status !== 401
       ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />`
@@ -47,8 +48,8 @@ export function Live() {
   return html`
     <${Aged} time=${all[all.length - 1].time}>
       ${problem ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />` : null}
-      <${Tiles} last=${history.at(-1)} />
-      <${Variants} rows=${rows} chosen=${variant} choose=${setVariant} />
+      <${Tiles} last=${history.at(-1)} variant=${variant} />
+      <${Variants} rows=${rows} chosen=${variant} choose=${choose} />
       <${Charts} history=${history} variant=${variant} />
       <p class="soft">From /metrics of this node, every 2 s, all replicas together. Rates and latencies are those of the last 20 s.
         What this page has scored, in any browser, does not count in them.</p>
@@ -79,12 +80,13 @@ function useClock() {
   return Date.now() / 1000;
 }
 
-/** @param {{last: Figures | undefined}} props */
-function Tiles({ last }) {
+/** @param {{last: Figures | undefined, variant: string}} props variant: the one that pairs are counted of; empty: all */
+function Tiles({ last, variant }) {
+  const which = variant ? `, ${variant}` : "";
   const tiles = /** @type {[string, string, string][]} */ ([
     ["Requests", last ? short(last.requests) : "–", "per second"],
-    ["Pairs", last ? short(last.pairs) : "–", "per second"],
-    ["Pair time, p99", last?.p99 == null ? "–" : milliseconds(last.p99), "from admission to result"],
+    [`Pairs${which}`, last ? short(last.pairs) : "–", "per second"],
+    [`Pair time, p99${which}`, last?.p99 == null ? "–" : milliseconds(last.p99), "from admission to result"],
     ["Batch fill", last?.fill == null ? "–" : percent(last.fill), "mean, of the token budget"],
     ["Queue", last ? count(last.queue) : "–", "tokens waiting"],
     ["Refused", last ? short(last.refused) : "–", "per second"],

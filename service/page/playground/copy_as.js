@@ -106,7 +106,8 @@ function literal(value) {
 function yaml(state) {
   const { mask, variant } = activeColumn(state);
   const facts = /** @type {import("../lib/types.js").Facts} */ (state.facts);
-  if (!mask) return `# ${variant} is already a variant of this service\n`;
+  const isThere = facts.variants.some(({ name }) => name === variant);
+  if (!mask) return isThere ? `# ${variant} is already a variant of this service\n` : `# this service has no variant ${variant}\n`;
   const under = defaultMask(facts);
   if (!under) {
     return `# These scores are made on top of the default variant, ${facts.variants.find((one) => one.default)?.name}.

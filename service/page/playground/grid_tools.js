@@ -7,10 +7,10 @@ import { html } from "../lib/html.js";
 import { allOn, canonical, isBinary, range, tidy, withWeight } from "../lib/mask.js";
 import { MaskError, parseSpec } from "../lib/mask_spec.js";
 import { current, update } from "../lib/store.js";
+import { TypedInput, useTyped } from "../lib/typed.js";
 
 /** @typedef {import("../lib/types.js").State} State */
 /** @typedef {import("../lib/types.js").Facts} Facts */
-/** @typedef {import("../lib/mask.js").Mask} Mask */
 
 /** @param {string} spec */
 function use(spec) {
@@ -23,8 +23,8 @@ function use(spec) {
 export function Presets({ state }) {
   const { layers } = /** @type {Facts} */ (state.facts).model;
   const half = Math.floor(layers / 2);
-  const seedChanged = (/** @type {Event} */ event) => {
-    const seed = Math.max(0, Math.floor(Number(/** @type {HTMLInputElement} */ (event.target).value) || 0));
+  const takeSeed = (/** @type {string} */ text) => {
+    const seed = Math.min(Number.MAX_SAFE_INTEGER, Math.max(0, Math.floor(Number(text) || 0))); // a spec writes its digits
     update({ seed });
     use(`random:0.2@${seed}`);
   };
@@ -35,7 +35,7 @@ export function Presets({ state }) {
       <button disabled=${!half} onClick=${() => use(spanOf(half, layers))}>Upper half off</button>
       <span class="joined">
         <button onClick=${() => use(`random:0.2@${state.seed}`)}>Random 20 % off</button>
-        <label>seed <input type="number" min="0" step="1" value=${state.seed} onChange=${seedChanged} /></label>
+        <label>seed <${TypedInput} type="number" min="0" step="1" value=${`${state.seed}`} take=${takeSeed} /></label>
       </span>
       <${Named} state=${state} />
     </div>`;
@@ -112,22 +112,28 @@ export function Selected({ state }) {
     </div>`;
 }
 
+/** @param {State} state @returns {string} the active mask's; empty for a variant that the grid cannot show */
+function specOf(state) {
+  const { mask } = activeColumn(state);
+  return mask ? canonical(mask, /** @type {Facts} */ (state.facts).model) : "";
+}
+
 /** @param {{state: State}} props */
 export function SpecField({ state }) {
   const facts = /** @type {Facts} */ (state.facts);
   const { mask } = activeColumn(state);
-  const spec = mask ? canonical(mask, facts.model) : "";
-  const [typed, setTyped] = useState(/** @type {{text: string, about: Mask | null} | null} */ (null));
+  const spec = specOf(state);
+  const { typed, type, forget: forgetText } = useTyped(spec);
   const [wrong, setWrong] = useState("");
   const forget = () => {
-    setTyped(null);
+    forgetText();
     setWrong("");
   };
-  useEffect(forget, [spec]); // what was typed is no longer about this mask
+  useEffect(forget, [spec, state.selection]); // a tool or the grid was used: what was typed counts no more
   const refused = refusedColumn(state) === state.active ? (state.problem?.message ?? "") : "";
   const take = (/** @type {string} */ text) => {
     // A click on the grid changes the mask before the field loses the focus: then the click counts.
-    if (typed && typed.about !== activeColumn(current()).mask) return forget();
+    if (typed && typed.about !== specOf(current())) return forget();
     try {
       const changed = parseSpec(text, facts.model, storedMasks(facts));
       update({ ...edited(current(), changed), selection: [] });
@@ -147,7 +153,7 @@ export function SpecField({ state }) {
       <label for="spec">Heads off, layers skipped ${mask && !isBinary(mask) ? "(some heads have weights of their own)" : ""}</label>
       <input id="spec" spellcheck="false" autocomplete="off" value=${typed?.text ?? spec} placeholder="2.3,7.*"
         aria-invalid=${wrong || refused ? "true" : null} aria-describedby="spec-wrong" onKeyDown=${keys}
-        onInput=${(/** @type {Event} */ event) => setTyped({ text: value(event), about: activeColumn(current()).mask })}
+        onInput=${(/** @type {Event} */ event) => type(value(event))}
         onChange=${(/** @type {Event} */ event) => take(value(event))} />
       <p class="wrong" id="spec-wrong" role="alert">${wrong || refused}</p>
     </div>`;

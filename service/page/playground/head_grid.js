@@ -13,6 +13,7 @@ import { cellAt, onKey, rectangle } from "./grid_keys.js";
 /** @typedef {import("../lib/types.js").State} State */
 /** @typedef {import("./grid_keys.js").Place} Place */
 
+const STEP_PX = 8; // a cell is at least 24 wide
 const HINT = "Switch heads off: click one, drag over several, or click a number for its whole layer or column.";
 
 /** @param {{state: State}} props */
@@ -64,7 +65,7 @@ export function HeadGrid({ state }) {
         : null}
     </div>
     <div class="inspector">
-      <${HeadFacts} state=${state} index=${pointed} />
+      <${HeadFacts} state=${state} index=${pointed !== null && pointed < weights.length ? pointed : null} />
       <${Selected} state=${state} />
     </div>
     <${Legend} state=${state} />`;
@@ -133,6 +134,17 @@ function indexOf(target) {
   return cell ? Number(cell.getAttribute("data-index")) : null;
 }
 
+/** @typedef {{x: number, y: number}} Point in the window */
+
+/** @param {Point} from @param {Point} to @returns {Point[]} points on the way, so close that they skip no cell; the last is `to` */
+function between(from, to) {
+  const steps = Math.max(1, Math.ceil(Math.hypot(to.x - from.x, to.y - from.y) / STEP_PX));
+  return range(steps).map((step) => {
+    const share = (step + 1) / steps;
+    return { x: from.x + share * (to.x - from.x), y: from.y + share * (to.y - from.y) };
+  });
+}
+
 /**
  * Painting: the first cell that is pressed decides whether heads go on or off, those that the pointer then
  * crosses follow. With shift a rectangle is selected instead.
@@ -163,8 +175,13 @@ function usePainting(shape, anchor, setFocus) {
       const now = activeColumn(state).mask;
       if (now) update({ ...edited(state, withWeight(now, [at], weight, shape)), selection: [...crossed] });
     };
-    const move = (/** @type {PointerEvent} */ next) =>
-      cross(indexOf(document.elementFromPoint(next.clientX, next.clientY)));
+    let from = { x: event.clientX, y: event.clientY };
+    const move = (/** @type {PointerEvent} */ next) => {
+      for (const { clientX: x, clientY: y } of [...(next.getCoalescedEvents?.() ?? []), next]) { // plain http has none
+        for (const point of between(from, { x, y })) cross(indexOf(document.elementFromPoint(point.x, point.y)));
+        from = { x, y };
+      }
+    };
     const end = () => {
       removeEventListener("pointermove", move);
       removeEventListener("pointerup", end);

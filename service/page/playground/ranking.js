@@ -8,7 +8,7 @@ import { scoreAgain } from "../lib/scoring.js";
 import { update } from "../lib/store.js";
 import { prefersStillness } from "../lib/theme.js";
 import { Trouble } from "../lib/trouble.js";
-import { byKind, isRaw, letterOf, Row } from "./ranking_row.js";
+import { byKind, indexNow, isRaw, letterOf, Row } from "./ranking_row.js";
 
 /** @typedef {import("../lib/types.js").State} State */
 /** @typedef {import("../lib/types.js").Answer} Answer */
@@ -20,10 +20,12 @@ const FIELDS = /^(query|titles)/;
 /** @param {{state: State}} props */
 export function Ranking({ state }) {
   const { answer, problem } = state;
-  const [open, setOpen] = useState(-1);
+  const [opened, setOpened] = useState(/** @type {{index: number, title: string} | null} */ (null));
   const active = answer ? answer.ids.indexOf(state.columns[state.active].id) : -1;
   const shown = active < 0 ? Math.max(0, answer?.ids.findIndex((id) => letterOf(state, id)) ?? 0) : active;
   const order = answer ? ranked(answer, shown) : [];
+  const open = answer && opened ? indexNow(answer.titles, opened.title, opened.index) : -1;
+  const toggle = (/** @type {number} */ index) => setOpened(open === index ? null : { index, title: answer?.titles[index] ?? "" });
   const body = useGliding(order);
   if (!answer) return html`${refusedColumn(state) < 0 ? html`<${Banner} state=${state} />` : null}<${Empty} state=${state} />`;
   const base = state.baseline === null ? -1 : answer.ids.indexOf(state.columns[state.baseline]?.id);
@@ -44,7 +46,7 @@ export function Ranking({ state }) {
           <${Row} key=${index} state=${state} answer=${answer} index=${index} place=${place} shown=${shown}
             base=${base} move=${before && base !== shown ? (before.get(index) ?? place) - place : null}
             tied=${before !== null && onlyPassedTies(answer, index, shown, base)}
-            open=${open === index} toggle=${() => setOpen(open === index ? -1 : index)} />`)}
+            open=${open === index} toggle=${() => toggle(index)} />`)}
       </tbody>
     </table>
     </div>

@@ -57,7 +57,8 @@ function Move({ move, tied }) {
 function Details({ state, answer, index }) {
   const { models } = answer;
   const { tokens } = answer.columns[0].results[index];
-  const look = () => update({ view: "attention", attention: { ...state.attention, title: index } });
+  const title = indexNow(state.titles, answer.titles[index], index); // the answer may be of earlier titles
+  const look = () => update({ view: "attention", attention: { ...state.attention, title } });
   const graded = byKind(models).filter((columns) => models[columns[0]].grades);
   return html`
     <div class="details">
@@ -68,7 +69,7 @@ function Details({ state, answer, index }) {
             ${(answer.columns[i].results[index].probabilities ?? []).map((share) => html`<td>${percent(share, 1)}</td>`)}
           </tr>`)}</tbody>
       </table>`)}
-      <p><span class="soft">${tokens} tokens</span> <button onClick=${look}>See the attention</button></p>
+      <p><span class="soft">${tokens} tokens</span> <button disabled=${title < 0} onClick=${look}>See the attention</button></p>
     </div>`;
 }
 
@@ -111,6 +112,14 @@ function OneBar({ score }) {
       <rect class="grade-0" x="0" y="7" width="38" height="6" rx="1" />
       <rect class="grade-4" x="0" y="7" width=${38 * Math.min(1, Math.max(0, score))} height="6" rx="1" />
     </svg>`;
+}
+
+/**
+ * @param {string[]} titles @param {string} title @param {number} index that it had
+ * @returns {number} the index that the title has among these; -1: it is not there
+ */
+export function indexNow(titles, title, index) {
+  return titles[index] === title ? index : titles.indexOf(title);
 }
 
 /** @param {Model} model @returns {boolean} whether its scores are raw logits: any number, so there is no bar to fill */

@@ -3,7 +3,7 @@
 import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { update } from "../lib/store.js";
-import { EXAMPLES, limited, readFile, titlesOf } from "../lib/texts.js";
+import { decoded, EXAMPLES, limited, readFile, titlesOf } from "../lib/texts.js";
 
 const MAX_FILE_BYTES = 4_000_000;
 
@@ -80,7 +80,9 @@ function TitlesField({ titles, wrong, say }) {
 /** @param {File} file @returns {Promise<string>} what was taken, or why not */
 async function take(file) {
   if (file.size > MAX_FILE_BYTES) return `${file.name} is larger than 4 MB.`;
-  const { query, titles, note } = readFile(await file.text());
+  const text = decoded(await file.arrayBuffer());
+  if (text === null) return `${file.name} is not text in UTF-8 or UTF-16. Save it as a csv file in UTF-8.`;
+  const { query, titles, note } = readFile(text);
   if (!titles.length) return `${file.name} holds no titles.`;
   update(query === null ? { titles } : { query, titles });
   return `${file.name}: ${note}`;

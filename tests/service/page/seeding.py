@@ -71,9 +71,11 @@ def served(model: Path, live: LiveConfig | None = None, **options: Any) -> Itera
 
 
 @contextmanager
-def running(model: Path, live: LiveConfig | None = None, **options: Any) -> Iterator[tuple[str, Replica]]:
-    """As `served`, with the replica, whose live config a test can change."""
-    port = free_port()
+def running(
+    model: Path, live: LiveConfig | None = None, *, port: int | None = None, **options: Any
+) -> Iterator[tuple[str, Replica]]:
+    """As `served`, with the replica, whose live config a test can change. port: None: a free one."""
+    port = port or free_port()
     replicas: list[Replica] = []
     begun, finish = threading.Event(), threading.Event()
 

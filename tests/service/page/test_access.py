@@ -178,6 +178,44 @@ def test_the_key_dialog_can_be_left_and_opened_again(page_server: str, chromium:
     page.check_and_leave()
 
 
+def test_a_refused_key_is_not_typed_on_and_a_dialog_that_was_left_stays_closed(
+    page_server: str, chromium: Any
+) -> None:
+    page = Page(chromium, page_server)
+    page.open()
+    page.write("dialog.key #key", "wrong\n")
+    page.until(lambda: "not one that the service takes" in page.one("dialog.key .wrong").text)
+    page.one("dialog.key #key").send_keys("plain\n")  # and not wrongplain
+    settled(page)
+    page.run("window.answer = async () => new Response('', {status: 401})")  # somebody withdraws the key
+    page.write("#query", "a mouse")
+    page.one("dialog.key #key").send_keys("old")
+    page.button("Cancel", "dialog.key").click()
+    page.until(lambda: not page.all("dialog.key[open]"))
+    page.one("main > .empty")
+    asked = page.run("return seen.requests")
+    page.one("#query").click()
+    page.one("#query").send_keys(" pad")
+    page.until(lambda: page.run("return seen.requests > arguments[0] && !seen.flying", asked))
+    page.next_frame()
+    assert not page.all("dialog.key[open]")
+    assert page.one("#query").get_attribute("value") == "a mouse pad"
+    assert "This service asks for an API key." in page.one("main > .empty").text
+    page.button("Enter a key").click()
+    assert page.one("dialog.key #key").get_attribute("value") == ""
+    page.button("Cancel", "dialog.key").click()
+    page.run("window.answer = undefined")  # the service takes requests as they are again
+    page.one("#query").send_keys("s")
+    page.until(lambda: not page.all("main > .empty"))
+
+    page.one("nav a[href^='#experiments']").click()
+    page.button("Stop", ".actions").click()
+    page.button("Stop prune20", ".confirm").click()  # that needs an admin's key
+    assert page.one("dialog.key #key").get_attribute("value") == ""
+    page.button("Cancel", "dialog.key").click()
+    page.check_and_leave()
+
+
 def test_a_browser_that_keeps_nothing_shows_the_page(page_server: str, chromium: Any) -> None:
     page = Page(chromium, page_server)
     page.begin_with("""

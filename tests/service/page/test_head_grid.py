@@ -10,7 +10,14 @@ from selenium.webdriver.common.keys import Keys
 from headroom.models.errors import InvalidMask
 from headroom.models.masks.head_mask import HeadMask
 from tests.service.page.browsing import Page
-from tests.service.page.playground import cell, settled, shown_scores, spec, with_all_heads
+from tests.service.page.playground import (
+    cell,
+    copied_for_serve_yaml,
+    settled,
+    shown_scores,
+    spec,
+    with_all_heads,
+)
 
 pytestmark = pytest.mark.slow
 CASES, STRUCTURED = (
@@ -38,6 +45,11 @@ def test_a_click_a_drag_a_row_and_a_column_switch_heads_and_the_ranking_follows(
     hand.release().perform()
     assert spec(page) == "0.8,1.*"
     shown_scores(page, page_server, "0.8,1.*")
+
+    hand = ActionChains(page.browser, duration=0)  # so fast that the pointer is seen on few cells
+    hand.click_and_hold(cell(page, 4, 0)).move_to_element(cell(page, 4, 11)).release().perform()
+    assert spec(page) == "0.8,1.*,4.*"
+    page.one('[role="rowheader"][data-at="4.-1"]').click()
 
     page.one('[role="rowheader"][data-at="1.-1"]').click()
     assert spec(page) == "0.8"
@@ -245,6 +257,7 @@ def test_an_error_stands_with_the_mask_at_fault_and_with_no_other(page: Page) ->
     page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=variant:nope&active=1")
     page.until(lambda: page.one("#spec").get_attribute("aria-invalid") == "true")
     assert "'nope'" in page.one("#spec-wrong").text
+    assert copied_for_serve_yaml(page) == "# this service has no variant nope\n"
 
 
 def test_a_wrong_spec_and_its_error_go_when_the_grid_changes(page: Page) -> None:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from headroom.loadtest.server import free_port
 from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
 from headroom.service.config.settings import LiveConfig
 from headroom.service.replica import Replica
@@ -177,6 +178,32 @@ def test_a_change_of_the_live_config_is_followed(page: Page, networks: Networks)
     assert page.one(".start [name=traffic]").get_attribute("value") == "50"
 
 
+def test_another_model_after_a_restart_is_followed(chromium: Any, tmp_path: Path) -> None:
+    """The live config, and so its version, is the same; the masks are read again for the other model."""
+    deep = write_checkpoint(tmp_path / "deep", seed=1, num_hidden_layers=4)
+    wide = write_checkpoint(tmp_path / "wide", seed=2, num_attention_heads=8)
+    port = free_port()
+    with running(deep, port=port) as (url, _):
+        page = Page(chromium, url)
+        page.open(f"#playground?{ASKED}&mask=1.2&mask=3.*&active=1&base=0")
+        settled(page)
+        cell(page, 3, 1)
+    with running(wide, port=port):
+        page.write("#query", "mouse cable")
+        page.until(lambda: "wide" in page.one(".model").text)
+        assert "3 layers × 8 heads" in page.one(".model").text
+        page.until(lambda: len(page.all(".cell")) == 24)
+        assert [one.text for one in page.all(".chip .label")] == ["1.2", "all heads"]
+        said = "Another model runs now, which cannot read a mask: layer 3 does not exist"
+        assert page.one(".heads .trouble").text.startswith(said)
+        asked = {"query": "mouse cable", "titles": TITLES}
+        answer = httpx.post(f"{url}/v1/score", json={**asked, "head_mask": "1.2"}, timeout=30).json()
+        page.until(shows(page, 0, [result["score"] for result in answer["results"]]))
+        page.one("nav a[href^='#attention']").click()
+        page.until(lambda: len(page.all(".small")) == 24)
+        page.check_and_leave()
+
+
 def test_replicas_of_two_configs_are_not_asked_without_end(page: Page) -> None:
     page.open(f"#playground?{ASKED}&mask=none&mask=none&active=1&base=0")
     settled(page)
@@ -187,7 +214,7 @@ def test_replicas_of_two_configs_are_not_asked_without_end(page: Page) -> None:
         if (path === 'playground/facts') asked.facts++;
         if (path !== 'v1/compare') return reply;
         asked.compared++;
-        return new Response(await reply.text(), {headers: {'x-config-version': 'another'}});
+        return new Response(await reply.text(), {headers: {'x-headroom-facts': 'another'}});
       };""")
     page.hurry()
     cell(page, 2, 3).click()

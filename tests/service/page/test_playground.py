@@ -126,6 +126,18 @@ def test_errors_stand_at_their_field(page: Page) -> None:
     page.one(".empty")
 
 
+def test_a_long_title_is_not_cut_within_a_character(page: Page) -> None:
+    page.open("#attention?q=mouse&mask=none&t=" + "a" * 39 + "🐁" * 90)
+    page.one(".token")
+    assert page.run("return document.querySelector('#pair-title option').text") == "a" * 39 + "🐁" * 81
+    page.run("""
+      const error = {type: 'invalid_request', message: 'is wrong', param: 'titles[0]'};
+      window.answer = async () => Response.json({error}, {status: 422});""")
+    page.one("nav a[href^='#playground']").click()
+    page.until(lambda: page.one("#titles-wrong").text == f"Line 1 (“{'a' * 39}🐁”): is wrong")
+    page.run("window.answer = undefined")
+
+
 def test_a_broken_answer_is_asked_for_again_and_a_missed_deadline_only_by_hand(page: Page) -> None:
     page.open("#playground?q=mouse&t=wireless+mouse&t=towel")
     settled(page)
@@ -173,6 +185,20 @@ def test_back_and_forward_lead_through_the_views(page: Page) -> None:
     page.one(".token")
     page.browser.forward()
     page.one(".experiment")
+
+
+def test_the_chosen_experiment_stays_chosen_and_a_missing_one_is_said_to_be(page: Page) -> None:
+    page.open("#experiments")
+    page.button("deeper\nrolled back", ".list").click()
+    page.one("nav a[href^='#playground']").click()
+    page.one("nav a[href^='#live']").click()
+    page.browser.back()
+    settled(page)
+    page.one("nav a[href^='#experiments']").click()
+    assert page.one(".experiment h1").text.startswith("deeper")
+    page.open("#experiments?experiment=gone")
+    assert "There is no experiment “gone”." in page.one(".experiments .empty").text
+    assert not page.all(".experiment")
 
 
 @pytest.mark.parametrize(
@@ -249,6 +275,61 @@ def test_titles_are_typed_pasted_and_read_from_a_file(page: Page, tmp_path: Path
     page.until(lambda: page.one("#query").get_attribute("value") == "angle bracket")
     page.until(lambda: {row["title"] for row in rows(page)} == {'Steel "angle", 2 inch', "Towel"})
     assert "1 other query of the file is left out" in page.one(".note").text
+
+
+def test_a_printout_has_all_titles(page: Page) -> None:
+    page.open("#playground?q=mouse&mask=none" + "&t=wireless+mouse" * 60)
+    settled(page, columns=1)
+    page.size(718, 1000)  # A4
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    page.next_frame()
+    shown, height = page.run("""
+      const pane = document.querySelector('.pane');
+      return [pane.clientHeight, pane.scrollHeight]""")
+    assert shown == height
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_an_opened_row_stays_with_its_title(page: Page) -> None:
+    page.open("#playground?q=mouse&t=first+mouse&t=second+mouse&t=third+mouse&mask=none")
+    settled(page, columns=1)
+    page.button("second mouse", ".ranking").click()
+    page.button("Edit 3 titles").click()
+    page.run("window.answer = () => new Promise(() => {})")  # the next answer is late
+    page.write("#titles", "second mouse\nthird mouse")
+    page.button("See the attention").click()
+    assert page.run("return document.querySelector('#pair-title').selectedOptions[0].text") == "second mouse"
+    page.run("window.answer = undefined")
+    page.one("nav a[href^='#playground']").click()
+    page.one("#query").send_keys("s")
+    page.until(lambda: len(settled(page, columns=1)) == 2)
+    page.button("third mouse", ".ranking").click()
+    page.one(".ranking tr.open")
+    page.one("#example").send_keys("Angle")
+    page.until(lambda: len(settled(page, columns=1)) == 8)
+    assert not page.all(".ranking tr.open")
+
+
+def test_a_large_change_of_place_leaves_the_title_room_on_a_telephone(page: Page) -> None:
+    page.open("#playground?q=mouse&mask=none&mask=none&active=1&base=0" + "&t=mouse" * 150)
+    page.size(390, 844)
+    settled(page)
+    page.run("""window.answer = async (...what) => { // the second mask turns the order round
+      const answer = await (await unwatched(...what)).json();
+      answer.columns.forEach(({ results }, column) => results.forEach((result, i) => {
+        Object.assign(result, {score: i / 1000, raw_score: column ? i : -i});
+      }));
+      return Response.json(answer);
+    }""")
+    page.one("#query").send_keys("s")
+    page.until(lambda: "149" in rows(page)[0]["move"])
+    over = page.run("""
+      return [...document.querySelectorAll('.ranking > tbody > tr')].filter((row) => {
+        const [move, title] = ['.move', '.name'].map((one) => row.querySelector(one).getBoundingClientRect());
+        return move.right > title.left;
+      }).length""")
+    assert over == 0
+    page.run("window.answer = undefined")
 
 
 def test_a_cascade_that_was_short_of_time_is_marked(page: Page) -> None:

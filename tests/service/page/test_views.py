@@ -251,6 +251,39 @@ def test_after_a_rollback_nothing_is_offered_that_the_service_refuses(page: Page
     page.one(".trip")
     assert page.one(".experiment .status").text == "rolled back"
     assert choices(page, ".actions") == ["Stop"]
+    assert (
+        "Units of a rolled-back arm (half) are not compared" in page.one(".experiment").text
+    )  # the table has units
+    assert "No two arms" not in page.one(".experiment").text
+
+
+def test_an_arm_that_is_rolled_back_while_it_is_chosen_cannot_be_shipped(page: Page) -> None:
+    pretend_running(page)
+    page.run("""changes.arms = ['control', 'half', 'third'].map((name) => (
+      {name, variant: 'full', weight: 1, control: name === 'control', exposures: 9}));""")
+    arm = page.one(".actions select")
+    page.until(lambda: "third" in arm.text)
+    arm.send_keys("third")
+    assert arm.get_attribute("value") == "third"
+    page.run("changes.rolled_back = ['third']")
+    page.until(lambda: "third" not in arm.text)
+    assert arm.get_attribute("value") == "half"
+    page.button("Ship").click()
+    assert choices(page, ".confirm") == ["Ship half", "Cancel"]
+    page.run("window.answer = undefined")
+
+
+def test_a_form_that_is_filled_in_survives_a_look_at_another_view(page: Page) -> None:
+    page.open("#experiments")
+    page.button("Start an experiment").click()
+    page.write(".start [name=name]", "mine")
+    page.one("nav a[href^='#live']").click()
+    page.one(".tiles")
+    page.one("nav a[href^='#experiments']").click()
+    assert page.one(".start [name=name]").get_attribute("value") == "mine"
+    page.button("Cancel", ".start").click()
+    page.button("Start an experiment").click()
+    assert page.one(".start [name=name]").get_attribute("value") == "pruned20-1"
 
 
 def test_all_numbers_of_units_are_of_one_moment(page: Page) -> None:
@@ -385,6 +418,11 @@ def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -
     page.write(".actions [type=number]", "0.04")
     assert ramp(page, "0.04 %")["traffic"] == pytest.approx(0.0004)
     page.until(lambda: page.one(".actions [type=number]").get_attribute("value") == "99.5")
+    page.run("changes.kind = 'interleave'")  # each unit sees both arms
+    page.until(lambda: "Traffic, % of the units" in page.one(".actions").text)
+    page.button("Ramp").click()
+    assert page.one(".confirm span").text == "Expose 99.5 % of the units?"
+    page.run("window.answer = undefined")
 
 
 def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> None:
@@ -404,6 +442,16 @@ def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> Non
     page.button("half", ".live").click()
     page.until(lambda: "Pair time, half" in page.one(".charts").text)
     assert page.until(lambda: page.all(".charts .line"))
+    names = [name.text for name in page.all(".tiles dt")]
+    assert [name for name in names if "half" in name] == ["Pairs, half", "Pair time, p99, half"]
+    page.run("""
+      window.answer = async (...what) => { // the variant leaves the config
+        const text = await (await unwatched(...what)).text();
+        return new Response(text.split('\\n').filter((line) => !line.includes('"half"')).join('\\n'));
+      };""")
+    page.until(lambda: "Pair time, all variants" in page.one(".charts").text)
+    assert not any("half" in name.text for name in page.all(".tiles dt"))
+    page.run("window.answer = undefined")
 
 
 def test_the_clock_of_the_live_view_draws_nothing_but_the_age(page: Page) -> None:
