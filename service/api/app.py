@@ -181,9 +181,8 @@ class RequestMiddleware:
                 record.status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = record.request_id
-                backend = scope["app"].state.backend
-                if record.is_from_playground and backend is not None:
-                    headers[FACTS_HEADER] = facts_version(backend)
+                if record.is_from_playground and scope["app"].state.backend is not None:
+                    headers[FACTS_HEADER] = facts_version(scope["app"].state.backend)
                 if "server-timing" not in headers:
                     headers["server-timing"] = f"total;dur={(time.monotonic() - arrived) * 1000:.3f}"
             elif message["type"] == "http.response.body" and is_head:
