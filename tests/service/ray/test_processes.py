@@ -57,11 +57,13 @@ print(stop.is_set())
 """
 
 
-@pytest.mark.parametrize(("nohup", "stops"), [([], "True"), (["nohup"], "False")])
+@pytest.mark.parametrize(
+    ("starter", "stops"), [(["env", "--default-signal=HUP"], "True"), (["nohup"], "False")]
+)
 def test_a_closed_terminal_stops_the_service_as_sigterm_does_unless_nohup_started_it(
-    nohup: list[str], stops: str
+    starter: list[str], stops: str
 ) -> None:
-    command = [*nohup, sys.executable, "-c", HANGS_UP]
+    command = [*starter, sys.executable, "-c", HANGS_UP]
     shown = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert (shown.returncode, shown.stdout) == (0, f"{stops}\n")
 
