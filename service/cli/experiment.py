@@ -283,7 +283,7 @@ def _heading(experiment: dict[str, Any]) -> str:
         status.append(experiment["paused"])
     if experiment["rolled_back"]:
         status.append(f"rolled back: {', '.join(experiment['rolled_back'])}")
-    if experiment["shipped"] and experiment["status"] == "shipped":
+    if experiment["status"] == "shipped":
         status.append(f"everybody gets {experiment['shipped']}")
     elif experiment["shipped"] or experiment["status"] in ("stopped", "rolled_back"):
         status.append("everybody gets the default")

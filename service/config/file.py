@@ -187,8 +187,7 @@ def _with_place(line: str, arguments: Mapping[str, Any], overrides: Overrides, p
     """Return a line about a setting with the place where its value was given."""
     # What pydantic or one of our validators says begins with the field.
     name, _, problem = line.partition(": ")
-    field = re.split(r"[.[]", name)[0]
-    if field in Settings.model_fields and getattr(overrides, field, None) is not None:
+    if getattr(overrides, _setting_of(name), None) is not None:
         return f"--{name}: {problem}"
     return f"{place_of_setting(name, arguments, path)}: {problem}"
 
@@ -196,10 +195,16 @@ def _with_place(line: str, arguments: Mapping[str, Any], overrides: Overrides, p
 def place_of_setting(name: str, arguments: Mapping[str, Any], path: Path) -> str:
     """Return where the value of a setting, or of a part of it such as `cors_origins[0]`, was given: in the
     `args` of the file at the path, or in a variable."""
-    field = re.split(r"[.[]", name)[0]
-    if field in Settings.model_fields and field not in arguments:
+    field = _setting_of(name)
+    if field and field not in arguments:
         return variable_of(field) + name.removeprefix(field)
     return f"{path}: args.{name}"
+
+
+def _setting_of(name: str) -> str:
+    """Return the setting that a name such as `cors_origins[0]` is of; "" if there is none."""
+    field = re.split(r"[.[]", name)[0]
+    return field if field in Settings.model_fields else ""
 
 
 def _live(user_config: Mapping[str, Any]) -> tuple[LiveConfig | None, list[str]]:

@@ -50,10 +50,12 @@ def test_a_seed_of_any_size_is_drawn_with(page: Page) -> None:
     settled(page, columns=1)
     page.write(".presets [type=number]", "1e21\n")  # the console said "Uncaught MaskError"
     page.until(lambda: spec(page) != "none")
+    drawn = spec(page)
     page.button("All on").click()
     page.until(lambda: spec(page) == "none")
     page.button("Random 20 % off").click()
     page.until(lambda: spec(page) != "none")
+    assert spec(page) == drawn
 
 
 def test_a_wrong_spec_goes_with_a_tool_that_changes_nothing(page: Page) -> None:
