@@ -48,10 +48,10 @@ def fill(name: str, options: ScoreOptions, scorer: WindowScorer, url: str, repor
     If it is stopped, what is stored stays, and the next call computes the rest.
     Raises ModelError if the file cannot be read, or the server cannot be reached.
     """
-    import redis
-
     filled = Filled()
     cache = _Cache(url)
+    import redis
+
     columns = [(column.variant, column.mask) for column in options.columns]
     variants = [scorer.catalog.choose(variant, mask, with_units=True) for variant, mask in columns]
     try:

@@ -21,7 +21,7 @@ import numpy as np
 from headroom.models.checkpoint.files import digest_of
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
-from headroom.models.errors import ModelError
+from headroom.models.errors import ModelError, how_to_install
 from headroom.models.masks.head_mask import HeadMask
 from headroom.service.engine.threads import PairRow, RowScore, row_scores
 from headroom.service.observe.metrics import Metrics
@@ -218,9 +218,7 @@ def connect(url: str) -> redis.asyncio.Redis:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ModuleNotFoundError:
-        raise ModelError(
-            "score_cache: needs the package redis; pip install 'headroom[redis]' brings it"
-        ) from None
+        raise ModelError(f"score_cache: it needs the package redis: {how_to_install('redis')}") from None
     try:
         return redis.asyncio.Redis.from_url(
             url, retry=Retry(NoBackoff(), 0), socket_connect_timeout=WRITE_S, max_connections=64
