@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu, gpu_rows
-from benchmarks.gpu_rows import Bench
+from benchmarks.gpu_bench import Bench
 from benchmarks.report import Row
 
 pytestmark = pytest.mark.more
