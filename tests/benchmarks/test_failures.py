@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks import failures
-from benchmarks.failures import SHAPES, TITLES, Fault, Found, freeze_one, kill, report_on
-from benchmarks.peers import reading
+from benchmarks.failures import TITLES, Fault, freeze_one, kill
 from headroom.loadtest.wire import Answer
-from headroom.loadtest.workload import Request
 
 pytestmark = pytest.mark.more
 
@@ -48,18 +46,6 @@ def answer(scores: Sequence[tuple[int, float]], reranked: str, status: int = 200
     return Answer(0.0, status, body, is_json=True, reranked=reranked)
 
 
-def test_an_answer_of_200_is_no_failure_whatever_its_clients_shape() -> None:
-    """TEI's is a bare list. Whether it is whole is judged later."""
-    recorder = failures.Kept()
-    one = json.dumps([{"index": index, "score": 0.0} for index in range(TITLES)]).encode()
-    for name in SHAPES:
-        body = one if name == "tei" else b'{"results": []}'
-        sent = Request(0.0, measured=True, payload=b"", titles=TITLES, kind=failures._kind(name, 1.0))
-        recorder.dispatched(sent)
-        recorder.answered(sent, Answer(0.1, 200, body, is_json=True))
-    assert (recorder.ok, recorder.errors) == (len(SHAPES), {})
-
-
 FALSE = [(index, 0.0) for index in range(TITLES)]
 PARTIAL = [(4, 0.9), (2, 0.1), *((index, 0.0) for index in range(TITLES) if index not in (2, 4))]
 TRUE = [(index, 1 - index / TITLES) for index in range(TITLES)]
@@ -84,28 +70,3 @@ def test_an_answer_that_is_no_whole_order_is_named(scores: Any, reranked: str, c
     found = failures._complaint("jina", answer(scores, reranked))
     assert found.startswith(complaint)
     assert bool(found) == bool(complaint)
-
-
-@pytest.mark.slow
-def test_what_a_client_cannot_read_is_counted() -> None:
-    """Else a change of an answer that breaks the clients would pass."""
-    whole = json.dumps([{"index": index, "score": 0.0} for index in range(TITLES)]).encode()
-    answers = [Answer(0.0, 200, body, is_json=True) for body in (whole, whole)]
-    answers.append(Answer(0.0, 503, b'{"error": "no"}', is_json=True))
-    counted = reading._read("tei", {"none": {"tei": answers}}, TITLES)["none"]
-    assert counted["read"] == 2
-    assert counted.total() == 3
-
-
-def test_a_report_says_what_was_missed() -> None:
-    found = Found(6, late_ms=[80.0] * 6, late_in_replica_ms=[5.0] * 6, lag_ms=1.0)
-    found.kinds.update({"false": 5})
-    found.wrong.update({"jina: http_503": 1})
-    found.read.update({"read": 3, "tei: ValueError: no": 1})
-    report = report_on({"overload": found}, 1, "")
-    assert len(SHAPES) == 6
-    assert [(row.ok, row.value.split(" (")[0]) for row in report.rows] == [
-        (False, "5 of 6"),
-        (False, "80 ms"),
-        (False, "3"),
-    ]

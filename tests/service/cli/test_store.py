@@ -61,6 +61,7 @@ async def test_a_server_need_not_score_what_the_command_has_scored(
             check_scores(answer.json()["results"], right.score)
 
 
+@pytest.mark.more
 def test_the_command_keeps_the_limit_of_the_service_s_store(
     run: Run, tiny_checkpoint: Path, clf: Classifier, tmp_path: Path
 ) -> None:
