@@ -46,17 +46,6 @@ def test_what_was_measured_stays_when_a_later_part_ends_the_process(
     assert "Second" not in page
 
 
-def test_a_part_that_does_not_fit_the_time_is_left_out_and_the_run_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu, "PART_SECONDS", gpu.LIMIT_SECONDS + 1)
-    page = dry_run(tmp_path / "out", monkeypatch)
-    assert page.count("| failed | left out: no time | runs | no |") == len(gpu_rows.PARTS)
-    with pytest.raises(SystemExit) as raised:
-        gpu.main()
-    assert raised.value.code == 1
-
-
 HANGS = """
 import sys, time
 from benchmarks import gpu, gpu_rows

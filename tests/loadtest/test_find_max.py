@@ -14,6 +14,8 @@ from headroom.loadtest.plan import LoadTestError, Plan, make_plan
 from headroom.loadtest.recorder import Recorder, Tally
 from headroom.loadtest.running import Outcome
 
+pytestmark = pytest.mark.more
+
 PLAN = make_plan({"url": "http://127.0.0.1:1", "duration": 10, "warmup": 0, "rate": 50})
 
 

@@ -168,6 +168,7 @@ def test_the_names_of_the_operations_stay() -> None:
     assert len({name for _, name in names}) == len(names)
 
 
+@pytest.mark.more
 def test_a_generated_client_scores_a_pair_and_reads_an_error(
     server: Server, clf: Classifier, tmp_path: Path
 ) -> None:

@@ -31,27 +31,6 @@ def test_a_plan_says_units_days_and_what_goes_into_the_config(run: Run) -> None:
     assert "2 % of control's 0.31" in shown.out
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--baseline", "1.3", "--margin", "0.02"], "--sd"),
-        (["--baseline", "0.3"], "give a margin"),
-        (
-            ["--baseline", "0.3", "--margin", "2"],
-            "below 1, because it is a share of the baseline: 0.02 is 2 %",
-        ),
-        (["--baseline", "0.3", "--margin", "0.02", "--effect", "-0.03"], "leave nothing to rule out"),
-        (["--baseline", "0.3", "--margin", "0.02", "--weights", "1"], "two or more numbers"),
-        (["--baseline", "-2", "--sd", "1", "--margin", "0.02"], "above 0"),
-        (["--baseline", "0.3", "--margin", "1e-300"], "leave nothing to rule out"),
-        (["--baseline", "0.3", "--margin", "0.02", "--units-per-day", "inf"], "--units-per-day"),
-        (["--baseline", "0.3", "--margin", "0.02", "--traffic", "0.2"], "it needs --units-per-day"),
-    ],
-)
-def test_a_plan_that_makes_no_sense_is_wrong_usage(run: Run, options: list[str], reason: str) -> None:
-    assert reason in run("experiment", "plan", *options, status=2).err
-
-
 class Service(BaseHTTPRequestHandler):
     """Answers as the service does, and keeps what it was asked."""
 
@@ -209,22 +188,6 @@ def test_an_experiment_is_started_from_a_file_and_a_ship_rolled_back(
         ("/v1/experiments/prune20/rollback", {"reason": "slow"}),
     ]
     assert handler.asked[0][2]["authorization"] == "Bearer secret"
-
-
-def test_the_start_of_an_interleaved_experiment_says_how_long_its_lists_are_kept(
-    run: Run, service: tuple[str, type[Service]], tmp_path: Path
-) -> None:
-    url, handler = service
-    handler.detail["report"] = None
-    file = tmp_path / "order.yaml"
-    file.write_text(ENTRY.replace("salt", "kind: interleave\nsalt"))
-    shown = run("experiment", "start", str(file), "--url", url).out
-    assert "Lists and clicks are kept until 30 days after the experiment's end." in shown
-    assert "hours" not in shown
-    file.write_text(file.read_text().replace("margin: 0.02", "window_hours: 745"))
-    shown = run("experiment", "start", str(file), "--url", url).out
-    assert "count as click for 745 hours after their list" in shown
-    assert "set outcome_days to at least 32" in shown
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from headroom.service.config.settings import LiveConfig
 from tests.checkpoints import write_checkpoint
@@ -13,6 +14,8 @@ from tests.service.page.browsing import Page
 from tests.service.page.seeding import served
 from tests.service.page.test_access import AXE, reaching_out
 from tests.service.page.test_views import choices
+
+pytestmark = pytest.mark.more
 
 VARIANTS = [{"name": "full"}, {"name": "fewer", "head_mask": "0.0"}]
 SHOWN = os.environ.get("LOOK_AT")
