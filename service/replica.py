@@ -65,6 +65,8 @@ EXPOSURES_SECONDS = 5.0  # how long `drain` waits for exposures to reach the dat
 MAX_AGE_S = 0.5  # requests that have waited longer get at least a sixteenth of each batch
 GAUGE_SECONDS = 0.5  # between two updates of the gauges of the queue and of readiness
 
+CONFIG_REFUSED = "the last edit of the config is refused, and the one before stays: the log says why"
+
 Work = Callable[[], Coroutine[object, object, None]]
 """Work in the background, which does not end by itself."""
 
@@ -90,6 +92,7 @@ class Replica:
         self._checked: Catalog | None = None  # the last config checked, so that `apply` loads nothing twice
         self._draining = False
         self._was_ready = False
+        self.config_is_refused = False  # the last edit
         self._in_hand = 0
         self._nothing_in_hand = asyncio.Event()
         self.live = live
@@ -223,9 +226,14 @@ class Replica:
             yield self._experiments
 
     @property
+    def live_config(self) -> LiveConfig:
+        """The live config in force."""
+        return self._catalog.config
+
+    @property
     def config_version(self) -> str:
         """The live config's version, sent with every answer."""
-        return self._catalog.config.version
+        return self.live_config.version
 
     @property
     def on_failure(self) -> OnFailure:
@@ -240,13 +248,14 @@ class Replica:
         """
         if self._draining:
             return "draining"
-        return self.failure or (None if self._was_ready else self.problem)
+        return self.failure or (None if self._was_ready else self.live.ledger.store.incompatible)
 
     @property
     def problem(self) -> str | None:
         """Return what does not work although requests are answered: the experiments, if their database is of
-        another release. None: nothing."""
-        return self.live.ledger.store.incompatible
+        another release, and the last edit of the config, if it was refused. None: nothing."""
+        problems = [self.live.ledger.store.incompatible, CONFIG_REFUSED if self.config_is_refused else None]
+        return "; ".join(problem for problem in problems if problem) or None
 
     @property
     def failure(self) -> str | None:
