@@ -231,6 +231,11 @@ class Replica:
         return self._catalog.config
 
     @property
+    def changed_experiments(self) -> list[str]:
+        """Return the experiments whose kind, salt or arms are not those that they began with."""
+        return [name for name, standing in self.live.ledger.standings.items() if standing.status == "changed"]
+
+    @property
     def config_version(self) -> str:
         """The live config's version, sent with every answer."""
         return self.live_config.version

@@ -17,13 +17,15 @@ import ray
 from pydantic import ValidationError
 from ray import serve
 
+from headroom.models.checkpoint.hub import LOCATED
 from headroom.models.cores import cores
 from headroom.models.errors import one_line
 from headroom.service.config import key_file
+from headroom.service.config.edits import experiments_taken_out
 from headroom.service.config.file import DEPLOYMENT, first_problem
 from headroom.service.config.settings import EXPERIMENTS_WAIT, InvalidConfig, LiveConfig, Settings
 from headroom.service.ray import mps, patches
-from headroom.service.ray.autoscaling import HELD, LOAD
+from headroom.service.ray.autoscaling import LOAD
 from headroom.service.ray.notices import NOTICES, notify_operator, show_to_operator
 from headroom.service.ray.processes import run_in_thread
 
@@ -137,8 +139,12 @@ class Relevance:
             try:
                 config = LiveConfig.model_validate(fields)
                 version = config.version
+                previous = self._replica.live_config
                 await asyncio.to_thread(self._replica.apply, config, may_start=may_start)
                 self._may_start = may_start
+                taken_out = experiments_taken_out(previous, config)
+                if taken_out is not None and LOCATED not in os.environ:  # else `headroom serve` says so
+                    logger.warning("%s", taken_out)
             except Exception as error:
                 self._refuse(version, _reason(error))
             else:
@@ -197,11 +203,10 @@ class Relevance:
             raise RuntimeError(f"not ready: {reason}")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return what the policies of `autoscaling` count."""
+        """Return what the policy of `autoscaling` counts."""
         if self._replica is None:
             return {}
-        scheduler = self._replica.scheduler
-        return {LOAD: scheduler.load.value, HELD: scheduler.tokens}
+        return {LOAD: self._replica.scheduler.load.value}
 
     async def __del__(self) -> None:
         """End everything that lives here. Serve calls this when the requests in hand are answered."""
@@ -238,6 +243,13 @@ class Relevance:
         self._replica = self._app.state.backend = replica
         if reason:
             self._refuse(version, reason)
+        for name in replica.changed_experiments:
+            logger.warning(
+                "the experiment %r has another kind, salt or other arms in the config than it began with, so "
+                "its units get the default; bring them back, or give the changed experiment another name and "
+                "salt",
+                name,
+            )
 
     async def _load(
         self, start: Callable[..., Awaitable[Replica]], config: LiveConfig, may_start: bool

@@ -25,6 +25,10 @@ class Replica:
         self.failure: str | None = None
         self.config_is_refused = False
 
+    @property
+    def live_config(self) -> LiveConfig:
+        return self.config
+
     def check(self, config: LiveConfig) -> None:
         if "wrong" in config.masks:
             raise InvalidConfig("masks.wrong: no")
