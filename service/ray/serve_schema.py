@@ -34,10 +34,8 @@ def faults(config: ConfigFile) -> list[str]:
         autoscaling.bounds(config.deployment)
     except ValidationError as error:
         found += [line for line in problems(error, place) if not line.endswith(IN_YAML["extra_forbidden"])]
-    except (ImportError, AttributeError) as error:  # Serve imports the policy
-        found.append(
-            f"{DEPLOYMENT}.autoscaling_config.policy.policy_function: {_policy_fault(config) or error}"
-        )
+    except (ImportError, AttributeError) as error:  # Serve imports what is named, such as a policy
+        found.append(f"{DEPLOYMENT}: {_policy_fault(config) or error}")
     return found
 
 

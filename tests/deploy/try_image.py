@@ -17,9 +17,9 @@ from typing import Any
 
 import yaml
 
+from deploy.image import Engine, build, engine_here, tag
 from headroom.models.ops.kernel_build import levels_of_machine
-from headroom.version import version
-from tests.deploy.build_image import ROOT, Engine, build, engine_here, tag
+from headroom.version import ROOT, version
 
 PATIENCE_S = 300.0
 KEY = "k7Qm2vXw9"
