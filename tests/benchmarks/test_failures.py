@@ -13,6 +13,8 @@ from benchmarks.peers import reading
 from headroom.loadtest.wire import Answer
 from headroom.loadtest.workload import Request
 
+pytestmark = pytest.mark.more
+
 ANSWERS = 60
 SHORT = (
     Fault("overload"),

@@ -11,10 +11,11 @@ from headroom.version import ROOT
 
 
 def project() -> dict[str, list[Requirement]]:
-    """The requirements of pyproject.toml by extra; "" are those without one."""
+    """The requirements of pyproject.toml by extra; "" are those without one. Our own extras are left out."""
     about = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = {"": about["dependencies"]} | about["optional-dependencies"]
-    return {extra: [Requirement(line) for line in lines] for extra, lines in extras.items()}
+    parsed = {extra: [Requirement(line) for line in lines] for extra, lines in extras.items()}
+    return {extra: [line for line in lines if line.name != "headroom"] for extra, lines in parsed.items()}
 
 
 def installed_for(requirements: list[Requirement]) -> dict[str, str]:
