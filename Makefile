@@ -103,8 +103,9 @@ GPU_TESTS = tests/models/ops/test_gpu.py tests/models/ops/test_cuda.py
 # (Not `load soak:`: a line that begins with `load` is a directive of GNU make.)
 soak load: install
 	@mkdir -p runs/$@ && cp deploy/serve.yaml runs/$@/serve.yaml # a fault of `soak` edits this copy
-	$(BIN)/headroom load run --start '$(BIN)/headroom serve --port {port} --config runs/$@/serve.yaml' --out runs/$@ \
-	  --scenario $(if $(filter soak,$@),soak,steady) $(if $(DURATION),--duration $(DURATION)) $(if $(RATE),--rate $(RATE))
+	$(if $(filter soak,$@),$(BIN)/python -m benchmarks.soak,$(BIN)/headroom load run --scenario steady) \
+	  --start '$(BIN)/headroom serve --port {port} --config runs/$@/serve.yaml' --out runs/$@ \
+	  $(if $(DURATION),--duration $(DURATION)) $(if $(RATE),--rate $(RATE))
 
 ## make images    build the CPU image and try it, with Docker or without (DOCKER_BUILD= more arguments of `docker build`)
 images: install
