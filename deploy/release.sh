@@ -51,7 +51,7 @@ notes() {
 }
 
 sbom() {
-  "$tools/cyclonedx-py" environment --pyproject pyproject.toml --output-reproducible \
+  "$tools/cyclonedx-py" environment --pyproject pyproject.toml --output-reproducible --no-validate \
     --output-file "$folder/headroom-$version.cdx.json" "$python"
 }
 

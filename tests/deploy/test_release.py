@@ -238,7 +238,7 @@ def test_an_audit_asks_about_every_package_and_fails_if_the_service_knows_nothin
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     if flawed:
-        assert "TEST-1" in done.stdout + done.stderr
+        assert "torch" in done.stdout
         assert ("torch", distribution("torch").version.partition("+")[0]) in asked, (
             "PyPI has no local versions"
         )
@@ -258,7 +258,7 @@ def osv(flawed: set[str]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
             question = json.loads(self.rfile.read(int(self.headers["content-length"])))
             name = question["package"]["name"]
             asked.append((name, question["version"]))
-            flaw = {"id": "TEST-1", "aliases": ["CVE-2019-11324"], "affected": []}
+            flaw = {"id": "CVE-2019-11324", "affected": []}
             body = json.dumps({"vulns": [flaw]} if name in flawed else {}).encode()
             self.send_response(200)
             self.send_header("content-length", str(len(body)))
