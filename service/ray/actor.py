@@ -139,7 +139,7 @@ class Relevance:
             try:
                 config = LiveConfig.model_validate(fields)
                 version = config.version
-                previous = self._replica.live_config
+                previous = self._replica.catalog.config
                 await asyncio.to_thread(self._replica.apply, config, may_start=may_start)
                 self._may_start = may_start
                 taken_out = experiments_taken_out(previous, config)
@@ -181,7 +181,7 @@ class Relevance:
         """
         if self._replica is None or arguments != self._arguments:
             return None
-        return self._replica.live_config.model_dump(mode="json")
+        return self._replica.catalog.config.model_dump(mode="json")
 
     async def show_refused(self, is_refused: bool) -> None:
         """Show in metrics and health whether `headroom serve` has refused the last edit of the config."""

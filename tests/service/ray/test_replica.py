@@ -26,8 +26,8 @@ class Replica:
         self.config_is_refused = False
 
     @property
-    def live_config(self) -> LiveConfig:
-        return self.config
+    def catalog(self) -> SimpleNamespace:
+        return SimpleNamespace(config=self.config)
 
     def check(self, config: LiveConfig) -> None:
         if "wrong" in config.masks:
