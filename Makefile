@@ -35,7 +35,7 @@ test: dev
 
 ## make test-all  install system packages (it says which) and others' clients, and run all tests
 # All of them, then what measures times, then the network under other number formats. All say what failed.
-test-all: referees .venv/installed-test-all .venv/kernels clients page-checks
+test-all: referees .venv/installed-test-all .venv/kernels clients tools page-checks
 	@status=0; \
 	$(PYTEST) -m "not alone" $(TWO_PROCESSES) || status=$$?; \
 	$(PYTEST) -m alone --durations 5 tests/loadtest || status=$$?; \
@@ -103,17 +103,18 @@ GPU_TESTS = tests/models/ops/test_gpu.py tests/models/ops/test_cuda.py
 # (Not `load soak:`: a line that begins with `load` is a directive of GNU make.)
 soak load: install
 	@mkdir -p runs/$@ && cp deploy/serve.yaml runs/$@/serve.yaml # a fault of `soak` edits this copy
-	$(BIN)/headroom load run --start '$(BIN)/headroom serve --port {port} --config runs/$@/serve.yaml' --out runs/$@ \
-	  --scenario $(if $(filter soak,$@),soak,steady) $(if $(DURATION),--duration $(DURATION)) $(if $(RATE),--rate $(RATE))
+	$(if $(filter soak,$@),$(BIN)/python -m benchmarks.soak,$(BIN)/headroom load run --scenario steady) \
+	  --start '$(BIN)/headroom serve --port {port} --config runs/$@/serve.yaml' --out runs/$@ \
+	  $(if $(DURATION),--duration $(DURATION)) $(if $(RATE),--rate $(RATE))
 
 ## make images    build the CPU image and try it, with Docker or without (DOCKER_BUILD= more arguments of `docker build`)
 images: install
 	$(BIN)/python -m tests.deploy.try_image $(DOCKER_BUILD)
 
-## make release   tag the commit (VERSION=0.3.1; unset: the next minor release), and write dist/: the wheel, the CPU
-##                image, the chart, SBOMs, digests, provenance and notes; KEY=~/release.key signs them
+## make release   write dist/: the wheel, the CPU image, the chart, SBOMs, digests, notes; KEY=~/release.key signs the digests
 release: install tools
-	$(BIN)/python -m deploy.release $(VERSION) $(if $(KEY),--key '$(KEY)')
+	$(if $(VERSION),$(error a release is a tag now, not VERSION: git tag --annotate v$(VERSION), then make release))
+	KEY='$(KEY)' bash deploy/release.sh all dist
 
 ## make model     fetch the base and the data, tune, and write models/default again (some 3 h with AMX; RECIPES= other recipes to end with)
 RECIPES ?= written,everything,longer
@@ -123,16 +124,24 @@ model: .venv/installed
 	$(BIN)/python -m default_model.build --data $(DATA) $(if $(RECIPES),--recipes $(RECIPES))
 
 ## make audit     what is known to be vulnerable among the installed packages (asks PyPI's service; ARGS= of pip-audit)
+# PyPI knows torch 2.13.0, and no 2.13.0+cpu. A mirror without a list of vulnerabilities would say that there are none.
 audit: install tools
-	$(BIN)/python -m deploy.audit $(ARGS)
+	@mkdir -p runs
+	@echo urllib3==1.24.1 > runs/vulnerable.txt
+	@$(AUDIT) --requirement runs/vulnerable.txt $(ARGS) 2>&1 | grep -q 'CVE-\|GHSA-\|PYSEC-' \
+	  || { echo 'nothing was audited: the service knows nothing of urllib3 1.24.1, a vulnerable one' >&2; exit 1; }
+	@$(BIN)/pip list --disable-pip-version-check --exclude-editable --format freeze | sed 's/+.*//' > runs/packages.txt
+	$(AUDIT) --requirement runs/packages.txt $(ARGS)
+AUDIT := .venv-release/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off
 
-## make sbom      the wheel's bill of materials (SBOM), CycloneDX, in runs/sbom.json
+## make sbom      the bill of materials (SBOM) of what is installed in .venv, CycloneDX, in runs/
 sbom: install tools
-	$(BIN)/python -m deploy.bill runs/sbom.json
+	@mkdir -p runs
+	bash deploy/release.sh sbom runs
 
-## make clean     remove .venv, .venv-clients, .venv-next-ray, the kernels and caches (runs/, where trainings and their data are, stays)
+## make clean     remove .venv, .venv-clients, .venv-next-ray, .venv-release, the kernels and caches (runs/, where trainings and their data are, stays)
 clean:
-	rm -rf .venv .venv-clients .venv-next-ray models/ops/built .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-next-ray .venv-release models/ops/built .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 dev: .venv/installed-dev .venv/kernels
 
@@ -152,9 +161,12 @@ referees: .venv/bin/pip
 clients: .venv/bin/pip
 	@$(BIN)/python -m tests.clients.environments
 
-# What releases and audits: Helm, Syft, pip-audit and so on.
-tools: .venv/bin/pip
-	@$(BIN)/python -m tests.clients.environments deploy
+# What releases and audits: Syft, pip-audit and so on.
+tools: .venv-release/installed
+.venv-release/installed: deploy/requirements.txt
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/pip install --disable-pip-version-check --quiet --requirement deploy/requirements.txt
+	@touch $@
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headroom needs Python 3.11 or newer")'

@@ -63,6 +63,8 @@ EXPOSURES_SECONDS = 5.0  # how long `drain` waits for exposures to reach the dat
 MAX_AGE_S = 0.5  # requests that have waited longer get at least a sixteenth of each batch
 GAUGE_SECONDS = 0.5  # between two updates of the gauges of the queue and of readiness
 
+CONFIG_REFUSED = "the last edit of the config is refused, and the one before stays: the log says why"
+
 Work = Callable[[], Coroutine[object, object, None]]
 """Work in the background, which does not end by itself."""
 
@@ -88,6 +90,7 @@ class Replica:
         self._checked: Catalog | None = None  # the last config checked, so that `apply` loads nothing twice
         self._draining = False
         self._was_ready = False
+        self.config_is_refused = False  # the last edit
         self._in_hand = 0
         self._nothing_in_hand = asyncio.Event()
         self.live = live
@@ -222,6 +225,11 @@ class Replica:
         return self._catalog
 
     @property
+    def changed_experiments(self) -> list[str]:
+        """Return the experiments whose kind, salt or arms are not those that they began with."""
+        return [name for name, standing in self.live.ledger.standings.items() if standing.status == "changed"]
+
+    @property
     def config_version(self) -> str:
         """The live config's version, sent with every answer."""
         return self._catalog.config.version
@@ -239,13 +247,14 @@ class Replica:
         """
         if self._draining:
             return "draining"
-        return self.failure or (None if self._was_ready else self.problem)
+        return self.failure or (None if self._was_ready else self.live.ledger.store.incompatible)
 
     @property
     def problem(self) -> str | None:
         """Return what does not work although requests are answered: the experiments, if their database is of
-        another release. None: nothing."""
-        return self.live.ledger.store.incompatible
+        another release, and the last edit of the config, if it was refused. None: nothing."""
+        problems = [self.live.ledger.store.incompatible, CONFIG_REFUSED if self.config_is_refused else None]
+        return "; ".join(problem for problem in problems if problem) or None
 
     @property
     def failure(self) -> str | None:

@@ -42,12 +42,10 @@ SHARED = (
         *("tests/clients/", "tests/security/", "tests/service/api/"),
         *("tests/service/ray/test_environment.py", "tests/service/test_deployment.py"),
     ),
-    # The soak, and what is tested while it runs.
-    ("tests/loadtest/", "tests/models/commands/", "tests/models/compress/", "tests/models/quality/"),
     ("tests/service/page/",),
     ("tests/service/test_dashboard.py", "tests/service/test_replicas.py"),  # `two`
 )
-"""Files and folders that share what takes long to start, or to run: a server, a browser, a soak."""
+"""Files and folders that share what takes long to start: a server, a browser."""
 ENDED_WITH_GROUP = {"server", "two", "page_server", "chromium"}
 """Fixtures of the whole session that only the tests of one group use."""
 
@@ -79,10 +77,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the groups that take long, so that all processes end at about the same time.
-
-    The soak's own test is the last one of them: it waits for the soak's end.
-    """
+    """Begin with the groups that take long, so that all processes end at about the same time."""
     for item in items:
         if item.get_closest_marker("alone") and not item.nodeid.startswith("tests/loadtest/"):
             raise pytest.UsageError(f"{item.nodeid}: `make test-all` looks for `alone` in tests/loadtest")
@@ -92,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _shuffle(items, random.Random(seed))
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = {_group(item.nodeid) for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: (_group(item.nodeid) not in slow, item.path.name == "test_soak.py"))
+        items.sort(key=lambda item: _group(item.nodeid) not in slow)
 
 
 def _needs_more(item: pytest.Item) -> bool:

@@ -5,9 +5,8 @@ Nothing but `main` is here, so that Ctrl-C in that second ends the program as it
 
 import sys
 
-from headroom.models.errors import one_line
 from headroom.models.terminal import EXIT_STATUS
-from headroom.service.cli import server_packages
+from headroom.service.cli.messages import message_of
 
 
 def main() -> None:
@@ -30,13 +29,3 @@ def main() -> None:
             raise
         print(f"headroom: {message_of(error)}", file=sys.stderr)
         sys.exit(1)
-
-
-def message_of(error: Exception) -> str:
-    """Return what the program says about an error, in one line."""
-    if server_packages.is_missing(error):
-        return server_packages.how_to_get_them()
-    message: object = error
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        message = f"{error.filename}: {error.strerror}"  # without "[Errno 21]"
-    return one_line(message)

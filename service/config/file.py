@@ -35,9 +35,6 @@ from headroom.service.experiments.fields import NAME_PATTERN
 from headroom.service.sentences import IN_YAML, place_of
 
 DEPLOYMENT = "Relevance"
-_RENAMED = re.compile(
-    r"^[^#\n]*\b(?:import_path|policy_function):\s*['\"]?(service\.ray[\w.]*:\w+)", re.MULTILINE
-)
 
 _SENTENCES = IN_YAML | {
     NAME_PATTERN: "should be 1 to 64 of the characters a-z, 0-9, _ and -",
@@ -250,10 +247,6 @@ def _values(content: bytes, path: Path) -> Any:
 
 def _parse(content: bytes, path: Path) -> dict[str, Any]:
     document = _values(content, path)
-    if old := _RENAMED.search(content.decode()):
-        raise ConfigFileError(
-            f"{path}: write headroom.{old[1]} in place of {old[1]}, its name in version 0.2"
-        )
     if not isinstance(document, Mapping):
         raise ConfigFileError(f"{path}: not a Ray Serve config (a mapping with `applications`)")
     applications = document.get("applications")
@@ -314,7 +307,11 @@ def _with_overrides(document: Mapping[str, Any], overrides: Overrides, path: Pat
     http.setdefault("port", 8000)
     application = merged["applications"][0]
     application.setdefault("name", "headroom")
-    application.setdefault("route_prefix", "/")
+    if application.setdefault("route_prefix", "/") != "/":
+        raise ConfigFileError(
+            f"{path}: applications[0].route_prefix: should be /, because the service answers at the root "
+            "alone; let a proxy before it take the prefix off"
+        )
     arguments = _mapping(application, "args", path)
     deployment = _deployment(merged)
     _mapping(deployment, "user_config", path)

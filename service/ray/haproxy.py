@@ -22,12 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headroom.models.checkpoint.hub import LOCATED
 from headroom.service.api.arrival import MACHINE, STAMP
 from headroom.service.ray import patches
 from headroom.service.ray.environment import BODY_TIMEOUT
-from headroom.service.ray.gate import Gate
-from headroom.service.ray.notices import notify_operator
+from headroom.service.ray.notices import notify_operator, show_controller_to_operator
 
 TEMPLATE = Path(__file__).with_name("haproxy.cfg.jinja")
 LOOK_S = 0.2
@@ -43,14 +41,11 @@ logger = logging.getLogger("ray.serve")
 
 
 def install() -> None:
-    """Replace Serve's manager by ours in the controller's process, and start no Python proxy beside it.
-
-    Unless `headroom serve` does so, the controller also asks the replicas before it takes an edit.
-    """
+    """Prepare the controller, whose process this is: our manager instead of Serve's, no Python proxy beside
+    HAProxy, and the death of a replica is said."""
     patches.replace_haproxy_manager(HAProxyKeeper)
     patches.start_no_fallback_proxy()
-    if LOCATED not in os.environ:  # which `headroom serve` sets, and no cluster
-        patches.gate_edits(Gate())
+    show_controller_to_operator()
 
 
 def use_our_template(pages: Path) -> None:

@@ -15,13 +15,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from headroom.models.errors import ModelError
-from headroom.service.config.file import ConfigFile, ConfigFileError, place_of_setting, problems
+from headroom.service.config.file import ConfigFile, ConfigFileError, place_of_setting
 from headroom.service.config.key_file import read_api_keys
 from headroom.service.config.settings import ENVIRONMENT_PREFIX, InvalidConfig, Settings, variable_of
-from headroom.service.ray import autoscaling
 
 if TYPE_CHECKING:
     from headroom.service.config.check import Findings
@@ -64,12 +61,12 @@ def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
         say(f"variants left out: {and_why(found.left_out)}")
 
 
-def check_anywhere(path: Path, config: ConfigFile) -> Findings:
-    """Check what any machine can: neither the device nor the database is asked.
+def check_anywhere(path: Path, config: ConfigFile, warn: Callable[[str], None]) -> Findings:
+    """Check what any machine can: the device is not asked, and the database if it can be reached.
 
     Downloads the files that describe the checkpoints, and no weights. Imports ray at the end.
 
-    Returns the faults as whole lines.
+    warn: shows the operator what could not be checked. Returns the faults as whole lines.
     """
     from headroom.service.config.check import Findings, check_models, wrong_digests
 
@@ -87,6 +84,8 @@ def check_anywhere(path: Path, config: ConfigFile) -> Findings:
             check_part(path, config)
         except ConfigFileError as error:
             faults += error.faults
+    if not faults:
+        faults += [f"{path}: user_config.{fault}" for fault in _changed_experiments(config, warn)]
     return Findings(faults, left_out)
 
 
@@ -114,15 +113,11 @@ def check_schema(path: Path, config: ConfigFile) -> None:
 
     Imports ray, so call `environment.prepare` first.
     """
-    from ray.serve.schema import ServeDeploySchema
+    from headroom.service.ray import serve_schema
 
-    place = ""
-    try:
-        ServeDeploySchema.model_validate(config.document)
-        place = "applications[0].deployments[0].autoscaling_config"
-        autoscaling.bounds(config.deployment)
-    except ValidationError as error:
-        raise ConfigFileError(*(f"{path}: {problem}" for problem in problems(error, place))) from None
+    faults = serve_schema.faults(config)
+    if faults:
+        raise ConfigFileError(*(f"{path}: {fault}" for fault in faults))
 
 
 def is_open_to_others(config: ConfigFile) -> bool:
@@ -173,6 +168,18 @@ def _check_database(path: Path, config: ConfigFile) -> None:
     except ValueError as error:
         place = place_of_setting("database_url", config.arguments, path)
         raise ConfigFileError(f"{place}: {str(error).removeprefix('database_url: ')}") from None
+
+
+def _changed_experiments(config: ConfigFile, warn: Callable[[str], None]) -> list[str]:
+    """Return a line about each experiment that began otherwise; none if the database cannot be asked."""
+    from headroom.service.config.comparison import changed_since_start
+    from headroom.service.errors import DatabaseUnavailable
+
+    try:
+        return changed_since_start(config.settings.database_url, config.live.experiments)
+    except DatabaseUnavailable as error:
+        warn(f"the experiments were not compared with those that run: {error}")
+        return []
 
 
 def _check_limits(path: Path, config: ConfigFile) -> None:

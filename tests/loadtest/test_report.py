@@ -13,9 +13,7 @@ from headroom.loadtest.judging import invalid_because
 from headroom.loadtest.plan import make_plan
 from headroom.loadtest.recorder import Recorder
 from headroom.loadtest.running import Outcome
-from headroom.loadtest.soak.watching import conclusion
 from tests.loadtest.test_recorder import answer, request
-from tests.loadtest.test_watching import grows, watch
 
 EVIL = '</script><script>alert("x")</script>'
 
@@ -200,12 +198,3 @@ def test_what_the_server_counted_is_the_difference_of_two_scrapes():
     assert not grown["restarted"]
     assert server.difference(after, before)["restarted"]
     assert server.difference(None, after) is None
-
-
-def test_a_server_that_did_wrong_makes_the_first_line_red() -> None:
-    for leak, colour in ((0, "good"), (1e6, "bad")):
-        made = build() | {"objective": None}
-        found = watch(1200, grows(leak))
-        made["watch"] = conclusion(found, made)
-        said = "valid; 2 problems of the server, listed further down" if leak else "valid"
-        assert f'<p class="verdict {colour}">{said}</p>' in page.render(made)

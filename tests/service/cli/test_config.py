@@ -10,6 +10,10 @@ import pytest
 import yaml
 
 from headroom.models.checkpoint.files import digest_of
+from headroom.service.config.settings import LiveConfig
+from headroom.service.experiments.events import Action
+from headroom.service.experiments.state import identity
+from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.prompt import Run
 from tests.service.running import DEPLOY
@@ -74,6 +78,58 @@ def test_each_part_that_does_not_fit_the_others_is_a_line(tmp_path: Path, run: R
         "long as it is in the config, also after a ship or a stop",
         "user_config: degrade.variant: there is no variant 'lower'",
     ]
+
+
+def test_a_name_that_serve_does_not_know_is_refused_with_its_place(tmp_path: Path, run: Run) -> None:
+    """Serve ignores it: one CPU in place of four, without a word."""
+    text = DEPLOY.read_text()
+    for old, new in {
+        "proxy_location:": "proxy_locatoin:",
+        "num_cpus: 1": "num_cpuz: 4",
+        "keep_alive_timeout_s:": "keep_alive_s:",
+        "            env_vars:": "            env_var:",
+        "user_config:": "autoscaling_config: {max_replica: 4, policy: {policy_function: "
+        "headroom.service.ray.autoscaling:ByTokens}}\n        user_config:",
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    file = tmp_path / "serve.yaml"
+    file.write_text(text)
+    deployment = "applications[0].deployments[0]"
+    assert faults(run, file) == [
+        "proxy_locatoin: there is no such field; did you mean proxy_location?",
+        "http_options.keep_alive_s: there is no such field; did you mean keep_alive_timeout_s?",
+        f"{deployment}.ray_actor_options.num_cpuz: there is no such field; did you mean num_cpus?",
+        f"{deployment}.ray_actor_options.runtime_env.env_var: there is no such field; did you mean env_vars?",
+        f"{deployment}.autoscaling_config.max_replica: there is no such field; did you mean max_replicas?",
+        f"{deployment}: autoscaling_config.policy.policy_function: there is no policy ByTokens; write "
+        "headroom.service.ray.autoscaling:ByLoad",
+    ]
+
+
+def test_an_experiment_that_began_with_another_salt_is_a_fault_and_a_database_that_is_away_a_warning(
+    tmp_path: Path, tiny_checkpoint: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = {"variants": [{"name": "full"}, {"name": "low", "head_mask": "0.0"}]}
+    begun = live | {"experiments": [experiment("prune", "2026-11", "full", "low")]}
+    changed = live | {"experiments": [experiment("prune", "2026-12", "full", "low")]}
+    monkeypatch.setenv("HEADROOM_DATABASE_URL", f"sqlite:///{tmp_path}/experiments.db")
+    file = write(tmp_path, changed, model=str(tiny_checkpoint))
+    assert "right" in run("config", "check", str(file)).out, "there is no database yet"
+    store = Store(f"sqlite:///{tmp_path}/experiments.db")
+    (config,) = LiveConfig.model_validate(begun).experiments
+    store.record_action(Action(config.name, "start", time=1.0, actor="config", detail=identity(config)))
+    store.close()
+    (fault,) = faults(run, file)
+    assert fault.startswith(
+        "user_config.experiments[0]: 'prune' has begun, so its kind, salt and arms must stay"
+    )
+    assert "(salt 2026-11; arms arm0=full:" in fault
+    assert "right" in run("config", "check", str(write(tmp_path, begun, model=str(tiny_checkpoint)))).out
+    monkeypatch.setenv("HEADROOM_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    away = run("config", "check", str(file))
+    assert "right" in away.out
+    assert "warning: the experiments were not compared with those that run" in away.err
 
 
 @pytest.fixture

@@ -105,15 +105,9 @@ def test_nobody_needs_to_read_what_the_service_says(monkeypatch: pytest.MonkeyPa
         ),
         ("http_options:", "http_options: [1]\nthese:", ": http_options must be a mapping"),
         (
-            "import_path: headroom.service.ray:build",
-            "import_path: service.ray:build",
-            ": write headroom.service.ray:build in place of service.ray:build, its name in version 0.2",
-        ),
-        (
-            "user_config:",
-            "autoscaling_config: {policy: {policy_function: service.ray.autoscaling:ByTokens}}\n"
-            "        user_config:",
-            ": write headroom.service.ray.autoscaling:ByTokens in place of service.ray.autoscaling:ByTokens",
+            "route_prefix: /",
+            "route_prefix: /x",
+            ": applications[0].route_prefix: should be /, because the service answers at the root alone",
         ),
     ],
 )

@@ -1,12 +1,12 @@
 """Faults for a scenario's events. They act on processes and files of the server that the run started.
 
-    python -m headroom.loadtest.soak.faults KILL ServeReplica
+    python -m benchmarks.soak.faults KILL ServeReplica
         signal processes by a word of their command line
-    python -m headroom.loadtest.soak.faults KILL ServeReplica --youngest
+    python -m benchmarks.soak.faults KILL ServeReplica --youngest
         only the one that started last
-    python -m headroom.loadtest.soak.faults STOP ServeReplica 2s
+    python -m benchmarks.soak.faults STOP ServeReplica 2s
         stop them, and continue them two seconds later
-    python -m headroom.loadtest.soak.faults EDIT serve.yaml
+    python -m benchmarks.soak.faults EDIT serve.yaml
         edit the config, and wait until it is in force
 
 The processes are descendants of $SERVER_PID; $URL is the server's address.

@@ -1,4 +1,4 @@
-"""What a run sees of the server's processes: a leak is told from noise, a falling counter noticed."""
+"""What a soak sees of the server's processes: a leak is told from noise, a falling counter noticed."""
 
 import json
 import os
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.soak import faults
+from benchmarks.soak.watching import Sample, Watch, trend
 from headroom.loadtest.plan import make_plan
-from headroom.loadtest.soak import faults
-from headroom.loadtest.soak.watching import Sample, Watch, conclusion, trend
 
 HOUR = np.arange(0, 3600, 9.0)
 
@@ -48,7 +48,7 @@ Memory = Callable[[float], float]
 
 def watch(seconds: float, /, *memory: Memory, **more: Any) -> Watch:
     """A watch that saw these bytes by time, of processes 1, 2, … more: further fields of the plan."""
-    plan = make_plan({"url": "http://127.0.0.1:1", "watch": True, "duration": seconds, **more})
+    plan = make_plan({"url": "http://127.0.0.1:1", "duration": seconds, **more})
     found = Watch(plan, 1)
     found.scrapes = 200
     for at in np.linspace(0, seconds, 200):
@@ -102,7 +102,7 @@ def replica(_at: float) -> float:
     ],
 )
 def test_a_process_that_grows_is_a_problem_and_one_that_was_killed_is_not(seconds, memory, problems) -> None:
-    found = conclusion(watch(seconds, *memory), report())["problems"]
+    found = watch(seconds, *memory).conclusion(report())["problems"]
     assert len(found) == len(problems)
     assert all(told.startswith(problem) for told, problem in zip(found, problems, strict=True))
 
@@ -113,28 +113,28 @@ def test_a_leak_is_judged_whatever_gives_the_run_its_length(length: str, tmp_pat
     trace.write_text("0\n1200\n")
     given = {"phases": [{"rate": 1, "for": "20m"}]} if length == "phases" else {"trace": trace, "warmup": 0}
     seen = watch(1200, grows(1e5), duration=30, **given)
-    assert conclusion(seen, report())["problems"][0].startswith(LEAK)
+    assert seen.conclusion(report())["problems"][0].startswith(LEAK)
     short = watch(60, grows(1e5), duration=3600, phases=[{"rate": 1, "for": 60}])
-    assert conclusion(short, report())["problems"] == []
+    assert short.conclusion(report())["problems"] == []
 
 
 @pytest.mark.parametrize(("mb_a_second", "problems"), [(0.01, 0), (1.0, 1)])
 def test_a_disk_that_fills_is_a_problem_and_logs_are_none(mb_a_second: float, problems: int) -> None:
     found = watch(1200, flat)
     found.samples = [replace(sample, disk_mb=sample.at * mb_a_second) for sample in found.samples]
-    told = conclusion(found, report())["problems"]
+    told = found.conclusion(report())["problems"]
     assert len(told) == problems
     assert all(problem.startswith("disk_mb grew by 3,600.0 MB an hour") for problem in told)
 
 
 def test_only_a_killed_process_excuses_a_connection_that_closes() -> None:
-    command = "python -m headroom.loadtest.soak.faults KILL x; : $SERVER_PID"
+    command = "python -m benchmarks.soak.faults KILL x; : $SERVER_PID"
     kill = {"events": [{"at": 1, "name": "kill", "run": command}]}
     errors = {"closed": 3, "http_503": 9, "http_429": 9}
     quiet, faulty = watch(60, flat), watch(60, flat, **kill)
-    assert conclusion(faulty, report(**errors))["problems"] == []
-    assert conclusion(quiet, report(**errors))["problems"] == ["3 requests were closed without an answer"]
-    assert len(conclusion(faulty, report(timeout=1, http_500=2))["problems"]) == 2
+    assert faulty.conclusion(report(**errors))["problems"] == []
+    assert quiet.conclusion(report(**errors))["problems"] == ["3 requests were closed without an answer"]
+    assert len(faulty.conclusion(report(timeout=1, http_500=2))["problems"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_only_a_killed_process_excuses_a_connection_that_closes() -> None:
 )
 def test_titles_stay_unscored_only_near_a_fault(at: int, excused: bool) -> None:
     """The fault lasts from 32 s to 33 s."""
-    kill = {"at": 1, "name": "kill", "run": "python -m headroom.loadtest.soak.faults KILL x"}
-    edit = {"at": 1, "name": "edit", "run": "python -m headroom.loadtest.soak.faults EDIT x"}
+    kill = {"at": 1, "name": "kill", "run": "python -m benchmarks.soak.faults KILL x"}
+    edit = {"at": 1, "name": "edit", "run": "python -m benchmarks.soak.faults EDIT x"}
     seen = watch(100, flat, events=[kill, edit])
     windows = [{"at": float(second), "unreranked": 2 * (second == at)} for second in range(100)]
     made = report() | {"series": {"window_seconds": 1.0, "windows": windows}}
@@ -152,14 +152,14 @@ def test_titles_stay_unscored_only_near_a_fault(at: int, excused: bool) -> None:
         {"at": 88.0, "seconds": 9.0, "name": "edit", "status": 0},
     ]
     told = [f"2 answers were not reranked without a fault, the first at {at} s"]
-    assert conclusion(seen, made)["problems"] == ([] if excused else told)
+    assert seen.conclusion(made)["problems"] == ([] if excused else told)
 
 
 def test_a_counter_that_falls_or_disappears_is_told() -> None:
     found = watch(60, flat)
     first, second = ("headroom_a_total", ()), ("headroom_b_total", (("x", "y"),))
     found.compare({first: 3.0, second: 5.0}, {first: 2.0}, 7.0)
-    assert conclusion(found, report())["problems"] == [
+    assert found.conclusion(report())["problems"] == [
         "headroom_a_total fell from 3.0 to 2.0 at 7 s",
         'headroom_b_total{x="y"} fell from 5.0 to None at 7 s',
     ]
@@ -196,8 +196,8 @@ def test_what_makes_a_soak_worthless_is_told(
 ) -> None:
     found, made = watch(60, flat), report() | changes
     found.scrapes = made.pop("scrapes", 200)
-    assert conclusion(found, made)["problems"] == [problem]
-    assert len(conclusion(found, made | {"interrupted": True})["problems"]) == if_interrupted
+    assert found.conclusion(made)["problems"] == [problem]
+    assert len(found.conclusion(made | {"interrupted": True})["problems"]) == if_interrupted
 
 
 def test_a_signal_waits_for_a_process_and_says_if_none_got_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_a_watch_sees_the_memory_the_files_and_the_disk_of_a_server(tmp_path: An
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        plan = make_plan({"url": "http://127.0.0.1:1", "duration": 60, "watch": True})
+        plan = make_plan({"url": "http://127.0.0.1:1", "duration": 60})
         found = Watch(plan, process.pid)
         found.sample(0.0)
         sample = found.sample(1.0)  # the files of the first look count from the second on
@@ -233,4 +233,4 @@ def test_a_watch_sees_the_memory_the_files_and_the_disk_of_a_server(tmp_path: An
     assert sample.disk_mb == 0.005
     assert next(iter(sample.memory_mb.values())) > 1
     assert next(iter(sample.open_files.values())) >= 4
-    assert json.dumps(conclusion(found, report()))
+    assert json.dumps(found.conclusion(report()))

@@ -17,12 +17,12 @@ import psutil
 from scipy.special import stdtrit
 from scipy.stats import linregress
 
+from benchmarks.soak.faults import process_tree
 from headroom.loadtest import arrivals
 from headroom.loadtest.alarm import clock
 from headroom.loadtest.plan import Plan
 from headroom.loadtest.report import Report, missed_objective
 from headroom.loadtest.server import Samples, in_text_format, metrics
-from headroom.loadtest.soak.faults import process_tree
 
 SAMPLES = 400
 BLOCKS = 10
@@ -124,6 +124,30 @@ class Watch:
         times = [sample.at for sample in settled]
         return {name: trend(times, values) for name, values in series.items()}
 
+    def conclusion(self, report: Report) -> dict[str, Any]:
+        """Return what was seen. `problems` is a list of what no fault excuses."""
+        trends = self.trends()
+        samples = len(self.samples)
+        is_whole = not report["interrupted"]  # Ctrl-C ends events too
+        problems = _unclear_errors(self.plan, report)
+        problems += _unreranked_without_fault(self.plan, report)
+        problems += [f"the objective was missed: {reason}" for reason in missed_objective(report)]
+        problems += _event_problems(report["events"], is_whole)
+        if self.scrapes < max(2, samples / 2) and is_whole:
+            problems.append(
+                f"/metrics was read {self.scrapes} times in {samples} samples: too few to watch counters"
+            )
+        problems += self.falls
+        if self.seconds >= JUDGED_S:
+            problems += _growth(trends, is_whole)
+        return {
+            "samples": samples,
+            "scrapes": self.scrapes,
+            "counters_fell": self.falls,
+            "trends": trends,
+            "problems": problems,
+        }
+
     def _follow(self, origin: float, every: float) -> None:
         counters: Samples = {}
         at = 0.0
@@ -185,31 +209,6 @@ def trend(seconds: Sequence[float], values: Sequence[float]) -> Trend | None:
     first = float(line.intercept + slope * hours[0])
     last = float(line.intercept + slope * hours[-1])
     return {"per_hour": slope, "low": slope - half, "high": slope + half, "first": first, "last": last}
-
-
-def conclusion(watch: Watch, report: Report) -> dict[str, Any]:
-    """Return what was seen, with `problems`: what no fault excuses; the list is empty if there is none."""
-    trends = watch.trends()
-    samples = len(watch.samples)
-    is_whole = not report["interrupted"]  # Ctrl-C ends events too
-    problems = _unclear_errors(watch.plan, report)
-    problems += _unreranked_without_fault(watch.plan, report)
-    problems += [f"the objective was missed: {reason}" for reason in missed_objective(report)]
-    problems += _event_problems(report["events"], is_whole)
-    if watch.scrapes < max(2, samples / 2) and is_whole:
-        problems.append(
-            f"/metrics was read {watch.scrapes} times in {samples} samples: too few to watch counters"
-        )
-    problems += watch.falls
-    if watch.seconds >= JUDGED_S:
-        problems += _growth(trends, is_whole)
-    return {
-        "samples": samples,
-        "scrapes": watch.scrapes,
-        "counters_fell": watch.falls,
-        "trends": trends,
-        "problems": problems,
-    }
 
 
 def _unclear_errors(plan: Plan, report: Report) -> list[str]:

@@ -1,6 +1,6 @@
 """Attacks on a server, as events of a scenario.
 
-    python -m headroom.loadtest.soak.attacks slow-loris URL 20s
+    python -m benchmarks.soak.attacks slow-loris URL 20s
         attack for that time, and print what came back as JSON
 
 A server should refuse an attack: with a 4xx, by closing the connection, or with a 503 while its replicas are

@@ -1,6 +1,10 @@
 """Builds the CPU image: with Docker if its daemon answers, otherwise with Podman, which needs none.
 
 Podman starts from a Debian that mmdebstrap makes, in place of the Dockerfile's BASE: no image is downloaded.
+
+python -m deploy.image ARCHIVE NOTICES
+
+This writes the image as an archive that `docker load` takes, and the licences of all that it holds.
 """
 
 import ast
@@ -12,10 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from headroom.version import version
-from tests import referees
+from headroom.version import ROOT, version
 
-ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
 BASE = "localhost/headroom-base"
 SUITE = "bookworm"  # Debian 12, as the Dockerfile's BASE
@@ -53,9 +55,9 @@ def engine_here() -> Engine:
     """Return Docker if its daemon answers, otherwise Podman. Raises SystemExit if a program is missing."""
     if shutil.which("docker") and not subprocess.run(["docker", "info"], capture_output=True).returncode:
         return DOCKER
-    programs = [referees.PROGRAMS[name] for name in ("podman", "runc", "mmdebstrap")]
-    if missing := [program for program in programs if program.find() is None]:
-        raise SystemExit(f"no Docker daemon answers; start it or run: {referees.command(missing)}")
+    if missing := [name for name in ("podman", "runc", "mmdebstrap") if shutil.which(name) is None]:
+        install = f"apt-get install -y {' '.join(missing)}"
+        raise SystemExit(f"no Docker daemon answers; start it, or run as root: {install}")
     return PODMAN
 
 
@@ -117,3 +119,19 @@ def _make_base(tar: Path) -> None:
     if made.returncode:
         raise SystemExit(f"mmdebstrap could not make a Debian {SUITE}")
     PODMAN("import", "--quiet", str(tar), BASE)
+
+
+def main(archive: str, notices: str) -> None:
+    """Build the image, tag it, and write the two files."""
+    engine = engine_here()
+    identity = build(engine, [])
+    name = f"docker.io/library/{tag(version())}"  # which Docker calls headroom:…
+    engine("tag", identity, name)
+    engine("save", "--output", archive, name)
+    show = ["run", "--rm", "--network", "none", "--entrypoint", "cat", *engine.run_options]
+    text = engine(*show, identity, "/app/THIRD-PARTY-NOTICES.txt")
+    Path(notices).write_text(f"{text}\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from headroom.loadtest.soak import attacks
+from benchmarks.soak import attacks
 from tests.loadtest import servers
 from tests.loadtest.servers import faulty
 
