@@ -20,7 +20,7 @@ install: .venv/installed .venv/kernels
 
 ## make serve     install, then serve the shipped model (MODEL=) on http://127.0.0.1:8000 (HOST= PORT=)
 serve: install
-	@exec $(BIN)/headroom serve --host $(HOST) --port $(PORT) $(if $(MODEL),--model $(MODEL))
+	@exec $(BIN)/headroom serve --host "$(HOST)" --port "$(PORT)" $(if $(MODEL),--model "$$MODEL")
 
 ## make test      install what the tests need and run all of them
 # Two processes, since most tests wait for a server or a browser; then what measures times. Both say what failed.

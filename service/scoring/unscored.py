@@ -87,7 +87,7 @@ def add_unscored(response: ScoreResponse, request: ScoreRequest, *, floor: float
 
 
 def _unscored(index: int, score: float, raw_score: float) -> ScoreResult:
-    return ScoreResult(
+    result = ScoreResult(
         index=index,
         grade=None,
         label=None,
@@ -98,5 +98,6 @@ def _unscored(index: int, score: float, raw_score: float) -> ScoreResult:
         unknown_tokens=0,
         truncated=False,
         raw_score=raw_score,
-        scored=False,
     )
+    result.scored = False
+    return result

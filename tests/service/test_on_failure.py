@@ -125,7 +125,7 @@ async def test_whatever_fails_the_titles_come_back_as_they_were_sent(
         assert (content["reranked"], content["reason"], content["dropped"]) == (False, reason, 0)
         assert [result["index"] for result in content["results"]] == [0, 1, 2, 3]
         assert {(result["score"], result["raw_score"]) for result in content["results"]} == {(0, 0)}
-        assert not any(result["scored"] for result in content["results"])
+        assert not any(result.get("scored", True) for result in content["results"])
         assert "secret" not in answer.text
         assert service.metric(f'headroom_unreranked_total{{reason="{reason}"}}') == 1
         is_shed = {"queue_full": "queue_full", "rate_limited": "rate", "deadline_exceeded": "deadline"}
@@ -227,8 +227,8 @@ async def test_one_title_that_cannot_be_scored_costs_the_others_nothing(tiny_che
         answer = await service.post("/v1/score", query=QUERY, titles=TITLES, **KEEP)
         assert (answer["reranked"], answer["reason"]) == ("partial", "internal_error")
         for before, after in zip(whole["results"], answer["results"], strict=True):
-            assert after == before or not after["scored"]
-        assert answer["usage"]["pairs"] == sum(result["scored"] for result in answer["results"])
+            assert after == before or not after.get("scored", True)
+        assert answer["usage"]["pairs"] == sum(result.get("scored", True) for result in answer["results"])
 
 
 WRONG: list[tuple[str, Any]] = [
@@ -325,7 +325,7 @@ async def test_a_cascade_whose_first_stage_fails_says_what_that_stage_scored(
         device = Device(service, DeviceFailed("cuda"), passes=passes)
         answer = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="two", **KEEP)
         assert answer["reranked"] == ("partial" if passes else False)
-        scored = [result for result in answer["results"] if result["scored"]]
+        scored = [result for result in answer["results"] if result.get("scored", True)]
         assert len(scored) == sum(device.computed)
         assert {result["stage"] for result in scored} <= {"masked"}
 
@@ -338,7 +338,7 @@ async def test_a_title_in_chunks_counts_as_scored_only_if_all_of_them_are(tiny_c
         assert whole["results"][1]["chunk"]["chunks"] > 2
         Device(service, DeviceFailed("cuda"), passes=3)
         answer = await service.post("/v1/score", **body, **KEEP)
-        assert [result["scored"] for result in answer["results"]] == [True, False, True]
+        assert [result.get("scored", True) for result in answer["results"]] == [True, False, True]
         assert answer["results"][0] == whole["results"][0]
 
 
@@ -487,7 +487,7 @@ async def test_a_partial_answer_says_how_many_scores_were_kept(tiny_checkpoint: 
         late = {"query": QUERY, "deadline_ms": 300, **KEEP}
         some = await service.http.post("/v1/score", json=late | {"titles": TITLES})
         assert (some.headers["x-reranked"], some.headers["x-cache"]) == ("partial", "partial")
-        assert [row["scored"] for row in some.json()["results"]] == [True, True, False, False]
+        assert [row.get("scored", True) for row in some.json()["results"]] == [True, True, False, False]
         device.hang.set()
         device.hang = asyncio.Event()
         device.passes = 1

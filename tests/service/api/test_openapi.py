@@ -43,6 +43,7 @@ THEIRS = {
     "/v1/reranking": ["RerankError", "TeiError"],
     "/sglang/v1/rerank": ["RerankError"],
     "/ofrep/v1/evaluate/flags/{experiment}": ["OfrepError"],
+    "/ofrep/v1/evaluate/flags": ["OfrepBulkError"],
     **{path: ["TeiError"] for path in ("/", "/predict", "/info", "/health", "/ping")},
 }
 """The shapes of errors under the paths of other people's clients."""
