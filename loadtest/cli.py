@@ -138,7 +138,7 @@ def run(
     if api_key:  # the client process reads it there, so that the plan and the report never contain it
         os.environ[plan.API_KEY_VARIABLE] = api_key
     given = {name: value for name, value in context.params.items() if value is not None}
-    given["url"] = address or url
+    given["url"] = (address or url or "").strip()
     try:
         if start is not None:
             port = free_port()

@@ -57,9 +57,9 @@ def made_up_pairs(seed: int) -> list[Pair]:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Return the pairs of a csv, tsv, jsonl or parquet file, the first three perhaps with gzip, with columns `query` and `title`, in its order.
+    """Return the pairs of a csv, tsv, jsonl or parquet file with columns `query` and `title`, in its order.
 
-    Raises PlanError that names the file.
+    The first three may be packed with gzip. Raises PlanError that names the file.
     """
     name = path.name.lower()
     kind = Path(name.removesuffix(".gz")).suffix

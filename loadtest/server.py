@@ -89,7 +89,7 @@ def free_port() -> int:
 def fetch(url: str, path: str) -> bytes | None:
     """Return the body of a GET with the API key, or None if the server does not answer with 200."""
     request = urllib.request.Request(url.rstrip("/") + path)
-    if key := os.environ.get(API_KEY_VARIABLE):
+    if key := os.environ.get(API_KEY_VARIABLE, "").strip():
         request.add_header("authorization", f"Bearer {key}")
     try:
         with DIRECT.open(request, timeout=TIMEOUT_S) as response:

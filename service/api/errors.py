@@ -154,9 +154,7 @@ def _ofrep(error: ServiceError, answer: ErrorResponse, key: str | None = None) -
     status = 400 if error.status == InvalidRequest.status else answer.status
     code = next((code for kind, code in _OFREP_CODES if isinstance(error, kind)), "GENERAL")
     flag = {} if key is None else {"key": key}
-    return ErrorResponse(
-        status, {**flag, "errorCode": code, "errorDetails": error.message}, answer.headers
-    )
+    return ErrorResponse(status, {**flag, "errorCode": code, "errorDetails": error.message}, answer.headers)
 
 
 OURS = ErrorShape(lambda _, answer: answer, Error, (*STATUSES, 422))

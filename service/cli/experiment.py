@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -175,7 +176,7 @@ def export(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--out") from None
     if database_url is not None:
-        options.refuse_unused(context, "--database-url asks no service", "url", "key")
+        options.refuse_unused(context, "--database-url asks no service", "address", "url", "key")
         try:
             get_page, close = database_pages(database_url, name)
         except ValueError as error:
@@ -223,6 +224,8 @@ def call(
     """
     import httpx2
 
+    url = url.strip()
+    key = key.strip() if key else None  # a Secret made with `echo` ends in a line end
     if not url.startswith(("http://", "https://")):
         raise typer.BadParameter("must be an address such as http://127.0.0.1:8000", param_hint="--url")
     address = f"{url.rstrip('/')}/v1/experiments"
@@ -239,10 +242,10 @@ def call(
             timeout=TIMEOUT_S,
             trust_env=not is_this_machine(url),
         )
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
         reason = str(error).rpartition("] ")[-1] or type(error).__name__  # without "[Errno 111]"
         raise RuntimeError(
-            f"no answer from {url}: {reason}; does it run there? --url names another"
+            f"no answer from {without_password(url)}: {reason}; does it run there? --url names another"
         ) from None
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
         if key:
@@ -254,8 +257,13 @@ def call(
             return dict(document)
         message = str(document["error"]["message"])
     except (ValueError, KeyError, TypeError):  # another program answered
-        message = f"{address} answered {answer.status_code} {answer.reason_phrase}"
+        message = f"{without_password(address)} answered {answer.status_code} {answer.reason_phrase}"
     raise RuntimeError(message)
+
+
+def without_password(url: str) -> str:
+    """Return a URL as a message may show it: without a name and a key before the host."""
+    return re.sub(r"//[^/]*@", "//", url, count=1)
 
 
 def is_this_machine(url: str) -> bool:

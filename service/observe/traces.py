@@ -2,8 +2,8 @@
 
 Only a replica whose environment names a collector imports this module, and with it the SDK. The SDK reads its
 own variables (https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/): sampler,
-headers, propagators, the size of the queue. A span that finds the queue full is dropped. Nothing here waits for the
-collector but `flush`.
+headers, propagators, the size of the queue. A span that finds the queue full is dropped. Nothing here waits
+for the collector but `flush`.
 
 Attributes follow the semantic conventions for HTTP servers and feature flags, and `headroom.*` for the rest.
 A span holds no text, header, API key or query string.
@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
@@ -35,7 +36,6 @@ from opentelemetry.semconv.attributes.service_attributes import (
     SERVICE_VERSION,
 )
 from opentelemetry.semconv.attributes.url_attributes import URL_PATH, URL_SCHEME
-from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Span, SpanKind, StatusCode, format_trace_id
 
 from headroom.service.observe.access_log import MAX_PATH_BYTES, Record

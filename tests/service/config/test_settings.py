@@ -44,7 +44,7 @@ def test_the_environment_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", " "])
 def test_a_line_end_after_a_value_is_not_part_of_it(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`echo postgresql://… | base64` makes a Secret that ends in one: another database, and an unknown key."""
+    """`echo postgresql://… | base64` makes a Secret that ends in one: another database, an unknown key."""
     values = {
         "database_url": "sqlite:////data/x.db",
         "model": "/models/own",
