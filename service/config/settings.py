@@ -208,8 +208,8 @@ class Settings(BaseSettings):
     api_keys_file: Path | None = Field(
         None,
         description="File of API keys in place of `api_keys` (an absolute path), one per line or "
-        "comma-separated; lines that begin with # are comments. It is read again every 5 seconds; while it is "
-        "wrong, the keys before stay.",
+        "comma-separated; lines that begin with # are comments. It is read again every 5 seconds; while it "
+        "is wrong, the keys before stay.",
     )
 
     cors_origins: _Origins = Field(
