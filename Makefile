@@ -3,14 +3,18 @@ PYTHON ?= python3
 HOST ?= 127.0.0.1
 PORT ?= 8000
 BIN := .venv/bin
+comma := ,
 SHELL := bash
 
-# pip says hundreds of lines, or with --quiet none for minutes: show the large files.
-pip-install = @echo "Installing into .venv; this may take some minutes."; set -o pipefail; \
-  $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '$(1)' \
-  | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed' || true; }
+# pip says hundreds of lines, or with --quiet none for minutes: show the large files, warnings and, if it fails, its end.
+pip-install = @echo "Installing into .venv; this may take some minutes."; \
+  index=$$($(PYTHON) deploy/torch_index.py); set -o pipefail; \
+  $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt $${index:+--extra-index-url $$index} \
+    --editable '$(1)' 2>&1 | tee .venv/pip.log \
+  | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed|^WARNING: .*' || true; } \
+  || { echo "pip failed. The last lines of .venv/pip.log:"; tail -n 20 .venv/pip.log; exit 1; } >&2
 
-.PHONY: help install dev kernels referees clients page-checks serve tools test screenshots docs check bench load soak fuzz gpu images release model audit sbom next-ray clean
+.PHONY: help install dev kernels referees clients page-checks serve tools test test-all numerics sanitize screenshots docs check bench load soak fuzz gpu images release model audit sbom next-ray clean
 
 help:
 	@awk -F '  +' 'sub(/^## /, "") { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -22,12 +26,31 @@ install: .venv/installed .venv/kernels
 serve: install
 	@exec $(BIN)/headroom serve --host "$(HOST)" --port "$(PORT)" $(if $(MODEL),--model "$$MODEL")
 
-## make test      install what the tests need and run all of them
-# Two processes, since most tests wait for a server or a browser; then what measures times. Both say what failed.
-test: referees dev clients page-checks
+## make test      install what the tests need from the package index, and run those of one process and one server
+# Two processes, since most tests wait for a server or a browser. SHUFFLE=7: in the random order of this seed.
+PYTEST = $(BIN)/python -m pytest $(if $(SHUFFLE),--shuffle $(SHUFFLE))
+TWO_PROCESSES = -n 2 --no-loadscope-reorder --durations 25
+test: dev
+	$(PYTEST) -m "not more and not alone" $(TWO_PROCESSES)
+
+## make test-all  install system packages (it says which) and others' clients, and run all tests
+# All of them, then what measures times, then the network under other number formats. All say what failed.
+test-all: referees .venv/installed-test-all .venv/kernels clients page-checks
 	@status=0; \
-	$(BIN)/python -m pytest -m "not alone" -n 2 --no-loadscope-reorder --durations 25 || status=$$?; \
-	$(BIN)/python -m pytest -m alone --durations 5 tests/loadtest || status=$$?; exit $$status
+	$(PYTEST) -m "not alone" $(TWO_PROCESSES) || status=$$?; \
+	$(PYTEST) -m alone --durations 5 tests/loadtest || status=$$?; \
+	$(MAKE) numerics sanitize || status=$$?; exit $$status
+
+## make numerics  the tests of what the network computes, as on processors without AVX-512 and with bf16
+numerics: dev
+	@for isa in AVX2 AVX512_CORE_BF16; do \
+	  echo "ONEDNN_MAX_CPU_ISA=$$isa"; ONEDNN_MAX_CPU_ISA=$$isa $(PYTEST) -q -n 2 $(NUMERICS) || exit; done
+NUMERICS = tests/models/test_network.py tests/models/test_oracle.py tests/models/test_classifier.py tests/models/test_selection.py \
+  tests/models/commands/test_train.py tests/models/training tests/models/compress
+
+## make sanitize  the compiled kernels under ASAN and UBSAN; needs g++
+sanitize: dev
+	$(BIN)/python -m tests.sanitize
 
 ## make next-ray  run the tests of what we use of Ray against another release (VERSION=2.61.0; unset: the newest), in .venv-next-ray
 next-ray: dev
@@ -116,10 +139,11 @@ dev: .venv/installed-dev .venv/kernels
 # TypeScript and axe-core, which check the page. Without npm the page is served and tested all the same.
 PAGE := tests/service/page
 page-checks:
-	@cmp -s $(PAGE)/package-lock.json $(PAGE)/node_modules/.lock \
-	  || { command -v npm > /dev/null && npm ci --prefix $(PAGE) --ignore-scripts --no-audit --no-fund --silent \
-	    && cp $(PAGE)/package-lock.json $(PAGE)/node_modules/.lock; } \
-	  || { echo "without npm, the page's types and its accessibility are not checked" >&2; test -z "$$CI"; }
+	@if ! command -v npm > /dev/null; then \
+	  echo "without npm, the page's types and its accessibility are not checked" >&2; test -z "$$CI"; \
+	elif ! cmp -s $(PAGE)/package-lock.json $(PAGE)/node_modules/.lock; then \
+	  npm ci --prefix $(PAGE) --ignore-scripts --no-audit --no-fund --loglevel error \
+	    && cp $(PAGE)/package-lock.json $(PAGE)/node_modules/.lock; fi
 
 # Programs that pip does not install, such as a database and a browser: before the long part, which may be in vain.
 referees: .venv/bin/pip
@@ -137,11 +161,15 @@ tools: .venv/bin/pip
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/pip pyproject.toml constraints.txt
-	$(call pip-install,.)
+	$(call pip-install,.[serve])
 	@touch $@
 
+.venv/installed-test-all: .venv/bin/pip pyproject.toml constraints.txt
+	$(call pip-install,.[test-all])
+	@touch $@ .venv/installed-dev .venv/installed
+
 .venv/installed-%: .venv/bin/pip pyproject.toml constraints.txt
-	$(call pip-install,.[$*])
+	$(call pip-install,.[serve$(comma)$*])
 	@touch $@ .venv/installed
 
 # Without a compiler torch computes, and the output says what to install: no failure, and no retry at each start.

@@ -2,7 +2,7 @@
 
 python -m deploy.bill FILE
 
-This is `make sbom`: the wheel's bill. It lists what pip installs with the wheel here, extras excepted, each
+This is `make sbom`: the wheel's bill. It lists what pip installs here with the wheel and its server, each
 package with its licence and the SHA-256 of its file; the page's libraries, which the wheel contains; and the
 shipped model. The image's bill is Syft's: Debian's packages, Python's, and programs such as HAProxy.
 """
@@ -54,9 +54,10 @@ class Package:
 
 
 def requirements() -> list[str | Path]:
-    """Return what `resolve` takes for the wheel without extras, in the versions of constraints.txt."""
+    """Return what `resolve` takes for the wheel with its server, in the versions of constraints.txt."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    return ["--constraint", ROOT / "constraints.txt", *project["dependencies"]]
+    wanted = project["dependencies"] + project["optional-dependencies"]["serve"]
+    return ["--constraint", ROOT / "constraints.txt", *wanted]
 
 
 def digest(file: Path) -> str:

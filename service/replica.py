@@ -43,18 +43,16 @@ from headroom.service.schemas.listings import (
 from headroom.service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from headroom.service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 from headroom.service.scoring import listings
-from headroom.service.scoring.catalog import BASE, CACHED_SPEC_CHARS, Catalog, build_catalog, make_room
+from headroom.service.scoring.caches import score_caches
+from headroom.service.scoring.catalog import BASE, Catalog, build_catalog, make_room
 from headroom.service.scoring.compare import attention, compare
 from headroom.service.scoring.condense import Condenser
-from headroom.service.scoring.cutoff import check_cutoff
-from headroom.service.scoring.kept import DiskScores, kept_scores, open_store
 from headroom.service.scoring.loading import load, load_classifier, warm_up
 from headroom.service.scoring.score import Scorer
 from headroom.service.scoring.shadow import Shadow
+from headroom.service.scoring.shared_cache import SharedCache
 from headroom.service.scoring.tokens import Encoder
 from headroom.service.scoring.treatment import Treatment
-from headroom.service.scoring.unscored import Progress, unscored
-from headroom.service.scoring.warming import Warming
 from headroom.version import version
 
 logger = logging.getLogger("headroom.replica")
@@ -80,7 +78,7 @@ class Replica:
         engine: Engine,
         catalog: Catalog,
         live: LiveExperiments,
-        disk: DiskScores | None = None,
+        shared_cache: SharedCache | None = None,
         background: Iterable[Work] = (),
     ) -> None:
         """Begin to take requests, on the running event loop, with what `start` has loaded."""
@@ -97,9 +95,9 @@ class Replica:
         self._experiments = ExperimentAdmin(live, settings.outcome_days)
         self.scheduler = _scheduler(settings, metrics, engine)
         self._encoder = Encoder(settings.max_queue_s, self.scheduler.load.ask_seconds)
-        self._disk = disk
-        kept = kept_scores(settings, disk, metrics)
-        self._scorer = Scorer(self.scheduler, settings, metrics, self._encoder, kept)
+        self._shared_cache = shared_cache
+        caches = score_caches(settings, shared_cache, metrics)
+        self._scorer = Scorer(self.scheduler, settings, metrics, self._encoder, caches)
         self._condenser = Condenser(self._scorer, self._encoder)
         shadow = Shadow(live, self._scorer)
         self._treatment = Treatment(self._scorer, live, shadow, lambda: self.scheduler.queued_tokens)
@@ -115,13 +113,8 @@ class Replica:
             release_memory_periodically,
             *background,
         ]
-        if disk is not None:
-            works.append(disk.run)
-        if disk is not None and settings.score_store_warm is not None:
-            warming = Warming(
-                settings.score_store_warm, self._scorer, lambda: self._catalog, metrics, disk.keeps_all
-            )
-            works.append(warming.run)
+        if shared_cache is not None:
+            works.append(shared_cache.run)
         self._background = [asyncio.create_task(_restart_forever(work)) for work in works]
         _tell_what_runs(metrics, catalog.base)
         self._publish()
@@ -152,10 +145,11 @@ class Replica:
         engine, catalog = await asyncio.to_thread(load, settings, config, threads, on_failure)
         await asyncio.to_thread(_apply_experiments, live, catalog, may_start)
         await asyncio.to_thread(version)  # which runs git once
-        disk = await asyncio.to_thread(open_store, settings, metrics)
-        if disk is not None:
-            await asyncio.to_thread(disk.register, engine.classifiers.values())
-        return cls(settings, metrics, engine, catalog, live, disk, background)
+        shared_cache = None
+        if settings.score_cache is not None:
+            shared_cache = SharedCache(settings.score_cache, metrics)
+            await asyncio.to_thread(shared_cache.register, engine.classifiers.values())
+        return cls(settings, metrics, engine, catalog, live, shared_cache, background)
 
     def check(self, config: LiveConfig) -> None:
         """Raise InvalidConfig if `apply` would refuse this config; change nothing."""
@@ -182,8 +176,8 @@ class Replica:
             # The old config's checkpoints stay until the next change, so that it is quickly in force again.
             self.engine.classifiers = {BASE: catalog.base} | self._catalog.classifiers | catalog.classifiers
             warm_up(self.engine, self._settings, catalog, warm=self._catalog)
-            if self._disk is not None:
-                self._disk.register(catalog.classifiers.values())
+            if self._shared_cache is not None:
+                self._shared_cache.register(catalog.classifiers.values())
             _apply_experiments(self.live, catalog, may_start)
         except BaseException:
             self.engine.classifiers = previous_classifiers
@@ -213,8 +207,8 @@ class Replica:
         self._encoder.close()
         self._condenser.close()
         await _wait_for("the experiments' database", self.live.close(EXPOSURES_SECONDS))
-        if self._disk is not None:
-            await _wait_for("the score store", self._disk.close())
+        if self._shared_cache is not None:
+            await _wait_for("the shared score cache", self._shared_cache.close())
         await _wait_for("a forward pass", asyncio.to_thread(self.engine.close))
 
     @contextlib.contextmanager
@@ -222,6 +216,11 @@ class Replica:
         """Give one request the experiments and their switches. Raises Draining once the replica drains."""
         with self._taken_in_hand():
             yield self._experiments
+
+    @property
+    def catalog(self) -> Catalog:
+        """The config in force, resolved: what a request that comes now is scored under."""
+        return self._catalog
 
     @property
     def config_version(self) -> str:
@@ -261,37 +260,10 @@ class Replica:
         is_over = any(task.done() for task in (self._serving, *self._background))
         return "the scheduler or a background task stopped" if is_over else None
 
-    async def score(
-        self, request: ScoreRequest, deadline: Deadline, progress: Progress | None = None
-    ) -> ScoreResponse:
-        """Score a request. progress: is told what is scored, for `answer_so_far`."""
-        catalog = self._catalog
-        if progress is not None:
-            progress.catalog = catalog
+    async def score(self, request: ScoreRequest, deadline: Deadline) -> ScoreResponse:
+        """Score a request."""
         with self._taken_in_hand():
-            return await self._treatment.score(request, catalog, deadline, progress)
-
-    def answer_so_far(self, request: ScoreRequest, progress: Progress, deadline: Deadline) -> ScoreResponse:
-        """Answer a request whose scoring has failed, with what is scored and the rest in the caller's order.
-
-        Raises InvalidRequest or InvalidMask if it would have been refused, were it not for the failure.
-        """
-        answer = self._scorer.answer_so_far(request, progress, deadline)
-        if answer is not None:
-            return answer
-        mask = request.head_mask
-        if not isinstance(mask, str) or len(mask) > CACHED_SPEC_CHARS:
-            mask = None  # it takes long to read
-        variant = (progress.catalog or self._catalog).choose(request.variant, mask)
-        check_cutoff(request, variant)
-        return unscored(
-            request,
-            deadline,
-            model=variant.classifier.name,
-            variant=variant.name,
-            mask=variant.info,
-            labels=variant.classifier.config.labels,
-        )
+            return await self._treatment.score(request, self._catalog, deadline)
 
     async def compare(self, request: CompareRequest, deadline: Deadline) -> CompareResponse:
         with self._taken_in_hand():

@@ -7,6 +7,7 @@ import sys
 
 from headroom.models.errors import one_line
 from headroom.models.terminal import EXIT_STATUS
+from headroom.service.cli import server_packages
 
 
 def main() -> None:
@@ -33,6 +34,8 @@ def main() -> None:
 
 def message_of(error: Exception) -> str:
     """Return what the program says about an error, in one line."""
+    if server_packages.is_missing(error):
+        return server_packages.how_to_get_them()
     message: object = error
     if isinstance(error, OSError) and error.filename and error.strerror:
         message = f"{error.filename}: {error.strerror}"  # without "[Errno 21]"

@@ -25,7 +25,7 @@ class Setup:
     """Model, live config, device and number format that the service would start with.
 
     model: a checkpoint's directory or hub id, None for the shipped one. path: of the config file, None if no
-    file was read. score_store, score_store_mb: those of its settings.
+    file was read.
     """
 
     model: str | None
@@ -33,8 +33,6 @@ class Setup:
     device: str
     dtype: str
     path: Path | None
-    score_store: Path | None = None
-    score_store_mb: int = 0
 
     def only(self, variants: Sequence[str]) -> LiveConfig:
         """Return a config with these variants and the stages of cascades among them.
@@ -87,8 +85,6 @@ def read_setup(model: str | None, config: Path | None, device: str, dtype: str) 
         device,
         dtype,
         path,
-        score_store=settings.score_store,
-        score_store_mb=settings.score_store_mb,
     )
 
 

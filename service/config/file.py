@@ -22,7 +22,14 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from headroom.models.files import read_bytes
-from headroom.service.config.settings import FAULTS, ORIGIN_PATTERN, LiveConfig, Settings, variable_of
+from headroom.service.config.settings import (
+    FAULTS,
+    ORIGIN_PATTERN,
+    REMOVED,
+    LiveConfig,
+    Settings,
+    variable_of,
+)
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.fields import NAME_PATTERN
 from headroom.service.sentences import IN_YAML, place_of
@@ -174,12 +181,13 @@ def _settings(
         settings = Settings.model_validate(arguments)
     except ValidationError as error:
         return None, [_with_place(line, arguments, overrides, path) for line in problems(error)]
-    if "database_url" in arguments and urlsplit(settings.database_url or "").password is not None:
-        fault = (
-            f"{path}: args.database_url: Ray Serve would write the password into its log; write the URL into "
-            f"{variable_of('database_url')} instead"
-        )
-        return None, [fault]
+    for name in ("database_url", "score_cache"):
+        if name in arguments and urlsplit(getattr(settings, name) or "").password is not None:
+            fault = (
+                f"{path}: args.{name}: Ray Serve would write the password into its log; write the URL into "
+                f"{variable_of(name)} instead"
+            )
+            return None, [fault]
     return settings, []
 
 
@@ -204,7 +212,7 @@ def place_of_setting(name: str, arguments: Mapping[str, Any], path: Path) -> str
 def _setting_of(name: str) -> str:
     """Return the setting that a name such as `cors_origins[0]` is of; "" if there is none."""
     field = re.split(r"[.[]", name)[0]
-    return field if field in Settings.model_fields else ""
+    return field if field in Settings.model_fields or field in REMOVED else ""
 
 
 def _live(user_config: Mapping[str, Any]) -> tuple[LiveConfig | None, list[str]]:

@@ -76,7 +76,7 @@ RETRY_ON = "conn-failure empty-response"
 a request that kills replicas kills at most one more than there are retries."""
 REPEATABLE = (
     *("/v1/score", "/v1/compare", "/v1/attention", "/v1/condense"),
-    *("/v1/rerank", "/v2/rerank", "/rerank", "/v1/reranking", "/reranking", "/sglang/v1/rerank"),
+    *("/v1/rerank", "/v2/rerank", "/rerank", "/v1/reranking", "/reranking"),
     *("/predict", "/score", "/ofrep/v1/evaluate/flags"),
 )
 """Paths of POST requests that change nothing, and `/` with them: HAProxy may send one to a second replica if

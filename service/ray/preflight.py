@@ -82,7 +82,7 @@ def check_anywhere(path: Path, config: ConfigFile) -> Findings:
     except ModelError as error:
         faults.append(f"{path}: args.model: {error}")
     faults += [f"{path}: user_config.{fault}" for fault in wrong_digests(config)]
-    for check_part in (_check_limits, _check_keys, _check_database, _check_warm_list, check_schema):
+    for check_part in (_check_limits, _check_keys, _check_database, check_schema):
         try:
             check_part(path, config)
         except ConfigFileError as error:
@@ -181,14 +181,6 @@ def _check_limits(path: Path, config: ConfigFile) -> None:
         config.live.check_limits(config.settings.queue_tokens(device))
     except InvalidConfig as error:
         raise ConfigFileError(f"{path}: user_config.{error}") from None
-
-
-def _check_warm_list(path: Path, config: ConfigFile) -> None:
-    """Raise ConfigFileError if there is no file of pairs that replicas should score after their start."""
-    file = config.settings.score_store_warm
-    if file is not None and not file.is_file():
-        place = place_of_setting("score_store_warm", config.arguments, path)
-        raise ConfigFileError(f"{place}: there is no file {file}")
 
 
 def _check_device(config: ConfigFile) -> None:

@@ -77,7 +77,7 @@ class Variant:
 
     @cached_property
     def shared_lane(self) -> Lane:
-        """The lane of its rows if a sliced mask is multiplied instead, so that they share others' batches."""
+        """The lane in which a sliced mask is multiplied instead of sliced, so that its rows share batches."""
         return Lane(self.classifier, self.mask.structure)
 
     @cached_property

@@ -12,6 +12,8 @@ from benchmarks.peers.engines import read_workload
 from benchmarks.workload import SHAPES, Shape
 from headroom.models.device import has_native_bfloat16
 
+pytestmark = pytest.mark.more
+
 TINY = Shape("tiny", hidden=64, inner=128, vocabulary=46_000, layers=2, heads=4)
 """Large enough for logits that differ by more than what bfloat16 rounds."""
 

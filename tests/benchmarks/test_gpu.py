@@ -11,6 +11,8 @@ from benchmarks import gpu, gpu_rows
 from benchmarks.gpu_rows import Bench
 from benchmarks.report import Row
 
+pytestmark = pytest.mark.more
+
 
 def dry_run(out: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run `make gpu DRY=1` without its tests, and return gpu.md."""

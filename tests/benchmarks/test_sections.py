@@ -30,6 +30,8 @@ from tests.checkpoints import write_checkpoint
 from tests.loadtest.servers import reference
 from tests.service import in_process
 
+pytestmark = pytest.mark.more
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, at import
     from benchmarks import front_engine

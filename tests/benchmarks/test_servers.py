@@ -18,6 +18,8 @@ from headroom.loadtest.recorder import Recorder
 from headroom.loadtest.running import Outcome
 from tests.loadtest.test_recorder import record
 
+pytestmark = pytest.mark.more
+
 
 def test_ratios_are_turn_by_turn_and_targets_are_against_the_best_peer(
     monkeypatch: pytest.MonkeyPatch,

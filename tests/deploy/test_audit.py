@@ -9,8 +9,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 
+import pytest
+
 from deploy import audit
 from headroom.loadtest.server import free_port
+
+pytestmark = pytest.mark.more
 
 FLAW = {"id": "TEST-1", "affected": []}
 

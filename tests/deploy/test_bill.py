@@ -20,6 +20,8 @@ from headroom.version import ROOT
 from tests.clients import environments
 from tests.referees import need
 
+pytestmark = pytest.mark.more
+
 VALIDATE = """
 import json, sys
 from cyclonedx.schema import SchemaVersion
@@ -31,10 +33,16 @@ if error := JsonStrictValidator(schema).validate_str(text): sys.exit(str(error))
 
 
 def project() -> dict[str, list[Requirement]]:
-    """The requirements of pyproject.toml by extra; "" are those without one."""
+    """The requirements of pyproject.toml by extra; "" are those without one. Our own extras are left out."""
     about = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = {"": about["dependencies"]} | about["optional-dependencies"]
-    return {extra: [Requirement(line) for line in lines] for extra, lines in extras.items()}
+    parsed = {extra: [Requirement(line) for line in lines] for extra, lines in extras.items()}
+    return {extra: [line for line in lines if line.name != "headroom"] for extra, lines in parsed.items()}
+
+
+def served() -> list[Requirement]:
+    """What the wheel with its server requires."""
+    return project()[""] + project()["serve"]
 
 
 def installed_for(requirements: list[Requirement]) -> dict[str, str]:
@@ -94,7 +102,7 @@ def write_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
 @pytest.fixture(scope="module")
 def wheel_bill() -> bill.Bill:
     """The bill for what is installed here, with digests as pip might have said them."""
-    names = installed_for(project()[""])
+    names = installed_for(served())
     packages = [bill.Package(name, distribution(name).version, sha256(name)) for name in names]
     return bill.wheel_bill("1.2.3", packages)
 
@@ -125,7 +133,7 @@ def test_the_wheels_bill_is_valid_and_lists_what_comes_with_it(wheel_bill: bill.
     assert wheel_bill["metadata"]["component"]["version"] == "1.2.3"
     named = {component["name"]: component for component in wheel_bill["components"]}
     python_packages = {canonicalize_name(name) for name in named} - {"preact", "htm", "headroom-default"}
-    assert python_packages == set(installed_for(project()[""])), "no developer's package"
+    assert python_packages == set(installed_for(served())), "no developer's package"
     assert {"preact", "htm"} <= set(named)
 
 

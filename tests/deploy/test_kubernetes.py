@@ -34,6 +34,8 @@ from tests.prompt import run as run
 from tests.referees import need
 from tests.service.page.seeding import served
 
+pytestmark = pytest.mark.more
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "headroom"

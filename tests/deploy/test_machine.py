@@ -16,6 +16,8 @@ from tests.clients import environments
 from tests.deploy.build_image import DOCKERFILE, SUITE
 from tests.referees import need
 
+pytestmark = pytest.mark.more
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNIT = DEPLOY / "systemd" / "headroom.service"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))

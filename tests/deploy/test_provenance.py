@@ -14,6 +14,8 @@ from deploy.provenance import Image, sign
 from headroom.version import ROOT
 from tests.clients import environments
 
+pytestmark = pytest.mark.more
+
 P256 = ("EC", "-pkeyopt", "ec_paramgen_curve:P-256")
 SCHEMA = """
 import json, sys

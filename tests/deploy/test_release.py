@@ -19,6 +19,8 @@ from deploy import release
 from headroom.loadtest.server import free_port
 from headroom.version import version
 
+pytestmark = pytest.mark.more
+
 Run = Callable[..., str]
 
 

@@ -16,6 +16,8 @@ from headroom.version import ROOT, version
 from tests.service.experiments.releases import COMMITS
 from tests.test_version import IDENTITY, git_in
 
+pytestmark = pytest.mark.more
+
 SECTION = re.compile(r"^## (.*?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 PARTS = {"What is new", "Breaking", "Database"}
 

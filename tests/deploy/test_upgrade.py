@@ -11,6 +11,8 @@ import pytest
 
 from tests.referees import need
 
+pytestmark = pytest.mark.more
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text("utf-8")
 CLONE = re.findall(

@@ -7,6 +7,8 @@ import pytest
 from headroom.loadtest.plan import make_plan, read_scenario
 from tests.loadtest.conftest import Soak
 
+pytestmark = pytest.mark.more
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)

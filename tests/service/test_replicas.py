@@ -18,6 +18,8 @@ from tests.service.client import Answer, metric, request, score, send_raw
 from tests.service.experimenting import config, write_broken_checkpoint
 from tests.service.running import LIVE, Server
 
+pytestmark = pytest.mark.more
+
 SCORED = 'headroom_requests_total{route="/v1/score",status="200"}'
 """Counts the answered scores of the node."""
 

@@ -100,7 +100,7 @@ async def test_in_a_replica_serve_leaves_clients_and_clocks_of_posts_to_us(
 
 def test_the_requests_that_serve_leaves_to_us_are_those_that_we_watch() -> None:
     posts = [route for route in app_with().routes if "POST" in (getattr(route, "methods", None) or ())]
-    assert len(posts) == 23
+    assert len(posts) == 22
     assert all(isinstance(route, PostRoute) for route in posts)
 
 

@@ -41,7 +41,6 @@ THEIRS = {
     "/rerank": ["RerankError", "OipError", "TeiError"],
     "/reranking": ["RerankError", "TeiError"],
     "/v1/reranking": ["RerankError", "TeiError"],
-    "/sglang/v1/rerank": ["RerankError"],
     "/ofrep/v1/evaluate/flags/{experiment}": ["OfrepError"],
     "/ofrep/v1/evaluate/flags": ["OfrepBulkError"],
     **{path: ["TeiError"] for path in ("/", "/predict", "/info", "/health", "/ping")},

@@ -102,8 +102,7 @@ def test_masks_and_paths_are_checked_against_each_checkpoint(
         ],
         "digests": {"": "0" * 64, str(model): digest_of(model, masks=True)},
     }
-    arguments = {"model": str(tiny_checkpoint), "score_store": str(tmp_path / "s")}
-    file = write(tmp_path, live, score_store_warm=str(tmp_path / "warm.csv"), **arguments)
+    file = write(tmp_path, live, model=str(tiny_checkpoint))
     found = faults(run, file)
     assert [line.split(";")[0] for line in found] == [
         f"user_config.variants.gone.checkpoint: {tmp_path}/gone does not exist",
@@ -114,7 +113,6 @@ def test_masks_and_paths_are_checked_against_each_checkpoint(
         "pytorch_model.bin",
         f"user_config.digests['']: the files in {tiny_checkpoint} have another digest, "
         f"{digest_of(tiny_checkpoint, masks=True)}",
-        f"args.score_store_warm: there is no file {tmp_path}/warm.csv",
     ]
     assert "this model has layers 0 to" in found[1]
 
@@ -123,12 +121,13 @@ def test_what_a_variable_says_is_not_blamed_on_the_file(
     tmp_path: Path, tiny_checkpoint: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write(tmp_path, {"variants": [{"name": "full"}]}, model=str(tiny_checkpoint))
-    monkeypatch.setenv("HEADROOM_SCORE_STORE", str(tmp_path / "s"))
-    monkeypatch.setenv("HEADROOM_SCORE_STORE_WARM", str(tmp_path / "warm.csv"))
     monkeypatch.setenv("HEADROOM_DATABASE_URL", "")
     err = run("config", "check", str(file), status=1).err
-    assert f"HEADROOM_SCORE_STORE_WARM: there is no file {tmp_path}/warm.csv" in err
     assert "HEADROOM_DATABASE_URL: not a URL such as " in err
+    assert "args." not in err
+    monkeypatch.setenv("HEADROOM_SCORE_STORE", str(tmp_path / "s"))
+    err = run("config", "check", str(file), status=1).err
+    assert "HEADROOM_SCORE_STORE: this setting is gone" in err
     assert "args." not in err
 
 

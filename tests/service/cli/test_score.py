@@ -86,12 +86,12 @@ def test_the_version(run: Run) -> None:
         (["score", "a", "b", "--query-column", "q"], 2, "--query-column: it needs --input"),
         (["score", "a", "b", "--title-column", "t"], 2, "--title-column: it needs --input"),
         (
-            ["score", "--input", "a.csv", "--store", "s.db", "--overwrite"],
+            ["score", "--input", "a.csv", "--cache", "redis://x", "--overwrite"],
             2,
             "--overwrite: it needs --output",
         ),
         (
-            ["score", "--input", "a.csv", "--store", "s.db", "--prefix", "x"],
+            ["score", "--input", "a.csv", "--cache", "redis://x", "--prefix", "x"],
             2,
             "--prefix: it needs --output",
         ),

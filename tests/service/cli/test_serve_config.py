@@ -18,6 +18,8 @@ from headroom.service.ray import preflight
 from tests.service.client import Answer, request, score, send_raw
 from tests.service.running import DEPLOY, Server, still_there
 
+pytestmark = pytest.mark.more
+
 USER, BOSS, SMALL = "us3r-s3cr3t", "b0ss-s3cr3t", "sma11-s3cr3t"
 
 

@@ -54,7 +54,7 @@ def test_a_line_end_after_a_value_is_not_part_of_it(end: str, monkeypatch: pytes
         "device": "cpu",
         "api_keys": "alpha,beta;role=admin",
         "cors_origins": "https://shop.example",
-        "score_store": "/data/scores",
+        "score_cache": "redis://cache:6379/0",
     }
     right = Settings(**values)  # type: ignore[arg-type]
     for name, value in values.items():
