@@ -114,7 +114,7 @@ def prepare(run: Path, *, request_timeout_s: float, body_timeout_s: float = 15.0
     token = run / "token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
-    # PYTHONOPTIMIZE: most machines have no compiled files for it, so that Ray's processes would start too late.
+    # PYTHONOPTIMIZE: few machines have compiled files for it, so that Ray's processes would start too late.
     for inherited in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "PROMETHEUS_MULTIPROC_DIR", "PYTHONOPTIMIZE"):
         os.environ.pop(inherited, None)
     os.environ |= RAY | {"RAY_AUTH_TOKEN_PATH": str(token)}
