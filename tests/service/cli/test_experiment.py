@@ -138,14 +138,16 @@ def test_changes_carry_their_reason_and_the_key(
     run: Run, service: tuple[str, type[Service]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, handler = service
-    monkeypatch.setenv("HEADROOM_API_KEY", "secret")
+    monkeypatch.setenv("HEADROOM_API_KEY", "secret\n")  # as in a Secret that `echo` made
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     why = ["--url", url, "--reason", "looks fine"]
     run("experiment", "ramp", "prune20", "--traffic", "0.25", *why)
     run("experiment", "ramp", "prune20", *why, status=2)
     handler.detail["report"] = None  # as the service answers to a change
     assert "No analysis" not in run("experiment", "stop", "prune20", *why).out
     assert "No analysis at present" in run("experiment", "report", "prune20", "--url", url).out
-    run("experiment", "ship", "prune20", "pruned", *why)
+    run("experiment", "ship", "prune20", "pruned", url, "--reason", "looks fine")
     bodies = [
         (path.removeprefix("/v1/experiments/prune20"), body)
         for method, path, _, body in handler.asked
@@ -226,5 +228,7 @@ def test_what_the_service_refuses_is_one_line(run: Run, service: tuple[str, type
     nobody = run("experiment", "stop", "prune20", "--url", "http://127.0.0.1:1", status=1)
     refused = "no answer from http://127.0.0.1:1: Connection refused; does it run there? --url names another"
     assert nobody.err == f"headroom: {refused}\n"
+    hidden = run("experiment", "report", "prune20", "http://me:s3cret@127.0.0.1:1", status=1)
+    assert hidden.err == f"headroom: {refused}\n"
     run("experiment", "stop", "prune20", "--url", "localhost:8000", status=2)
     run("experiment", "ramp", "prune20", "--traffic", "1.5", status=2)

@@ -9,9 +9,11 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+import yaml
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
+from headroom.service.experiments.definition import ExperimentConfig
 from tests.service.page.browsing import Page
 
 pytestmark = pytest.mark.slow
@@ -289,3 +291,12 @@ def test_live_begins_with_the_servers_history_and_shows_when_values_are_old(
     page.until(lambda: page.all(".live.old"))
     assert page.one(".live [role=status].wrong").text.startswith("These values are ")
     assert scored <= 4  # the facts, the history and scrapes: no view but the playground has anything scored
+
+
+def test_without_an_experiment_there_is_a_text_to_copy(page: Page) -> None:
+    page.open("#playground?q=mouse&t=towel")
+    page.one(".ranking")
+    page.run("window.answer = async () => Response.json({experiments: []})")
+    page.one("nav a[href^='#experiments']").click()
+    entry = yaml.safe_load(page.one(".nothing pre:not(.needs-keys)").text)["experiments"][0]
+    assert ExperimentConfig.model_validate(entry).name == "first"
