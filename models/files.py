@@ -18,6 +18,12 @@ MAX_BYTES = 64 << 20
 """The largest file that is read whole, unless a caller allows more: configs and masks have kilobytes."""
 
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""The beginning of the small file that git has in place of one that Git LFS keeps."""
+
+IS_LFS_POINTER = "is a pointer of Git LFS, not the file itself; run git lfs pull where it was cloned"
+
+
 def check_regular(file: Path | str) -> None:
     """Raise OSError if a file is missing, or is not a regular one, or no link to one."""
     mode = Path(file).stat().st_mode
@@ -36,8 +42,11 @@ def read_bytes(file: Path | str, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def read_text(file: Path | str, max_bytes: int = MAX_BYTES) -> str:
-    """Return the text of a regular UTF-8 file. Raises OSError as `read_bytes` does, or UnicodeDecodeError."""
-    return read_bytes(file, max_bytes).decode("utf-8")
+    """Return the text of a regular UTF-8 file, without a byte order mark.
+
+    Raises OSError as `read_bytes` does, or UnicodeDecodeError.
+    """
+    return read_bytes(file, max_bytes).decode("utf-8-sig")
 
 
 def check_no_file(directory: Path) -> None:

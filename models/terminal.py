@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import cache
 
 EXIT_STATUS = 130
 """The exit status that shells report for a program that SIGINT ended."""
@@ -85,6 +86,12 @@ class Stages:
 def warn(text: str) -> None:
     """Print a line on standard error."""
     print(f"headroom: {text}", file=sys.stderr)
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Print a line on standard error, unless this process has printed it before."""
+    warn(text)
 
 
 @contextmanager
