@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 
 SCALES: tuple[tuple[str, ...], ...] = (
-    ("irrelevant", "related", "partial", "close", "exact"),  # those of the shipped model
-    ("irrelevant", "complement", "substitute", "exact"),  # ESCI, https://arxiv.org/abs/2206.06588
+    ("irrelevant", "related", "partial", "close", "exact"),  # of the shipped model, and ESCI's
     ("i", "c", "s", "e"),
     ("bad", "fair", "good", "excellent", "perfect"),  # web search, https://arxiv.org/abs/1306.2597
     ("irrelevant", "marginally relevant", "partially relevant", "relevant", "fairly relevant",
@@ -27,6 +26,8 @@ SCALES: tuple[tuple[str, ...], ...] = (
 """Words that say their order, least relevant first. Labels are understood if all are on one of the scales."""
 
 SAME_WORD = {
+    "complement": "partial",  # ESCI, https://arxiv.org/abs/2206.06588
+    "substitute": "close",
     "not relevant": "irrelevant",
     "non relevant": "irrelevant",
     "nonrelevant": "irrelevant",

@@ -166,7 +166,7 @@ class ModelConfig:
         if self.is_order_known or not self.is_graded:
             return None
         return (
-            f"its labels do not say which one is best: {self.labels[-1]!r} counts as most relevant and "
-            f"{self.labels[0]!r} as least, in the order of their ids; --label-order (in a config `label_order`) "
-            "names another one"
+            f"the labels do not say which one is best: {self.labels[-1]!r} counts as most relevant and "
+            f"{self.labels[0]!r} as least, in the order of their ids; --label-order, "
+            "in a config label_order, gives another order"
         )

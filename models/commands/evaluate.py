@@ -48,11 +48,13 @@ Variant = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The options that hold for all models: device, number format, and the lowest relevant grade."""
+    """The options that hold for all models: device, number format, the lowest relevant grade, and the order
+    of the labels of those that have them."""
 
     device: str
     dtype: str
     relevant: int | None
+    label_order: tuple[str, ...] | None = None
 
 
 _INDENT = orjson.OPT_INDENT_2
@@ -78,6 +80,7 @@ def command(
     resamples: options.Resamples = 2000,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
+    label_order: options.LabelOrder = None,
     out: Out = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -98,6 +101,7 @@ def command(
     models = model or []
     _check_options(models, mask, variant, config)
     columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
+    order = options.label_names(label_order)
     wanted = cut.Wanted(precision, threshold, relevant)
     if wanted.is_cut:
         options.refuse_unused(
@@ -111,6 +115,7 @@ def command(
             mask=mask[0] if mask else None,
             device=device,
             dtype=dtype,
+            label_order=order,
         )
         document = cut.measure(wanted, network, data, columns, resamples)
         print(orjson.dumps(document, option=_INDENT).decode() if as_json else cut.as_text(document))
@@ -119,9 +124,9 @@ def command(
         check_no_file(out)
         out.mkdir(parents=True, exist_ok=True)  # before the work, because it may fail
     if variant is None:
-        judged = judge(data, columns, models or [None], mask or [], Where(device, dtype, relevant))
+        judged = judge(data, columns, models or [None], mask or [], Where(device, dtype, relevant, order))
     else:
-        network = options.Network(next(iter(models), None), config, variant, None, device, dtype)
+        network = options.Network(next(iter(models), None), config, variant, None, device, dtype, order)
         judged = options.sides(network, data, columns, relevant)
 
     from headroom.models.api.evaluation import Evaluated
@@ -178,25 +183,26 @@ def judge(
     values: the masks as they were written.
     """
     forms = {value: options.read_form(value) for value in ("none", *values)}
-    checked = [_config_and_masks(path, forms) for path in paths]
+    orders = options.orders_of(paths, where.label_order)
+    checked = [_config_and_masks(path, forms, order) for path, order in zip(paths, orders, strict=True)]
     truth, labels = options.read_truth(data, [config for config, _ in checked], columns, where.relevant)
 
     from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
     from headroom.models.api.evaluation import sides_of
 
     sides: list[Side] = []
-    for path, (_, masks) in zip(paths, checked, strict=True):
-        clf = Classifier.load(path, where.device, where.dtype)
+    for path, order, (_, masks) in zip(paths, orders, checked, strict=True):
+        clf = Classifier.load(path, where.device, where.dtype, label_order=order)
         model = str(path) if clf.name in {side.model for side in sides} else clf.name
         sides += sides_of(truth, clf, masks, model=model, is_alone=len(paths) == 1)
     return options.Sides(sides, truth.pairs, labels, {})
 
 
 def _config_and_masks(
-    path: str | None, forms: Mapping[str, str | Json]
+    path: str | None, forms: Mapping[str, str | Json], order: tuple[str, ...] | None
 ) -> tuple[ModelConfig, dict[str, HeadMask]]:
     """Return a checkpoint's config and the masks of these forms. Raises ModelError if it cannot have them."""
     directory = locate(path)
-    config = read_config(directory)
+    config = read_config(directory, order)
     stored = read_stored_masks(directory, config)
     return config, {value: config.parse_mask(form, stored) for value, form in forms.items()}

@@ -44,9 +44,9 @@ class LabelledPair:
     query: str
     title: str
     grade: int
-    document: str | None = field(default=None, compare=False)
-    position: int | None = field(default=None, compare=False)
-    by: str | None = field(default=None, compare=False)
+    document: str | None = field(default=None, compare=False, kw_only=True)
+    position: int | None = field(default=None, compare=False, kw_only=True)
+    by: str | None = field(default=None, compare=False, kw_only=True)
 
 
 def read_labelled(
@@ -83,9 +83,9 @@ def iter_labelled(
             judgment.query,
             judgment.title,
             grade,
-            judgment.document,
-            _position(judgment, columns) if has_position else None,
-            None if judgment.by is None else str(judgment.by),
+            document=judgment.document,
+            position=_position(judgment, columns) if has_position else None,
+            by=None if judgment.by is None else str(judgment.by),
         )
 
 

@@ -15,10 +15,12 @@ from headroom.models.commands.options import (
     Delimiter,
     Device,
     Dtype,
+    LabelOrder,
     Model,
     Network,
     QueryColumn,
     TitleColumn,
+    label_names,
     refuse_unused,
 )
 from headroom.models.terminal import warn
@@ -76,6 +78,7 @@ def command(
     config: Config = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    label_order: LabelOrder = None,
     overflow: Overflow = "truncate",
     instruction: Instruction = None,
     as_json: Annotated[
@@ -112,7 +115,7 @@ def command(
             refuse_unused(context, "it needs --output", "prefix", "judgments", "overwrite")
         from headroom.models.quality.labelled import Columns
 
-        setup = choice.read_setup(model, config, device, dtype)
+        setup = choice.read_setup(model, config, device, dtype, label_names(label_order))
         options = score_files.options_of(
             setup,
             mask or (),
@@ -128,7 +131,10 @@ def command(
     if query is None:
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
     refuse_unused(context, "it needs --input", *OF_FILES)
-    network = Network(model, config, only_one("--variant", variant), only_one("--mask", mask), device, dtype)
+    only_variant = only_one("--variant", variant)
+    only_mask = only_one("--mask", mask)
+    order = label_names(label_order)
+    network = Network(model, config, only_variant, only_mask, device, dtype, order)
     pairs = pairs_of(query, titles)
     chosen = choice.resolve(network)
     if network.variant is None:
