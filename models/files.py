@@ -21,7 +21,7 @@ MAX_BYTES = 64 << 20
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """The beginning of the small file that git has in place of one that Git LFS keeps."""
 
-IS_LFS_POINTER = "is a pointer of Git LFS, not the file itself; run git lfs pull where it was cloned"
+LFS_ADVICE = "a pointer of Git LFS, not the file itself; run git lfs pull where it was cloned"
 
 
 def check_regular(file: Path | str) -> None:
@@ -31,6 +31,13 @@ def check_regular(file: Path | str) -> None:
         raise IsADirectoryError("it is a directory")
     if not stat.S_ISREG(mode):
         raise OSError("it is not a regular file")
+
+
+def check_no_pointer(file: Path | str) -> None:
+    """Raise OSError if a file is a pointer of Git LFS."""
+    with Path(file).open("rb") as stream:
+        if stream.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise OSError(f"it is {LFS_ADVICE}")
 
 
 def read_bytes(file: Path | str, max_bytes: int = MAX_BYTES) -> bytes:

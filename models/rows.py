@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from headroom.models.errors import ModelError
-from headroom.models.files import IS_LFS_POINTER, LFS_POINTER
+from headroom.models.files import LFS_ADVICE, LFS_POINTER
 
 KNOWN_FORMATS = "csv, tsv or jsonl (each also .gz or .zst; .ndjson is jsonl), or parquet"
 CODECS = {"gz": "gzip", "zst": "zstd"}
@@ -104,7 +104,7 @@ def _check_no_pointer(name: str, source: Any) -> None:
     beginning = source.read(len(LFS_POINTER))
     source.seek(0)
     if bytes(beginning) == LFS_POINTER:
-        raise ModelError(f"{name} {IS_LFS_POINTER}")
+        raise ModelError(f"{name} is {LFS_ADVICE}")
 
 
 def text_rows(

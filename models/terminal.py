@@ -5,6 +5,9 @@ rich is imported when needed, so that `--help` stays quick.
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
 import os
 import signal
 import sys
@@ -86,6 +89,27 @@ class Stages:
 def warn(text: str) -> None:
     """Print a line on standard error."""
     print(f"headroom: {text}", file=sys.stderr)
+
+
+_PLAIN = str.maketrans({"−": "-", "–": "-", "…": "...", "×": "x", "≥": ">=", "≤": "<=", "’": "'"})
+
+
+def write_what_the_terminal_can() -> None:
+    """Write characters that the terminal's encoding lacks as ASCII ones, as far as there are, else as
+    escapes. In JSON all are escapes, which mean the same."""
+    codecs.register_error("headroom", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors != "headroom":
+            stream.reconfigure(errors="headroom")
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    if error.object.lstrip()[:1] not in ("{", "["):
+        text = text.translate(_PLAIN)
+    return json.dumps(text)[1:-1], error.end
 
 
 @cache

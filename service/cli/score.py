@@ -8,6 +8,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from headroom.models.commands.options import (
     FORMS,
@@ -63,6 +64,19 @@ Instruction = Annotated[
     str | None,
     typer.Option(help="What makes a title relevant, for models whose prompt has an instruction."),
 ]
+
+
+class TakesTitles(TyperCommand):
+    """Says how to give a title that begins with a dash."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line, given typer's context."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # typer does not export the class
+            if type(error).__name__ == "NoSuchOption":
+                error.message += " (put -- before titles that begin with a dash)"  # type: ignore[attr-defined]
+            raise
 
 
 def command(
