@@ -337,7 +337,7 @@ class Replica:
     def _build(self, config: LiveConfig) -> Catalog:
         if self._checked is None or self._checked.config.version != config.version:
             self._checked = build_catalog(
-                config, self.engine.classifiers, lambda path: load_classifier(self._settings, path)
+                config, self.engine.classifiers, partial(load_classifier, self._settings)
             )
         return self._checked
 

@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from headroom.models import terminal
+from headroom.models.api import order_report
 from headroom.models.files import Json, write_whole
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
@@ -52,6 +53,7 @@ def tables(document: Json) -> dict[str, Table]:
     if differences:
         found["Margin"] = _margin_table(document)
     found["Compared with word matching"] = _table(baselines, without)
+    found["Compared with the order"] = order_report.table(document)
     calibration = {
         side["name"]: {
             f"grade {grade}": f"{mean:.3f} ({share:.3f})"
@@ -103,7 +105,10 @@ def _table(columns: dict[str, dict[str, str]], caption: str = "") -> Table:
 
 def as_text(document: Json) -> str:
     """Return the results as text for people."""
-    lines = ["{model} on {data}: {pairs} pairs, {queries} queries".format(**document)]
+    lines = [
+        order_report.headline(document),
+        "{model} on {data}: {pairs} pairs, {queries} queries".format(**document),
+    ]
     for table in tables(document).values():
         lines += [*([f"\n{table.caption}"] if table.caption else []), *_fitted([table.header, *table.rows])]
     lines.append(f"\na random order has NDCG@10 {fixed(document['ndcg10_random_order'])}")
@@ -136,14 +141,23 @@ def write(out: Path, document: Json, labels: Sequence[str]) -> None:
     first = document["sides"][0]
     order = fixed(document["ndcg10_random_order"])
     ndcg10 = picture(document)
+    about_order = order_report.section(document)
+    by_class = about_order.picture
+    assert by_class is not None
     html = page.html(
-        {ndcg10.name: plots.svg(ndcg10.draw)},
+        {each.name: plots.svg(each.draw) for each in (ndcg10, by_class)},
         picture=ndcg10,
         title=f"Evaluation of {' and '.join(dict.fromkeys(side['model'] for side in document['sides']))}",
-        verdict=f"{first['name']}: NDCG@10 {first['metrics']['ndcg10'].text()}, a random order {order}.",
+        verdict=f"{order_report.headline(document)}. {first['name']}: NDCG@10 "
+        f"{first['metrics']['ndcg10'].text()}, a random order {order}.",
         conclusion="{pairs:,} pairs of {queries:,} queries from {data}.".format(**document),
         sections=(
-            *(Section(title, tables=(table,)) for title, table in tables(document).items()),
+            about_order,
+            *(
+                Section(title, tables=(table,))
+                for title, table in tables(document).items()
+                if table not in about_order.tables
+            ),
             *(_of_side(side, labels) for side in document["sides"]),
             Section("Intervals and baselines", (METHOD,)),
         ),

@@ -56,6 +56,7 @@ def check_files(directory: Path) -> None:
     for file in loaded_files(directory):
         with reading(file):
             files.check_regular(file)
+            files.check_no_pointer(file)
         is_right = file in weights or file.stat().st_size <= MAX_BYTES
         check(is_right, f"{file} is larger than {MAX_BYTES >> 20} MiB")
 

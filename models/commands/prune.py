@@ -15,11 +15,13 @@ from headroom.models.commands.options import (
     AsJson,
     Delimiter,
     Device,
+    LabelOrder,
     Model,
     NewDirectory,
     QueryColumn,
     Seed,
     TitleColumn,
+    label_names,
     read_form,
     refuse_unused,
 )
@@ -47,6 +49,7 @@ def command(
     delimiter: Delimiter = ",",
     seed: Seed = 0,
     device: Device = "auto",
+    label_order: LabelOrder = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove heads, units and layers for good. The new checkpoint scores like the old one with the mask. Its
@@ -73,13 +76,14 @@ def command(
             seed=seed,
             device=device,
             columns=Columns(query_column, title_column, delimiter=delimiter),
+            teacher_labels=label_names(label_order),
         )
         teach(options, as_json=as_json)
         return
     of_pairs = ("query_column", "title_column", "delimiter")
     refuse_unused(context, "it needs --recover", *of_pairs, "seed", "device")
     source = locate(model)
-    config = read_config(source)
+    config = read_config(source, label_names(label_order))
     weights = config.parse_mask(read_form(mask), read_stored_masks(source, config))
     config.check_head_left(weights)
 

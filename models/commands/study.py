@@ -69,6 +69,7 @@ def command(
     seed: options.Seed = 0,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
+    label_order: options.LabelOrder = None,
     what: What = "heads",
     speedup: Speedup = None,
     recover: Recover = 0,
@@ -87,7 +88,7 @@ def command(
     _refuse_options(context, kind)
     parts = _parts(what, speedup, recover)
     check_directory(out, kind)
-    config = read_config(locate(model))
+    config = read_config(locate(model), options.label_names(label_order))
     columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
 
     def read(file: Path, columns: Columns) -> pairs.Judged:
@@ -105,7 +106,7 @@ def command(
         from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
         from headroom.models.api.studies import ask
 
-        clf = Classifier.load(model, device, dtype)
+        clf = Classifier.load(model, device, dtype, label_order=options.label_names(label_order))
     result = ask(
         kind,
         clf,

@@ -26,15 +26,14 @@ from headroom.models.quality.evaluation import Evaluation, changes_of, intervals
 from headroom.models.quality.graded import GradedEvaluation, evaluation_of
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.lexical import bm25, idf_overlap
-from headroom.models.quality.rankings import BY_QUERY, Rankings
+from headroom.models.quality.order import METRICS as RANKING
+from headroom.models.quality.order import GivenOrder, against_order
+from headroom.models.quality.rankings import Rankings
 
 if TYPE_CHECKING:
     from headroom.models.classifier import Classifier
     from headroom.models.masks.head_mask import HeadMask
     from headroom.models.scores import Scores
-
-RANKING = (*BY_QUERY, "spearman")
-"""The metrics that need an order alone, no grades: those that a lexical baseline has too."""
 
 WORST = 20
 """How many queries of each side a report shows."""
@@ -112,16 +111,23 @@ class Truth:
 
 
 def compare_sides(
-    sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: int, margin: float = MARGIN
+    sides: Sequence[Side],
+    pairs: Sequence[LabelledPair],
+    *,
+    resamples: int,
+    margin: float = MARGIN,
+    given: GivenOrder | None = None,
 ) -> Json:
     """Compare the sides with each other, and the first one with the baselines. All are of these pairs.
 
     Returns the figures of report.json; metrics and paired changes are an Interval each, by name. Two sides
-    differ in the metrics that both have. margin: the fall that `queries_needed` is about.
+    differ in the metrics that both have. margin: the fall that `queries_needed` is about. given: the order of
+    the pairs that the first side is compared with; default: that of the rows.
     """
     first = sides[0].evaluation
     counts = resample(first.clusters, resamples, 0)
     draws = {side.name: side.evaluation.draws(counts) for side in sides}
+    order = against_order(pairs, first, draws[sides[0].name], counts, given or GivenOrder())
     differences = [_difference(one, other, draws, counts, margin) for one, other in combinations(sides, 2)]
     return {
         "pairs": len(pairs),
@@ -142,7 +148,10 @@ def compare_sides(
             for side in sides
         ],
         "differences": differences,
-        "baselines": _baselines(pairs, first.relevant, draws[sides[0].name], counts),
+        "baselines": {
+            **_baselines(pairs, first.relevant, draws[sides[0].name], counts),
+            "order": order,
+        },
     }
 
 

@@ -28,6 +28,7 @@ from headroom.models.quality.labelled import (
     numbers_of_lists,
     numbers_of_queries,
     query_key,
+    settled,
 )
 
 MAX_PAIRS = 20_000
@@ -173,7 +174,7 @@ def read_judged(
     """
     read = partial(iter_labelled, path, grades=grades, labels=labels, columns=columns)
     kept, rows = sample_queries(read, max_pairs, seed)
-    data = Judged(kept, str(path))
+    data = Judged(settled(kept, str(path)), str(path))
     if len(data.queries) < MIN_QUERIES:
         raise ModelError(
             f"{path}: a study needs at least {MIN_QUERIES} queries (its intervals resample whole ones), and "

@@ -111,6 +111,12 @@ class Settings(BaseSettings):
         min_length=1,
         description="Checkpoint directory or hub id (`name@revision`). Unset: the shipped model.",
     )
+    label_order: tuple[str, ...] | None = Field(
+        None,
+        min_length=2,
+        description="Names of the model's labels from least to most relevant. Unset: what its config.json or "
+        "the names say; if neither does, `GET /v1/models` and the log say which label counts as best.",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
         description="Device of the computation. `auto`: CUDA if there is any, else the CPU. "

@@ -1,5 +1,8 @@
 """`headroom score`, as typed at a prompt."""
 
+import io
+import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +10,7 @@ import orjson
 import pytest
 
 from headroom import Classifier
+from headroom.models.terminal import write_what_the_terminal_can
 from tests.prompt import Run, with_config
 
 QUERY = "angle bracket"
@@ -115,3 +119,22 @@ def test_a_cascade_of_a_config_file(run: Run, options: list[str], tmp_path: Path
         assert both[1 - best]["score"] < both[best]["score"]
         assert both[1 - best]["probabilities"] == pytest.approx(small[1 - best]["probabilities"], abs=1e-5)
     assert "stage" not in found["full"][0]
+
+
+def test_a_title_may_begin_with_a_dash(run: Run, options: list[str]) -> None:
+    refused = run("score", "drill", "-5 mm drill", *options, status=2)
+    assert "No such option: -5 (put -- before titles that begin with a dash)" in refused.err
+    assert run("score", *options, "drill", "--", "-5 mm drill").out.endswith("\t-5 mm drill\n")
+
+
+def test_a_terminal_without_unicode_gets_what_it_can_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables with a minus sign ended in a UnicodeEncodeError. JSON keeps its meaning."""
+    screen = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(screen, "ascii", newline="\n"))
+    write_what_the_terminal_can()
+    print("−0.031 (−0.050 to 0.012) … café")
+    print(json.dumps({"title": "−5 😀"}, ensure_ascii=False))
+    sys.stdout.flush()
+    lines = screen.getvalue().decode("ascii").splitlines()
+    assert lines[0] == r"-0.031 (-0.050 to 0.012) ... caf\u00e9"
+    assert json.loads(lines[1]) == {"title": "−5 😀"}
