@@ -17,7 +17,7 @@ from headroom.models.arrays import Bools, Ints
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.condense.words import has_jieba
 from headroom.models.errors import ModelError, how_to_install
-from headroom.models.quality.bootstrap import MIN_QUERIES, MIN_TESTED
+from headroom.models.quality.bootstrap import MIN_QUERIES
 from headroom.models.quality.labelled import (
     DEFAULT,
     HIGHEST_GRADE,
@@ -208,15 +208,15 @@ def sample_queries(
     return [pair for pair in read() if query_key(pair.query) in kept], sizes.total()
 
 
-def quick_sample(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
+def quick_sample(data: Judged, pairs: int, titles: int, seed: int, *, ranked: int = 0) -> Judged:
     """Return some `titles` titles of each of so many queries that there are about `pairs` pairs.
 
-    There are more queries if the one-sided tests need more with titles of different grades (MIN_TESTED), and
-    more titles per query if all queries are too few. What even all pairs cannot give is not asked for.
+    There are more queries, and if all are too few more titles per query, so that `ranked` queries have titles
+    of different grades. What even all pairs cannot give is not asked for.
     """
     if len(data) <= pairs:
         return data
-    needed = MIN_TESTED if data.ranked_queries >= MIN_TESTED else 0
+    needed = ranked if data.ranked_queries >= ranked else 0
     order = np.random.default_rng([seed, 11]).permutation(len(data.queries))
     shuffled, turn = data.in_turns(seed)
     rows = shuffled[turn < titles]
@@ -224,8 +224,8 @@ def quick_sample(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
         titles += 1
         rows = shuffled[turn < titles]
     sizes = np.bincount(data.query_of[rows])[order]
-    ranked = data.differ_in_grade(rows)[order]
-    too_few = (np.cumsum(sizes) < pairs) | (np.cumsum(ranked) < needed)
+    differs = data.differ_in_grade(rows)[order]
+    too_few = (np.cumsum(sizes) < pairs) | (np.cumsum(differs) < needed)
     drawn = order[: max(1 + np.count_nonzero(too_few), MIN_QUERIES)]
     rows = np.sort(rows[np.isin(data.query_of[rows], drawn)])
     note = f"{len(rows):,} of {len(data):,} pairs, {len(drawn)} of {len(data.queries)} queries, for --quick"

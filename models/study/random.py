@@ -20,11 +20,12 @@ from headroom.models.quality.bootstrap import (
 )
 from headroom.models.quality.evaluation import RANGES
 from headroom.models.quality.metrics import NAMES
+from headroom.models.quality.noninferiority import on_queries, too_few
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.statistics import LEVEL, Resamples, holm, values_of
 from headroom.models.study.study import Study
-from headroom.models.study.wording import TOO_FEW, layer_range, listed, method, p_value, percent
+from headroom.models.study.wording import layer_range, listed, method, p_value, percent
 
 AT = 0.2
 """The fraction that the source study found removable at no loss."""
@@ -57,7 +58,8 @@ def mean_of_masks(resamples: Resamples, changes: Sequence[Draws], weights: Float
     spread = (weights * (values - means[:, None]) ** 2).sum(1)
     between_masks = spread / masks / max(masks - 1, 1)
     variance = standard_errors(influences, resamples.counts) ** 2 + between_masks
-    return estimate(means, np.sqrt(variance), testable=resamples.testable)
+    mean = Draws(values.mean(1), influences, changes[0].queries)
+    return estimate(means, np.sqrt(variance), mean.by_query(), mean.queries)
 
 
 def run(study: Study) -> Result:
@@ -87,9 +89,11 @@ def _verdict(study: Study, resamples: Resamples, curve: Curve, tests: list[Json]
     of_curve = tests[: len(study.measures.names)]
     within = listed([NAMES[test["metric"]] for test in of_curve if test["p_adjusted"] <= LEVEL])
     outcome = f"shown to stay within ± {study.margin} (two one-sided tests, 5 % for all of them): {within}"
+    basis = on_queries(resamples.ranked, resamples.queries)
     return (
         f"With {AT:.0%} of the heads off at random {NAMES[main]} changes by "
-        f"{curve.changes[AT][main].text()}; {outcome if resamples.testable else TOO_FEW}."
+        f"{curve.changes[AT][main].text()}, {basis}; {outcome}"
+        f"{too_few(resamples.ranked, study.margin, LEVEL / len(of_curve))}."
     )
 
 

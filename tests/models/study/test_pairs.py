@@ -113,7 +113,7 @@ def test_a_quick_sample_has_the_queries_that_its_tests_need(queries: int, titles
     data = Judged(rows, "pairs.csv")
     assert data.ranked_queries >= 100
 
-    sample = quick_sample(data, 250, 4, 0)
+    sample = quick_sample(data, 250, 4, 0, ranked=100)
 
     grades = {query: {row.grade for row in sample.labelled if row.query == query} for query in sample.queries}
     assert 100 <= sum(len(of_query) > 1 for of_query in grades.values()) <= 110
@@ -122,7 +122,7 @@ def test_a_quick_sample_has_the_queries_that_its_tests_need(queries: int, titles
 
 def test_a_quick_sample_of_a_file_with_too_few_queries_is_small() -> None:
     rows = [LabelledPair(f"query {q}", f"title {t}", t % 5) for q in range(90) for t in range(20)]
-    assert 250 <= len(quick_sample(Judged(rows, "pairs.csv"), 250, 4, 0)) < 254
+    assert 250 <= len(quick_sample(Judged(rows, "pairs.csv"), 250, 4, 0, ranked=100)) < 254
 
 
 def test_held_out_queries_that_took_part_are_refused_however_they_are_written() -> None:
