@@ -156,7 +156,7 @@ class Family:
 
         parts: their name.
         """
-        if not self.has_skill:
+        if self.queries_that_count >= MIN_QUERIES and not self.has_skill:
             return f"none is shown to cost less than {self.margin:g}: {NO_SKILL}"
         claim = f"{self.harmless} are shown to cost less than {self.margin:g} each"
         limit = too_few(self.queries_that_count, self.margin, self.level)
