@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -118,7 +119,7 @@ def _table(columns: dict[str, dict[str, str]], caption: str = "") -> Table:
 
 def as_text(document: Json) -> str:
     """Return the results as text for people."""
-    lines = [heading(document), *verdicts(document)]
+    lines = [heading(document), *(textwrap.fill(sentence, WIDTH) for sentence in verdicts(document))]
     for table in tables(document).values():
         lines += [*([f"\n{table.caption}"] if table.caption else []), *_fitted([table.header, *table.rows])]
     lines.append(f"\na random order has NDCG@10 {fixed(document['ndcg10_random_order'])}")

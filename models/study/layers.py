@@ -42,13 +42,15 @@ def run(study: Study) -> Result:
     ]
     families = effects(study, [_without(study, layers) for _, layers in ranges], "whole layers", families=3)
     changes = [effect for family in families for effect in family.effects]
+    (whole,) = study.runner.evaluate(study.data, [study.without(())], "whole model")
     likeness = _likeness(study)
     alone = families[0].effects
     picture = Figure(
         "layers-off",
         "Quality with whole layers off, with 95 % bands: one layer alone, all from layer 0 up to it, "
-        "all from it to the last. The dashed line is the whole model.",
-        partial(_draw, study, changes),
+        "all from it to the last. The dashed line is the whole model, the dotted one chance: a random "
+        "order of the titles, or a QWK of 0.",
+        partial(_draw, study, changes, whole.random_order_ndcg10()),
     )
     json = {
         "layers": [
@@ -161,7 +163,7 @@ def cka(first: Floats32, second: Floats32) -> float:
     return float(np.square(left.T @ right).sum() / scale)
 
 
-def _draw(study: Study, changes: list[Effect]) -> plots.Drawing:
+def _draw(study: Study, changes: list[Effect], random_order: float) -> plots.Drawing:
     drawing, panels = plots.figure(13, 5.2, 1, 2)
     depth = study.shape[0]
     main = study.measures.main
@@ -178,5 +180,6 @@ def _draw(study: Study, changes: list[Effect]) -> plots.Drawing:
         axes.axhline(zero, color=plots.GREY, ls=(0, (4, 3)), lw=1.2)
         axes.set(title=f"Whole layers off: {title}", xlabel="layer", ylabel=title)
         axes.set_xticks(range(depth))
+    plots.random_order(panels[0], random_order if main == "ndcg10" else 0.0)
     panels[0].legend(loc="best")
     return drawing
