@@ -153,8 +153,9 @@ class NonInferiority:
         }
 
 
+NO_SKILL_ALONE = "the model is not shown to rank better than a random order"
 NO_SKILL = "the model that it is compared with is not shown to rank better than a random order"
-"""Why nothing is claimed of a model that has nothing to lose."""
+"""Why nothing is claimed of a model that has nothing to lose, and of another one against it."""
 
 
 def on_queries(counted: int, queries: int) -> str:

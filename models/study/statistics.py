@@ -22,7 +22,7 @@ from headroom.models.quality.bootstrap import (
 )
 from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.metrics import Measures
-from headroom.models.quality.noninferiority import NO_SKILL, largest, on_queries, skill_of, too_few
+from headroom.models.quality.noninferiority import NO_SKILL_ALONE, largest, on_queries, skill_of, too_few
 from headroom.models.study.runner import Matrix
 from headroom.models.study.study import Study
 from headroom.models.study.wording import power
@@ -157,7 +157,7 @@ class Family:
         parts: their name.
         """
         if self.queries_that_count >= MIN_QUERIES and not self.has_skill:
-            return f"none is shown to cost less than {self.margin:g}: {NO_SKILL}"
+            return f"none is shown to cost less than {self.margin:g}: {NO_SKILL_ALONE}"
         claim = f"{self.harmless} are shown to cost less than {self.margin:g} each"
         limit = too_few(self.queries_that_count, self.margin, self.level)
         more = power([one.queries_needed for one in self.effects], self.queries, parts)
