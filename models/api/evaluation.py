@@ -18,8 +18,9 @@ from headroom.models.files import Json, check_no_file
 from headroom.models.frame import frame
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.classes import BUILT_IN
-from headroom.models.quality.comparison import MARGIN, Side, Truth, compare_sides
+from headroom.models.quality.comparison import Side, Truth, compare_sides
 from headroom.models.quality.labelled import Columns, LabelledPair
+from headroom.models.quality.noninferiority import MARGIN
 from headroom.models.quality.order import GivenOrder
 from headroom.models.quality.reading import read_truth
 from headroom.models.quality.scoring import scored
@@ -100,7 +101,8 @@ class Evaluated:
         return frame({name: [row[name] for row in rows] for name in rows[0]})
 
     def plot(self) -> Figure:
-        """Return a matplotlib figure: NDCG@10 of each side with its interval, beside word matching."""
+        """Return a matplotlib figure: NDCG@10 with its interval beside word matching, or of several sides the
+        paired change from the first."""
         return plots.drawn(evaluation_report.picture(self.content).draw)
 
     def report(self, directory: str | PathLike[str]) -> Path:
@@ -115,8 +117,12 @@ class Evaluated:
         return evaluation_report.as_text(self.content)
 
     def _repr_html_(self) -> str:
-        headline = "{pairs:,} pairs of {queries:,} queries from {data}".format(**self.content)
-        return as_html(headline, [], list(evaluation_report.tables(self.content).values()))
+        headline = evaluation_report.heading(self.content)
+        return as_html(
+            headline,
+            evaluation_report.verdicts(self.content),
+            list(evaluation_report.tables(self.content).values()),
+        )
 
 
 @errors_name_arguments()

@@ -173,9 +173,15 @@ def read_head_study(directory: Path) -> Json | None:
 
 
 def weights_id(directory: Path) -> str:
-    """Return the first 16 hex digits of the SHA-256 of a checkpoint's weights, the last file of several."""
-    with weights_of(directory)[-1].open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+    """Return the first 16 hex digits of the SHA-256 of a checkpoint's weights; of several files, of their
+    digests one after the other."""
+    digests = []
+    for file in weights_of(directory):
+        with file.open("rb") as stream:
+            digests.append(hashlib.file_digest(stream, "sha256"))
+    if len(digests) == 1:
+        return digests[0].hexdigest()[:16]
+    return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()[:16]
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

@@ -12,9 +12,11 @@ from headroom.models.checkpoint.hub import locate
 from headroom.models.commands.distil import run as teach
 from headroom.models.commands.options import (
     FORMS,
+    SECOND,
     AsJson,
     Delimiter,
     Device,
+    GradeColumn,
     LabelOrder,
     Model,
     NewDirectory,
@@ -35,6 +37,13 @@ Recover = Annotated[
 Data = Annotated[
     Path | None, typer.Option(help="For --recover: unjudged pairs, as `headroom distil` takes them.")
 ]
+Test = Annotated[
+    Path | None,
+    typer.Option(
+        help=f"For --recover: judged pairs to compare on; their queries are not trained on. {SECOND}  "
+        "[default, for five grades: data/sample/test.jsonl.gz]"
+    ),
+]
 
 
 def command(
@@ -44,8 +53,10 @@ def command(
     model: Model = None,
     recover: Recover = None,
     data: Data = None,
+    test: Test = None,
     query_column: QueryColumn = "query",
     title_column: TitleColumn = "title",
+    grade_column: GradeColumn = "grade",
     delimiter: Delimiter = ",",
     seed: Seed = 0,
     device: Device = "auto",
@@ -65,6 +76,8 @@ def command(
     check_empty(out)
     if (recover is None) != (data is None):
         raise typer.BadParameter("--recover needs --data, and only it takes that", param_hint="--recover")
+    if test is None:
+        refuse_unused(context, "it needs --test", "grade_column")
     if recover is not None and data is not None:
         options = Options(
             data=data,
@@ -72,16 +85,17 @@ def command(
             teacher=model,
             model=model,
             cut=Cut(mask=read_form(mask)),
+            test=test,
             minutes=recover,
             seed=seed,
             device=device,
-            columns=Columns(query_column, title_column, delimiter=delimiter),
+            columns=Columns(query_column, title_column, grade_column, delimiter),
             teacher_labels=label_names(label_order),
         )
         teach(options, as_json=as_json)
         return
     of_pairs = ("query_column", "title_column", "delimiter")
-    refuse_unused(context, "it needs --recover", *of_pairs, "seed", "device")
+    refuse_unused(context, "it needs --recover", *of_pairs, "test", "seed", "device")
     source = locate(model)
     config = read_config(source, label_names(label_order))
     weights = config.parse_mask(read_form(mask), read_stored_masks(source, config))

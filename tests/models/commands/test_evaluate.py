@@ -6,10 +6,11 @@ import numpy as np
 import orjson
 import pytest
 from safetensors.torch import load_file, save_file
-from scipy.stats import spearmanr
+from scipy.stats import norm, spearmanr
 from sklearn.metrics import confusion_matrix, ndcg_score
 
 from headroom import Classifier, HeadMask
+from headroom.models.quality.bootstrap import minimum_queries
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.rankings import BY_QUERY
@@ -227,6 +228,38 @@ def test_a_one_label_model_is_judged_by_its_order(run: Run, one_label: Path, tmp
     for text in ("\naccuracy", "qwk", "Mean probability"):
         assert text not in shown
     assert "Mean probability" not in html
+
+
+def test_queries_that_a_margin_needs_are_said(run: Run, one_label: Path, tmp_path: Path) -> None:
+    file = write_labelled(tmp_path / "pairs.csv", planted(one_label, 10))
+    options = ("--model", str(one_label), "--data", str(file), "--mask", "0.0", *DEVICE)
+    report = orjson.loads(run("evaluate", *options, "--margin", "0.05", "--json").out)
+    (difference,) = report["differences"]
+    change = difference["change"]["ndcg10"]
+    assert list(difference["queries_needed"]) == ["ndcg10"]
+    assert not difference["margin_excluded"]["ndcg10"], "40 queries are too few for a claim"
+    half = run("evaluate", *options, "--margin", "0.025", "--json").out
+    needed = [
+        document["differences"][0]["queries_needed"]["ndcg10"] for document in (report, orjson.loads(half))
+    ]
+    pairs, clf = [row[:2] for row in planted(one_label, 10)], Classifier.load(one_label, "cpu", "float32")
+    grades = np.reshape([row[2] for row in planted(one_label, 10)], (40, 5))
+    ndcg = [
+        np.array(
+            [
+                ndcg_score(2.0 ** grades[None, query] - 1, scores[None, query])
+                for scores in [clf.score(pairs, mask).raw_score.reshape(40, 5)]
+                for query in range(40)
+            ]
+        )
+        for mask in (None, HeadMask.parse("0.0", layers=3, heads=4))
+    ]
+    paired = ndcg[1] - ndcg[0]
+    assert change["value"] == pytest.approx(paired.mean())
+    size = (norm.ppf(0.975) + norm.ppf(0.8)) ** 2 * paired.var(ddof=1)  # of a one-sample t test
+    for count, margin in zip(needed, (0.05, 0.025), strict=True):
+        assert size / margin**2 < count < 1.5 * size / margin**2 + minimum_queries(margin), "and the unseen"
+    assert "Is a fall of 0.05 excluded?" in run("evaluate", *options, "--margin", "0.05").out
 
 
 def test_a_model_whose_scores_are_not_numbers_is_refused(run: Run, tmp_path: Path) -> None:
