@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SPEEDUPS, parts_of
+from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SPEEDUPS, removable_parts
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
@@ -157,7 +157,7 @@ def _refuse_options(context: typer.Context, kind: Kind) -> None:
 def _parts(what: str, speedup: float | None, recover: float) -> tuple[str, ...]:
     """Return what may go, in a fixed order. Refuses names that do not exist, and --recover by heads alone."""
     try:
-        parts = parts_of(what)
+        parts = removable_parts(what)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--what'") from None
     by_time = parts != ("heads",)

@@ -26,8 +26,8 @@ from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair, digest, query_key
 from headroom.models.scores import Scores
 
-PARTS = 5
-"""The queries are cut into this many parts; each is judged with what the other parts choose."""
+FOLDS = 5
+"""The queries are cut into this many folds; each is judged with what the other folds choose."""
 
 MAX_LOSS = 0.02
 """NDCG@10 may fall by this much on queries that had no part in the fit; else the biases are left out."""
@@ -125,11 +125,11 @@ METHODS: dict[str, Fit] = {
 """The ways to fit a calibration, as reports name them."""
 
 
-def parts_of(pairs: Sequence[LabelledPair]) -> Ints:
-    """Return the part of each pair, (n,), from 0 to PARTS − 1; all pairs of a query are in one part."""
+def folds_of(pairs: Sequence[LabelledPair], folds: int = FOLDS) -> Ints:
+    """Return the fold of each pair, (n,), from 0 to folds − 1; all pairs of a query are in one fold."""
     queries = sorted({query_key(pair.query) for pair in pairs}, key=digest)
-    part_of = {query: index % PARTS for index, query in enumerate(queries)}
-    return np.array([part_of[query_key(pair.query)] for pair in pairs])
+    fold_of = {query: index % folds for index, query in enumerate(queries)}
+    return np.array([fold_of[query_key(pair.query)] for pair in pairs])
 
 
 def check_pairs(pairs: Sequence[LabelledPair], name: str) -> None:
@@ -143,9 +143,9 @@ def check_pairs(pairs: Sequence[LabelledPair], name: str) -> None:
     grades = {pair.grade for pair in pairs}
     if len(grades) == 1:
         raise ModelError(f"{name}: every pair has grade {grades.pop()}; pairs of several grades are needed")
-    parts = parts_of(pairs)
-    for part in range(PARTS):
-        left = {pair.grade for pair, of_pair in zip(pairs, parts.tolist(), strict=True) if of_pair != part}
+    folds = folds_of(pairs)
+    for fold in range(FOLDS):
+        left = {pair.grade for pair, of_pair in zip(pairs, folds.tolist(), strict=True) if of_pair != fold}
         if len(left) == 1:
             raise ModelError(
                 f"{name}: nearly every query has pairs of grade {left.pop()} alone; judge more queries"
@@ -157,11 +157,11 @@ Judge = Callable[[Floats, Sequence[LabelledPair]], Calibration]
 
 
 def cross_fitted(choose: Judge, logits: Floats, pairs: Sequence[LabelledPair]) -> Floats:
-    """Return the calibrated logits of the pairs, (n, labels), each by queries of the other parts."""
-    parts = parts_of(pairs)
+    """Return the calibrated logits of the pairs, (n, labels), each by queries of the other folds."""
+    folds = folds_of(pairs)
     calibrated = np.array(logits, np.float64)
-    for part in range(PARTS):
-        judged = parts == part
+    for fold in range(FOLDS):
+        judged = folds == fold
         if judged.any() and not judged.all():
             others = [pairs[row] for row in np.flatnonzero(~judged).tolist()]
             calibrated[judged] = choose(logits[~judged], others).of(logits[judged])
@@ -186,7 +186,7 @@ def method_for(logits: Floats, pairs: Sequence[LabelledPair], served: Calibratio
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Calibrated:
+class FittedCalibration:
     """A calibration, fitted to all pairs, and what the same way of fitting does for other queries.
 
     method: of METHODS. before, after: the pairs' evaluation as the model serves them, and under calibrations
@@ -199,7 +199,9 @@ class Calibrated:
     after: GradedEvaluation
 
 
-def calibrate(logits: Floats, pairs: Sequence[LabelledPair], served: Calibration, name: str) -> Calibrated:
+def calibrate(
+    logits: Floats, pairs: Sequence[LabelledPair], served: Calibration, name: str
+) -> FittedCalibration:
     """Calibrate a model. Raises ModelError if the pairs do not allow it, or if logits are not finite.
 
     logits: (n, labels), as the network computes them. served: the model's present calibration. name: of the
@@ -217,7 +219,7 @@ def calibrate(logits: Floats, pairs: Sequence[LabelledPair], served: Calibration
     before = evaluation_of(served.of(logits), pairs)
     after = evaluation_of(cross_fitted(choose, logits, pairs), pairs)
     method = method_for(logits, pairs, served)
-    return Calibrated(method, fitted(method, logits, pairs), before, after)
+    return FittedCalibration(method, fitted(method, logits, pairs), before, after)
 
 
 def evaluation_of(logits: Floats, pairs: Sequence[LabelledPair]) -> GradedEvaluation:

@@ -24,23 +24,15 @@ from default_model.recipes import (
     layer_of,
     partly_frozen,
     raw_ranking_loss,
-    raw_scores,
     softened,
 )
 from default_model.tuning import untuned
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.classifier import Classifier
-from headroom.models.scores import Scores
 from tests.checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.more
-
-
-def test_raw_scores_are_those_that_the_service_ranks_by() -> None:
-    logits = torch.randn(50, 5, generator=torch.Generator().manual_seed(0)) * 4
-    wanted = Scores.from_logits(logits.numpy()).raw_score
-    np.testing.assert_allclose(raw_scores(logits).numpy(), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_titles_of_different_queries_are_not_ranked_against_each_other() -> None:

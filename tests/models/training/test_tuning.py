@@ -26,7 +26,7 @@ from headroom.models.scores import Scores
 from headroom.models.training import loop, tuning
 from headroom.models.training.job import Options, prepare, read_split
 from headroom.models.training.loop import logits_of, targets
-from headroom.models.training.tuning import cross_fitted, report, start
+from headroom.models.training.tuning import chosen_by_other_half, report, start
 from tests.checkpoints import write_checkpoint
 from tests.families import edit_config
 from tests.models.reference import reference
@@ -273,13 +273,13 @@ def test_the_figures_are_of_queries_that_chose_neither_epoch_nor_temperature() -
     guesses = [rng.normal(size=(160, 3)) for _ in range(200)]
     best = max(spearmanr(truth, Scores.from_logits(guess).raw_score).statistic for guess in guesses)
     assert best > 0.15
-    logits = cross_fitted(guesses, pairs)
+    logits = chosen_by_other_half(guesses, pairs)
     assert abs(spearmanr(truth, Scores.from_logits(logits).raw_score).statistic) < best / 2
 
     right = 3.0 * np.eye(3)[truth]
-    assert cross_fitted([guesses[0], right], pairs).argmax(1).tolist() == truth
+    assert chosen_by_other_half([guesses[0], right], pairs).argmax(1).tolist() == truth
     one_query = [LabelledPair("one", "title", 1)]
-    assert cross_fitted([right[:1], right[1:2]], one_query).tolist() == [right[1].tolist()]
+    assert chosen_by_other_half([right[:1], right[1:2]], one_query).tolist() == [right[1].tolist()]
 
 
 def test_an_improvement_is_claimed_only_if_the_interval_shows_it(options: Options) -> None:
