@@ -266,7 +266,7 @@ def unsettled(store: Store) -> int:
 
 def expire_early_clicks(store: Store) -> None:
     """Let an hour pass for the clicks that wait."""
-    with store._write() as db:
+    with store.write() as db:
         db.execute(update(early_clicks).values(received=0.0))
 
 
