@@ -20,7 +20,7 @@ from headroom.service.experiments.estimates import (
 )
 from headroom.service.experiments.events import values_of
 from headroom.service.experiments.log import Experiment
-from headroom.service.experiments.measure import Measured, comparisons, count_units, measure
+from headroom.service.experiments.measure import Measured, comparisons, measure
 from headroom.service.experiments.preference_report import Lists, preference_reports, read_lists
 from headroom.service.experiments.report import (
     ArmReport,
@@ -66,8 +66,8 @@ def analyse(
     Raises DatabaseUnavailable.
     """
     config = reported(experiment)
-    units = count_units(store, config.name)
-    exposures = dict.fromkeys(config.spans, 0) | dict(units.by_arm)
+    by_arm, in_both_arms = store.count_units(config.name)
+    exposures = dict.fromkeys(config.spans, 0) | by_arm
     arms: list[ArmReport] = []
     past: list[Look] = []
     unmatched: Mapping[str, int] = {}
@@ -95,7 +95,7 @@ def analyse(
         running = [arm for arm in arms if arm.arm not in state.rolled_back]
         progress = _progress(config, arms, exposures)
         recommendation, text = recommend(config, running, ratio, progress)
-        text += _in_both_arms(units.in_both_arms) + _unmatched(unmatched) + _changes(experiment)
+        text += _in_both_arms(in_both_arms) + _unmatched(unmatched) + _changes(experiment)
         past = past_looks(store, experiment, now, looks, looks_seconds, lists)
     return Report(
         experiment=config.name,
@@ -110,7 +110,7 @@ def analyse(
         text=text,
         retention=retention,
         looks=past,
-        in_both_arms=units.in_both_arms,
+        in_both_arms=in_both_arms,
         unmatched=unmatched,
     )
 

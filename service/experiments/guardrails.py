@@ -43,7 +43,7 @@ SLOW_SHARE = 0.01
 """The share of requests that may be slow, since the limit is one of the 99th percentile."""
 
 FAILING_SHARE = 0.5
-"""While control has fewer than `min_requests` requests, and none of them went wrong, an arm breaks a limit if
+"""While control has fewer than `min_requests` requests, and none of them failed, an arm breaks its limit if
 more than this share of its own did."""
 
 FEW_UNITS = 10
@@ -175,7 +175,6 @@ def _slow(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
         (counts.slow, counts.requests, counts.slow_by_unit),
         (control.slow, control.requests, control.slow_by_unit),
         SLOW_SHARE,
-        limits.min_requests,
     )
     return None if exceeded is None else f"{_slow_requests(counts, limits)}; {exceeded}"
 
@@ -264,11 +263,11 @@ Tally = tuple[int, int, Counter[int]]
 """How many of how many requests went wrong in one way, and how many of each unit by its mark."""
 
 
-def _exceeded_limit(arm: Tally, control: Tally, margin: float, min_requests: int) -> str | None:
+def _exceeded_limit(arm: Tally, control: Tally, margin: float, min_requests: int = 0) -> str | None:
     """Return the limit that an arm's share exceeds, with and without the unit that has most of it; else None.
 
-    It is control's share, without control's own such unit, and the margin; FAILING_SHARE if control has too
-    few requests.
+    It is control's share, without control's own such unit, and the margin; FAILING_SHARE if control has fewer
+    than `min_requests`. (A slow minute says nothing without a control: overload slows all.)
     """
     control_count, control_total = _without_one(control)
 

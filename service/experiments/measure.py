@@ -16,7 +16,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     FromClause,
-    Select,
     Subquery,
     and_,
     case,
@@ -32,7 +31,7 @@ from headroom.service.experiments.buckets import NO_BUCKET, ByArm
 from headroom.service.experiments.definition import ALL_SLOTS, Metric
 from headroom.service.experiments.estimates import Moments
 from headroom.service.experiments.log import Experiment, Period
-from headroom.service.experiments.store import Store
+from headroom.service.experiments.store import Store, in_both_arms
 from headroom.service.experiments.tables import exposures, outcomes
 
 Expression = ColumnElement[Any]
@@ -92,32 +91,6 @@ class Comparison:
             *conditions, exposures.c.arm.in_(self.arms), exposures.c.unit.not_in(select(in_both.c.unit))
         )
         return query.subquery()
-
-
-def in_both_arms(*conditions: Condition) -> Select[Any]:
-    """Return the units whose exposures are to several arms."""
-    query = select(exposures.c.unit).where(*conditions)
-    return query.group_by(exposures.c.unit).having(func.count() > 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Units:
-    """The exposed units by arm, and how many came to several arms, which are in none of these."""
-
-    by_arm: ByArm
-    in_both_arms: int
-
-
-def count_units(store: Store, experiment: str) -> Units:
-    """Count the units of an experiment."""
-    with store.read_all() as db:
-        in_both = in_both_arms(exposures.c.experiment == experiment).subquery()
-        both = int(db.scalars(select(func.count()).select_from(in_both)).one())
-        query = select(exposures.c.arm, func.count().label("units")).where(
-            exposures.c.experiment == experiment, exposures.c.unit.not_in(select(in_both.c.unit))
-        )
-        by_arm = {row.arm: int(row.units) for row in db.execute(query.group_by(exposures.c.arm))}
-    return Units(by_arm, both)
 
 
 def comparisons(experiment: Experiment, until: float = math.inf) -> dict[str, Comparison]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 from pydantic import ValidationError
-from sqlalchemy import Connection, RowMapping, and_, event, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, event, func, insert, or_, select
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import database, tables, window_rows
@@ -211,6 +211,17 @@ class Store:
                 counts[row.experiment][row.arm] = int(row.units)
         return counts
 
+    def count_units(self, experiment: str) -> tuple[dict[str, int], int]:
+        """Return the exposed units by arm, and how many came to several arms, which are in none of these."""
+        of_experiment = exposures.c.experiment == experiment
+        in_both = in_both_arms(of_experiment).subquery()
+        in_one = exposures.c.unit.not_in(select(in_both.c.unit))
+        query = select(exposures.c.arm, func.count().label("units")).where(of_experiment, in_one)
+        with self.read_all() as db:
+            both = int(db.scalars(select(func.count()).select_from(in_both)).one())
+            rows = db.execute(query.group_by(exposures.c.arm))
+            return {row.arm: int(row.units) for row in rows}, both
+
     def exchange_windows(
         self, replica: str, rows: Sequence[WindowRow], experiments: Collection[str]
     ) -> list[WindowRow]:
@@ -319,6 +330,12 @@ class Store:
             except Exception:  # callers must see that the database failed, not this
                 logger.exception("a failure of the experiments' database could not be reported")
             raise
+
+
+def in_both_arms(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """Return the query of the units whose exposures are to several arms."""
+    query = select(exposures.c.unit).where(*conditions)
+    return query.group_by(exposures.c.unit).having(func.count() > 1)
 
 
 def _close_returned(_: Any, record: Any) -> None:

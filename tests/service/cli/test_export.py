@@ -3,7 +3,6 @@
 import csv
 import gzip
 import json
-import math
 import re
 import sqlite3
 import threading
@@ -21,9 +20,10 @@ from headroom.service.cli.export import export_rows
 from headroom.service.experiments.events import Click, Exposure, Impression, Outcome
 from headroom.service.experiments.export import COLUMNS, Page, page
 from headroom.service.experiments.interleaving import impression_id
+from headroom.service.experiments.preference_report import preference_reports
 from headroom.service.experiments.store import Store
 from tests.prompt import Run
-from tests.service.experiments.making import declares, experiment, exposure, send
+from tests.service.experiments.making import declares, experiment, exposure, in_log, send
 
 ROOT = Path(__file__).parents[3]
 SQL = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "warehouse.md").read_text("utf-8"), re.DOTALL)
@@ -98,10 +98,12 @@ def test_the_queries_of_the_docs_give_the_preference_of_the_report(
     assert exposed[0][2:] == ("order", "interleaved")
     assert posthog[0][0] == "$feature_flag_called"
     store = Store(url)
-    tally = store.preferences(ORDER, ORDER.metrics[0], math.inf, 40.0)
+    (report,) = preference_reports(store, in_log(store, "order"), ORDER)
     store.close()
-    assert preference == [(pytest.approx(tally.total / tally.units), tally.units)]
-    assert 0 < tally.units < 20
+    found = report.preference
+    assert found is not None
+    assert preference == [(pytest.approx(found.estimate), found.units)]
+    assert 0 < found.units < 20
     warehouse.close()
 
 

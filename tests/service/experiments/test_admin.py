@@ -2,8 +2,7 @@
 
 import asyncio
 import threading
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Collection
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 from typing import Any
 
@@ -166,12 +165,12 @@ class SlowFor(Store):
         self.asked = threading.Event()
         self.go_on = threading.Event()
 
-    def unit_counts(self, experiments: Collection[str]) -> dict[str, Counter[str]]:
-        if list(experiments) == [self._name]:
+    def count_units(self, experiment: str) -> tuple[dict[str, int], int]:
+        if experiment == self._name:
             self.analyses += 1
             self.asked.set()
             assert self.go_on.wait(60)
-        return super().unit_counts(experiments)
+        return super().count_units(experiment)
 
 
 async def test_a_slow_report_holds_up_no_other_experiment(file_url: str) -> None:
@@ -245,9 +244,9 @@ async def test_a_report_of_an_older_log_is_not_the_answer_to_a_later_call(file_u
 class Fails(SlowFor):
     """Its analysis finds a defect."""
 
-    def unit_counts(self, experiments: Collection[str]) -> dict[str, Counter[str]]:
-        counts = super().unit_counts(experiments)
-        if list(experiments) == ["b"]:
+    def count_units(self, experiment: str) -> tuple[dict[str, int], int]:
+        counts = super().count_units(experiment)
+        if experiment == "b":
             raise RuntimeError("a defect")
         return counts
 

@@ -4,13 +4,13 @@ import re
 from typing import Any
 
 import pytest
-from headroom.service.experiments.state import identity
 from pydantic import ValidationError
 
 from headroom.service.config.file import first_problem
 from headroom.service.config.settings import LiveConfig
 from headroom.service.experiments.buckets import BUCKETS
 from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.log import identity
 
 CONTROL = {"name": "control", "variant": "full", "weight": 50}
 EXPERIMENT: dict[str, Any] = {

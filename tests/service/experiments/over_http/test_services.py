@@ -1,4 +1,4 @@
-"""Real services on one PostgreSQL: nothing of a running experiment is lost to a wrong file or another service."""
+"""Real services on one PostgreSQL: a wrong file or another service takes nothing from an experiment."""
 
 import time
 import uuid
