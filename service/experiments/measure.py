@@ -31,7 +31,7 @@ from headroom.service.experiments.buckets import NO_BUCKET, ByArm
 from headroom.service.experiments.definition import ALL_SLOTS, Metric
 from headroom.service.experiments.estimates import Moments
 from headroom.service.experiments.log import Experiment, Period
-from headroom.service.experiments.store import Store, in_both_arms
+from headroom.service.experiments.store import Store, has_other_arm
 from headroom.service.experiments.tables import exposures, outcomes
 
 Expression = ColumnElement[Any]
@@ -81,15 +81,12 @@ class Comparison:
 
         until: leaves out exposures of later times.
         """
-        conditions: list[Condition] = [exposures.c.experiment == experiment]
+        of_arms = and_(exposures.c.experiment == experiment, exposures.c.arm.in_(self.arms))
+        query = select(exposures).where(of_arms, ~has_other_arm(until))
         if until is not None:
-            conditions.append(exposures.c.time <= until)
-        in_both = in_both_arms(*conditions).subquery()
+            query = query.where(exposures.c.time <= until)
         if self.end < math.inf:
-            conditions.append(exposures.c.time < self.end)
-        query = select(exposures).where(
-            *conditions, exposures.c.arm.in_(self.arms), exposures.c.unit.not_in(select(in_both.c.unit))
-        )
+            query = query.where(exposures.c.time < self.end)
         return query.subquery()
 
 

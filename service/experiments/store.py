@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, event, func, insert, or_, select
+from sqlalchemy import Connection, Exists, RowMapping, and_, event, exists, func, insert, or_, select
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import database, tables, window_rows
@@ -214,13 +214,11 @@ class Store:
     def count_units(self, experiment: str) -> tuple[dict[str, int], int]:
         """Return the exposed units by arm, and how many came to several arms, which are in none of these."""
         of_experiment = exposures.c.experiment == experiment
-        in_both = in_both_arms(of_experiment).subquery()
-        in_one = exposures.c.unit.not_in(select(in_both.c.unit))
-        query = select(exposures.c.arm, func.count().label("units")).where(of_experiment, in_one)
+        by_arm = select(exposures.c.arm, func.count().label("units")).group_by(exposures.c.arm)
+        several = select(func.count(exposures.c.unit.distinct())).where(of_experiment, has_other_arm())
         with self.read_all() as db:
-            both = int(db.scalars(select(func.count()).select_from(in_both)).one())
-            rows = db.execute(query.group_by(exposures.c.arm))
-            return {row.arm: int(row.units) for row in rows}, both
+            rows = db.execute(by_arm.where(of_experiment, ~has_other_arm()))
+            return {row.arm: int(row.units) for row in rows}, int(db.scalars(several).one())
 
     def exchange_windows(
         self, replica: str, rows: Sequence[WindowRow], experiments: Collection[str]
@@ -332,10 +330,15 @@ class Store:
             raise
 
 
-def in_both_arms(*conditions: ColumnElement[bool]) -> Select[Any]:
-    """Return the query of the units whose exposures are to several arms."""
-    query = select(exposures.c.unit).where(*conditions)
-    return query.group_by(exposures.c.unit).having(func.count() > 1)
+def has_other_arm(until: float | None = None) -> Exists:
+    """Return the condition that the unit of an exposure came to another arm, too.
+
+    until: leaves out exposures of later times, in seconds since the epoch; None: none.
+    """
+    other = exposures.alias()
+    is_same_unit = and_(other.c.experiment == exposures.c.experiment, other.c.unit == exposures.c.unit)
+    condition = exists().where(is_same_unit, other.c.arm != exposures.c.arm)
+    return condition if until is None else condition.where(other.c.time <= until)
 
 
 def _close_returned(_: Any, record: Any) -> None:

@@ -24,6 +24,7 @@ const STATUS = /** @type {Record<string, string>} */ ({
   stopped: "stopped",
   shipped: "shipped",
   changed: "changed",
+  out: "out of the config",
   paused: "paused",
 });
 
