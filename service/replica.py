@@ -25,7 +25,7 @@ from headroom.service.engine.scheduler import Scheduler
 from headroom.service.engine.threads import Engine
 from headroom.service.errors import Draining
 from headroom.service.experiments.admin import ExperimentAdmin
-from headroom.service.experiments.database import reason_of
+from headroom.service.experiments.database import DEFAULT_SERVICE, reason_of
 from headroom.service.experiments.definition import ScoreKinds
 from headroom.service.experiments.flags import Flag, evaluate
 from headroom.service.experiments.live import LiveExperiments
@@ -65,6 +65,10 @@ MAX_AGE_S = 0.5  # requests that have waited longer get at least a sixteenth of 
 GAUGE_SECONDS = 0.5  # between two updates of the gauges of the queue and of readiness
 
 CONFIG_REFUSED = "the last edit of the config is refused, and the one before stays: the log says why"
+UNNAMED = (
+    "this service has no name of its own (`service_name`): another one without a name that uses the same "
+    "database would steer its experiments"
+)
 
 Work = Callable[[], Coroutine[object, object, None]]
 """Work in the background, which does not end by itself."""
@@ -113,6 +117,7 @@ class Replica:
             live.guard.run,
             live.pool.run,
             Upkeep(live.ledger, settings.outcome_days).run,
+            self._experiments.count_unmatched_clicks,
             release_memory_periodically,
             *background,
         ]
@@ -141,7 +146,9 @@ class Replica:
         background: more work to run meanwhile.
         Raises ModelError or InvalidConfig.
         """
-        store = await asyncio.to_thread(Store, settings.database_url)
+        store = await asyncio.to_thread(Store, settings.database_url, settings.service_name)
+        if not store.is_file and settings.service_name == DEFAULT_SERVICE:
+            metrics.notify_operator(UNNAMED)
         live = LiveExperiments(store, metrics, nodes=nodes)
         await asyncio.to_thread(_check_experiments, live, config)
         on_failure = partial(metrics.count, "device_failures_total")
@@ -228,7 +235,7 @@ class Replica:
     @property
     def changed_experiments(self) -> list[str]:
         """Return the experiments whose kind, salt or arms are not those that they began with."""
-        return [name for name, standing in self.live.ledger.standings.items() if standing.status == "changed"]
+        return [name for name, state in self.live.ledger.states.items() if state.status == "changed"]
 
     @property
     def config_version(self) -> str:
@@ -288,18 +295,13 @@ class Replica:
 
     def flag(self, experiment: str, unit: str) -> Flag:
         """Return a unit's arm as a flag; nobody is exposed. Raises NotFound."""
-        config = self._catalog.config
-        assigner = self.live.assigner(config.assigner)
-        return evaluate(self.live, assigner, config.default_variant, experiment, unit)
+        return evaluate(self.live, self._catalog.config.default_variant, experiment, unit)
 
     def flags(self, unit: str) -> list[Flag]:
         """Return a unit's arm in each experiment as a flag; nobody is exposed."""
-        config = self._catalog.config
-        assigner = self.live.assigner(config.assigner)
-        return [
-            evaluate(self.live, assigner, config.default_variant, experiment.name, unit)
-            for experiment in assigner.experiments
-        ]
+        default = self._catalog.config.default_variant
+        experiments = self.live.assigner().experiments
+        return [evaluate(self.live, default, experiment.name, unit) for experiment in experiments]
 
     def models(self) -> ModelsResponse:
         return listings.models(self._loaded())
@@ -348,7 +350,7 @@ class Replica:
 
     async def _report(self) -> None:
         while True:
-            self.live.reach.show()
+            self.live.show_gauges()
             self._metrics.set_gauge("load", self.scheduler.load.update())
             self._metrics.set_gauge("queue_tokens", self.scheduler.queued_tokens)
             self._metrics.set_gauge("queue_oldest_seconds", self.scheduler.oldest_age_s)
@@ -391,7 +393,7 @@ async def _wait_for(what: str, closing: Coroutine[object, object, object]) -> No
 
 def _check_experiments(live: LiveExperiments, config: LiveConfig, variants: ScoreKinds | None = None) -> None:
     try:
-        live.check(config.assigner, variants)
+        live.check(config.assigner, config.version, variants)
     except (ValueError, TimeoutError) as error:
         raise InvalidConfig(str(error)) from None
 

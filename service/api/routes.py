@@ -15,7 +15,7 @@ from headroom.service.api.post import Endpoint, Post, PostRoute, Timed, backend_
 from headroom.service.api.ranking import headers_of
 from headroom.service.api.ranking import score as score_titles
 from headroom.service.errors import Forbidden, Unavailable
-from headroom.service.experiments import admin, report_page
+from headroom.service.experiments import report_page, rules
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import OutcomeReceipt
 from headroom.service.experiments.export import Page, Source
@@ -92,25 +92,25 @@ async def start(request: Post, body: Annotated[StartRequest, Body()]) -> Experim
 
 async def ramp(request: Post, name: _Name, body: Annotated[RampRequest, Body()]) -> ExperimentDetail:
     """Change the share of each arm's units that take part. Admin."""
-    return await _act(request, name, partial(admin.ramp, traffic=body.traffic), body.reason)
+    return await _act(request, name, partial(rules.ramp, traffic=body.traffic), body.reason)
 
 
 async def stop(request: Post, name: _Name, body: Annotated[StopRequest, Body()]) -> ExperimentDetail:
     """End the experiment: everybody gets the default. Takes back a `ship`, too. Admin."""
-    return await _act(request, name, admin.stop, body.reason)
+    return await _act(request, name, rules.stop, body.reason)
 
 
 async def ship(request: Post, name: _Name, body: Annotated[ShipRequest, Body()]) -> ExperimentDetail:
     """End the experiment: everybody gets this arm's variant. Admin."""
-    return await _act(request, name, partial(admin.ship, arm=body.arm), body.reason)
+    return await _act(request, name, partial(rules.ship, arm=body.arm), body.reason)
 
 
 async def rollback(request: Post, name: _Name, body: Annotated[RollbackRequest, Body()]) -> ExperimentDetail:
     """Take a `ship` back: everybody gets the default again. Admin."""
-    return await _act(request, name, admin.rollback, body.reason)
+    return await _act(request, name, rules.rollback, body.reason)
 
 
-async def _act(request: Post, name: str, decide: admin.Decide, reason: str) -> ExperimentDetail:
+async def _act(request: Post, name: str, decide: rules.Decide, reason: str) -> ExperimentDetail:
     actor = request.admin()
     with request.backend.experiments() as known:
         return await known.act(name, decide, reason=reason, actor=actor)

@@ -113,13 +113,14 @@ def database_pages(url: str, name: str) -> tuple[GetPage, Callable[[], None]]:
     URL.
     """
     from headroom.service.experiments.export import page
+    from headroom.service.experiments.log import fold
     from headroom.service.experiments.store import Store
 
-    store = Store(url)
+    store = Store(url, service=None)
     if store.url.drivername.startswith("sqlite") and not Path(str(store.url.database)).exists():
         raise RuntimeError(f"there is no database {store.url.database}")
     try:
-        if not store.actions([name]):
+        if name not in fold(store.log()):
             raise RuntimeError(f"the database has no experiment {name!r}")
     except ServiceError as error:
         store.close()

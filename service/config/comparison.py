@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headroom.service.experiments.state import fold
+from headroom.service.experiments.log import fold, identity
 from headroom.service.experiments.store import Store
 
 if TYPE_CHECKING:
@@ -18,20 +18,21 @@ def changed_since_start(database_url: str | None, experiments: Sequence[Experime
     database_url: None: the default. Nothing is compared if there is no database yet.
     Raises DatabaseUnavailable.
     """
-    store = Store(database_url)
+    store = Store(database_url, service=None)
     if not experiments or not store.is_made:
         return []
     try:
-        actions = store.actions([experiment.name for experiment in experiments])
+        running = fold(store.log())
     finally:
         store.close()
     lines = []
-    for index, experiment in enumerate(experiments):
-        log = [action for action in actions if action.experiment == experiment.name]
-        if fold(experiment, log).status == "changed":
-            begun = next(action.detail for action in log if action.kind == "start")
-            lines.append(
-                f"experiments[{index}]: {experiment.name!r} has begun, so its kind, salt and arms must stay "
-                f"as they are from its start on ({begun}); give the changed experiment another name and salt"
-            )
+    for index, config in enumerate(experiments):
+        experiment = running.get(config.name)
+        if experiment is None or experiment.is_over or identity(config) == identity(experiment.begun):
+            continue
+        lines.append(
+            f"experiments[{index}]: {config.name!r} has begun, so its kind, salt and arms must stay as "
+            f"they are from its start on ({identity(experiment.begun)}); give the changed experiment another "
+            "name and salt"
+        )
     return lines

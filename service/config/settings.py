@@ -200,6 +200,11 @@ class Settings(BaseSettings):
         description="Experiments' database: `sqlite:////path/file.db` or `postgresql://user:password@host/"
         "name`. Unset: a SQLite file in `~/.local/state/headroom` (or in `$XDG_STATE_HOME`).",
     )
+    service_name: ConfigName = Field(
+        "headroom",
+        description="Name of this service. The experiments' database belongs to the service that first used "
+        "it; one of another name is refused. Give staging and production names, and databases, of their own.",
+    )
     outcome_days: _Positive = Field(
         30.0,
         description="Days after an experiment's end that its interleaved lists, their clicks and its "

@@ -2,8 +2,7 @@
 
 import math
 import time
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,9 +18,10 @@ from headroom.service.experiments.estimates import (
     estimate,
     finite,
 )
-from headroom.service.experiments.events import Log, values_of
+from headroom.service.experiments.events import values_of
+from headroom.service.experiments.log import Experiment
 from headroom.service.experiments.measure import Measured, comparisons, measure
-from headroom.service.experiments.preference_report import preference_reports
+from headroom.service.experiments.preference_report import Lists, preference_reports, read_lists
 from headroom.service.experiments.report import (
     ArmReport,
     Effect,
@@ -34,9 +34,14 @@ from headroom.service.experiments.report import (
 from headroom.service.experiments.retention import retention_text
 from headroom.service.experiments.sample_ratio import check_units
 from headroom.service.experiments.shadow_report import shadow_reports
-from headroom.service.experiments.state import as_begun, end_of, fold, logged_at, withdrawals
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.verdicts import ALPHA, BAD, GOOD, verdict
+
+UNMATCHED = {
+    "impression": "on no stored list",
+    "unit": "on another unit's list",
+    "index": "on a title that was not shown",
+}
 
 MAX_LOOKS = 30
 """Past times at which an experiment's effects are computed, at most."""
@@ -44,8 +49,7 @@ MAX_LOOKS = 30
 
 def analyse(
     store: Store,
-    config: ExperimentConfig,
-    actions: Log,
+    experiment: Experiment,
     now: float,
     looks: dict[float, Look],
     kept_days: float = math.inf,
@@ -55,40 +59,44 @@ def analyse(
 
     If the experiment's rows are deleted, that is the last one before, with its own time.
 
-    actions: the experiment's log. now: seconds since the epoch.
-    looks: by time, those that earlier reports of the same config and log computed; new ones are added.
+    experiment: as the log has it. now: seconds since the epoch.
+    looks: by time, those that earlier reports of the same experiment computed; new ones are added.
     kept_days: how long the store keeps lists, clicks and outcomes after the end.
     looks_seconds: how long looks are computed; a later report goes on.
     Raises DatabaseUnavailable.
     """
-    declared = config
-    config = as_begun(declared, actions)
-    exposures = dict.fromkeys(config.spans, 0) | store.unit_counts([config.name])[config.name]
+    config = reported(experiment)
+    by_arm, in_both_arms = store.count_units(config.name)
+    exposures = dict.fromkeys(config.spans, 0) | by_arm
     arms: list[ArmReport] = []
+    past: list[Look] = []
+    unmatched: Mapping[str, int] = {}
     recommendation: Recommendation = "invalid"
-    standing = fold(config, actions)
-    retention = retention_text(config, standing, kept_days)
-    if standing.status == "changed":
+    state = experiment.state
+    retention = retention_text(config, state, kept_days)
+    if state.status == "changed":
         ratio = SampleRatio(1.0, False, "The config does not say which units each arm should have.", {})
         text = (
-            f"{config.name!r} began with other arms or another salt than this config has, so its units "
+            f"{config.name!r} began with other arms or another salt than the config has, so its units "
             "cannot be analysed with it. Give the changed experiment another name and salt."
         )
-    elif standing.deleted is not None:
+    elif state.deleted is not None:
         if (kept := _kept_report(store, config.name, retention)) is not None:
             return kept
-        ratio = check_units(config, exposures, standing.rolled_back)
+        ratio = check_units(config, exposures, state.rolled_back)
         text = "Nothing is left to analyse."
     else:
-        rolled_back = standing.rolled_back
-        ratio = check_units(config, exposures, rolled_back)
-        compared = compare_all(store, config, actions, now)
+        ratio = check_units(config, exposures, state.rolled_back)
+        lists = read_lists(store, experiment) if config.is_interleaved else None
+        unmatched = {} if lists is None else lists.unmatched
+        compared = compare_all(store, experiment, now, lists=lists)
         shadow = shadow_reports(store, config.name, config.treatments, _alpha(config))
         arms = [ArmReport(arm, metrics, shadow.get(arm)) for arm, metrics in compared.items()]
-        running = [arm for arm in arms if arm.arm not in rolled_back]
+        running = [arm for arm in arms if arm.arm not in state.rolled_back]
         progress = _progress(config, arms, exposures)
         recommendation, text = recommend(config, running, ratio, progress)
-        text += _changes(declared, config, actions)
+        text += _in_both_arms(in_both_arms) + _unmatched(unmatched) + _changes(experiment)
+        past = past_looks(store, experiment, now, looks, looks_seconds, lists)
     return Report(
         experiment=config.name,
         time=now,
@@ -101,8 +109,15 @@ def analyse(
         recommendation=recommendation,
         text=text,
         retention=retention,
-        looks=past_looks(store, config, actions, now, looks, looks_seconds),
+        looks=past,
+        in_both_arms=in_both_arms,
+        unmatched=unmatched,
     )
+
+
+def reported(experiment: Experiment) -> ExperimentConfig:
+    """Return what a report goes by: the present declaration, with the planned units of the start."""
+    return experiment.config.model_copy(update={"planned_units": experiment.begun.planned_units})
 
 
 def _kept_report(store: Store, name: str, retention: str | None) -> Report | None:
@@ -110,11 +125,11 @@ def _kept_report(store: Store, name: str, retention: str | None) -> Report | Non
 
     None if none was kept, or it is of another release's form. Raises DatabaseUnavailable.
     """
-    text = store.final_report(name)
-    if text is None:
+    kept = store.final_report(name)
+    if kept is None:
         return None
     try:
-        report = Report.from_json(text)
+        report = Report.from_json(kept[1])
     except ValueError:
         return None
     return replace(report, retention=f"{retention} The figures are those of {minute(report.time)} UTC.")
@@ -122,40 +137,42 @@ def _kept_report(store: Store, name: str, retention: str | None) -> Report | Non
 
 def past_looks(
     store: Store,
-    config: ExperimentConfig,
-    actions: Log,
+    experiment: Experiment,
     now: float,
     known: dict[float, Look],
     seconds: float,
+    lists: Lists | None = None,
 ) -> list[Look]:
     """Return the looks before now, as far as `seconds` suffice for them, and add the new ones to `known`.
 
     A known look stays as it is, so outcomes that come late are in later looks only.
     """
-    times = look_times(config, actions, now)
+    times = look_times(experiment, now)
     deadline = time.monotonic() + seconds
     for moment in times:
         if moment not in known and time.monotonic() < deadline:
-            known[moment] = past_look(store, config, actions, moment)
+            known[moment] = past_look(store, experiment, moment, lists)
     return [known[moment] for moment in times if moment in known]
 
 
 def compare_all(
     store: Store,
-    config: ExperimentConfig,
-    actions: Log,
+    experiment: Experiment,
     now: float,
     *,
     until: float | None = None,
+    lists: Lists | None = None,
 ) -> dict[str, list[MetricReport]]:
     """Compare all metrics of each arm except control with control.
 
     until: leaves out what happened later, in seconds since the epoch; None: nothing.
+    lists: what `read_lists` returned, if the experiment interleaves.
     """
+    config = reported(experiment)
     if config.is_interleaved:
         (arm,) = config.treatments
-        return {arm: preference_reports(store, config, actions, now, until=until)}
-    by_arm = comparisons(config, withdrawals(config, actions))
+        return {arm: preference_reports(store, experiment, config, lists, until=until)}
+    by_arm = comparisons(experiment, math.inf if until is None else until)
     measured = {
         (metric.name, comparison): measure(store, config.name, metric, now, comparison, until)
         for metric in config.metrics
@@ -169,26 +186,22 @@ def compare_all(
     }
 
 
-def look_times(config: ExperimentConfig, actions: Log, now: float) -> list[float]:
+def look_times(experiment: Experiment, now: float) -> list[float]:
     """Return evenly spaced times from the start until now, or until the end.
 
     They stay the same from one call to the next, so that a past look is computed once.
     """
-    standing = fold(config, actions)
-    start = standing.started
-    if start is None or standing.status == "changed" or standing.deleted is not None:
-        return []
-    seconds = min(now, end_of(withdrawals(config, actions))) - start
+    start = experiment.started
+    seconds = min(now, experiment.end) - start
     step = 60.0
     while seconds / step > MAX_LOOKS:
         step *= 1.25
     return [start + step * number for number in range(1, int(seconds / step) + 1)]
 
 
-def past_look(store: Store, config: ExperimentConfig, actions: Log, moment: float) -> Look:
+def past_look(store: Store, experiment: Experiment, moment: float, lists: Lists | None = None) -> Look:
     """Return what a report at a past time said of the metrics. Raises DatabaseUnavailable."""
-    so_far = actions[: bisect_right(logged_at(actions), moment)]
-    reports = compare_all(store, config, so_far, moment, until=moment)
+    reports = compare_all(store, experiment, moment, until=moment, lists=lists)
     effects = [
         Effect(**{name: getattr(report, name) for name in Effect.__slots__})
         for metrics in reports.values()
@@ -261,26 +274,34 @@ def _early_outcomes(config: ExperimentConfig, early: ByArm, arm: str) -> str:
     )
 
 
-def _changes(declared: ExperimentConfig, begun: ExperimentConfig, actions: Log) -> str:
-    """Return sentences on what the figures rest on and has changed since the start; empty without any.
+def _in_both_arms(units: int) -> str:
+    """Return a sentence on units that came to several arms; empty without any."""
+    if not units:
+        return ""
+    are = "unit was" if units == 1 else "units were"
+    return f" {units:,} {are} sent to more than one arm, and left out."
 
-    declared: as the config has it now. begun: as it was at the start.
-    """
+
+def _unmatched(clicks: Mapping[str, int]) -> str:
+    """Return a sentence on clicks that are on no shown title, by reason; empty without any."""
+    total = sum(clicks.values())
+    if not total:
+        return ""
+    reasons = ", ".join(f"{clicks[name]:,} {UNMATCHED[name]}" for name in UNMATCHED if clicks.get(name))
+    return f" Clicks that count for nobody: {reasons}."
+
+
+def _changes(experiment: Experiment) -> str:
+    """Return sentences on what the figures rest on and has changed since the start; empty without any."""
     text = ""
-    if declared.planned_units != begun.planned_units:
+    begun = experiment.begun.planned_units
+    declared = experiment.config.planned_units
+    if declared != begun:
         text += (
-            f" The intervals go by planned_units of the start, {begun.planned_units:,}; the config's "
-            f"{declared.planned_units:,} came later and does not count."
+            f" The intervals go by planned_units of the start, {begun:,}; the config's "
+            f"{declared:,} came later and does not count."
         )
-    original: dict[str, str] = {}
-    changed: dict[str, float] = {}
-    for action in actions:
-        terms = action.terms
-        if terms is not None and terms.in_force:
-            for name, definition in terms.variants.items():
-                if original.setdefault(name, definition) != definition:
-                    changed.setdefault(name, action.time)
-    for name, moment in changed.items():
+    for name, moment in experiment.variant_changes.items():
         text += f" The variant {name!r} was changed at {minute(moment)} UTC, so its figures mix two variants."
     return text
 

@@ -11,7 +11,7 @@ from operator import itemgetter
 from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.buckets import Span, bucket, is_exposed
 from headroom.service.experiments.definition import INTERLEAVED, LAYER_SALT, ExperimentConfig
-from headroom.service.experiments.state import IDLE, Standings
+from headroom.service.experiments.log import IDLE, States
 from headroom.service.sentences import shortened
 
 
@@ -51,21 +51,21 @@ class Assigner:
         """The ranges of buckets of each experiment's arms, in order."""
         return {config.name: list(config.spans.values()) for config in self.experiments}
 
-    def assign(self, unit: str, standings: Standings) -> Assigned | None:
+    def assign(self, unit: str, states: States) -> Assigned | None:
         """Return the arm that a unit is exposed to.
 
         None if the unit is in no running experiment or outside the traffic, or if its arm is rolled back.
-        standings: by experiment; an experiment that is missing does not run.
+        states: by experiment; an experiment that is missing does not run.
         """
         slot = bucket(LAYER_SALT, unit) if self.experiments else -1
-        config = next((each for each in self.experiments if _has_slot(each, slot, standings)), None)
+        config = next((each for each in self.experiments if _has_slot(each, slot, states)), None)
         if config is None:
             return None
-        standing = standings.get(config.name, IDLE)
+        state = states.get(config.name, IDLE)
         spans = self._spans[config.name]
         position = bucket(config.salt, unit)
         index = bisect_right(spans, position, key=itemgetter(1))
-        if not standing.is_running or not is_exposed(position, spans[index], standing.traffic):
+        if not state.is_running or not is_exposed(position, spans[index], state.traffic):
             return None
         if config.is_interleaved:
             return Assigned(
@@ -77,9 +77,9 @@ class Assigner:
                 interleaved=config,
             )
         arm = config.arms[index].name
-        return None if arm in standing.rolled_back else _in_arm(config, arm, position)
+        return None if arm in state.rolled_back else _in_arm(config, arm, position)
 
-    def choose(self, unit: str, arm: str, experiment: str | None, standings: Standings) -> Assigned | None:
+    def choose(self, unit: str, arm: str, experiment: str | None, states: States) -> Assigned | None:
         """Return the arm that a unit's request names.
 
         None if its experiment does not run, or if the arm is rolled back.
@@ -93,8 +93,8 @@ class Assigner:
                 "out arm",
                 param="arm",
             )
-        standing = standings.get(config.name, IDLE)
-        if not standing.is_running or arm in standing.rolled_back:
+        state = states.get(config.name, IDLE)
+        if not state.is_running or arm in state.rolled_back:
             return None
         return _in_arm(config, arm, bucket(config.salt, unit), is_chosen=True)
 
@@ -123,20 +123,20 @@ class Assigner:
             )
         return having[0]
 
-    def shipped(self, standings: Standings) -> str | None:
+    def shipped(self, states: States) -> str | None:
         """Return the variant that an experiment has shipped, if any; `check_one_shipped` allows one."""
         for config in self.experiments:
-            standing = standings.get(config.name, IDLE)
-            if standing.status == "shipped" and standing.shipped is not None:
-                return config.variant_of(standing.shipped)
+            state = states.get(config.name, IDLE)
+            if state.status == "shipped" and state.shipped is not None:
+                return config.variant_of(state.shipped)
         return None
 
-    def shadowed(self, standings: Standings) -> list[ExperimentConfig]:
+    def shadowed(self, states: States) -> list[ExperimentConfig]:
         """Return the running experiments with a shadow share."""
         return [
             config
             for config in self.experiments
-            if config.shadow and standings.get(config.name, IDLE).is_running
+            if config.shadow and states.get(config.name, IDLE).is_running
         ]
 
 
@@ -146,7 +146,7 @@ def _in_arm(config: ExperimentConfig, arm: str, position: int, *, is_chosen: boo
     return Assigned(config.name, arm, config.variant_of(arm), position, fallback, is_chosen)
 
 
-def _has_slot(config: ExperimentConfig, slot: int, standings: Standings) -> bool:
+def _has_slot(config: ExperimentConfig, slot: int, states: States) -> bool:
     """Return whether a slot is one of the experiment's, which gives its slots up once it is over."""
     start, end = config.slots
-    return start <= slot < end and not standings.get(config.name, IDLE).is_over
+    return start <= slot < end and not states.get(config.name, IDLE).is_over

@@ -1,99 +1,52 @@
-"""Stores clicks on interleaved lists, so that each title of a list counts once per metric.
+"""Joins clicks with the lists that they are on, and adds up whose titles the units clicked.
 
-A click's impression says whose titles were shown where. It may not be stored yet, because impressions are
-written in the background; then the click waits in `early_clicks` until it is.
-
-A click names its list by the id that the answer had, which proves that its unit was shown the list, or by the
-caller's own `query_id`, which proves nothing before the list is stored.
+A unit's credit is (clicks on the treatment's titles − clicks on control's) / (both), over all its lists. A
+click on a title that both arms share says nothing, and a unit without any other click has no credit.
 """
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import starmap
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
+import numpy as np
 import orjson
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    and_,
-    bindparam,
-    delete,
-    func,
-    select,
-    tuple_,
-    update,
-)
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Select, and_, case, exists, func, or_, select
 
-from headroom.service.experiments import tables
-from headroom.service.experiments.buckets import bucket
-from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig
-from headroom.service.experiments.events import Click, SentClick, UnknownOutcome, values_of
-from headroom.service.experiments.interleaving import impression_id, is_genuine
-from headroom.service.experiments.tables import clicks, early_clicks, impressions
-
-CHUNK = 100
-"""Clicks per transaction."""
-
-ROWS_AT_ONCE = 10
-"""Impressions in memory at once."""
-
-WAIT_SECONDS = 3600.0
-"""How long a click waits for its impression."""
-
-UNCERTAIN_WAIT_SECONDS = 60.0
-"""The same of a click by a query id, which may be that of a list that this service never saw."""
-
-MAX_WAITING = 200
-"""Clicks that wait for one impression, at most. They cannot be checked before it is there, so a caller could
-send any number."""
-
-MAX_EARLY = 100_000
-"""Clicks that wait, at most, about: replicas that add some at once do not see each other's."""
-
-MAX_UNCERTAIN = 10_000
-"""The same of clicks by a query id. Each second all that wait are looked up, so these are few."""
+from headroom.service.experiments.definition import ExperimentConfig, Metric
+from headroom.service.experiments.interleaving import CONTROL, TREATMENT
+from headroom.service.experiments.preference import Tally
+from headroom.service.experiments.tables import clicks, exposures, impressions
 
 NOT_SHOWN = "-"
 
-ImpressionKey = tuple[str, str]
-"""An impression's experiment and id."""
+ROWS_AT_ONCE = 500
+"""Rows in memory while the clicks are read; the ids of one list may take 1 MB."""
 
-_OF_IMPRESSION = (impressions.c.experiment, impressions.c.id)
-_OF_EARLY = [early_clicks.c[name] for name in SentClick.__slots__]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The titles that an impression showed. `time`, `teams_by_index` and `places` are those of `Impression`.
+    """The titles of a list, as `Impression` has them. places: JSON. ids: JSON, or None."""
 
-    by_id: the indices of the shown titles with an id, for the ids of the clicks that are looked at; None if
-        the request sent no ids.
-    is_reused: whether another list was shown under the same query id, so that no click says which it is on.
-    """
-
-    time: float
     teams_by_index: str
-    places: Sequence[int]
-    by_id: Mapping[str, Sequence[int]] | None
-    is_reused: bool = False
+    places: str
+    ids: str | None = None
 
-    def index_of(self, click: SentClick) -> int | None:
+    def index_of(self, index: int | None, rank: int | None, object_id: str | None) -> int | None:
         """Return the index of the clicked title in the request; None if the list did not show it.
 
-        If the request sent ids, a click's object id decides; of several titles with this id, the rank does.
-        Else the rank decides alone.
+        index, rank, object_id: what a click names. If the request sent ids, the object id decides; of several
+        titles with this id, the rank does. Else the rank decides alone.
         """
-        if self.is_reused:
-            return None
-        index = click.index
         if index is None:
-            at_rank = None
-            if click.rank is not None and 1 <= click.rank <= len(self.places):
-                at_rank = self.places[click.rank - 1]
-            alike = self.with_id(click)
+            places = orjson.loads(self.places)
+            at_rank = places[rank - 1] if rank is not None and 1 <= rank <= len(places) else None
+            alike = self.with_id(object_id)
             index = at_rank if alike is None or at_rank in alike else None
             if alike is not None and len(alike) == 1:
                 index = alike[0]
@@ -101,346 +54,229 @@ class Shown:
             return None
         return None if self.teams_by_index[index] == NOT_SHOWN else index
 
-    def with_id(self, click: SentClick) -> Sequence[int] | None:
-        """Return the shown titles that a click's object id names; None if no ids are compared."""
-        if click.object_id is None or self.by_id is None:
+    def with_id(self, object_id: str | None) -> Sequence[int] | None:
+        """Return the shown titles with an id; None if no ids are compared."""
+        if object_id is None or self.ids is None:
             return None
-        return self.by_id.get(click.object_id, ())
+        of_titles = orjson.loads(self.ids)
+        return [place for place in orjson.loads(self.places) if of_titles[place] == object_id]
 
 
-@dataclass(slots=True)
-class Recorded:
-    """The fate of clicks: those that are new by their number, and those that are not stored.
+@dataclass(frozen=True, slots=True)
+class Credits:
+    """The clicks of one metric on titles of one arm, each title of a list once. All arrays are (clicks,).
 
-    crowded_out: how many of the latter were not kept because too many wait.
+    unit: a number for each unit. exposed, shown, clicked: when the unit was exposed, its list was first
+    shown, and the title first clicked, in Unix seconds. sign: 1 for the treatment's, −1 for control's.
     """
 
-    new: set[int]
-    unknown: list[UnknownOutcome]
-    crowded_out: int = 0
+    unit: NDArray[np.int64]
+    exposed: Floats
+    shown: Floats
+    clicked: Floats
+    sign: Floats
+
+    def by_unit(self, metric: Metric, end: float, until: float | None) -> Floats:
+        """Return the credit of each unit that has one, (units,). Arguments as of `tally`."""
+        counts = self.shown < end
+        if metric.window_s is not None:
+            counts &= self.clicked < self.shown + metric.window_s
+        if until is not None:
+            counts &= (self.exposed <= until) & (self.shown <= until) & (self.clicked <= until)
+        units = int(self.unit.max(initial=-1)) + 1
+        total = np.bincount(self.unit[counts], self.sign[counts], units)
+        number = np.bincount(self.unit[counts], minlength=units)
+        return np.asarray(total[number > 0] / number[number > 0])
 
 
-def experiment_of(click: SentClick, interleaving: Collection[ExperimentConfig], key: str) -> str | None:
-    """Return the experiment whose impression a click names; None if its unit never saw such a list.
+def read_credits(db: Connection, config: ExperimentConfig) -> tuple[dict[str, Credits], Counter[str]]:
+    """Return the credits of an experiment by metric, and its clicks that are on no shown title, by reason.
 
-    The id of an impression holds a code of its experiment and unit, so this needs no database.
-    key: the database's, of impressions.
+    The order in which lists and clicks arrived makes no difference.
     """
-    for config in interleaving:
-        is_named = click.experiment in (None, config.name)
-        if is_named and is_genuine(click.impression, key, config.name, click.unit):
-            return config.name
-    return None
-
-
-def by_query_id(click: SentClick, interleaving: Collection[ExperimentConfig], key: str) -> list[SentClick]:
-    """Return a click whose impression is a query id as it would be on a list of each experiment.
-
-    The unit may have seen a list before the experiment's slots changed. In the order of `interleaving`.
-    """
-    return [
-        replace(
-            click,
-            experiment=config.name,
-            impression=impression_id(key, config.name, click.unit, click.impression),
+    first: defaultdict[str, dict[tuple[str, int], tuple[Any, ...]]] = defaultdict(dict)
+    unmatched: Counter[str] = Counter()
+    for rows in _by_click(db, config):
+        click = rows[0]
+        contents = {row.content for row in rows}
+        index = Shown(click.teams_by_index, click.places, click.ids).index_of(
+            click.clicked_index, click.rank, click.object_id
         )
-        for config in interleaving
-        if click.experiment in (None, config.name)
-    ]
+        if len(contents) > 1:
+            unmatched["impression"] += 1
+        elif index is None:
+            unmatched["index"] += 1
+        elif click.exposed is not None and click.teams_by_index[index] in (CONTROL, TREATMENT):
+            titles = first[click.metric]
+            shown = min(row.shown for row in rows)
+            sign = 1.0 if click.teams_by_index[index] == TREATMENT else -1.0
+            earlier = titles.get((click.id, index))
+            clicked = click.time if earlier is None else min(click.time, earlier[3])
+            titles[click.id, index] = (click.unit, click.exposed, shown, clicked, sign)
+    by_metric = {metric.name: _credits(first[metric.name].values()) for metric in config.metrics}
+    return by_metric, unmatched
 
 
-def has_slot(config: ExperimentConfig, unit: str) -> bool:
-    """Return whether a unit's slot is one of the experiment's."""
-    return config.slots[0] <= bucket(LAYER_SALT, unit) < config.slots[1]
+def unmatched(db: Connection, config: ExperimentConfig, started: float) -> Counter[str]:
+    """Return the clicks that name no list of their unit, by reason.
+
+    started: of the experiment. A click that names no experiment, and fits no list of any, counts in every
+    experiment that interleaves with its metric, from its start on.
+    """
+    other = impressions.alias()
+    names_it = or_(other.c.id == clicks.c.list_id, other.c.query_id == clicks.c.list_id)
+    is_of_unit = other.c.unit == clicks.c.unit
+    in_experiment = other.c.experiment == config.name
+    is_matched = exists().where(names_it, is_of_unit, or_(in_experiment, clicks.c.experiment == ""))
+    is_other_units = exists().where(names_it, in_experiment)
+    is_another_experiments = exists().where(names_it)
+    reason = case((is_other_units, "unit"), else_="impression")
+    is_named = clicks.c.experiment == config.name
+    is_unnamed = and_(
+        clicks.c.experiment == "",
+        clicks.c.time >= started,
+        or_(is_other_units, ~is_another_experiments),
+    )
+    query = (
+        select(reason.label("reason"), func.count().label("clicks"))
+        .select_from(clicks)
+        .where(clicks.c.metric.in_(_metrics(config)), or_(is_named, is_unnamed), ~is_matched)
+        .group_by(reason)
+    )
+    return Counter({row.reason: int(row.clicks) for row in db.execute(query)})
 
 
-def stored(db: Connection, keys: Collection[ImpressionKey]) -> set[ImpressionKey]:
-    """Return which of the impressions are stored."""
-    columns = tuple_(*_OF_IMPRESSION)
-    found: set[ImpressionKey] = set()
-    for chunk in tables.chunks(sorted(keys), CHUNK):
-        for experiment, impression in db.execute(select(*_OF_IMPRESSION).where(columns.in_(chunk))):
-            found.add((experiment, impression))
+def tally(
+    db: Connection,
+    config: ExperimentConfig,
+    clicked: Credits,
+    metric: Metric,
+    end: float,
+    until: float | None = None,
+) -> Tally:
+    """Return the credits of an interleaving experiment's units by the clicks of a metric, summed up.
+
+    A list that was shown before the end counts, whatever the traffic was: its unit saw both arms. A click
+    counts within the metric's window after its list was shown, also if the experiment has ended since.
+    end: of the experiment; inf while it runs.
+    until: leaves out exposures, lists and clicks of later times, for a past look; None leaves out none.
+    """
+    shown, differing, viewers = _count_lists(db, config.name, end, until)
+    credit = clicked.by_unit(metric, end, until)
+    wins = int(np.count_nonzero(credit > 0))
+    losses = int(np.count_nonzero(credit < 0))
+    return Tally(
+        units=len(credit),
+        total=float(math.fsum(credit)),
+        squares=float(math.fsum(credit * credit)),
+        wins=wins,
+        losses=losses,
+        ties=len(credit) - wins - losses,
+        impressions=shown,
+        differing=differing,
+        viewers=viewers,
+    )
+
+
+def find_lists(db: Connection, names: Collection[str]) -> Mapping[str, list[Any]]:
+    """Return the lists with these impression ids or query ids: experiment, unit, places, teams and ids."""
+    found: defaultdict[str, list[Any]] = defaultdict(list)
+    columns = (
+        impressions.c.experiment,
+        impressions.c.id,
+        impressions.c.query_id,
+        impressions.c.unit,
+        impressions.c.teams_by_index,
+        impressions.c.places,
+        impressions.c.ids,
+        impressions.c.content,
+    )
+    wanted = sorted(names)
+    for row in db.execute(
+        select(*columns).where(or_(impressions.c.id.in_(wanted), impressions.c.query_id.in_(wanted)))
+    ):
+        for name in {row.id, row.query_id} & set(wanted):
+            found[name].append(row)
     return found
 
 
-def owners(db: Connection, experiments: Collection[str], ids: Collection[str]) -> set[str]:
-    """Return which of the ids are those of stored impressions."""
-    of_ids = and_(impressions.c.experiment.in_(experiments), impressions.c.id.in_(ids))
-    return set(db.scalars(select(impressions.c.id).where(of_ids)))
+def _metrics(config: ExperimentConfig) -> list[str]:
+    return sorted(metric.name for metric in config.metrics)
 
 
-def record(
-    db: Connection, sent: Mapping[int, SentClick], now: float, names: Mapping[str, str] | None = None
-) -> Recorded:
-    """Store clicks of genuine impressions. The first on a title counts, by the numbers' order.
-
-    sent: by number, at most CHUNK, each with its experiment. now: seconds since the epoch.
-    names: by impression, the query ids that the clicks named in its place.
-    """
-    names = names or {}
-    keys = {(str(click.experiment), click.impression) for click in sent.values()}
-    waiting = _early(db, keys)
-    shown = _shown(db, [*sent.values(), *waiting])
-    _move(db, [click for click in waiting if key_of(click) in shown], shown, now)
-    ready: dict[int, Click] = {}
-    early: dict[int, SentClick] = {}
-    recorded = Recorded(set(), [])
-    for number, click in sent.items():
-        title_list = shown.get(key_of(click))
-        if title_list is None:
-            early[number] = click
-        elif (index := title_list.index_of(click)) is None:
-            name = names.get(click.impression, click.impression)
-            message = _not_shown(click, title_list, name)
-            recorded.unknown.append(UnknownOutcome(number, click.id, "index", message))
-        else:
-            ready[number] = _click(click, index, title_list, now)
-    recorded.new = _add(db, ready)
-    if early:
-        _keep(db, early, [click for click in waiting if key_of(click) not in shown], now, recorded)
-    return recorded
+def _by_click(db: Connection, config: ExperimentConfig) -> Iterator[list[Any]]:
+    """Yield the rows of each click that is on a list of its unit: one for each row of the list."""
+    by_id = impressions.c.id == clicks.c.list_id
+    by_query_id = and_(impressions.c.query_id == clicks.c.list_id, impressions.c.id != clicks.c.list_id)
+    both = _joined(config, by_id).union_all(_joined(config, by_query_id)).subquery()
+    query = select(both).order_by(both.c.number).execution_options(yield_per=ROWS_AT_ONCE)
+    rows = db.execute(query)
+    for _, of_click in groupby(rows, key=lambda row: row.number):
+        yield list(of_click)
 
 
-def _keep(
-    db: Connection,
-    early: Mapping[int, SentClick],
-    waiting: Sequence[SentClick],
-    now: float,
-    recorded: Recorded,
-) -> None:
-    """Store clicks until their list is stored, as long as there is room, and add their fate to `recorded`.
-
-    waiting: the clicks on the same lists that wait already.
-    """
-    is_full = _number_waiting(db, early_clicks.c.is_uncertain.is_(None), MAX_EARLY) >= MAX_EARLY
-    numbers_waiting = Counter(map(key_of, waiting))
-    kept = {}
-    for number, click in early.items():
-        if is_full:
-            recorded.crowded_out += 1
-            message = f"{MAX_EARLY:,} clicks wait for lists that are not stored; send it again in a minute"
-        elif numbers_waiting[key_of(click)] >= MAX_WAITING:
-            message = f"impression {click.impression!r} is not stored, and {MAX_WAITING} clicks wait for it"
-        else:
-            numbers_waiting[key_of(click)] += 1
-            kept[number] = click
-            continue
-        recorded.unknown.append(UnknownOutcome(number, click.id, "impression", message))
-    if kept:
-        _confirm(db, set(map(key_of, kept.values())))
-        known = set(map(_title, waiting))
-        recorded.new |= _add_early(db, kept, known, now)
-
-
-def hold(db: Connection, sent: Mapping[int, SentClick], now: float) -> None:
-    """Keep clicks by query ids of lists that are not stored, which may yet come, as long as there is room.
-
-    sent: by number, at most CHUNK, each with the experiment and the impression that it would be on.
-    """
-    if _number_waiting(db, early_clicks.c.is_uncertain == 1, MAX_UNCERTAIN) >= MAX_UNCERTAIN:
-        return
-    waiting = _early(db, {key_of(click) for click in sent.values()})
-    numbers_waiting = Counter(map(key_of, waiting))
-    early = {}
-    for number, click in sent.items():
-        numbers_waiting[key_of(click)] += 1
-        if numbers_waiting[key_of(click)] <= MAX_WAITING:
-            early[number] = click
-    known = set(map(_title, waiting))
-    _add_early(db, early, known, now, is_uncertain=True)
-
-
-def _confirm(db: Connection, keys: Collection[ImpressionKey]) -> None:
-    """Let the clicks by query ids on these lists wait as long as others, as the lists were surely shown."""
-    columns = tuple_(early_clicks.c.experiment, early_clicks.c.impression)
-    theirs = and_(early_clicks.c.is_uncertain == 1, columns.in_(sorted(keys)))
-    db.execute(update(early_clicks).where(theirs).values(is_uncertain=None))
-
-
-def _number_waiting(db: Connection, kind: ColumnElement[bool], limit: int) -> int:
-    """Return how many clicks of a kind wait, or the limit if there are more."""
-    query = select(early_clicks.c.id).where(kind).limit(limit)
-    return db.scalar(select(func.count()).select_from(query.subquery())) or 0
-
-
-def is_due(db: Connection, now: float) -> bool:
-    """Return whether `settle` has something to do."""
-    expired = (select(early_clicks.c.id).where(old).limit(1) for old in (_unaccepted(now), _old(now)))
-    return any(db.execute(query).first() is not None for query in (_ready().limit(1), *expired))
-
-
-def _old(now: float) -> ColumnElement[bool]:
-    return early_clicks.c.received < now - WAIT_SECONDS
-
-
-def _unaccepted(now: float) -> ColumnElement[bool]:
-    """Return the condition of clicks by query ids that waited too long."""
-    return and_(early_clicks.c.is_uncertain == 1, early_clicks.c.received < now - UNCERTAIN_WAIT_SECONDS)
-
-
-def settle(db: Connection, now: float) -> tuple[int, int]:
-    """Move a portion of the early clicks whose impressions are stored, and drop those that waited too long.
-
-    Return how many left `early_clicks`, and how many of them are lost: those that are dropped, or on a title
-    that was not shown. A click by a query id that is dropped was never accepted, so it is not lost.
-    """
-    ready = [SentClick(*row) for row in db.execute(_ready().limit(CHUNK))]
-    unseen = _move(db, ready, _shown(db, ready), now)
-    unaccepted = db.execute(delete(early_clicks).where(_unaccepted(now))).rowcount
-    dropped = db.execute(delete(early_clicks).where(_old(now))).rowcount
-    return len(ready) + unaccepted + dropped, unseen + dropped
-
-
-def _ready() -> Select[Any]:
-    """Return a query of the early clicks whose impressions are stored."""
-    is_stored = and_(
-        impressions.c.experiment == early_clicks.c.experiment, impressions.c.id == early_clicks.c.impression
-    )
-    return select(*_OF_EARLY).select_from(early_clicks.join(impressions, is_stored))
-
-
-def key_of(click: SentClick) -> ImpressionKey:
-    """Return the experiment and the impression of a click that has its experiment."""
-    return str(click.experiment), click.impression
-
-
-def _title(click: SentClick) -> tuple[object, ...]:
-    """Return what tells a click from one on another title, as far as that is known before its impression."""
-    return click.experiment, click.impression, click.metric, click.index, click.rank, click.object_id
-
-
-def _click(click: SentClick, index: int, shown: Shown, now: float) -> Click:
-    """Return the click on a title.
-
-    No user clicks before the list is shown or after the click is sent. So a user's wrong clock makes no click
-    count at another time, and none is kept for ever, or deleted at once.
-    """
-    return Click(
-        experiment=str(click.experiment),
-        id=click.id,
-        unit=click.unit,
-        metric=click.metric,
-        impression=click.impression,
-        index=index,
-        value=click.value,
-        time=max(shown.time, min(click.time, now)),
-    )
-
-
-def _shown(db: Connection, sent: Iterable[SentClick]) -> dict[ImpressionKey, Shown]:
-    """Return the stored ones of the impressions of clicks."""
-    object_ids: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for click in sent:
-        of_impression = object_ids[str(click.experiment)][click.impression]
-        if click.object_id is not None:
-            of_impression.add(click.object_id)
-    shown = {}
-    for experiment, by_impression in object_ids.items():
-        for names in tables.chunks(sorted(by_impression), ROWS_AT_ONCE):  # the ids of one may take 1 MB
-            query = select(impressions).where(
-                impressions.c.experiment == experiment, impressions.c.id.in_(names)
-            )
-            for row in db.execute(query):
-                places = orjson.loads(row.places)
-                by_id = None if row.ids is None else _places_by_id(places, row.ids, by_impression[row.id])
-                shown[experiment, row.id] = Shown(
-                    row.time, row.teams_by_index, places, by_id, bool(row.is_reused)
-                )
-    return shown
-
-
-def _places_by_id(places: Sequence[int], ids: str, wanted: set[str]) -> dict[str, list[int]]:
-    """Return the indices of the shown titles with each of the wanted ids. ids: JSON, of all titles."""
-    by_id: defaultdict[str, list[int]] = defaultdict(list)
-    if wanted:
-        of_titles = orjson.loads(ids)
-        for place in places:
-            if of_titles[place] in wanted:
-                by_id[of_titles[place]].append(place)
-    return dict(by_id)
-
-
-def _early(db: Connection, keys: Collection[ImpressionKey]) -> list[SentClick]:
-    """Return the early clicks of some impressions."""
-    columns = tuple_(early_clicks.c.experiment, early_clicks.c.impression)
-    query = select(*_OF_EARLY).where(columns.in_(sorted(keys)))
-    return list(starmap(SentClick, db.execute(query)))
-
-
-def _move(
-    db: Connection, early: Sequence[SentClick], shown: Mapping[ImpressionKey, Shown], now: float
-) -> int:
-    """Move early clicks to `clicks`. Return how many are on titles that were not shown; they are dropped."""
-    if not early:
-        return 0
-    seen = {}
-    for number, click in enumerate(early):
-        title_list = shown[key_of(click)]
-        index = title_list.index_of(click)
-        if index is not None:
-            seen[number] = _click(click, index, title_list, now)
-    _add(db, seen)
-    of_click = [early_clicks.c[name] == bindparam(f"{name}_key") for name in ("experiment", "id")]
-    keys = sorted((str(click.experiment), click.id) for click in early)
-    db.execute(
-        delete(early_clicks).where(*of_click),
-        [{"experiment_key": experiment, "id_key": click_id} for experiment, click_id in keys],
-    )
-    return len(early) - len(seen)
-
-
-def _add(db: Connection, ready: Mapping[int, Click]) -> set[int]:
-    """Store clicks. Return the numbers of those that are new."""
-    first: dict[tuple[Any, ...], int] = {}
-    for number, click in ready.items():
-        first.setdefault((click.experiment, click.impression, click.metric, click.index), number)
-    if not first:
-        return set()
-    # Sorted, so that two calls cannot deadlock.
-    rows = [values_of(ready[first[key]]) for key in sorted(first)]
-    statement = tables.insert_once(db, clicks).returning(*clicks.primary_key)
-    return {first[tuple(row)] for row in db.execute(statement, rows)}
-
-
-def _add_early(
-    db: Connection,
-    early: Mapping[int, SentClick],
-    known: set[tuple[object, ...]],
-    now: float,
-    *,
-    is_uncertain: bool = False,
-) -> set[int]:
-    """Store clicks whose impression is not stored. Return the numbers of those that are new."""
-    first: dict[ImpressionKey, int] = {}
-    titles = set(known)
-    for number, click in early.items():
-        if _title(click) not in titles:
-            titles.add(_title(click))
-            first.setdefault((str(click.experiment), click.id), number)
-    if not first:
-        return set()
-    more = {"received": now, "is_uncertain": 1 if is_uncertain else None}
-    rows = [values_of(early[first[key]]) | more for key in sorted(first)]
-    statement = tables.insert_new(db, early_clicks).returning(*early_clicks.primary_key)
-    return {first[tuple(row)] for row in db.execute(statement, rows)}
-
-
-def _not_shown(click: SentClick, shown: Shown, name: str) -> str:
-    """Say that a list did not show the clicked title. name: the list's, as the click has it."""
-    if shown.is_reused:
-        return f"several lists were shown to the unit as {name!r}; send each list's request with its own id"
-    if click.index is not None:
-        what = f"index {click.index}"
-    elif alike := shown.with_id(click):
-        return (
-            f"object_id {click.object_id!r} is the id of {len(alike)} titles of impression "
-            f"{name!r}; position.ordinal says which of them, and must be the rank of one"
+def _joined(config: ExperimentConfig, on: Any) -> Select[Any]:
+    """Return the clicks with the lists of their unit that a condition joins them with."""
+    of_list = and_(on, impressions.c.experiment == config.name, impressions.c.unit == clicks.c.unit)
+    of_unit = and_(exposures.c.experiment == impressions.c.experiment, exposures.c.unit == impressions.c.unit)
+    needs_ids = clicks.c.object_id.is_not(None)
+    return (
+        select(
+            clicks.c.number,
+            clicks.c.metric,
+            clicks.c.time,
+            clicks.c.index.label("clicked_index"),
+            clicks.c.rank,
+            clicks.c.object_id,
+            impressions.c.id,
+            impressions.c.unit,
+            impressions.c.content,
+            impressions.c.teams_by_index,
+            case((clicks.c.index.is_(None), impressions.c.places), else_="[]").label("places"),
+            case((needs_ids, impressions.c.ids)).label("ids"),
+            impressions.c.time.label("shown"),
+            exposures.c.time.label("exposed"),
         )
-    elif alike is not None:
-        what = f"object_id {click.object_id!r}"
-    elif click.rank is not None:
-        what = f"rank {click.rank}"
-    else:
-        return f"the request of impression {name!r} sent no ids, so the event needs an ordinal"
-    return f"{what} was not shown in impression {name!r}, which has {len(shown.places)} titles"
+        .select_from(clicks.join(impressions, of_list).outerjoin(exposures, of_unit))
+        .where(clicks.c.experiment.in_((config.name, "")), clicks.c.metric.in_(_metrics(config)))
+    )
+
+
+def _credits(titles: Iterable[tuple[Any, ...]]) -> Credits:
+    """Return the arrays of clicked titles, each a unit's name, three times, and a sign."""
+    columns: list[tuple[Any, ...]] = list(zip(*titles, strict=True)) or [()] * 5
+    units, exposed, shown, clicked, sign = columns
+    _, numbers = np.unique(np.array(units, str), return_inverse=True)
+    return Credits(
+        numbers.astype(np.int64),
+        np.array(exposed, np.float64),
+        np.array(shown, np.float64),
+        np.array(clicked, np.float64),
+        np.array(sign, np.float64),
+    )
+
+
+def _count_lists(db: Connection, experiment: str, end: float, until: float | None) -> tuple[int, int, int]:
+    """Return the lists that count, those in which a title belongs to an arm, and the units that saw one."""
+    of_unit = and_(exposures.c.experiment == impressions.c.experiment, exposures.c.unit == impressions.c.unit)
+    query = (
+        select(
+            impressions.c.id,
+            impressions.c.unit,
+            impressions.c.teams_by_index,
+            func.min(impressions.c.time).label("shown"),
+        )
+        .select_from(impressions.join(exposures, of_unit))
+        .where(impressions.c.experiment == experiment)
+        .group_by(impressions.c.id, impressions.c.content, impressions.c.unit, impressions.c.teams_by_index)
+    )
+    if until is not None:
+        query = query.where(exposures.c.time <= until, impressions.c.time <= until)
+    lists = query.subquery()
+    has_team = or_(*(lists.c.teams_by_index.contains(team) for team in (CONTROL, TREATMENT)))
+    differ = func.sum(case((has_team, 1), else_=0))
+    counts = select(func.count(), differ, func.count(lists.c.unit.distinct())).select_from(lists)
+    if end < math.inf:  # a replica may show lists for a second longer
+        counts = counts.where(lists.c.shown < end)
+    shown, differing, viewers = db.execute(counts).one()
+    return int(shown), int(differing or 0), int(viewers)

@@ -1,4 +1,8 @@
-"""The experiments' database, SQLite or PostgreSQL: engine, schema, transactions, short timeouts."""
+"""The experiments' database, SQLite or PostgreSQL: engine, tables, transactions, short timeouts.
+
+A database belongs to one service, by name, because its log says what that service declares. Another service
+is refused, and so is a release that does not know the tables.
+"""
 
 import contextlib
 import os
@@ -9,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, inspect, make_url, select
 
 from headroom.models.errors import how_to_install
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments import migration
+from headroom.service.experiments.tables import VERSION, metadata, properties, schema_version
 
 CONNECT_S = 3
 LOCK_S = 3
@@ -26,6 +30,9 @@ STATEMENT_S = 5
 
 ROW_ERRORS = (exc.DataError, exc.IntegrityError, ValueError, OverflowError)
 """What a row that the database cannot hold raises; drivers raise the last two themselves."""
+
+DEFAULT_SERVICE = "headroom"
+"""The name of a service that has none."""
 
 _PREPARATION_LOCK = 0x68656164726F6F6D
 """PostgreSQL's advisory locks have numbers: "headroom" in ASCII."""
@@ -137,24 +144,49 @@ def analysis(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-def prepare(engine: Engine) -> str | None:
-    """Make or extend the tables, once, even if many replicas start at the same time.
+def prepare(engine: Engine, service: str | None) -> str | None:
+    """Make the tables, once, even if many replicas start at the same time.
 
-    Return why this release cannot use the database, as a clause, or None. Raises DatabaseUnavailable.
+    service: the name of the service that the database is to belong to; None: whoever only reads.
+    Return why it cannot be used, as a clause, or None. Raises DatabaseUnavailable.
     """
     with transaction(engine, write=True, seconds=PREPARATION_S) as connection:
         if is_postgresql(connection):  # SQLite: writing transactions exclude each other
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PREPARATION_S}s'")
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_PREPARATION_LOCK})")
-            # A table's lock is not worth a wait: other statements would queue up behind this one.
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_S}s'")
-        if migration.is_empty(connection):
-            migration.make(connection)
-            return None
-        problem = migration.problem(connection)
-        if problem is None:
-            migration.extend(connection)
-        return problem
+        if metadata.tables.keys().isdisjoint(inspect(connection).get_table_names()):
+            metadata.create_all(connection)
+            connection.execute(schema_version.insert().values(version=VERSION))
+            connection.execute(properties.insert().values(name="service", value=service or DEFAULT_SERVICE))
+        return problem(connection, service)
+
+
+def problem(db: Connection, service: str | None) -> str | None:
+    """Return why a service cannot use a database that has tables, as a clause; None if it can.
+
+    service: its name; None: whoever only reads.
+    """
+    version = None
+    if inspect(db).has_table(schema_version.name):
+        version = db.scalar(select(schema_version.c.version))
+    if version is not None and version > VERSION:
+        return (
+            f"the experiments' database is of a newer release of headroom (tables of version {version}; this "
+            f"release takes {VERSION}); use that release, or set HEADROOM_DATABASE_URL to another database"
+        )
+    if version != VERSION:
+        return (
+            "the experiments' database is of an earlier release of headroom, or not headroom's; export its "
+            "experiments with that release (`headroom experiment export NAME --database-url URL --out "
+            "NAME.parquet`), then move the file away, or set HEADROOM_DATABASE_URL to an empty database"
+        )
+    owner = db.scalar(select(properties.c.value).where(properties.c.name == "service"))
+    if service not in (None, owner):
+        return (
+            f"the experiments' database belongs to the service {owner!r}, and this one is {service!r} "
+            "(`service_name`); set HEADROOM_DATABASE_URL to a database of its own"
+        )
+    return None
 
 
 def _sqlite(url: URL) -> Engine:
@@ -162,16 +194,31 @@ def _sqlite(url: URL) -> Engine:
         url, pool_size=2, max_overflow=8, pool_timeout=LOCK_S, connect_args={"timeout": LOCK_S}
     )
     path = Path(str(url.database))
+    is_known = False
 
     @event.listens_for(engine, "do_connect")
     def make_file(*_: Any) -> None:
+        if is_known and not path.exists():
+            raise _deleted(path)
         _make_private(path)  # SQLite gives its other two files the same mode
 
     @event.listens_for(engine, "connect")
-    def configure(connection: sqlite3.Connection, _: Any) -> None:
+    def configure(connection: sqlite3.Connection, record: Any) -> None:
+        nonlocal is_known
+        is_known = True
         connection.isolation_level = None  # begin() below starts the transactions
         _switch_to_wal(connection)
         connection.execute("PRAGMA synchronous=NORMAL")  # in WAL mode, only a power cut loses data
+        record.info["file"] = _file_of(path)
+
+    @event.listens_for(engine, "checkout")
+    def check_file(_: Any, record: Any, __: Any) -> None:
+        """Refuse a connection to a file that is no longer there: what it writes would be gone."""
+        if _file_of(path) == record.info["file"]:
+            return
+        if not path.exists():
+            raise _deleted(path)
+        raise exc.DisconnectionError  # another file has its name: connect to that one
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -179,6 +226,21 @@ def _sqlite(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine
+
+
+def _file_of(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one of the same name; None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _deleted(path: Path) -> OSError:
+    return FileNotFoundError(
+        f"{path} was deleted while the service ran; stop the service, and put a copy back or start it anew"
+    )
 
 
 def _make_private(file: Path) -> None:

@@ -1,6 +1,6 @@
-"""The records of an experiment, as plain values. All times are seconds since the epoch, UTC."""
+"""The facts of an experiment, as plain values. All times are seconds since the epoch, UTC."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,8 @@ MAX_VALUE = 1e15
 
 UnknownReason = Literal["experiment", "metric", "impression", "unit", "index", "value"]
 
+UnmatchedReason = Literal["impression", "unit", "index"]
+
 ActionKind = Literal["start", "edit", "ramp", "stop", "ship", "rollback", "delete"]
 
 
@@ -24,9 +26,9 @@ def values_of(record: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """A unit was given its arm for the first time.
+    """A unit was given its arm.
 
-    slot: the unit's; None if the caller chose the arm, or if an earlier release wrote this.
+    slot: the unit's; None if the caller chose the arm.
     """
 
     experiment: str
@@ -74,35 +76,19 @@ class Impression:
 
 @dataclass(frozen=True, slots=True)
 class Click:
-    """A click on a title of an impression. A title counts once per impression and metric.
+    """A click as it was sent, whether or not its list is stored.
 
-    index: of the title in the request. `id` is unique within the experiment.
+    experiment: "" if the sender named the list alone. list_id: an impression's id or a caller's query id.
+    index: of the title in the request. rank: of the title in the order shown, from 1. object_id: one of the
+        request's ids. At least one of the three says what was clicked.
+    `id` is unique within the experiment.
     """
 
     experiment: str
     id: str
     unit: str
     metric: str
-    impression: str
-    index: int
-    value: float
-    time: float
-
-
-@dataclass(frozen=True, slots=True)
-class SentClick:
-    """A click as it was sent; its impression may not be stored yet.
-
-    experiment: None if the sender named the impression alone.
-    index: of the title in the request. rank: of the title in the order shown, from 1. object_id: one of the
-        request's ids. At least one of them says what was clicked, or the click is unknown.
-    """
-
-    experiment: str | None
-    id: str
-    unit: str
-    metric: str
-    impression: str
+    list_id: str
     value: float
     time: float
     index: int | None = None
@@ -113,7 +99,7 @@ class SentClick:
 @documented
 @dataclass(frozen=True, slots=True)
 class UnknownOutcome:
-    """An outcome that is not stored."""
+    """An outcome that cannot count as it is."""
 
     index: int
     """Position in the request."""
@@ -122,9 +108,8 @@ class UnknownOutcome:
     reason: UnknownReason
     """`experiment`: there is none of this name. `metric`: the experiment declares others. Send it again
     once the config is right. The others are about clicks on interleaved lists; sending them again does not
-    help. `impression`: there is none of this id, or it is missing; a click by `query_id` counts all the same
-    if its list is stored within a minute. `unit`: the impression is another unit's.
-    `index`: the impression did not show this title. `value`: a click's value must be above 0."""
+    help. `impression`: it is missing. `unit`: the impression is another unit's. `index`: the impression did
+    not show this title. `value`: a click's value must be above 0."""
     message: str
     """One sentence; for people."""
 
@@ -135,11 +120,11 @@ class OutcomeReceipt:
     """The result of a batch of outcomes. The three numbers add up to the batch's length."""
 
     accepted: int
-    """Outcomes that were stored. They count once their unit's exposure is, too."""
+    """Outcomes that were stored. They count once their unit's exposure, and a click's list, is, too."""
     duplicates: int
-    """Outcomes that were ignored, because their id, or a click on the same title, is stored already."""
+    """Outcomes that were ignored, because their id is stored already."""
     unknown: int
-    """Outcomes that are not stored; `unknown_outcomes` says which and why."""
+    """Outcomes that cannot count; `unknown_outcomes` says which and why."""
     unknown_outcomes: Sequence[UnknownOutcome] = ()
     """One entry each, in the request's order."""
     duplicate_ids: Sequence[str] = ()
@@ -173,30 +158,13 @@ class ShadowResult:
 
 @documented
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """The part of the config that decides which units have their arm, and what a report rests on."""
-
-    traffic: float
-    """The config's share of each arm's units that takes part."""
-    slots: tuple[int, int]
-    """The part of the 10,000 slots: first, and last plus one."""
-    planned_units: int
-    """Units for which the intervals are narrowest."""
-    variants: Mapping[str, str]
-    """What each arm's variant computes with, by the variant's name: a text that changes if that does."""
-    in_force: bool = True
-    """Whether units get their arm; not while the experiment is `changed`, `paused` or out of the config."""
-
-
-@documented
-@dataclass(frozen=True, slots=True)
 class Action:
     """A change to an experiment, made by a person, a guardrail, the config or `outcome_days`."""
 
     experiment: str
     """The experiment's name."""
     kind: ActionKind
-    """What was done."""
+    """What was done. `edit`: the config in force declares it otherwise, or no longer."""
     time: float
     """Seconds since the epoch, UTC."""
     actor: str
@@ -208,15 +176,5 @@ class Action:
     reason: str = ""
     """The guardrail's name, or the person's words."""
     detail: str = ""
-    """The guardrail's figures, the arms and salt at the start, or the arm whose ship was rolled back."""
-    terms: Terms | None = None
-    """The config's terms from a `start` or an `edit` on; null for others, and for a start by release 0.2."""
-
-    @property
-    def ends_experiment(self) -> bool:
-        """Whether everybody gets the default from here on: a stop, or a person's rollback of a ship."""
-        return self.kind == "stop" or (self.kind == "rollback" and self.arm is None)
-
-
-Log = Sequence[Action]
-"""The actions on one or more experiments, oldest first."""
+    """The guardrail's figures, the arms and salt at the start, what an edit changed, or the arm whose ship
+    was rolled back."""

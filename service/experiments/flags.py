@@ -5,7 +5,6 @@ from typing import Literal
 
 from headroom.service.descriptions import documented
 from headroom.service.errors import NotFound
-from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.live import LiveExperiments
 from headroom.service.sentences import shortened
 
@@ -30,25 +29,23 @@ class Flag:
     shipped this arm. `DISABLED`: the experiment does not run."""
 
 
-def evaluate(
-    experiments: LiveExperiments, assigner: Assigner, default_variant: str, name: str, unit: str
-) -> Flag:
-    """Return a unit's arm in an experiment of this assigner's config.
+def evaluate(experiments: LiveExperiments, default_variant: str, name: str, unit: str) -> Flag:
+    """Return a unit's arm in an experiment.
 
     default_variant: of requests that are in no experiment. Raises NotFound if there is no such experiment.
     """
+    assigner = experiments.assigner()
     configs = {config.name: config for config in assigner.experiments}
     if name not in configs:
         known = ", ".join(configs) or "none"
         raise NotFound(f"There is no experiment {shortened(name)!r} (known: {known}).")
-    route = experiments.route(assigner, unit)
-    assigned = route.assigned
+    assigned = experiments.route(assigner, unit).assigned
     if assigned is not None and assigned.experiment == name:
         is_interleaved = assigned.interleaved is not None
         value = assigned.fallback if is_interleaved and assigned.fallback is not None else assigned.variant
         return Flag(name, value, assigned.arm, "SPLIT")
-    standing = experiments.ledger.standing(name)
-    if standing.status == "shipped" and standing.shipped is not None:
-        return Flag(name, configs[name].variant_of(standing.shipped), standing.shipped, "STATIC")
-    value = default_variant if route.variant is None or assigned is not None else route.variant
-    return Flag(name, value, NO_ARM, "DEFAULT" if standing.is_running else "DISABLED")
+    state = experiments.ledger.state(name)
+    if state.status == "shipped" and state.shipped is not None:
+        return Flag(name, configs[name].variant_of(state.shipped), state.shipped, "STATIC")
+    value = assigner.shipped(experiments.ledger.states) or default_variant
+    return Flag(name, value, NO_ARM, "DEFAULT" if state.is_running else "DISABLED")

@@ -26,8 +26,8 @@ import numpy as np
 
 from headroom.service.experiments.definition import ExperimentConfig, Guardrails
 from headroom.service.experiments.estimates import Floats
-from headroom.service.experiments.events import Action
 from headroom.service.experiments.ledger import Ledger
+from headroom.service.experiments.log import Entry
 from headroom.service.experiments.sample_ratio import running_p
 from headroom.service.experiments.windows import Counts
 
@@ -41,6 +41,10 @@ _BOTH_BY_CHANCE = 11.757
 
 SLOW_SHARE = 0.01
 """The share of requests that may be slow, since the limit is one of the 99th percentile."""
+
+FAILING_SHARE = 0.5
+"""While control has fewer than `min_requests` requests, and none of them failed, an arm breaks its limit if
+more than this share of its own did."""
 
 FEW_UNITS = 10
 """Fewer failing units than this are named in the breach: chance may have put them all into one arm."""
@@ -99,12 +103,12 @@ class GuardrailWatcher:
 
     def roll_back(self, experiment: str, breach: Breach) -> None:
         """Take an arm back to control: here at once, elsewhere with the next refresh of each replica."""
-        self._ledger.add(
-            Action(
-                experiment,
+        self._ledger.roll_back(
+            Entry(
                 "rollback",
                 self._ledger.clock(),
                 actor="guardrail",
+                experiment=experiment,
                 arm=breach.arm,
                 reason=breach.guardrail,
                 detail=breach.detail,
@@ -112,13 +116,13 @@ class GuardrailWatcher:
         )
 
     def _watch(self, config: ExperimentConfig) -> None:
-        standing = self._ledger.standing(config.name)
-        if not standing.is_running:
+        state = self._ledger.state(config.name)
+        if not state.is_running:
             return
         self._running.add(config.name)
         control = self._counts(config.name, config.control)
         for arm in config.treatments:
-            if arm not in standing.rolled_back:
+            if arm not in state.rolled_back:
                 counts = self._counts(config.name, arm)
                 breach = find_breach(
                     arm, counts, control, config.guardrails, is_interleaved=config.is_interleaved
@@ -127,7 +131,7 @@ class GuardrailWatcher:
                     if self._ledger.is_down and counts.replicas == 1:
                         breach = replace(breach, detail=f"{breach.detail}; {_ALONE}")
                     self.roll_back(config.name, breach)
-        p = running_p(config, self._ledger.standing(config.name), self._ledger.exposures(config.name))
+        p = running_p(config, self._ledger.state(config.name), self._ledger.exposures(config.name))
         self._metrics.set_gauge("sample_ratio_p", math.nan if p is None else p, config.name)
 
 
@@ -152,31 +156,27 @@ def _errors(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
     limit = limits.error_rate
     if limit is None:
         return None
-    usual = _exceeded_share(
+    exceeded = _exceeded_limit(
         (counts.errors, counts.requests, counts.errors_by_unit),
         (control.errors, control.requests, control.errors_by_unit),
         limit,
+        limits.min_requests,
     )
-    if usual is None:
+    if exceeded is None:
         return None
-    return (
-        f"{counts.errors} of {_requests(counts)} failed{_few_units(counts.errors_by_unit)}; "
-        f"the limit is {limit:g} over the control's {usual:.3g}"
-    )
+    return f"{counts.errors} of {_requests(counts)} failed{_few_units(counts.errors_by_unit)}; {exceeded}"
 
 
 def _slow(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
     """Say how the times break their limit. An arm does not cause the waiting that control has, too."""
     if limits.p99_ms is None:
         return None
-    usual = _exceeded_share(
+    exceeded = _exceeded_limit(
         (counts.slow, counts.requests, counts.slow_by_unit),
         (control.slow, control.requests, control.slow_by_unit),
         SLOW_SHARE,
     )
-    if usual is None:
-        return None
-    return f"{_slow_requests(counts, limits)}; the limit is {SLOW_SHARE:g} over the control's {usual:.3g}"
+    return None if exceeded is None else f"{_slow_requests(counts, limits)}; {exceeded}"
 
 
 def _slow_together(counts: Counts, _: Counts, limits: Guardrails) -> str | None:
@@ -263,15 +263,24 @@ Tally = tuple[int, int, Counter[int]]
 """How many of how many requests went wrong in one way, and how many of each unit by its mark."""
 
 
-def _exceeded_share(arm: Tally, control: Tally, margin: float) -> float | None:
-    """Return control's share if the arm's exceeds it by more than the margin, with and without the unit that
-    has most of it; else None. Control is taken without its own such unit."""
+def _exceeded_limit(arm: Tally, control: Tally, margin: float, min_requests: int = 0) -> str | None:
+    """Return the limit that an arm's share exceeds, with and without the unit that has most of it; else None.
+
+    It is control's share, without control's own such unit, and the margin; FAILING_SHARE if control has fewer
+    than `min_requests`. (A slow minute says nothing without a control: overload slows all.)
+    """
     control_count, control_total = _without_one(control)
 
     def breaks(count: int, total: int) -> bool:
         return exceeds_other(count, total, control_count, control_total, margin)
 
-    return control_count / control_total if _also_without_one(breaks, arm) else None
+    if _also_without_one(breaks, arm):
+        usual = control_count / control_total
+        return f"the limit is {margin:g} over the control's {usual:.3g}"
+    has_few = control[1] < min_requests and not control[0]
+    if has_few and _also_without_one(partial(exceeds, limit=FAILING_SHARE), arm):
+        return f"the limit is {FAILING_SHARE:g} while the control has only {control[1]} requests"
+    return None
 
 
 def _also_without_one(breaks: Callable[[int, int], bool], tally: Tally) -> bool:

@@ -17,16 +17,14 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from headroom.service.experiments.assignment import Assigned, Assigner
-from headroom.service.experiments.buckets import NO_BUCKET, bucket
-from headroom.service.experiments.definition import LAYER_SALT, ScoreKinds
+from headroom.service.experiments.buckets import BUCKETS, NO_BUCKET, bucket
+from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig, ScoreKinds
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult
 from headroom.service.experiments.guardrails import GuardrailWatcher
 from headroom.service.experiments.interleaving import SHARED, Draw, impression_id
 from headroom.service.experiments.ledger import Clock, Ledger
+from headroom.service.experiments.log import Declared, State
 from headroom.service.experiments.pool import WindowPool
-from headroom.service.experiments.reach import Reach
-from headroom.service.experiments.started import Configs, merged
-from headroom.service.experiments.state import identity
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.windows import ArmWindows, Scores
 from headroom.service.experiments.writer import Writer
@@ -88,7 +86,7 @@ class LiveExperiments:
 
     ledger: the state of the experiments; its `follow` runs in the background. guard: watches the guardrails;
         its `run` runs in the background. windows: of this replica; pool: of all, its `run` runs in the
-        background. writer: stores exposures. reach: its `show` is called regularly.
+        background. writer: stores exposures.
     store: the database; a SQLite file is made with the first experiment.
     nodes: returns the number of nodes that serve together, each with files of its own, or raises
         TimeoutError.
@@ -107,40 +105,26 @@ class LiveExperiments:
         self.metrics = metrics
         self._nodes = nodes
         store.on_failure = self._database_failed
-        store.on_lost_clicks = lambda clicks: metrics.count("clicks_lost_total", by=clicks)
         self.ledger = Ledger(store, metrics, clock=clock, monotonic=monotonic)
         self.writer = Writer(store, metrics)
         self.windows = ArmWindows(self.ledger)
         self.pool = WindowPool(self.ledger, self.windows)
         self.guard = GuardrailWatcher(self.ledger, self.pool.counts)
-        self.reach = Reach(self.ledger)
+        self._shown: set[str] = set()  # the experiments that have gauges
         self._seen = RecentlySeen()
         self._next_warning = -math.inf  # of a failed arm, on the monotonic clock
         self._writes = False
         self._starting = threading.Lock()
-        self._merged: tuple[Assigner, Configs, Assigner] = (Assigner(), (), Assigner())
+        self._assigner = Assigner()
 
-    def check(self, assigner: Assigner, variants: ScoreKinds | None = None) -> None:
-        """Raise ValueError if a config would move the units of an experiment that has begun.
+    def check(self, assigner: Assigner, config_version: str = "", variants: ScoreKinds | None = None) -> None:
+        """Raise ValueError if a config cannot be put in force, as `Ledger.check` and `check_nodes` do.
 
-        Also if it stands in the way of one that was started without a file, or as `check_reach` does.
-        variants: as `apply` takes them.
+        variants: the kind of score of each; None: any variant exists.
         """
         if assigner.experiments:
-            self.check_reach()
-        self.ledger.check(assigner.experiments, variants)
-        current = {config.name: config for config in self.ledger.declared}
-        for experiment_index, config in enumerate(assigner.experiments):
-            running = current.get(config.name)
-            begun = self.ledger.identity_at_start(config.name)
-            if running is None or begun is None:
-                continue
-            if identity(config) not in (begun, identity(running)):
-                raise ValueError(
-                    f"experiments[{experiment_index}]: {config.name!r} has begun, so its kind, salt and arms "
-                    f"must stay as they are from its start on ({begun}); give the changed experiment another "
-                    "name and salt"
-                )
+            self.check_nodes()
+        self.ledger.check(Declared(assigner.experiments, variants), config_version)
 
     def apply(
         self,
@@ -151,24 +135,22 @@ class LiveExperiments:
         definitions: Mapping[str, str] | None = None,
         may_start: bool = True,
     ) -> None:
-        """Put a config in force, as `Ledger.apply` says. Blocks. Raises also as `check_reach` does."""
+        """Put a config in force, as `Ledger.apply` says. Blocks. Raises also as `check_nodes` does.
+
+        definitions: what each variant computes with: a text that changes if that does.
+        """
         if assigner.experiments:
-            self.check_reach()
-        self.ledger.apply(
-            assigner.experiments,
-            config_version,
-            variants=variants,
-            definitions=definitions,
-            may_start=may_start,
-        )
-        if self.ledger.state.started and not self._writes:  # at the start, experiments without a file
-            self.check_reach()
+            self.check_nodes()
+        declared = Declared(assigner.experiments, variants, definitions or {})
+        self.ledger.apply(declared, config_version, may_start=may_start)
+        if self.ledger.in_force.assigned and not self._writes:  # at the start, experiments without a file
+            self.check_nodes()
         with self._starting:
             if not self._writes:
                 self.writer.start()
                 self._writes = True
 
-    def check_reach(self) -> None:
+    def check_nodes(self) -> None:
         """Raise ValueError if several nodes serve, and each would keep experiments of its own.
 
         Raises TimeoutError if the nodes cannot be counted now. Blocks.
@@ -182,17 +164,12 @@ class LiveExperiments:
                 "SQLite file; set HEADROOM_DATABASE_URL to a PostgreSQL"
             )
 
-    def assigner(self, declared: Assigner) -> Assigner:
-        """Return the assigner of a config's experiments and of those that were started without a file.
-
-        This is the one place where they come together for requests.
-        """
-        started = self.ledger.state.started
-        if not started:
-            return declared
-        if self._merged[0] is not declared or self._merged[1] is not started:
-            self._merged = (declared, started, Assigner(merged(declared.experiments, started)))
-        return self._merged[2]
+    def assigner(self) -> Assigner:
+        """Return the assigner of the experiments in force, of the config and without a file."""
+        assigned = self.ledger.in_force.assigned
+        if self._assigner.experiments is not assigned:
+            self._assigner = Assigner(assigned)
+        return self._assigner
 
     async def close(self, timeout_s: float) -> None:
         """Store the buffered records within the timeout, and end."""
@@ -210,19 +187,19 @@ class LiveExperiments:
 
     def route(self, assigner: Assigner, unit: str | None) -> Route:
         """Return the variant for a request that names neither variant nor mask. Never blocks."""
-        standings = self.ledger.standings
+        states = self.ledger.states
         if unit is not None:
-            assigned = assigner.assign(unit, standings)
+            assigned = assigner.assign(unit, states)
             if assigned is not None:
                 return Route(assigned.variant, assigned, unit, self.ledger.clock())
-        return Route(assigner.shipped(standings))
+        return Route(assigner.shipped(states))
 
     def choose(self, assigner: Assigner, unit: str, arm: str, experiment: str | None) -> Route:
         """Return the variant for a request whose caller chose the arm. Raises as `Assigner.choose` does."""
-        standings = self.ledger.standings
-        assigned = assigner.choose(unit, arm, experiment, standings)
+        states = self.ledger.states
+        assigned = assigner.choose(unit, arm, experiment, states)
         if assigned is None:
-            return Route(assigner.shipped(standings))
+            return Route(assigner.shipped(states))
         return Route(assigned.variant, assigned, unit, self.ledger.clock())
 
     def succeeded(self, route: Route, elapsed: float, *scores: Callable[[], Scores]) -> None:
@@ -301,7 +278,7 @@ class LiveExperiments:
         is exposed in any case, because a slow arm loses more clients.
         """
         assigned = route.assigned
-        config = None if assigned is None else self.ledger.config(assigned.experiment)
+        config = None if assigned is None else self.ledger.find(assigned.experiment)
         limit_ms = None if config is None else config.guardrails.p99_ms
         if assigned is not None and (late or (limit_ms is not None and elapsed * 1000 > limit_ms)):
             self._record(route, elapsed, failed=assigned.arms if late else ())
@@ -314,6 +291,25 @@ class LiveExperiments:
             self.writer.put(result)
         else:
             self.metrics.count("shadow_results_lost_total")
+
+    def show_gauges(self) -> None:
+        """Set the gauges of each experiment: the share of units that it should expose, and whether it waits.
+
+        Those of an experiment that is no longer there become 0.
+        """
+        configs = self.ledger.in_force.assigned
+        for config in configs:
+            state = self.ledger.state(config.name)
+            is_pending = not (state.is_running or state.is_over)
+            self.metrics.set_gauge("experiment_pending", is_pending, config.name)
+            self.metrics.set_gauge("experiment_share", exposed_share(config, state), config.name)
+            if state.is_running:  # Prometheus sees no increase if the first value is already 1
+                self.metrics.series("experiment_requests_total", config.name)
+        names = {config.name for config in configs}
+        for gone in self._shown - names:
+            self.metrics.set_gauge("experiment_pending", False, gone)
+            self.metrics.set_gauge("experiment_share", 0.0, gone)
+        self._shown = names
 
     def _database_failed(self, reason: str) -> None:
         self.metrics.count("experiment_database_errors_total")
@@ -362,3 +358,12 @@ class LiveExperiments:
             window = self.windows.of(assigned.experiment, arm)
             if window is not None:
                 window.record(now, elapsed, unit=route.unit, scores=scores_of_arm, is_error=arm in failed)
+
+
+def exposed_share(config: ExperimentConfig, state: State) -> float:
+    """Return the share of all units that an experiment exposes, by its slots, traffic and arms; 0 to 1."""
+    if not state.is_running:
+        return 0.0
+    first, end = config.slots
+    exposed = sum(config.exposed(state.traffic, state.rolled_back).values())
+    return (end - first) / BUCKETS * exposed / BUCKETS

@@ -8,10 +8,12 @@ its arm back counts again from then on; its outcomes between do not count, which
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     FromClause,
     Subquery,
@@ -19,17 +21,21 @@ from sqlalchemy import (
     case,
     func,
     literal,
+    not_,
+    or_,
     select,
     true,
 )
 
-from headroom.service.experiments.buckets import ByArm
-from headroom.service.experiments.definition import ExperimentConfig, Metric
+from headroom.service.experiments.buckets import NO_BUCKET, ByArm
+from headroom.service.experiments.definition import ALL_SLOTS, Metric
 from headroom.service.experiments.estimates import Moments
-from headroom.service.experiments.state import Withdrawal
-from headroom.service.experiments.store import Store
+from headroom.service.experiments.log import Experiment, Period
+from headroom.service.experiments.store import Store, has_other_arm
 from headroom.service.experiments.tables import exposures, outcomes
-from headroom.service.experiments.withdrawn import Condition, Expression, had_arm
+
+Expression = ColumnElement[Any]
+Condition = ColumnElement[bool]
 
 WHOLE_SECOND = 1.0
 """Many callers round times down to whole seconds, so an outcome may seem up to this much older."""
@@ -42,40 +48,88 @@ SKEW_SECONDS = 60.0
 class Comparison:
     """Control and the arms with the same end time.
 
-    end: when the arms ended; inf while they run. withdrawals: when units lacked their arm, until then.
+    end: when the arms ended; inf while they run. periods: which units were exposed when, until then.
     """
 
     arms: tuple[str, ...]
-    withdrawals: tuple[Withdrawal, ...] = ()
+    periods: tuple[Period, ...] = ()
     end: float = math.inf
 
-    def had_arm(self, units: FromClause, time: Expression, *, throughout: bool = False) -> Condition:
-        """Return the condition that a unit has its arm at a time after its exposure, before the arms' end.
+    def had_arm(self, units: FromClause, time: Expression) -> Condition:
+        """Return the condition that a unit has its arm at a time.
 
-        throughout: as `withdrawn.had_arm` takes it.
+        units: rows with the columns `bucket`, `slot` and `arm` of exposures.
         """
-        condition = had_arm(units, time, self.withdrawals, throughout=throughout)
-        return and_(condition, time < self.end) if self.end < math.inf else condition
+        if not self.periods:
+            return true()
+        return or_(*(and_(_within(time, period), _exposes(units, period)) for period in self.periods))
 
-    def units(self, experiment: str) -> Subquery:
-        """Return the exposures of the arms while all of them ran."""
+    def had_arm_throughout(self, units: FromClause, seconds: float) -> Condition:
+        """Return the condition that a unit had its arm from its exposure on for so many seconds."""
+        condition: Condition = units.c.time + seconds < self.end if self.end < math.inf else true()
+        for period in self.periods:
+            touches: Condition = (
+                units.c.time + seconds >= period.since if period.since > -math.inf else true()
+            )
+            if period.until < math.inf:
+                touches = and_(touches, units.c.time < period.until)
+            condition = and_(condition, not_(and_(touches, not_(_exposes(units, period)))))
+        return condition
+
+    def units(self, experiment: str, until: float | None = None) -> Subquery:
+        """Return the exposures of the arms while all of them ran, without units that came to two arms.
+
+        until: leaves out exposures of later times.
+        """
         of_arms = and_(exposures.c.experiment == experiment, exposures.c.arm.in_(self.arms))
-        in_time = exposures.c.time < self.end if self.end < math.inf else true()
-        return select(exposures).where(of_arms, in_time).subquery()
+        query = select(exposures).where(of_arms, ~has_other_arm(until))
+        if until is not None:
+            query = query.where(exposures.c.time <= until)
+        if self.end < math.inf:
+            query = query.where(exposures.c.time < self.end)
+        return query.subquery()
 
 
-def comparisons(config: ExperimentConfig, withdrawals: Sequence[Withdrawal]) -> dict[str, Comparison]:
-    """Return each arm's comparison with control. Arms with the same end time share one."""
+def comparisons(experiment: Experiment, until: float = math.inf) -> dict[str, Comparison]:
+    """Return each arm's comparison with control. Arms with the same end time share one.
+
+    until: leaves out what the log said later, for a past look.
+    """
+    config = experiment.begun
+    known = [period for period in experiment.periods if period.since <= until]
+    if known:
+        known[0] = replace(known[0], since=-math.inf)  # callers round times down, also below the start
     ends: dict[str, float] = {}
     for arm in config.treatments:
-        losses = (withdrawal.time for withdrawal in withdrawals if arm not in withdrawal.limits)
-        ends[arm] = next(losses, math.inf)
+        ends[arm] = next((period.since for period in known if arm not in period.limits), math.inf)
     by_end: dict[float, Comparison] = {}
     for end in set(ends.values()):
         arms = [arm for arm in config.treatments if ends[arm] == end]
-        until_end = tuple(withdrawal for withdrawal in withdrawals if withdrawal.time <= end)
-        by_end[end] = Comparison((config.control, *arms), until_end, end)
+        before_end = [period for period in known if period.since < end]
+        if before_end and end == math.inf:
+            before_end[-1] = replace(before_end[-1], until=math.inf)
+        by_end[end] = Comparison((config.control, *arms), tuple(before_end), end)
     return {arm: by_end[end] for arm, end in ends.items()}
+
+
+def _within(time: Expression, period: Period) -> Condition:
+    conditions = []
+    if period.since > -math.inf:
+        conditions.append(time >= period.since)
+    if period.until < math.inf:
+        conditions.append(time < period.until)
+    return and_(true(), *conditions)
+
+
+def _exposes(units: FromClause, period: Period) -> Condition:
+    """Return the condition that a period exposes a unit. The caller's own choice has no slot."""
+    limit = case(dict(period.limits), value=units.c.arm, else_=NO_BUCKET)
+    is_exposed: Condition = units.c.bucket < limit
+    if period.slots == ALL_SLOTS:
+        return is_exposed
+    first, end = period.slots
+    is_within = and_(units.c.slot >= first, units.c.slot < end)
+    return and_(is_exposed, or_(units.c.bucket == NO_BUCKET, is_within))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +183,7 @@ def moments_by_arm(db: Connection, rows: FromClause, columns: Sequence[Expressio
 
 def _units(experiment: str, metric: Metric, now: float, during: Comparison, until: float | None) -> Subquery:
     """Return a query with one row per unit: arm, value, denominator, covariate, and its early outcomes."""
-    units = during.units(experiment)
+    units = during.units(experiment, until)
     exposed_at = units.c.time - WHOLE_SECOND
     is_after = _after_exposure(metric, during, units, until)
     is_before = outcomes.c.time <= exposed_at
@@ -157,11 +211,9 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
         .select_from(units.outerjoin(outcomes, of_unit))
         .group_by(units.c.unit, units.c.arm)
     )
-    if until is not None:
-        query = query.where(units.c.time <= until)
     window_s = metric.window_s
     if window_s is not None:  # the window is over, and the unit had its arm until then
-        has_arm = during.had_arm(units, units.c.time + window_s, throughout=True)
+        has_arm = during.had_arm_throughout(units, window_s)
         query = query.where(units.c.time <= now - window_s, has_arm)
     return query.subquery()
 

@@ -100,7 +100,7 @@ class WindowPool:
         bases: dict[Arm, str] = {}
         rows = []
         for config in self._ledger.configs:
-            if not self._ledger.standing(config.name).is_running:
+            if not self._ledger.state(config.name).is_running:
                 continue
             for arm in config.arms:
                 window = self._windows.of(config.name, arm.name)

@@ -1,27 +1,58 @@
 """Reports whose titles the units of an interleaving experiment clicked, and how many lists differed."""
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headroom.service.experiments import clicks
+from headroom.service.experiments.clicks import Credits
 from headroom.service.experiments.definition import ExperimentConfig, Metric
-from headroom.service.experiments.events import Log, values_of
+from headroom.service.experiments.events import values_of
+from headroom.service.experiments.log import Experiment
 from headroom.service.experiments.preference import Preference, preference
 from headroom.service.experiments.report import MetricPreference, MetricReport, Report
-from headroom.service.experiments.state import end_of, withdrawals
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.verdicts import ALPHA, preferred
 
 
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """Clicks on an experiment's lists: credits by metric, and how many are on no shown title, by reason."""
+
+    credits: Mapping[str, Credits]
+    unmatched: Mapping[str, int]
+
+
+def read_lists(store: Store, experiment: Experiment) -> Lists:
+    """Join the clicks of an experiment with its lists. Raises DatabaseUnavailable."""
+    config = experiment.config
+    with store.read_all() as db:
+        by_metric, unmatched = clicks.read_credits(db, config)
+        unmatched += clicks.unmatched(db, config, experiment.started)
+    return Lists(by_metric, dict(unmatched))
+
+
 def preference_reports(
-    store: Store, config: ExperimentConfig, actions: Log, now: float, *, until: float | None = None
+    store: Store,
+    experiment: Experiment,
+    config: ExperimentConfig,
+    lists: Lists | None = None,
+    *,
+    until: float | None = None,
 ) -> list[MetricReport]:
     """Return the preference for the treatment by each metric.
 
+    config: of the report. lists: what `read_lists` returned; None reads it.
     until: leaves out what happened later, in seconds since the epoch; None: nothing.
     Raises DatabaseUnavailable.
     """
     (arm,) = config.treatments
-    end = end_of(withdrawals(config, actions))
+    end = math.inf if until is not None and experiment.end > until else experiment.end
+    lists = read_lists(store, experiment) if lists is None else lists
     reports = []
     for metric in config.metrics:
-        tally = store.preferences(config, metric, end, now, until)
+        with store.read_all() as db:
+            tally = clicks.tally(db, config, lists.credits[metric.name], metric, end, until)
         found = preference(tally, planned_units=config.planned_units, alpha=ALPHA)
         reports.append(preference_report(metric, arm, found, tally.viewers))
     return reports

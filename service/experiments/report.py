@@ -1,7 +1,7 @@
 """The answers of the experiment routes, as plain values. None means that a value is not known."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -11,8 +11,8 @@ from headroom.service.descriptions import documented
 from headroom.service.experiments.buckets import Span
 from headroom.service.experiments.definition import Kind
 from headroom.service.experiments.events import Action
+from headroom.service.experiments.log import Status
 from headroom.service.experiments.preference import Preference
-from headroom.service.experiments.state import Status
 
 Decision = Literal[
     "better",  # than control
@@ -190,6 +190,11 @@ class Report:
     lack. Null if nothing."""
     schema: int = 1
     """Version of this format."""
+    in_both_arms: int = 0
+    """Units that were sent to more than one arm, which are left out everywhere else."""
+    unmatched: Mapping[str, int] = field(default_factory=dict)
+    """Clicks that count for nobody, by reason: `impression` (on no stored list), `unit` (on another unit's),
+    `index` (on a title that was not shown)."""
 
     def as_json(self) -> str:
         """Return all values as JSON."""
@@ -252,11 +257,11 @@ class ExperimentView:
     kind: Kind
     """`ab`: each unit gets one arm. `interleave`: each list is drawn from both arms' rankings."""
     in_config: bool
-    """Whether the config declares it; if not, it was started by `POST /v1/experiments`."""
+    """Whether the config declares it; if not, it is `out`, over, or was started by `POST /v1/experiments`."""
     status: Status
-    """`pending`: its start is not recorded yet; `rolled_back`: no treatment arm is left; `changed`: the
-    config's salt or arms are not those it started with, so it does not run; `paused`: the field of this
-    name says why."""
+    """`pending`: its start is not recorded yet; `rolled_back`: no treatment arm is left; `out`: the config no
+    longer declares it; `changed`: the config's salt or arms are not those it started with. Neither runs;
+    nor does one that is `paused`: the field of this name says why."""
     paused: str | None
     """What in the config stands in its way, so that it does not run."""
     traffic: float

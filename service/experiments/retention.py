@@ -1,29 +1,25 @@
-"""Says what `outcome_days` takes from an experiment: its lists, clicks and outcomes, that long after its end.
-
-Until then nothing is deleted, because a report of a part of them would be wrong: a unit whose outcomes are
-gone looks as if it had none, and the intervals of a sliding window do not hold at any time.
-"""
+"""Says what `outcome_days` takes from an experiment: lists, clicks and outcomes, so long after its end."""
 
 import math
 
 from headroom.models.numbers import minute, number
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.state import Standing
+from headroom.service.experiments.log import State
 
 DAY_SECONDS = 86_400
 HOURS_PER_DAY = 24
 
 
-def retention_text(config: ExperimentConfig, standing: Standing, kept_days: float) -> str | None:
+def retention_text(config: ExperimentConfig, state: State, kept_days: float) -> str | None:
     """Return what a report lacks because it is deleted, or will lack; None: nothing.
 
     kept_days: `outcome_days`.
     """
-    if standing.deleted is None:
+    if state.deleted is None:
         return window_text(config, kept_days)
     what = "Lists and clicks" if config.is_interleaved else "Outcomes"
     return (
-        f"{what} were deleted from {minute(standing.deleted)} UTC on, because the experiment ended longer "
+        f"{what} were deleted from {minute(state.deleted)} UTC on, because the experiment ended longer "
         "than outcome_days before."
     )
 

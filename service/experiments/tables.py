@@ -1,11 +1,7 @@
-"""The tables of the experiments' database, and how rows are added to them.
-
-`migration` brings a database to what is declared here. So a new table, or a new column with `nullable=True`,
-needs only its declaration, and a code that takes NULL for "written by an older release". Nothing else may
-change within a minor release (see `migration`).
+"""The tables of the experiments' database; docs/experiments-data.md says what their rows mean.
 
 Times are seconds since the epoch in double precision, so that the arithmetic of analysis windows is the same
-in SQLite and PostgreSQL.
+in SQLite and PostgreSQL. `number` counts rows in the order in which they were added.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,21 +25,17 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 T = TypeVar("T")
 
-VERSION = 4
-"""Stands in the database, and changes only with what an older release could not use. A release older than the
-database refuses a version that it does not know."""
-
-BUILD_VERSION = 5
-"""Builds between 0.2 and 0.3 wrote this one; the tables are those of VERSION."""
+VERSION = 6
+"""Stands in the database. A release refuses a version that it does not know."""
 
 metadata = MetaData()
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
-secrets = Table(
-    "secrets",
+properties = Table(
+    "properties",
     metadata,
     Column("name", Text, primary_key=True),
     Column("value", Text, nullable=False),
-    comment="Random keys of this database, made once. No route returns them.",
+    comment="`service`: the name of the service that it belongs to. `impressions`: the key of their ids.",
 )
 
 
@@ -62,15 +54,29 @@ def _number() -> Column[Any]:
     return Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
 
 
+log = Table(
+    "log",
+    metadata,
+    _number(),
+    *_columns(Double, "time"),
+    *_columns(Text, "release", "kind", "actor", "config_version", "experiment", "reason", "detail"),
+    *_columns(Text, "arm", nullable=True),
+    *_columns(Double, "traffic", nullable=True),
+    *_columns(Text, "declared", nullable=True, comment="JSON of `Declared`."),
+    sqlite_autoincrement=True,
+)
+
 exposures = Table(
     "exposures",
     metadata,
-    *_keys("experiment", "unit"),
-    *_columns(Text, "arm", "config_version"),
+    _number(),
+    *_columns(Text, "experiment", "unit", "arm", "config_version"),
     *_columns(Integer, "bucket"),
-    *_columns(Double, "time"),
     *_columns(Integer, "slot", nullable=True),
-    sqlite_with_rowid=False,
+    *_columns(Double, "time"),
+    UniqueConstraint("experiment", "unit", "arm"),
+    Index("exposures_number", "experiment", "number"),
+    sqlite_autoincrement=True,
 )
 
 unit_counts = Table(
@@ -79,59 +85,53 @@ unit_counts = Table(
     *_keys("experiment", "arm"),
     *_columns(BigInteger, "units"),
     sqlite_with_rowid=False,
-    comment="How many units of `exposures` each arm has.",
+    comment="How many rows of `exposures` each arm has.",
 )
 
 outcomes = Table(
     "outcomes",
     metadata,
-    *_keys("experiment", "id"),
-    *_columns(Text, "unit", "metric"),
+    _number(),
+    *_columns(Text, "experiment", "id", "unit", "metric"),
     *_columns(Double, "value", "time"),
+    UniqueConstraint("experiment", "id"),
     # Holds all columns that an analysis reads. Without it SQLite reads all outcomes for every unit.
     Index("outcomes_unit", "experiment", "unit", "metric", "time", "value"),
-    sqlite_with_rowid=False,
+    Index("outcomes_number", "experiment", "number"),
+    sqlite_autoincrement=True,
 )
 
 impressions = Table(
     "impressions",
     metadata,
-    *_keys("experiment", "id"),
-    *_columns(Text, "unit", "config_version", "teams_by_index"),
+    _number(),
+    *_columns(Text, "experiment", "id", "unit", "config_version", "teams_by_index"),
     *_columns(Text, "places", comment="A JSON array of the request's indices in the order shown."),
     *_columns(Text, "ids", nullable=True, comment="A JSON array of the ids that the request sent."),
     *_columns(Text, "query_id", nullable=True, comment="The caller's own id of the list."),
-    *_columns(Integer, "is_reused", nullable=True, comment="1 once another list had the same query_id."),
+    *_columns(Text, "content", comment="A hash of `teams_by_index`, `places` and `ids`."),
     *_columns(Double, "time"),
-    Index("impressions_time", "time"),
+    UniqueConstraint("experiment", "id", "content", "time"),
+    Index("impressions_number", "experiment", "number"),
+    Index("impressions_id", "id"),
+    Index("impressions_query", "query_id"),
+    sqlite_autoincrement=True,
 )
 
 clicks = Table(
     "clicks",
     metadata,
-    *_keys("experiment", "impression", "metric"),
-    Column("index", Integer, primary_key=True, autoincrement=False),
-    *_columns(Text, "id", "unit"),
-    *_columns(Double, "value", "time"),
-    UniqueConstraint("experiment", "id"),
-    Index("clicks_time", "time"),
-    sqlite_with_rowid=False,
-)
-
-early_clicks = Table(
-    "early_clicks",
-    metadata,
-    *_keys("experiment", "id"),
-    *_columns(Text, "unit", "metric", "impression"),
+    _number(),
+    *_columns(Text, "experiment", comment="Empty if the sender named none."),
+    *_columns(Text, "id", "unit", "metric"),
+    *_columns(Text, "list_id", comment="An impression's id, or a caller's query id."),
     *_columns(Double, "value", "time"),
     *_columns(Integer, "index", "rank", nullable=True),
     *_columns(Text, "object_id", nullable=True),
-    *_columns(Double, "received"),
-    *_columns(Integer, "is_uncertain", nullable=True, comment="1 if only a query_id names the list."),
-    Index("early_clicks_impression", "experiment", "impression"),
-    Index("early_clicks_received", "received"),
-    Index("early_clicks_uncertain", "is_uncertain", "received"),
-    comment="Clicks whose impression is not stored yet.",
+    UniqueConstraint("experiment", "id"),
+    Index("clicks_list", "list_id"),
+    Index("clicks_number", "experiment", "number"),
+    sqlite_autoincrement=True,
 )
 
 shadow_results = Table(
@@ -143,18 +143,6 @@ shadow_results = Table(
     *_columns(Double, "rank_correlation", "top10_overlap", "ndcg_delta", "seconds_delta", nullable=True),
     *_columns(Text, "unit", nullable=True),
     Index("shadow_results_experiment", "experiment", "arm"),
-)
-
-actions = Table(
-    "actions",
-    metadata,
-    _number(),
-    *_columns(Text, "experiment", "kind", "actor", "reason", "detail"),
-    *_columns(Double, "time"),
-    *_columns(Text, "arm", nullable=True),
-    *_columns(Double, "traffic", nullable=True),
-    *_columns(Text, "terms", nullable=True, comment="JSON of `Terms`."),
-    Index("actions_experiment", "experiment", "number"),
 )
 
 guardrail_windows = Table(
@@ -174,18 +162,9 @@ final_reports = Table(
     metadata,
     *_keys("experiment"),
     *_columns(Text, "report", comment="JSON of `Report`."),
+    *_columns(Double, "time"),
     sqlite_with_rowid=False,
-    comment="What the last report said of an experiment whose lists, clicks and outcomes are deleted.",
-)
-
-started_experiments = Table(
-    "started_experiments",
-    metadata,
-    _number(),
-    Column("name", Text, unique=True, nullable=False),
-    *_columns(Text, "definition"),
-    *_columns(Double, "ended", nullable=True),
-    comment="Experiments that were started without a file. ended: when one was stopped, as `actions` has it.",
+    comment="The report of an experiment that is over; the last one before its rows are deleted stays.",
 )
 
 
@@ -200,23 +179,9 @@ def insert(db: Connection, table: Table) -> Any:
     return postgresql.insert(table) if db.dialect.name == "postgresql" else sqlite.insert(table)
 
 
-def insert_once(db: Connection, table: Table) -> Any:
-    """Return an INSERT that skips rows for which any key, also one that is not the primary key, exists."""
-    return insert(db, table).on_conflict_do_nothing()
-
-
 def insert_new(db: Connection, table: Table) -> Any:
-    """Return an INSERT that skips rows whose primary key exists."""
-    return insert(db, table).on_conflict_do_nothing(index_elements=list(table.primary_key))
-
-
-def add_units(db: Connection) -> Any:
-    """Return an INSERT into the counts that adds its units to those of the same arm."""
-    statement = insert(db, unit_counts)
-    return statement.on_conflict_do_update(
-        index_elements=list(unit_counts.primary_key),
-        set_={"units": unit_counts.c.units + statement.excluded.units},
-    )
+    """Return an INSERT that skips rows for which a key exists."""
+    return insert(db, table).on_conflict_do_nothing()
 
 
 def clock(db: Connection) -> ColumnElement[float]:

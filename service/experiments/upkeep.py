@@ -1,84 +1,112 @@
-"""Keeps the experiments' database in order: lets early clicks count, and deletes what is too old."""
+"""Keeps the report of an experiment that is over, and deletes its facts `outcome_days` after its end.
+
+Only an experiment that the log has as over loses anything, and its row in the log comes first. Until then
+nothing is deleted, because a report of a part of the facts would be wrong: a unit whose outcomes are gone
+looks as if it had none, and the intervals of a sliding window do not hold at any time.
+"""
 
 import asyncio
+import logging
+import math
 import random
-from collections.abc import Callable
 from contextlib import suppress
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.final_reports import FinalReports
+from headroom.service.experiments.analysis import analyse
+from headroom.service.experiments.database import reason_of
 from headroom.service.experiments.ledger import Ledger
+from headroom.service.experiments.log import Experiment
 from headroom.service.experiments.retention import DAY_SECONDS, window_text
 
-LOOK_SECONDS = 1.0
-"""Between two looks for clicks whose impression has come since, and for a portion to delete."""
+logger = logging.getLogger("headroom.experiments")
 
-DELETE_EVERY = 600
-"""The number of looks per search for old rows, once none were left."""
+LOOK_SECONDS = 1.0
+"""Between two looks, each of which keeps a report or deletes a portion."""
+
+LOOK_EVERY = 60
+"""The number of looks per search for something to do, once nothing was left."""
+
+RETRY_SECONDS = 600.0
+"""Between two tries to make a report."""
 
 
 class Upkeep:
     """A replica's part in the upkeep. Replicas may do the same work at once.
 
-    outcome_days: days after an experiment's end that its impressions, clicks and outcomes are kept.
+    outcome_days: days after an experiment's end that its lists, clicks and outcomes are kept.
     """
 
     def __init__(self, ledger: Ledger, outcome_days: float) -> None:
         self._ledger = ledger
         self._kept_days = outcome_days
-        self._reports = FinalReports(ledger.store, ledger.metrics.notify_operator, ledger.monotonic)
         self._warned: set[str] = set()
-        self._looks_to_deletion = 0
+        self._next_try: dict[str, float] = {}  # of a report that could not be made, on the monotonic clock
+        self._looks_to_search = 0
 
     async def run(self) -> None:
         """Look after the database for as long as the service runs."""
-        # Early clicks wait for no report, which may take minutes before rows are deleted.
-        async with asyncio.TaskGroup() as loops:
-            loops.create_task(self._repeat(self.settle))
-            loops.create_task(self._repeat(self.delete))
-
-    async def _repeat(self, work: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            self._warn()
             if self._ledger.store.is_made:
                 with suppress(DatabaseUnavailable):  # the ledger, which asks as often, says so
-                    await asyncio.to_thread(work)
+                    await asyncio.to_thread(self.look)
 
-    def settle(self) -> None:
-        """Let early clicks count whose impression has come. Blocks. Raises DatabaseUnavailable."""
-        self._warn()
-        store = self._ledger.store
-        store.settle_early_clicks(store.not_ahead(self._ledger.clock()))
+    def look(self) -> None:
+        """Keep the reports of experiments that are over, and delete a portion of what is too old.
 
-    def delete(self) -> None:
-        """Delete a portion of what is too old. Raises DatabaseUnavailable.
-
-        Before an experiment's rows go, its last report is kept. That may block for minutes. Without any
-        experiment nothing goes, since a config that has lost them by mistake would end them all.
+        Blocks, at millions of units for minutes. Raises DatabaseUnavailable.
         """
-        if not self._ledger.configs:
+        if self._looks_to_search > 0:
+            self._looks_to_search -= 1
             return
-        if self._looks_to_deletion == 0:
-            ledger = self._ledger
-            moment = ledger.store.not_ahead(ledger.clock()) - self._kept_days * DAY_SECONDS
-            # In random order, since other replicas make the same reports.
-            configs = random.sample(ledger.configs, len(ledger.configs))
-            kept = [config.name for config in configs if not self._may_delete(config, moment)]
-            is_more = ledger.store.delete_before(moment, kept, ledger.clock())
-            self._looks_to_deletion = 1 if is_more else DELETE_EVERY
-        self._looks_to_deletion -= 1
+        is_more = False
+        experiments = list(self._ledger.in_force.experiments.values())
+        over = [each for each in experiments if each.over_since is not None]
+        now = self._ledger.store.not_ahead(self._ledger.clock())
+        # In random order, since other replicas make the same reports.
+        for experiment in random.sample(over, len(over)):
+            is_more = self._look_after(experiment, now) or is_more
+        self._looks_to_search = 0 if is_more else LOOK_EVERY
 
-    def _may_delete(self, config: ExperimentConfig, moment: float) -> bool:
-        """Return whether an experiment's rows from before a moment may go."""
+    def _look_after(self, experiment: Experiment, now: float) -> bool:
+        """Return whether there may be more to delete of an experiment that is over."""
+        name = experiment.begun.name
+        store = self._ledger.store
+        if experiment.deleted is not None:
+            return store.delete_facts(name)
+        assert experiment.over_since is not None
+        is_due = now - experiment.over_since > self._kept_days * DAY_SECONDS
+        if self._keep_report(experiment, is_due=is_due) and is_due:
+            self._ledger.add_deletion(name, self._kept_days * DAY_SECONDS, now)
+            return True
+        return False
+
+    def _keep_report(self, experiment: Experiment, *, is_due: bool) -> bool:
+        """Keep the report, once at the end and once more before the deletion. Return whether it is kept."""
+        name = experiment.begun.name
         ledger = self._ledger
-        standing = ledger.standing(config.name)
-        if not standing.is_over:
+        kept = ledger.store.final_report(name)
+        assert experiment.over_since is not None
+        wanted = experiment.over_since + (self._kept_days * DAY_SECONDS if is_due else 0.0)
+        if kept is not None and kept[0] >= wanted:
+            return True
+        if ledger.monotonic() < self._next_try.get(name, -math.inf):
             return False
-        actions = ledger.history(config.name)
-        if standing.deleted is not None or any(action.time >= moment for action in actions):
-            return True  # the last report is kept, or there is nothing to delete yet
-        return self._reports.keep(config, actions, ledger.clock())
+        try:
+            report = analyse(ledger.store, experiment, ledger.clock(), {})
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:
+            self._next_try[name] = ledger.monotonic() + RETRY_SECONDS
+            logger.warning("the last report of experiment %s could not be made", name, exc_info=error)
+            ledger.metrics.notify_operator(
+                f"the last report of the experiment {name!r} could not be made, so its outcomes stay: "
+                f"{reason_of(error)}"
+            )
+            return False
+        ledger.store.keep_final_report(name, report.as_json(), report.time)
+        return True
 
     def _warn(self) -> None:
         """Tell the operator once of each experiment whose clicks count for longer than lists are kept."""

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from headroom.service.experiments.definition import Guardrails
 from headroom.service.experiments.estimates import Floats
-from headroom.service.experiments.ledger import Ledger
-from headroom.service.experiments.started import Configs
+from headroom.service.experiments.ledger import Configs, Ledger
 
 Scores = NDArray[np.float32]
 

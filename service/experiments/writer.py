@@ -146,18 +146,28 @@ class Writer:
         """Store the buffered records, oldest first. A record leaves the buffer only once it is stored."""
         while batch := self._next_batch():
             try:
-                self._add_exposures([record for record in batch if isinstance(record, Exposure)])
-                self._store.add_impressions([record for record in batch if isinstance(record, Impression)])
-                self._store.add_shadow([record for record in batch if isinstance(record, ShadowResult)])
-            except ROW_ERRORS as error:  # no request can bring such a row about
-                logger.warning(
-                    "%d exposures, impressions and shadow results are dropped: %s",
-                    len(batch),
-                    reason_of(error),
-                )
-                self._settle(batch, "lost")
+                self._add(batch)
+            except ROW_ERRORS:  # no request can bring such a row about
+                self._add_one_by_one(batch)
             else:
                 self._settle(batch, "written")
+
+    def _add(self, records: Sequence[Record]) -> None:
+        """Store records. Shadow results come last: they alone would be stored twice by another attempt."""
+        self._add_exposures([record for record in records if isinstance(record, Exposure)])
+        self._store.add_impressions([record for record in records if isinstance(record, Impression)])
+        self._store.add_shadow([record for record in records if isinstance(record, ShadowResult)])
+
+    def _add_one_by_one(self, records: Sequence[Record]) -> None:
+        """Store records of which one cannot be stored, so that no other is lost with it."""
+        for record in records:
+            try:
+                self._add([record])
+            except ROW_ERRORS as error:
+                logger.warning("a row cannot be stored, and is lost: %s: %r", reason_of(error), record)
+                self._settle([record], "lost")
+            else:
+                self._settle([record], "written")
 
     def _add_exposures(self, exposures: Sequence[Exposure]) -> None:
         """Store exposures, and count the new units at once: another attempt would not find them new."""
@@ -176,7 +186,7 @@ class Writer:
                 batch.append(self._records[index])
         return batch
 
-    def _settle(self, records: list[Record], result: Literal["written", "lost"]) -> None:
+    def _settle(self, records: Sequence[Record], result: Literal["written", "lost"]) -> None:
         with self._settled:
             if self._given_up.is_set():
                 return  # close() has counted them as lost

@@ -87,9 +87,9 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
     ),
     "impressions_written_total": ("Interleaved lists that the database has.", []),
     "impressions_lost_total": ("Interleaved lists that will not reach the database.", []),
-    "clicks_lost_total": (
-        "Clicks before their list that do not count: it never came, did not show them, or too many waited.",
-        [],
+    "clicks_unmatched_total": (
+        "Clicks on no shown title: no list of this id within a minute, another unit's, or a title not shown.",
+        ["reason"],
     ),
     "experiment_rollbacks_total": (
         "Arms that a guardrail took back to control.",

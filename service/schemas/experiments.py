@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from headroom.service.experiments.definition import ExperimentConfig, MetricName
-from headroom.service.experiments.events import MAX_TEXT, MAX_VALUE, Outcome, SentClick
+from headroom.service.experiments.events import MAX_TEXT, MAX_VALUE, Click, Outcome
 from headroom.service.experiments.fields import MAX_UNIT_CHARS, STORABLE, WHOLE_NUMBER, Unit
 from headroom.service.schemas.requests import Request, example
 
@@ -125,11 +125,12 @@ class OutcomeItem(Request):
             )
         return self
 
-    def event(self) -> Outcome | SentClick:
+    def event(self) -> Outcome | Click:
         """Return the outcome, or the click on an interleaved list, as it is recorded."""
         fields = self.model_dump()
-        if self.impression is not None:
-            return SentClick(**fields)
+        impression = fields.pop("impression")
+        if impression is not None:
+            return Click(**fields, list_id=impression)
         return Outcome(**{name: fields[name] for name in Outcome.__slots__})
 
 
@@ -217,19 +218,19 @@ class UbiEvent(_UbiPart):
     event_attributes: UbiAttributes | None = Field(None, description="The details.")
     object: UbiObject | None = Field(None, description="What the user acted on, if not in the details.")
 
-    def event(self) -> SentClick:
+    def event(self) -> Click:
         """Return the click as it is recorded. The same event again has the same id."""
         attributes = self.event_attributes or UbiAttributes()
         rank = None if attributes.position is None else attributes.position.ordinal
         ids = [part.object_id for part in (attributes.object, self.object) if part is not None]
         object_id = next((each for each in ids if each is not None), None)
         parts = orjson.dumps([self.query_id, self.client_id, self.action_name, rank, object_id])
-        return SentClick(
-            experiment=None,
+        return Click(
+            experiment="",
             id=f"ubi-{hashlib.sha256(parts).hexdigest()[:32]}",
             unit=self.client_id or "",
             metric=self.action_name,
-            impression=self.query_id or "",
+            list_id=self.query_id or "",
             value=1.0,
             time=self.timestamp,
             rank=rank,

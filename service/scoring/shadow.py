@@ -21,8 +21,8 @@ from headroom.service.errors import DeviceFailed, Draining, QueueFull
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import ShadowResult
 from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.log import IDLE
 from headroom.service.experiments.shadow_report import paired_differences
-from headroom.service.experiments.state import IDLE
 from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.scoring.catalog import Catalog
 from headroom.service.scoring.column import AnyColumn
@@ -60,8 +60,8 @@ class Shadow:
 
     def offer(self, catalog: Catalog, request: ScoreRequest) -> None:
         """Draw whether to score this request again, later. Never waits."""
-        assigner = self._experiments.assigner(catalog.config.assigner)
-        for config in assigner.shadowed(self._experiments.ledger.standings):
+        assigner = self._experiments.assigner()
+        for config in assigner.shadowed(self._experiments.ledger.states):
             if random.random() < config.shadow:
                 chars = sum(len(query) + len(title) for query, title in request.texts())
                 self._waiting.append(ShadowRequest(config, catalog, request, chars))
@@ -98,9 +98,9 @@ class Shadow:
 
     def _arms(self, experiment: ExperimentConfig) -> dict[str, str]:
         """Return the variants of the arms that are compared now, by arm; empty if fewer than two are."""
-        standing = self._experiments.ledger.standings.get(experiment.name, IDLE)
-        arms = {arm.name: arm.variant for arm in experiment.arms if arm.name not in standing.rolled_back}
-        return arms if standing.is_running and len(arms) >= 2 else {}
+        state = self._experiments.ledger.states.get(experiment.name, IDLE)
+        arms = {arm.name: arm.variant for arm in experiment.arms if arm.name not in state.rolled_back}
+        return arms if state.is_running and len(arms) >= 2 else {}
 
     async def _score(self, drawn: ShadowRequest) -> bool:
         """Score a request under every arm. Return False if its experiment compares nothing any more."""

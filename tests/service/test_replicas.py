@@ -88,9 +88,7 @@ async def test_an_edit_whose_experiments_the_database_refuses_is_refused_until_i
     store.prepare()
     store.close()
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute(
-            "CREATE TRIGGER no BEFORE INSERT ON actions BEGIN SELECT RAISE(ABORT, 'the disk is odd'); END"
-        )
+        db.execute("CREATE TRIGGER no BEFORE INSERT ON log BEGIN SELECT RAISE(ABORT, 'the disk is odd'); END")
     two.write_config(config())
     assert "refused, the last good one stays" in two.wait_for_line("the disk is odd")
     two.wait_for_line("config refused")
@@ -165,7 +163,7 @@ async def test_an_arm_that_fails_a_little_on_each_is_rolled_back_once_for_both(
     assert judged, line
     assert int(judged[1]) >= 100
     with closing(sqlite3.connect(two.config.parent / "state/headroom/experiments.db")) as db:
-        actions = db.execute("SELECT actor FROM actions WHERE experiment = 'summed' AND kind = 'rollback'")
+        actions = db.execute("SELECT actor FROM log WHERE experiment = 'summed' AND kind = 'rollback'")
         assert [row[0] for row in actions] == ["guardrail"]
     while await statuses() != {"rolled_back"}:
         await asyncio.sleep(0.1)

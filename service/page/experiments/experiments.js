@@ -25,6 +25,7 @@ const STATUS = /** @type {Record<string, string>} */ ({
   stopped: "stopped",
   shipped: "shipped",
   changed: "changed",
+  out: "out of the config",
   paused: "paused",
 });
 

@@ -11,8 +11,7 @@ import yaml
 
 from headroom.models.checkpoint.files import digest_of
 from headroom.service.config.settings import LiveConfig
-from headroom.service.experiments.events import Action
-from headroom.service.experiments.state import identity
+from headroom.service.experiments.log import Declared, Entry
 from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.prompt import Run
@@ -118,7 +117,7 @@ def test_an_experiment_that_began_with_another_salt_is_a_fault_and_a_database_th
     assert "right" in run("config", "check", str(file)).out, "there is no database yet"
     store = Store(f"sqlite:///{tmp_path}/experiments.db")
     (config,) = LiveConfig.model_validate(begun).experiments
-    store.record_action(Action(config.name, "start", time=1.0, actor="config", detail=identity(config)))
+    store.append(Entry("config", 1.0, declared=Declared((config,))))
     store.close()
     (fault,) = faults(run, file)
     assert fault.startswith(

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from headroom.service.experiments.analysis import analyse
-from headroom.service.experiments.events import Action, Exposure, Outcome
+from headroom.service.experiments.events import Exposure, Outcome
 from headroom.service.experiments.store import Store
 from tests.prompt import Run
-from tests.service.experiments.making import experiment, start
+from tests.service.experiments.making import act, experiment, logged, send
 
 
 def test_a_plan_says_units_days_and_what_goes_into_the_config(run: Run) -> None:
@@ -68,12 +68,13 @@ def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
     """A service whose database has 40 units of each of two arms, with clicks, and a log."""
     store, arms = Store(f"sqlite:///{tmp_path / 'x.db'}"), ["control", "pruned"]
     store.add_exposures([Exposure("prune20", f"u{i}", arms[i % 2], 1, 100.0, "v") for i in range(80)])
-    store.record_outcomes(
-        [Outcome("prune20", f"o{i}", f"u{i}", "clicked", 1.0, 120.0) for i in range(80) if i % 3], [CONFIG]
+    send(
+        store,
+        [Outcome("prune20", f"o{i}", f"u{i}", "clicked", 1.0, 120.0) for i in range(80) if i % 3],
+        [CONFIG],
     )
-    store.record_action(start(CONFIG, 90.0))
-    store.record_action(Action("prune20", "rollback", 300.0, "guardrail", arm="pruned", reason="p99"))
-    report = analyse(store, CONFIG, store.actions(["prune20"]), 1000.0, {})
+    found = logged(CONFIG, act("rollback", 300.0, arm="pruned", reason="p99"), time=90.0)
+    report = analyse(store, found, 1000.0, {})
     handler = type("Handler", (Service,), {"asked": []})
     handler.detail = {
         "name": "prune20",
@@ -82,7 +83,7 @@ def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
         "rolled_back": ["pruned"],
         "shipped": None,
         "kept_days": 30.0,
-        "history": [asdict(action) for action in store.actions(["prune20"])],
+        "history": [asdict(action) for action in found.history],
         "report": asdict(report),
     }
     store.close()

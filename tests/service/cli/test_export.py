@@ -1,7 +1,6 @@
 """`headroom experiment export`, and the queries of docs/warehouse.md on its file."""
 
 import json
-import math
 import re
 import sqlite3
 import threading
@@ -16,12 +15,13 @@ import pytest
 from pyarrow import parquet
 
 from headroom.service.cli.export import export_rows
-from headroom.service.experiments.events import Exposure, Impression, Outcome, SentClick
+from headroom.service.experiments.events import Click, Exposure, Impression, Outcome
 from headroom.service.experiments.export import COLUMNS, Page, page
 from headroom.service.experiments.interleaving import impression_id
+from headroom.service.experiments.preference_report import preference_reports
 from headroom.service.experiments.store import Store
 from tests.prompt import Run
-from tests.service.experiments.making import experiment, exposure, start
+from tests.service.experiments.making import declares, experiment, exposure, in_log, send
 
 ROOT = Path(__file__).parents[3]
 SQL = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "warehouse.md").read_text("utf-8"), re.DOTALL)
@@ -36,10 +36,10 @@ def url(tmp_path: Path) -> Iterator[str]:
     address = f"sqlite:///{tmp_path / 'x.db'}"
     store = Store(address)
     for config in (AB, ORDER):
-        store.record_action(start(config, 1.0))
+        store.append(declares(config, time=1.0))
     store.add_exposures([exposure(f"u{n}", ("control", "pruned")[n % 2], time=100.25 + n) for n in range(5)])
     outcomes = [Outcome("prune20", f"o{n}", f"u{n}", "click", 1.5, 200.0) for n in range(7)]
-    store.record_outcomes(outcomes, [AB])
+    send(store, outcomes, [AB])
     units = [f"u{n % 20}" for n in range(60)]
     store.add_exposures([Exposure("order", unit, "interleaved", 7, 10.0, "v") for unit in set(units)])
     key = store.impression_key()
@@ -49,11 +49,11 @@ def url(tmp_path: Path) -> Iterator[str]:
     ]
     store.add_impressions(lists)
     sent = [
-        SentClick("order", f"{n}", each.unit, "click", each.id, 1.0, 30.0, n % 7 // 5)
+        Click("order", f"{n}", each.unit, "click", each.id, 1.0, 30.0, n % 7 // 5)
         for n, each in enumerate(lists)
         if n % 4
     ]
-    assert store.record_outcomes(sent, [ORDER]).accepted == 45
+    assert send(store, sent, [ORDER]).accepted == 45
     yield address
     store.close()
 
@@ -96,10 +96,12 @@ def test_the_queries_of_the_docs_give_the_preference_of_the_report(
     assert exposed[0][2:] == ("order", "interleaved")
     assert posthog[0][0] == "$feature_flag_called"
     store = Store(url)
-    tally = store.preferences(ORDER, ORDER.metrics[0], math.inf, 40.0)
+    (report,) = preference_reports(store, in_log(store, "order"), ORDER)
     store.close()
-    assert preference == [(pytest.approx(tally.total / tally.units), tally.units)]
-    assert 0 < tally.units < 20
+    found = report.preference
+    assert found is not None
+    assert preference == [(pytest.approx(found.estimate), found.units)]
+    assert 0 < found.units < 20
     warehouse.close()
 
 

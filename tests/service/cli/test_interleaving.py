@@ -16,7 +16,7 @@ from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.preference_report import deciding
 from headroom.service.experiments.store import Store
 from tests.prompt import Run, with_config
-from tests.service.experiments.making import start
+from tests.service.experiments.making import logged
 from tests.service.experiments.test_preference_report import BEGAN, config_of, fill, units
 
 PLAN = ("experiment", "plan", "--interleave", "--margin", "0.05", "--clicked", "0.3")
@@ -77,13 +77,13 @@ def answer(tmp_path: Path) -> dict[str, Any]:
     store = Store(f"sqlite:///{tmp_path / 'x.db'}")
     try:
         fill(store, config, units(200, 190, 20, 10))
-        store.record_action(start(config, BEGAN - 1))
-        report = analyse(store, config, store.actions([config.name]), 1e6, {})
-        history = [asdict(action) for action in store.actions([config.name])]
+        found = logged(config, time=BEGAN - 1)
+        report = analyse(store, found, 1e6, {})
+        history = [asdict(action) for action in found.history]
     finally:
         store.close()
-    found = deciding(report)
-    assert found is not None
+    decided = deciding(report)
+    assert decided is not None
     return {
         "name": "prune20",
         "kind": "interleave",
@@ -93,7 +93,7 @@ def answer(tmp_path: Path) -> dict[str, Any]:
         "shipped": None,
         "history": history,
         "report": asdict(report),
-        "preference": asdict(found),
+        "preference": asdict(decided),
     }
 
 

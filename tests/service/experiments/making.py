@@ -1,7 +1,7 @@
 """Makes what the tests of experiments start from: configs, logs, metrics, moments."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,13 @@ from sqlalchemy import update
 
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.estimates import Moments
-from headroom.service.experiments.events import Action, Exposure, ShadowResult
+from headroom.service.experiments.events import Click, Exposure, Outcome, OutcomeReceipt, ShadowResult
 from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.log import Declared, Entry, EntryKind, Experiment, fold
 from headroom.service.experiments.measure import Comparison
-from headroom.service.experiments.state import identity
-from headroom.service.experiments.store import Store
-from headroom.service.experiments.tables import secrets
+from headroom.service.experiments.outcomes import record
+from headroom.service.experiments.store import IMPRESSION_KEY, Store
+from headroom.service.experiments.tables import properties
 from headroom.service.observe.metrics import Metrics
 
 KEY = "s"
@@ -35,13 +36,35 @@ def experiment(*arms: str, **more: Any) -> ExperimentConfig:
 def use_known_key(store: Store) -> None:
     """Put KEY into a database, so that a test can make the ids of impressions before it has a store."""
     store.impression_key()
-    with store._write() as db:
-        db.execute(update(secrets).values(value=KEY))
+    with store.write() as db:
+        db.execute(update(properties).where(properties.c.name == IMPRESSION_KEY).values(value=KEY))
 
 
-def start(config: ExperimentConfig, time: float = 0.0) -> Action:
-    """The start of an experiment, as its log has it."""
-    return Action(config.name, "start", time, "config", detail=identity(config))
+def declares(*configs: ExperimentConfig, time: float = 0.0, version: str | None = None) -> Entry:
+    """The row of a config with these experiments, as an edit or a start adds it to the log."""
+    return Entry("config", time, config_version=version or repr(configs), declared=Declared(configs))
+
+
+def act(kind: EntryKind, time: float, experiment: str = "prune20", **more: Any) -> Entry:
+    """The row of an action."""
+    return Entry(kind, time, actor="boss", experiment=experiment, **more)
+
+
+def logged(config: ExperimentConfig, *entries: Entry, time: float = 0.0) -> Experiment:
+    """The experiment that a config declares at a time, after further rows."""
+    return fold([declares(config, time=time), *entries])[config.name]
+
+
+def in_log(store: Store, name: str = "prune20") -> Experiment:
+    """The experiment as the log in a database has it."""
+    return fold(store.log())[name]
+
+
+def send(
+    store: Store, rows: Sequence[Outcome | Click], configs: Sequence[ExperimentConfig]
+) -> OutcomeReceipt:
+    """Record outcomes and clicks of these experiments."""
+    return record(store, rows, configs).receipt
 
 
 def exposure(unit: str, arm: str = "control", *, time: float = 100.0) -> Exposure:

@@ -2,8 +2,7 @@
 
 import asyncio
 import threading
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Collection
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 from typing import Any
 
@@ -11,14 +10,13 @@ import pytest
 
 from headroom.service.config.settings import LiveConfig
 from headroom.service.errors import Conflict, DatabaseUnavailable, Draining
-from headroom.service.experiments.admin import REPORT_SECONDS, Decide, ExperimentAdmin, ramp, ship, stop
-from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.events import Action
+from headroom.service.experiments.admin import REPORT_SECONDS, ExperimentAdmin
 from headroom.service.experiments.guardrails import Breach
-from headroom.service.experiments.state import fold, identity
+from headroom.service.experiments.log import Entry
+from headroom.service.experiments.rules import Decide, ramp, ship, stop
 from headroom.service.experiments.store import Store
 from tests.service.experimenting import config
-from tests.service.experiments.making import exposure, live_of
+from tests.service.experiments.making import act, exposure, in_log, live_of
 
 ASSIGNER = LiveConfig.model_validate(config()).assigner
 BY = {"reason": "", "actor": "boss"}
@@ -74,8 +72,10 @@ async def test_what_one_replica_ends_another_that_has_not_seen_it_does_not_chang
     )
     assert second.listing().experiments[0].status == "running"  # as it knows
     await first.act("prune20", stop, **BY)
-    for act in (ramp_to(1.0), stop):
-        assert "is stopped already; to go on, give a new" in await refused(second.act("prune20", act, **BY))
+    for decide in (ramp_to(1.0), stop):
+        assert "is stopped already; to go on, give a new" in await refused(
+            second.act("prune20", decide, **BY)
+        )
     assert kinds(second) == ["start", "ramp", "ship", "stop"]
 
 
@@ -92,11 +92,11 @@ async def test_a_stop_is_not_undone_by_a_ship_that_was_under_way(
 class IsOvertaken(Store):
     """Somebody else stops the experiment right after each action, before its answer is made."""
 
-    def act(self, *call: Any, **more: Any) -> list[Action]:
-        log = super().act(*call, **more)
-        if log[-1].kind not in ("start", "stop"):
-            self.record_action(Action("prune20", "stop", log[-1].time, "somebody"))
-        return log
+    def append(self, decide: Any, after: int = 0) -> list[Entry]:
+        entries = super().append(decide, after)
+        if entries and entries[-1].kind == "ramp":
+            super().append(act("stop", entries[-1].time))
+        return entries
 
 
 async def test_an_action_answers_with_its_own_state(url: str) -> None:
@@ -165,12 +165,12 @@ class SlowFor(Store):
         self.asked = threading.Event()
         self.go_on = threading.Event()
 
-    def unit_counts(self, experiments: Collection[str]) -> dict[str, Counter[str]]:
-        if list(experiments) == [self._name]:
+    def count_units(self, experiment: str) -> tuple[dict[str, int], int]:
+        if experiment == self._name:
             self.analyses += 1
             self.asked.set()
             assert self.go_on.wait(60)
-        return super().unit_counts(experiments)
+        return super().count_units(experiment)
 
 
 async def test_a_slow_report_holds_up_no_other_experiment(file_url: str) -> None:
@@ -244,9 +244,9 @@ async def test_a_report_of_an_older_log_is_not_the_answer_to_a_later_call(file_u
 class Fails(SlowFor):
     """Its analysis finds a defect."""
 
-    def unit_counts(self, experiments: Collection[str]) -> dict[str, Counter[str]]:
-        counts = super().unit_counts(experiments)
-        if list(experiments) == ["b"]:
+    def count_units(self, experiment: str) -> tuple[dict[str, int], int]:
+        counts = super().count_units(experiment)
+        if experiment == "b":
             raise RuntimeError("a defect")
         return counts
 
@@ -289,7 +289,7 @@ async def test_an_arm_that_was_rolled_back_does_not_come_back(
 ) -> None:
     """Its users would have met the default meanwhile, and be unlike control's."""
     first, second = two
-    first._ledger.add(Action("prune20", "rollback", 1.0, "guardrail", arm="pruned"))
+    first._ledger.roll_back(act("rollback", 1.0, arm="pruned", reason="p99"))
     first._ledger.flush()
     assert "is rolled back; to go on, give" in await refused(second.act("prune20", ramp_to(1.0), **BY))
     shipped = refused(second.act("prune20", partial(ship, arm="pruned"), **BY))
@@ -299,11 +299,11 @@ async def test_an_arm_that_was_rolled_back_does_not_come_back(
 class LosesAnAnswer(Store):
     """The database records a roll-back, and the connection breaks before it says so."""
 
-    def record_action(self, action: Action) -> bool:
-        is_new = super().record_action(action)
-        if action.kind == "rollback":
+    def append(self, decide: Any, after: int = 0) -> list[Entry]:
+        entries = super().append(decide, after)
+        if entries and entries[-1].kind == "rollback":
             raise DatabaseUnavailable
-        return is_new
+        return entries
 
 
 async def test_an_action_whose_recording_got_no_answer_counts_once(
@@ -315,73 +315,7 @@ async def test_an_action_whose_recording_got_no_answer_counts_once(
     live.guard.roll_back("prune20", Breach("pruned", "p99", "slow"))
     for _ in range(3):
         live.ledger.refresh()
-    log = live.ledger.store.actions(["prune20"])
-    assert [action.kind for action in log] == ["start", "rollback"]
-    assert live.ledger.history("prune20") == log
-    (declared,) = ASSIGNER.experiments
-    assert live.ledger.standing("prune20") == fold(declared, log)
+    assert [entry.kind for entry in live.ledger.store.log()] == ["config", "rollback"]
+    assert live.ledger.experiment("prune20") == in_log(live.ledger.store)
     assert caplog.text.count("arm pruned rolled back") == 1
     await live.close(1)
-
-
-START = 1_000_000.0
-CONFIG = ExperimentConfig.model_validate(
-    {
-        "name": "prune20",
-        "salt": "s",
-        "arms": [{"name": name, "variant": name} for name in ("control", "a", "b")],
-        "traffic": 0.5,
-    }
-)
-
-
-def action(kind: Any, time: float = START, **more: Any) -> Action:
-    return Action(experiment="prune20", kind=kind, time=time, actor="test", **more)
-
-
-STARTED = action("start", detail=identity(CONFIG))
-BACK = {name: action("rollback", arm=name, reason="p99") for name in ("control", "a", "b", "gone")}
-
-
-@pytest.mark.parametrize(
-    ("log", "status", "traffic", "rolled_back"),
-    [
-        ([], "running", 0.5, ""),
-        # What a person set overrides the config.
-        ([action("ramp", traffic=0.25)], "running", 0.25, ""),
-        # A rollback and a stop are for good, and a stop takes a shipped arm back.
-        ([BACK["a"]], "running", 0.5, "a"),
-        ([BACK["a"], action("ramp", traffic=0.2)], "running", 0.2, "a"),
-        ([BACK["a"], BACK["b"]], "rolled_back", 0, "ab"),
-        ([action("stop"), action("ramp", traffic=0.1)], "stopped", 0, ""),
-        ([action("ship", arm="a")], "shipped", 0, ""),
-        ([action("ship", arm="a"), action("stop")], "stopped", 0, ""),
-        # A person's rollback takes a ship back, and it may be shipped again.
-        ([action("ship", arm="a"), action("rollback")], "stopped", 0, ""),
-        ([action("ship", arm="a"), action("rollback"), action("ship", arm="a")], "shipped", 0, ""),
-        # A second start, control, and arms that are gone change nothing.
-        ([action("start", START + 9000)], "running", 0.5, ""),
-        ([BACK["control"], BACK["gone"], action("ship", arm="gone")], "running", 0.5, ""),
-    ],
-)
-def test_the_log_says_where_an_experiment_stands(
-    log: list[Action], status: str, traffic: float, rolled_back: str
-) -> None:
-    standing = fold(CONFIG, [STARTED, *log])
-    assert (standing.status, standing.traffic, standing.started) == (status, traffic, START)
-    assert standing.rolled_back == set(rolled_back)
-    assert standing.shipped == ("a" if status == "shipped" else None)
-    assert standing.is_running == (status == "running")
-
-
-def test_an_experiment_whose_arms_changed_while_it_was_away_does_not_run() -> None:
-    """Its units would move between arms, and what was measured before would be counted for others."""
-    for change in (
-        {"salt": "t"},
-        {"arms": [{"name": n, "variant": n, "weight": 2} for n in ("control", "a")]},
-    ):
-        changed = ExperimentConfig.model_validate(CONFIG.model_dump() | change)
-        standing = fold(changed, [STARTED])
-        assert (standing.status, standing.traffic) == ("changed", 0)
-    reslotted = ExperimentConfig.model_validate(CONFIG.model_dump() | {"slots": (0, 10)})
-    assert fold(reslotted, [STARTED]).is_running

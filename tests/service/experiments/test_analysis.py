@@ -18,13 +18,23 @@ from headroom.service.experiments.analysis import MAX_LOOKS, analyse, compare_ar
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.estimates import Moments
-from headroom.service.experiments.events import Action, Exposure, Outcome
+from headroom.service.experiments.events import Exposure, Outcome
+from headroom.service.experiments.log import Entry
 from headroom.service.experiments.measure import Measured
 from headroom.service.experiments.report import Report
 from headroom.service.experiments.shadow_report import shadow_reports
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.verdicts import judge
-from tests.service.experiments.making import experiment, live_of, moments_of, shadowed, start
+from tests.service.experiments.making import (
+    act,
+    declares,
+    experiment,
+    live_of,
+    logged,
+    moments_of,
+    send,
+    shadowed,
+)
 from tests.service.experiments.postgres import Cluster
 
 ARMS = ("control", "pruned")
@@ -54,7 +64,7 @@ def fill(
         if rng.random() < rates[arm]:
             outcomes.append(Outcome("prune20", f"c{i}", f"u{i}", "clicks", 1.0, 200.0))
     store.add_exposures(exposures)
-    store.record_outcomes(outcomes, [experiment()])
+    send(store, outcomes, [experiment()])
     store.add_shadow(
         [
             shadowed(
@@ -69,10 +79,10 @@ def fill(
 
 
 def report_of(
-    store: Store, *metrics: Metric, arms: tuple[str, ...] = ARMS, log: tuple[Action, ...] = ()
+    store: Store, *metrics: Metric, arms: tuple[str, ...] = ARMS, log: tuple[Entry, ...] = ()
 ) -> Report:
     config = experiment(*arms, metrics=metrics, planned_units=1200)
-    return analyse(store, config, [start(config), *log], NOW, {})
+    return analyse(store, logged(config, *log), NOW, {})
 
 
 CLICKS = Metric(name="clicks", kind="proportion", margin=0.3)
@@ -178,7 +188,7 @@ def test_lost_units_make_every_result_invalid_unless_their_arm_was_rolled_back(s
     assert report.recommendation == "invalid"
     assert report.sample_ratio.alarm
     assert report.sample_ratio.sequential_p < 1e-6
-    report = report_of(store, CLICKS, log=(Action("prune20", "rollback", 5e5, "guardrail", arm="pruned"),))
+    report = report_of(store, CLICKS, log=(act("rollback", 5e5, arm="pruned"),))
     assert not report.sample_ratio.alarm
     assert report.recommendation == "stop"
     assert "rolled back" in report.text
@@ -208,7 +218,8 @@ def test_outcomes_that_a_slow_clock_puts_before_the_exposure_are_counted_and_sai
     arms = [("control", "pruned")[i % 2] for i in range(200)]
     store.add_exposures([Exposure("prune20", f"u{i}", arm, 1, 100.0, "v") for i, arm in enumerate(arms)])
     times = [110.0 - 5 * (arm == "pruned") - 10 * (i % 4 > 1) for i, arm in enumerate(arms)]
-    store.record_outcomes(
+    send(
+        store,
         [Outcome("prune20", f"c{i}", f"u{i}", "clicks", 1.0, time) for i, time in enumerate(times)]
         + [Outcome("prune20", f"p{i}", f"u{i}", "clicks" if past else "past", 1.0, 5.0) for i in range(200)],
         [experiment()],
@@ -233,14 +244,13 @@ def test_units_are_not_analysed_with_a_config_that_they_did_not_get(tmp_path: Pa
         )
         for weight in (50, 90)
     )
-    log = [start(began, 90.0)]
-    assert analyse(store, began, log, NOW, {}).arms
-    report = analyse(store, now, log, NOW, {})
+    assert analyse(store, logged(began, time=90.0), NOW, {}).arms
+    report = analyse(store, logged(began, declares(now, time=95.0), time=90.0), NOW, {})
     assert (report.recommendation, report.arms) == ("invalid", [])
     assert report.exposures == {"control": 600, "pruned": 600}
     assert not report.sample_ratio.alarm
-    assert "began with other arms or another salt than this config has" in report.text
-    assert look_times(now, log, NOW) == []
+    assert "began with other arms or another salt than the config has" in report.text
+    assert report.looks == []
 
 
 def test_an_empty_experiment_has_a_report_without_numbers(store: Store) -> None:
@@ -324,7 +334,7 @@ COURSE = experiment(
         {"name": "spent"},
     ]
 )
-BEGIN = start(COURSE, BEGAN)
+BEGUN = logged(COURSE, time=BEGAN)
 
 
 def fill_hours(store: Store, *, until: float) -> None:
@@ -343,9 +353,9 @@ def fill_hours(store: Store, *, until: float) -> None:
             if rng.random() < 0.4:
                 name = f"{metric}{number}"
                 outcomes.append(Outcome("prune20", name, f"u{number}", metric, float(value), at + delay))
-    store.record_action(BEGIN)
+    store.append(declares(COURSE, time=BEGAN, version="v"))
     store.add_exposures([row for row in exposures if row.time <= until])
-    store.record_outcomes([row for row in outcomes if row.time <= until], [COURSE])
+    send(store, [row for row in outcomes if row.time <= until], [COURSE])
 
 
 def test_a_past_look_is_what_the_report_said_then(
@@ -353,11 +363,11 @@ def test_a_past_look_is_what_the_report_said_then(
 ) -> None:
     fill_hours(store, until=BEGAN + 20 * HOUR)
     moment = BEGAN + 5 * HOUR
-    past = past_look(store, COURSE, [BEGIN], moment)
+    past = past_look(store, BEGUN, moment)
     then = Store(f"sqlite:///{tmp_path_factory.mktemp('then')}/then.db")
     try:
         fill_hours(then, until=moment)
-        said = analyse(then, COURSE, [BEGIN], moment, {}).arms[0].metrics
+        said = analyse(then, BEGUN, moment, {}).arms[0].metrics
     finally:
         then.close()
     for look, report in zip(past.effects, said, strict=True):
@@ -369,15 +379,14 @@ def test_a_past_look_is_what_the_report_said_then(
 
 
 def test_looks_are_even_stay_where_they_are_and_end_with_the_experiment() -> None:
-    times = look_times(COURSE, [BEGIN], BEGAN + 10 * HOUR)
+    times = look_times(BEGUN, BEGAN + 10 * HOUR)
     assert MAX_LOOKS / 2 <= len(times) <= MAX_LOOKS
     assert np.ptp(np.diff(times)) < 1e-6
-    assert look_times(COURSE, [BEGIN], BEGAN + 10.1 * HOUR) == times
-    stop = Action("prune20", "stop", BEGAN + 4 * HOUR, "boss")
-    assert look_times(COURSE, [BEGIN, stop], BEGAN + 100 * HOUR)[-1] <= stop.time
+    assert look_times(BEGUN, BEGAN + 10.1 * HOUR) == times
+    stop = act("stop", BEGAN + 4 * HOUR)
+    assert look_times(logged(COURSE, stop, time=BEGAN), BEGAN + 100 * HOUR)[-1] <= stop.time
     for hours in (0.1, 30, 1e3, 1e5):
-        assert len(look_times(COURSE, [BEGIN], BEGAN + hours * HOUR)) <= MAX_LOOKS
-    assert look_times(COURSE, [], BEGAN) == []
+        assert len(look_times(BEGUN, BEGAN + hours * HOUR)) <= MAX_LOOKS
 
 
 async def test_a_slow_database_gives_some_looks_now_and_the_rest_later(
@@ -396,7 +405,7 @@ async def test_a_slow_database_gives_some_looks_now_and_the_rest_later(
     assert first is not None
     assert second is not None
     assert first.looks == []
-    times = look_times(COURSE, [BEGIN], BEGAN + 10 * HOUR)
+    times = look_times(BEGUN, BEGAN + 10 * HOUR)
     assert [look.time for look in second.looks] == times
     experiments.close()
     await live.close(1)

@@ -10,7 +10,7 @@ from headroom.service.config.file import first_problem
 from headroom.service.config.settings import LiveConfig
 from headroom.service.experiments.buckets import BUCKETS
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.state import identity
+from headroom.service.experiments.log import identity
 
 CONTROL = {"name": "control", "variant": "full", "weight": 50}
 EXPERIMENT: dict[str, Any] = {

@@ -54,6 +54,11 @@ def many(name: str, number: int, of: int = 10**9) -> list[str]:
         (counts(errors=60), counts(errors=50), {"error_rate": 0.02}, None),
         (counts(errors=20), counts(), {"error_rate": 0.02}, None),
         (counts(50, errors=50), counts(5), {"error_rate": 0.02}, "error_rate"),
+        # Control has too few requests to compare with.
+        (counts(10_000, errors=10_000), counts(3), {"error_rate": 0.02}, "error_rate"),
+        (counts(10_000, errors=10_000), counts(0), {"error_rate": 0.02}, "error_rate"),
+        (counts(10_000, errors=10_000), counts(3, errors=3), {"error_rate": 0.02}, None),
+        (counts(errors=400), counts(3), {"error_rate": 0.02}, None),
         (counts(slow=10), counts(), {"p99_ms": 100}, None),
         (counts(slow=40), counts(), {"p99_ms": 100}, "p99"),
         # Overload slows control, too. An arm is judged by what it adds.

@@ -17,12 +17,11 @@ from headroom.service.config.settings import InvalidConfig, LiveConfig
 from headroom.service.experiments.admin import MAX_RECORDING_CALLS
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.database import connect, parse_url
-from headroom.service.experiments.events import Action
 from headroom.service.experiments.live import RecentlySeen
 from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed
-from tests.service.experiments.making import live_of
+from tests.service.experiments.making import act, live_of
 from tests.service.experiments.postgres import Cluster
 from tests.service.in_process import QUERY, TITLES, serve
 
@@ -45,7 +44,7 @@ async def test_an_unforeseen_error_is_logged_once_and_the_roll_back_after_it_sti
     async with serve(tiny_checkpoint, config(), database_url=url) as service:
         experiments = service.replica.live
         with monkeypatch.context() as broken:
-            broken.setattr(experiments.ledger, "_fold", None)  # a TypeError, which no database raises
+            broken.setattr(experiments.ledger, "_renew", None)  # a TypeError, which no database raises
             await eventually(lambda: "a background task failed" in caplog.text)
             rounds = experiments.ledger._refreshes
             await eventually(lambda: experiments.ledger._refreshes > rounds + 1)
@@ -53,9 +52,9 @@ async def test_an_unforeseen_error_is_logged_once_and_the_roll_back_after_it_sti
             assert (await service.http.get("/health/ready")).status_code == 200
 
         store = Store(url)
-        store.record_action(Action("prune20", "rollback", time.time(), "guardrail", arm="pruned"))
+        store.append(act("rollback", time.time(), arm="pruned"))
         store.close()
-        await eventually(lambda: experiments.ledger.standings["prune20"].status == "rolled_back")
+        await eventually(lambda: experiments.ledger.states["prune20"].status == "rolled_back")
 
 
 async def test_a_replica_that_watches_no_guardrails_is_not_ready(tiny_checkpoint: Path, path: Path) -> None:
@@ -75,7 +74,7 @@ async def test_an_edit_may_remove_an_experiment_while_its_start_is_recorded(path
 
     @event.listens_for(store._engine, "after_cursor_execute")
     def pause(*call: Any) -> None:
-        if "FROM actions" in call[2] and not reads.is_set():
+        if "FROM log" in call[2] and not reads.is_set():
             reads.set()
             assert go_on.wait(60)
 
@@ -104,10 +103,10 @@ async def test_an_experiment_waits_until_every_replica_has_it(path: Path) -> Non
     try:
         await asyncio.to_thread(live.apply, assigner, "v", may_start=False)
         await asyncio.to_thread(live.ledger.refresh)
-        assert live.ledger.standing(experiment.name).status == "pending"
-        assert store.actions([experiment.name]) == []
+        assert live.ledger.state(experiment.name).status == "pending"
+        assert store.log() == []
         await asyncio.to_thread(live.apply, assigner, "v")
-        assert live.ledger.standing(experiment.name).status == "running"
+        assert live.ledger.state(experiment.name).status == "running"
     finally:
         await live.close(1)
 
@@ -131,7 +130,7 @@ async def test_a_config_that_the_database_refuses_changes_nothing(
         before = await seen()
         sql(
             path,
-            "CREATE TRIGGER no BEFORE INSERT ON actions WHEN NEW.experiment = 'other' "
+            "CREATE TRIGGER no BEFORE INSERT ON log WHEN NEW.declared LIKE '%other%' "
             "BEGIN SELECT RAISE(ABORT, 'the salt cannot be stored'); END",
         )
         edited = config(slots=[0, 5000], traffic=0.5)
@@ -170,13 +169,13 @@ async def test_the_edit_that_changed_an_experiment_can_be_undone_while_the_servi
     second = live_of(Store(url))
     second.check(changed)
     second.apply(changed, "2")
-    assert second.ledger.standing("prune20").status == "changed"
+    assert second.ledger.state("prune20").status == "changed"
     second.check(changed)  # any other edit of the config
     with pytest.raises(ValueError, match=r"must stay as they are from its start on \(salt .*pruned=cut:1\)"):
         second.check(third)
     second.check(begun)
     second.apply(begun, "3")
-    assert second.ledger.standing("prune20").status == "running"
+    assert second.ledger.state("prune20").status == "running"
     await second.close(1)
 
 
@@ -255,7 +254,7 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
                     assert window is not None
                     now = live.ledger.monotonic()
                     window.record(now, 0.01, unit=f"of {arm} {number}", is_error=is_error)
-            await eventually(lambda: live.ledger.standings["prune20"].status == "rolled_back")
+            await eventually(lambda: live.ledger.states["prune20"].status == "rolled_back")
             await eventually(lambda: "arm pruned rolled back" in caplog.text)
         finally:
             await asyncio.to_thread(postgres.start)
@@ -265,8 +264,8 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
         # They are counted after they are stored, so a reader of the database may be ahead of the counter.
         await eventually(lambda: service.metric("headroom_exposures_written_total") == 30)
         store = Store(database)
-        await eventually(lambda: "rollback" in [action.kind for action in store.actions(["prune20"])])
-        (rollback,) = (action for action in store.actions(["prune20"]) if action.kind == "rollback")
+        await eventually(lambda: "rollback" in [entry.kind for entry in store.log()])
+        (rollback,) = (entry for entry in store.log() if entry.kind == "rollback")
         assert rollback.detail.endswith("; the database is down, so one replica's requests were judged")
         store.close()
         assert caplog.text.count("arm pruned rolled back") == 1
@@ -333,6 +332,6 @@ async def test_a_replica_that_never_saw_the_database_assigns_nobody_until_it_doe
         assert (answer["assignment"], answer["variant"]) == (None, "full")
         assert (await service.http.get("/health/ready")).status_code == 200
         blocked.unlink()
-        await eventually(lambda: service.replica.live.ledger.standings["prune20"].is_running)
+        await eventually(lambda: service.replica.live.ledger.states["prune20"].is_running)
         answer = await service.post("/v1/score", query=QUERY, titles=TITLES, unit="user-1")
         assert answer["assignment"]["experiment"] == "prune20"

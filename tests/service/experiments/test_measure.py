@@ -11,41 +11,46 @@ from sqlalchemy import text
 
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.buckets import NO_BUCKET
-from headroom.service.experiments.definition import ExperimentConfig, Metric
+from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.estimates import NOBODY, Moments, estimate
-from headroom.service.experiments.events import Action, Exposure, Outcome
+from headroom.service.experiments.events import Exposure, Outcome
+from headroom.service.experiments.log import EntryKind
 from headroom.service.experiments.measure import comparisons, measure
 from headroom.service.experiments.report import Report
-from headroom.service.experiments.state import identity, withdrawals
 from headroom.service.experiments.store import Store
-from tests.service.experiments.making import ALWAYS, assert_alike, experiment, moments_of
+from tests.service.experiments.making import (
+    ALWAYS,
+    act,
+    assert_alike,
+    declares,
+    experiment,
+    in_log,
+    logged,
+    moments_of,
+    send,
+)
 
 DAY = 86_400.0
 PERIOD = 10 * DAY
 SPENT = Metric(name="spent", margin=0.03)
 
 
-def act(store: Store, config: ExperimentConfig, time: float, kind: Any, **more: Any) -> None:
-    detail = identity(config) if kind == "start" else ""
-    store.record_action(Action("e", kind, time, "test", detail=detail, **more))
-
-
-def report_of(store: Store, config: ExperimentConfig, now: float) -> Report:
-    return analyse(store, config, store.actions(["e"]), now, {})
+def report_of(store: Store, now: float) -> Report:
+    return analyse(store, in_log(store, "e"), now, {})
 
 
 def record(store: Store, outcomes: list[Outcome]) -> None:
     """In batches, as they come over HTTP; and statistics for the planner, as PostgreSQL gathers by itself."""
     for start in range(0, len(outcomes), 500):
-        store.record_outcomes(outcomes[start : start + 500], [experiment(name="e")])
-    with store._write() as db:
+        send(store, outcomes[start : start + 500], [experiment(name="e")])
+    with store.write() as db:
         db.execute(text("ANALYZE"))
 
 
 def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
     """Truth: 6 % worse, the margin 3 %. For three periods after the end all units behave alike."""
     config = experiment("control", "pruned", metrics=[SPENT], name="e", planned_units=2000)
-    act(store, config, 0.0, "start")
+    store.append(declares(config))
     rng = np.random.default_rng(1)
     n = 1000
     arms = np.array(["control", "pruned"])[np.arange(n) % 2]
@@ -64,30 +69,28 @@ def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
         record(store, rows)
 
     behave(0, is_treated=True)
-    while_it_runs = report_of(store, config, PERIOD)
+    while_it_runs = report_of(store, PERIOD)
     (found,) = while_it_runs.arms[0].metrics
     assert while_it_runs.recommendation == "stop"
     assert found.decision == "too_bad"
 
-    half = experiment("control", "pruned", metrics=[SPENT], name="e", planned_units=2000)
-    for kind, more in (
+    ends: list[tuple[EntryKind, dict[str, Any]]] = [
         ("stop", {}),
         ("ship", {"arm": "pruned"}),
         ("rollback", {"arm": "pruned"}),
         ("ramp", {"traffic": 0.0}),
-    ):
+    ]
+    for kind, more in ends:
         if kind == "stop":
             for period in (1, 2, 3):
                 behave(period, is_treated=False)
-        log = store.actions(["e"])
-        log.append(Action("e", kind, PERIOD, "test", **more))  # type: ignore[arg-type]
-        after = analyse(store, half, log, 5 * PERIOD, {})
+        ended = logged(config, act(kind, PERIOD, "e", **more))
+        after = analyse(store, ended, 5 * PERIOD, {})
         assert after.arms[0].metrics[0] == found
         assert after.recommendation == "stop"
 
     # Traffic halves: the upper half of each arm's buckets ends, the lower half goes on and is counted.
-    log = [*store.actions(["e"]), Action("e", "ramp", PERIOD, "test", traffic=0.5)]
-    during = comparisons(config, withdrawals(config, log))["pruned"]
+    during = comparisons(logged(config, act("ramp", PERIOD, "e", traffic=0.5)))["pruned"]
     sums = np.where(buckets % 5000 < 2500, sum(values), values[0])
     moments = measure(store, "e", SPENT, 5 * PERIOD, during).moments
     for arm in ("control", "pruned"):
@@ -95,8 +98,7 @@ def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
 
     # A window has to be over before the end: the units of the last hours do not count.
     windowed = SPENT.model_copy(update={"window_hours": 24.0 * 9.5})
-    log = [*store.actions(["e"]), Action("e", "stop", PERIOD, "test")]
-    during = comparisons(config, withdrawals(config, log))["pruned"]
+    during = comparisons(logged(config, act("stop", PERIOD, "e")))["pruned"]
     moments = measure(store, "e", windowed, 5 * PERIOD, during).moments
     for arm in ("control", "pruned"):
         through = (arms == arm) & (exposed <= PERIOD - 9.5 * DAY)
@@ -107,8 +109,8 @@ def test_an_arm_that_left_is_compared_with_control_of_its_time(store: Store) -> 
     """A/A/A: the share of units that click goes from 0.10 to 0.16, and c is rolled back halfway."""
     clicked = Metric(name="clicked", kind="proportion", margin=0.05)
     config = experiment("control", "b", "c", metrics=[clicked], name="e", planned_units=2000)
-    act(store, config, 0.0, "start")
-    act(store, config, 5 * DAY, "rollback", arm="c")
+    store.append(declares(config))
+    store.append(act("rollback", 5 * DAY, "e", arm="c"))
     rng = np.random.default_rng(2)
     n = 9000
     exposed = np.sort(rng.uniform(0, PERIOD, n))
@@ -125,7 +127,7 @@ def test_an_arm_that_left_is_compared_with_control_of_its_time(store: Store) -> 
             for i in np.flatnonzero(there & clicks)
         ],
     )
-    report = report_of(store, config, PERIOD)
+    report = report_of(store, PERIOD)
     b, c = (arm.metrics[0] for arm in report.arms)
     early = exposed < 5 * DAY
     assert (b.control_units, b.units) == tuple((arms == arm).sum() for arm in ("control", "b"))
@@ -147,21 +149,20 @@ def test_an_arm_that_left_is_compared_with_what_control_did_until_then(
     c's units get the default after it, so only the first 10 says anything about c.
     """
     config = experiment("control", "b", "c", metrics=[SPENT], name="e")
-    act(store, config, 0.0, "start")
-    act(store, config, 2 * DAY, "rollback", arm="c")
+    store.append(declares(config))
+    store.append(act("rollback", 2 * DAY, "e", arm="c"))
     units = [(arm, index, f"{arm}{n}") for index, arm in enumerate(("control", "b", "c")) for n in range(40)]
     store.add_exposures(
         [Exposure("e", unit, arm, bucket_of_arm[index], DAY / 2, "v") for arm, index, unit in units]
     )
     for day, value in ((1, 10.0), (3, 100.0)):
         record(store, [Outcome("e", f"{unit} {day}", unit, "spent", value, day * DAY) for *_, unit in units])
-    report = report_of(store, config, 7 * DAY)
+    report = report_of(store, 7 * DAY)
     b, c = (arm.metrics[0] for arm in report.arms)
     assert (b.control_value, b.value) == (110, 110)
     assert (c.control_value, c.value) == (10, 10)
     # A window that ends after the arm's end is of both variants, in control too: such units are left out.
-    log = store.actions(["e"])
-    during = comparisons(config, withdrawals(config, log))
+    during = comparisons(in_log(store, "e"))
     for hours, units_of_c in ((24.0, 40), (24.0 * 2, None)):
         windowed = SPENT.model_copy(update={"window_hours": hours})
         moments = measure(store, "e", windowed, 7 * DAY, during["c"]).moments
@@ -288,8 +289,8 @@ def fill(store: Store, rng: np.random.Generator) -> dict[str, np.ndarray]:
                 columns[metric][i] += value
                 if metric == "clicks" and at < exposed[i] + 3600:
                     columns["in_window"][i] += value
-    store.record_outcomes(outcomes + outcomes[:50], [experiment(name="e")])
-    store.record_outcomes([Outcome("other", "x", "u1", "clicks", 1e6, 3000.0)], [experiment(name="other")])
+    send(store, outcomes + outcomes[:50], [experiment(name="e")])
+    send(store, [Outcome("other", "x", "u1", "clicks", 1e6, 3000.0)], [experiment(name="other")])
     return columns | {"arm": arms, "exposed": exposed}
 
 

@@ -67,7 +67,7 @@ async def exchange(replicas: Sequence[LiveExperiments]) -> None:
 
 
 def status(live: LiveExperiments) -> str:
-    return live.ledger.standing("prune20").status
+    return live.ledger.state("prune20").status
 
 
 @pytest.mark.parametrize("kind", ["error_rate", "p99"])
@@ -158,7 +158,7 @@ async def test_replicas_that_are_gone_count_no_longer_and_leave_no_rows(
             return db.execute(text("SELECT count(*) FROM guardrail_windows")).scalar_one()
 
     async def let_pass(seconds: float) -> None:
-        with store._write() as db:
+        with store.write() as db:
             db.execute(text(f"UPDATE guardrail_windows SET time = time - {seconds}"))
         await first.pool.exchange()  # which stores its own rows anew
 
@@ -204,7 +204,7 @@ async def test_the_more_replicas_the_less_often_each_reads_all_rows(file_url: st
     serve(live, "pruned", ["user"])
     await live.pool.exchange()
     assert live.pool.period() == 1.0
-    with live.ledger.store._write() as db:
+    with live.ledger.store.write() as db:
         for number in range(99):
             columns = "experiment, arm, basis, requests, errors, slow, units, time"
             db.execute(

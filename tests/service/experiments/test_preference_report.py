@@ -6,13 +6,14 @@ import pytest
 
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig
-from headroom.service.experiments.events import Action, Exposure, Impression, SentClick
+from headroom.service.experiments.events import Click, Exposure, Impression
 from headroom.service.experiments.interleaving import impression_id
+from headroom.service.experiments.log import Entry
 from headroom.service.experiments.preference_report import deciding
 from headroom.service.experiments.report import MetricPreference, Report
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.verdicts import most_affected
-from tests.service.experiments.making import experiment, start
+from tests.service.experiments.making import act, experiment, logged, send
 
 BEGAN = 1000.0
 STEP = 60.0
@@ -37,7 +38,7 @@ def fill(store: Store, config: ExperimentConfig, clicked: list[str], *, teams: s
         for team in teams_clicked:
             click_id = f"{unit}-{team}"
             clicks.append(
-                SentClick(config.name, click_id, unit, "click", shown, 1.0, time + 5, index=TEAMS.index(team))
+                Click(config.name, click_id, unit, "click", shown, 1.0, time + 5, index=TEAMS.index(team))
             )
     exposures = [
         Exposure(config.name, row.unit, INTERLEAVED, number, row.time, "v")
@@ -46,14 +47,12 @@ def fill(store: Store, config: ExperimentConfig, clicked: list[str], *, teams: s
     store.add_exposures(exposures)
     store.add_impressions(impressions)
     if clicks:
-        receipt = store.record_outcomes(clicks, [config], BEGAN)
+        receipt = send(store, clicks, [config])
         assert receipt.accepted == len(clicks)
 
 
-def report_of(
-    store: Store, config: ExperimentConfig, *log: Action, now: float = 1e6, **more: float
-) -> Report:
-    return analyse(store, config, [start(config, BEGAN - 1), *log], now, {}, **more)
+def report_of(store: Store, config: ExperimentConfig, *log: Entry, now: float = 1e6, **more: float) -> Report:
+    return analyse(store, logged(config, *log, time=BEGAN - 1), now, {}, **more)
 
 
 def units(treatment: int, control: int, both: int = 0, neither: int = 0, shared: int = 0) -> list[str]:
@@ -162,7 +161,7 @@ def test_a_past_look_leaves_out_what_came_later(store: Store) -> None:
 def test_lists_and_clicks_after_the_end_do_not_count(store: Store) -> None:
     config = config_of()
     fill(store, config, ["t"] * 60 + ["c"] * 60)
-    stop = Action(config.name, "stop", BEGAN + 60 * STEP, "boss")
+    stop = act("stop", BEGAN + 60 * STEP)
     found = deciding(report_of(store, config, stop))
     assert found is not None
     assert (found.impressions, found.wins, found.losses) == (60, 60, 0)

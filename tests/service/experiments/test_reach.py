@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headroom.service.experiments.reach import share
-from headroom.service.experiments.state import IDLE, Status
+from headroom.service.experiments.live import exposed_share
+from headroom.service.experiments.log import IDLE, Status
 from tests.service.experimenting import BOSS, config, eventually, score
 from tests.service.experiments.making import experiment
 from tests.service.in_process import Service, serve
@@ -30,14 +30,14 @@ WAITS, SHARE, EXPOSED = (
 def test_the_share_follows_slots_and_arms(
     fields: dict[str, Any], rolled_back: Collection[str], expected: float
 ) -> None:
-    standing = replace(IDLE, status="running", traffic=1.0, rolled_back=frozenset(rolled_back))
-    assert share(experiment(**fields), standing) == pytest.approx(expected)
-    assert share(experiment(**fields), replace(standing, traffic=0.1)) == pytest.approx(expected / 10)
+    state = replace(IDLE, status="running", traffic=1.0, rolled_back=frozenset(rolled_back))
+    assert exposed_share(experiment(**fields), state) == pytest.approx(expected)
+    assert exposed_share(experiment(**fields), replace(state, traffic=0.1)) == pytest.approx(expected / 10)
 
 
-@pytest.mark.parametrize("status", ["pending", "stopped", "shipped", "rolled_back", "changed", "paused"])
+@pytest.mark.parametrize("status", ["pending", "stopped", "shipped", "rolled_back", "changed", "out"])
 def test_an_experiment_that_does_not_run_should_expose_nobody(status: Status) -> None:
-    assert share(experiment(), replace(IDLE, status=status, traffic=1.0)) == 0
+    assert exposed_share(experiment(), replace(IDLE, status=status, traffic=1.0)) == 0
 
 
 async def test_a_request_with_a_unit_and_a_variant_exposes_nobody_and_shows_that(service: Service) -> None:

@@ -12,11 +12,11 @@ import pytest
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.events import Action, Exposure
+from headroom.service.experiments.events import Exposure
+from headroom.service.experiments.log import EntryKind
 from headroom.service.experiments.sample_ratio import check_units
-from headroom.service.experiments.state import fold
 from headroom.service.experiments.store import Store
-from tests.service.experiments.making import experiment, live_of, start
+from tests.service.experiments.making import act, experiment, in_log, live_of, logged
 
 THREE = ("control", "b", "c")
 
@@ -33,11 +33,11 @@ class World:
 
     def act(self, kind: Any, **more: Any) -> None:
         self.now += 10
-        self.store.record_action(Action("prune20", kind, self.now, "test", **more))
+        self.store.append(act(kind, self.now, **more))
         self.live.ledger.refresh()
 
     def arm_of(self, user: int) -> str | None:
-        found = self.assigner.assign(f"user-{user}", self.live.ledger.standings)
+        found = self.assigner.assign(f"user-{user}", self.live.ledger.states)
         return None if found is None else found.arm
 
     def come(self, users: Iterable[int], lost: str = "", share: float = 0.0) -> None:
@@ -45,16 +45,14 @@ class World:
         rows = []
         for user in users:
             self.now += 0.001
-            found = self.assigner.assign(f"user-{user}", self.live.ledger.standings)
+            found = self.assigner.assign(f"user-{user}", self.live.ledger.states)
             if found is None or (found.arm == lost and user % 100 < 100 * share):
                 continue
             rows.append(Exposure("prune20", f"user-{user}", found.arm, found.bucket, self.now, "v"))
         self.store.add_exposures(rows)
 
     def report(self) -> Any:
-        return analyse(
-            self.store, self.config, self.live.ledger.history("prune20"), self.now, {}
-        ).sample_ratio
+        return analyse(self.store, in_log(self.store), self.now, {}).sample_ratio
 
 
 @pytest.fixture
@@ -98,14 +96,13 @@ def test_users_whom_an_arm_drives_away_are_not_lost(worlds: Any) -> None:
         assert not world.report().alarm
 
 
-LOG: list[tuple[str, dict[str, Any]]] = [
-    ("start", {}),
+LOG: list[tuple[EntryKind, dict[str, Any]]] = [
     ("ramp", {"traffic": 0.2}),
     ("rollback", {"arm": "c"}),
     ("ramp", {"traffic": 0.05}),
     ("ramp", {"traffic": 0.5}),
 ]
-"""A hard life: one action a day, at 1 % at first."""
+"""A hard life: one action a day after the start, at 1 % at first."""
 
 
 def alarms(
@@ -123,9 +120,8 @@ def alarms(
         arms=[{"name": arm, "variant": arm, "weight": weight} for arm, weight in weights.items()],
         traffic=0.01,
     )
-    log = [start(config)]
-    log += [Action("prune20", kind, day, "test", **more) for day, (kind, more) in enumerate(LOG) if day]  # type: ignore[arg-type]
-    ran = [fold(config, log[: count + 1]) for count in range(len(log))]
+    log = [act(kind, day, **more) for day, (kind, more) in enumerate(LOG, start=1)]
+    ran = [logged(config, *log[:count]).state for count in range(len(log) + 1)]
     factors = np.array([effect.get(arm, 1.0) for arm in arms])
     ends = np.array([config.spans[arm][1] for arm in arms])
     found = [0] * len(ran)
@@ -169,3 +165,17 @@ def test_users_lost_in_one_run_are_found_in_that_run(run: int, arm: str, share: 
     found = alarms(20, {"control": 1, "b": 1, "c": 1}, {"b": 2.0, "c": 0.4}, {run: (arm, share)})
     assert max(found[:run]) <= 1
     assert found[run] >= 19
+
+
+@pytest.mark.parametrize("units", [(100, 0), (150, 50)])
+def test_a_mismatch_that_anybody_sees_is_found_at_once(units: tuple[int, int]) -> None:
+    """ "The arms have the units they should (control 100, b 0)" was said of a chance of 1.6e-30."""
+    ratio = check_units(experiment(), dict(zip(("control", "pruned"), units, strict=True)), ())
+    assert ratio.alarm
+    assert ratio.text.startswith("The arms do not have the units they should")
+
+
+def test_a_few_units_are_not_said_to_be_right() -> None:
+    ratio = check_units(experiment(), {"control": 3, "pruned": 1}, ())
+    assert not ratio.alarm
+    assert ratio.text.startswith("No lost units are found so far (control 3, pruned 1; p = ")

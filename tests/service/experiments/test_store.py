@@ -5,17 +5,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import event, inspect, select
+from sqlalchemy import event, inspect, select, update
 
+from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.database import connect, transaction
 from headroom.service.experiments.definition import Metric
-from headroom.service.experiments.events import Action, Exposure, Outcome, OutcomeReceipt
+from headroom.service.experiments.events import Exposure, Outcome, OutcomeReceipt
+from headroom.service.experiments.export import page
+from headroom.service.experiments.log import Declared, Entry
 from headroom.service.experiments.measure import measure
 from headroom.service.experiments.store import Store
-from headroom.service.experiments.tables import exposures, metadata
-from tests.service.experiments.making import ALWAYS, at_once, experiment, exposure
+from headroom.service.experiments.tables import exposures, metadata, schema_version
+from tests.service.experiments.making import ALWAYS, act, at_once, experiment, exposure, send
 
 OPEN = [experiment()]  # without metrics it takes any
 SPENT = [experiment(metrics=[{"name": "clicks", "covariate": "spent"}])]
@@ -47,7 +50,7 @@ def stores(url: str) -> Iterator[list[Store]]:
 
 def test_a_unit_counts_once_when_it_first_comes(store: Store) -> None:
     """Whether it comes back is an effect of its arm. Returns that counted looked like lost units."""
-    first = [exposure("a"), exposure("a", "pruned", time=101), exposure("b")]
+    first = [exposure("a"), exposure("b")]
     assert store.add_exposures(first) == {("prune20", "control"): 2}
     second = [exposure("a", time=300), exposure("c", "pruned", time=200), exposure("d", time=150)]
     assert store.add_exposures(second) == {("prune20", "control"): 1, ("prune20", "pruned"): 1}
@@ -70,7 +73,7 @@ def test_the_order_in_which_replicas_write_does_not_change_what_a_unit_did_befor
         store = Store(f"sqlite:///{tmp_path / f'{order}.db'}")
         for at in (1000.0, 3000.0)[::order]:
             store.add_exposures([exposure(f"u{number}", time=at) for number in range(4)])
-        store.record_outcomes([outcome(number, f"u{number}", time=2000.0) for number in range(4)], OPEN)
+        send(store, [outcome(number, f"u{number}", time=2000.0) for number in range(4)], OPEN)
         metric = Metric(name="clicks", covariate="clicks")
         assert list(measure(store, "prune20", metric, 1e6, ALWAYS).moments["control"].mean) == [1, 0, 0]
         store.close()
@@ -116,7 +119,7 @@ def test_unknown_outcomes_are_named_with_their_reason(store: Store) -> None:
         outcome(5, "a", metric="any", experiment="open"),
     ]
     both = [*SPENT, experiment(name="open")]
-    receipt = store.record_outcomes(batch, both)
+    receipt = send(store, batch, both)
     assert counts(receipt) == (3, 1, 2)
     assert [(found.index, found.id, found.reason) for found in receipt.unknown_outcomes] == [
         (1, "o2", "metric"),
@@ -125,19 +128,19 @@ def test_unknown_outcomes_are_named_with_their_reason(store: Store) -> None:
     assert receipt.unknown_outcomes[0].message == "'prune20' has no metric 'clik'; it has clicks, spent"
     # What was not kept is no duplicate: it can be sent again once the config has the metric.
     mended = [experiment(metrics=[{"name": "clik"}])]
-    assert counts(store.record_outcomes(batch[1:2], mended)) == (1, 0, 0)
+    assert counts(send(store, batch[1:2], mended)) == (1, 0, 0)
 
 
 def test_duplicates_are_named_by_their_ids(store: Store) -> None:
-    store.record_outcomes([outcome(n, "u") for n in (1, 2)], OPEN)
-    receipt = store.record_outcomes([outcome(n, "u") for n in (3, 2, 4, 3, 1, 3)], OPEN)
+    send(store, [outcome(n, "u") for n in (1, 2)], OPEN)
+    receipt = send(store, [outcome(n, "u") for n in (3, 2, 4, 3, 1, 3)], OPEN)
     assert counts(receipt) == (2, 4, 0)
     assert receipt.duplicate_ids == ["o2", "o3", "o1", "o3"]  # in the request's order
 
 
 def test_what_a_unit_did_before_its_exposure_counts_once_that_is_there(store: Store) -> None:
     history = [outcome(1, "late", metric="spent", time=900.0), outcome(2, "late", time=900.0)]
-    assert counts(store.record_outcomes(history, SPENT)) == (2, 0, 0)
+    assert counts(send(store, history, SPENT)) == (2, 0, 0)
     store.add_exposures([exposure("late", time=1000.0)])
     found = measure(store, "prune20", SPENT[0].metrics[0], 2000.0, ALWAYS).moments["control"]
     assert list(found.mean) == [0, 0, 1]
@@ -155,7 +158,7 @@ def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path)
         statements.append((statement, parameters))
 
     store.add_exposures([exposure(f"u{i}") for i in range(3)])
-    store.record_outcomes([outcome(i, f"u{i}") for i in range(5)], OPEN)
+    send(store, [outcome(i, f"u{i}") for i in range(5)], OPEN)
     store.add_exposures([exposure(f"u{i}", time=50.0) for i in range(3)])
     for metric in (Metric(name="clicks"), Metric(name="a", kind="ratio", denominator="b", covariate="a")):
         measure(store, "prune20", metric, 1e6, ALWAYS)
@@ -168,19 +171,6 @@ def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path)
                 for table in ("outcomes", "exposures", "shadow_results"):
                     assert f"SCAN {table}" not in step, statement
                 assert "outcomes USING PRIMARY KEY (experiment=?)" not in step, statement
-
-
-def test_actions_come_back_in_order_and_an_experiment_starts_once(store: Store) -> None:
-    start = Action("prune20", "start", 1.0, "replica")
-    at_once(*(lambda: store.record_action(start) for _ in range(4)))
-    more: dict[str, Any] = {"arm": "pruned", "reason": "error_rate", "detail": "3 %"}
-    rollback = Action("prune20", "rollback", 2.0, "guardrail", **more)
-    store.record_action(Action("other", "ramp", 1.5, "operator", traffic=0.25))
-    assert store.record_action(rollback)
-    assert not store.record_action(replace(rollback, time=3.0)), "another replica judged the same requests"
-    assert store.actions(["prune20"]) == [start, rollback]
-    assert [action.traffic for action in store.actions(["prune20", "other"])] == [None, 0.25, None]
-    assert store.actions([]) == []
 
 
 def test_all_replicas_and_later_starts_code_impressions_under_one_secret(
@@ -208,3 +198,72 @@ def test_a_connection_that_is_in_use_while_the_store_closes_is_closed_afterwards
     assert used in closed
     assert store.add_exposures([exposure("u2")]), "a later call opens others"
     store.close()
+
+
+def test_rows_of_the_log_come_back_as_they_were_added_and_are_decided_one_after_the_other(
+    store: Store,
+) -> None:
+    config = experiment(traffic=0.5, metrics=[{"name": "click", "margin": 0.1}])
+    declared = Declared((config,), {"control": "a score"}, {"pruned": "abc"})
+    entry = Entry("config", 1.0, config_version="v", declared=declared)
+    store.append(entry)
+
+    def ramp_once(entries: Sequence[Entry]) -> Entry | None:
+        return None if any(each.kind == "ramp" for each in entries) else act("ramp", 2.0, traffic=0.25)
+
+    at_once(*(lambda: store.append(ramp_once) for _ in range(4)))
+    first, second = store.log()
+    assert replace(first, number=0) == entry
+    assert replace(second, number=0) == act("ramp", 2.0, traffic=0.25)
+    assert store.log(first.number) == [second]
+    assert store.last_number() == second.number
+
+
+def test_a_database_of_another_service_and_of_another_release_is_refused_in_one_sentence(url: str) -> None:
+    with closing(Store(url, "production")) as mine:
+        mine.add_exposures([exposure("a")])
+        with closing(Store(url, "staging")) as other:
+            with pytest.raises(DatabaseUnavailable, match=r"belongs to the service 'production'.*'staging'"):
+                other.add_exposures([exposure("b")])
+            assert other.incompatible is not None
+        assert mine.add_exposures([exposure("c")]).total() == 1
+        for version, words in ((4, "export its experiments with that release"), (7, "of a newer release")):
+            engine = connect(mine.url)
+            with transaction(engine, write=True) as db:
+                db.execute(update(schema_version).values(version=version))
+            engine.dispose()
+            with pytest.raises(DatabaseUnavailable, match=words):
+                mine.check()
+
+
+def test_rows_that_are_stored_while_others_are_exported_are_in_a_later_page(store: Store) -> None:
+    """Pages went by random ids, so a row behind the last one was in none."""
+    for number in range(4):
+        send(store, [outcome(100 - number, "u")], OPEN)
+    first = page(store, "prune20", "outcomes", limit=2)
+    send(store, [outcome(0, "u")], OPEN)
+    ids = [row[first.columns.index("id")] for row in first.rows]
+    after = first.next
+    while after is not None:
+        found = page(store, "prune20", "outcomes", after, limit=2)
+        ids += [row[found.columns.index("id")] for row in found.rows]
+        after = found.next
+    assert ids == ["o100", "o99", "o98", "o97", "o0"]
+
+
+def test_a_file_that_is_deleted_while_it_is_in_use_takes_nothing_more(tmp_path: Path) -> None:
+    """Outcomes were accepted into a file without a name, and were gone with the process."""
+    path = tmp_path / "experiments.db"
+    with closing(Store(f"sqlite:///{path}")) as store:
+        store.add_exposures([exposure("a")])
+        copy = tmp_path / "copy.db"
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("VACUUM INTO ?", (str(copy),))
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        for _ in range(2):
+            with pytest.raises(DatabaseUnavailable):
+                send(store, [outcome(1, "a")], OPEN)
+        assert not path.exists()
+        copy.rename(path)
+        assert counts(send(store, [outcome(1, "a")], OPEN)) == (1, 0, 0)

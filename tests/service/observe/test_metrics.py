@@ -13,12 +13,13 @@ from headroom.service.api import create_app
 from headroom.service.config.settings import Settings
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.events import Action, Exposure
+from headroom.service.experiments.events import Exposure
 from headroom.service.experiments.ledger import COUNTS_EVERY
 from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
 from tests.service.asgi import client
+from tests.service.experiments.making import act
 from tests.service.metering import check, feed, samples
 
 
@@ -64,7 +65,7 @@ def test_an_experiment_that_is_not_measured_has_no_p_value(end: str, tmp_path: P
         )
         assert p() > 0.1
         if end == "stop":
-            store.record_action(Action("prune20", "stop", now, "test"))
+            store.append(act("stop", now))
         else:
             live.apply(Assigner(()), "w")
         assert math.isnan(p())

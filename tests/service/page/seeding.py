@@ -16,11 +16,12 @@ from headroom.service.api import create_app
 from headroom.service.api.edge import Edge
 from headroom.service.config.settings import LiveConfig, Settings
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.events import Action, Exposure, Outcome, ShadowResult
+from headroom.service.experiments.events import Exposure, Outcome, ShadowResult
+from headroom.service.experiments.log import Entry
 from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
 from headroom.service.replica import Replica
-from tests.service.experiments.making import shadowed, start
+from tests.service.experiments.making import declares, send, shadowed
 from tests.service.page.browsing import PATIENCE_S
 
 SHIPPED = Path(__file__).parents[3] / "models" / "default"
@@ -115,17 +116,15 @@ def seed(database: Path) -> None:
     store = Store(f"sqlite:///{database}")
     began = time.time() - DAYS * 86_400
     try:
+        store.append(declares(*map(ExperimentConfig.model_validate, (PRUNE20, DEEPER)), time=began))
         for config, rates in ((PRUNE20, (0.31, 0.318)), (DEEPER, (0.31, 0.30))):
-            store.record_action(start(ExperimentConfig.model_validate(config), began))
             rolled_back = config is DEEPER
             _fill(store, config, began, DAYS * 86_400 * (0.4 if rolled_back else 1.0), rates)
             if rolled_back:
                 detail = "p99 612 ms over 500 ms in 248 requests of 60 s"
                 at = began + DAYS * 86_400 * 0.4
-                rollback = Action(
-                    "deeper", "rollback", at, "guardrail", "half", reason="p99_ms", detail=detail
-                )
-                store.record_action(rollback)
+                more = {"actor": "guardrail", "reason": "p99_ms", "detail": detail}
+                store.append(Entry("rollback", at, experiment="deeper", arm="half", **more))
     finally:
         store.close()
 
@@ -145,7 +144,7 @@ def _fill(
             outcomes.append(Outcome(name, f"c{number}", unit, "click", 1.0, at + 30))
             outcomes.append(Outcome(name, f"r{number}", unit, "revenue", float(rng.gamma(2, 9)), at + 60))
     store.add_exposures(exposures)
-    store.record_outcomes(outcomes, [ExperimentConfig.model_validate(config)])
+    send(store, outcomes, [ExperimentConfig.model_validate(config)])
     if config.get("shadow"):
         store.add_shadow([_shadow(name, began + 60 * number, rng) for number in range(400)])
 

@@ -70,6 +70,7 @@ capabilities: {drop: [ALL]}
 {{- if (.Values.database).secret }}
 - name: HEADROOM_DATABASE_URL
   valueFrom: {secretKeyRef: {name: {{ .Values.database.secret | quote }}, key: {{ .Values.database.key | quote }}}}
+- {name: HEADROOM_SERVICE_NAME, value: {{ printf "%s-%s" .Release.Namespace .Release.Name | replace "." "-" | trunc 64 | quote }}}
 {{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}

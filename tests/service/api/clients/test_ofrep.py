@@ -65,6 +65,20 @@ async def test_what_has_ended_says_so(service: Service) -> None:
     assert await evaluate(service, "user-1") == stopped
 
 
+async def test_the_flag_of_a_unit_of_another_experiment_has_what_everybody_gets(service: Service) -> None:
+    """After a ship, 140 of 400 units got the default there, which no other request gets."""
+    await service.http.post("/v1/experiments/prune20/ship", json={"arm": "pruned"}, headers=BOSS)
+    arms = [{"name": "control", "variant": "full"}, {"name": "same", "variant": "full"}]
+    for name, slots in (("b", [0, 5000]), ("c", [5000, 10_000])):
+        entry = {"name": name, "salt": name, "arms": arms, "slots": slots}
+        assert (await service.http.post("/v1/experiments", json=entry, headers=BOSS)).status_code == 201
+    found = set()
+    for number in range(20):
+        flag = await evaluate(service, f"user-{number}", "/ofrep/v1/evaluate/flags/b")
+        found.add((flag["value"], flag["reason"]))
+    assert found == {("full", "SPLIT"), ("cut", "DEFAULT")}
+
+
 async def test_a_unit_that_sees_both_arms_has_controls_variant(
     tiny_checkpoint: Path, database_url: str
 ) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headroom.service.experiments.events import Action
 from headroom.service.experiments.store import Store
 from tests.service.client import metric, request, score, send_raw
 from tests.service.experimenting import config, exposed
+from tests.service.experiments.making import act
 from tests.service.running import PATIENCE_S, Server, still_there
 
 pytestmark = pytest.mark.more
@@ -73,10 +73,7 @@ async def test_a_killed_replica_loses_no_more_than_was_buffered_and_its_successo
         new = await metric(server.port, "headroom_exposures_total")
         assert max(new, written) <= len(exposed(url)) <= 41
 
-        rollback = Action(
-            experiment="prune20", kind="rollback", time=time.time(), actor="guardrail", arm="pruned"
-        )
-        await asyncio.to_thread(store.record_action, rollback)
+        await asyncio.to_thread(store.append, act("rollback", time.time(), arm="pruned"))
     finally:
         store.close()
 

@@ -1,7 +1,6 @@
 """Experiments that are begun, shipped and taken back without a file, on two replicas of one database."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
 
 from headroom.service.config.settings import InvalidConfig, LiveConfig
-from headroom.service.experiments.started import MAX_OPEN
-from headroom.service.experiments.tables import started_experiments
+from headroom.service.experiments.log import Declared
+from headroom.service.experiments.rules import MAX_OPEN
 from tests.service.experimenting import BOSS, KEYS, USER, config, score
 from tests.service.in_process import Service, serve
 
@@ -99,20 +97,6 @@ async def test_what_one_replica_starts_another_routes_and_a_new_one_knows_at_onc
         assert set(await arms(third)) == {None}
 
 
-async def test_what_one_replica_starts_another_shows_and_stops_at_once(
-    tiny_checkpoint: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A load balancer may send the next call anywhere."""
-    monkeypatch.setattr("headroom.service.experiments.ledger.REFRESH_SECONDS", 3600.0)
-    async with replica(tiny_checkpoint, file_url) as first, replica(tiny_checkpoint, file_url) as second:
-        await start(first)
-        assert (await shown(second))["status"] == "running"
-        await post(first, "/order/stop")
-        await start(first, name="next", salt="next")
-        assert (await post(second, "/next/stop"))["status"] == "stopped"
-        assert (await second.http.get("/v1/experiments/nobody")).status_code == 404
-
-
 async def test_names_that_nobody_started_cost_the_database_little(
     one: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,51 +115,6 @@ async def test_names_that_nobody_started_cost_the_database_little(
     answers = await asyncio.gather(*(one.http.get(f"/v1/experiments/nobody{index}") for index in range(40)))
     assert {answer.status_code for answer in answers} == {404}
     assert 1 <= len(refreshes) < 10
-
-
-async def test_rows_that_no_release_wrote_stand_in_nobodys_way(one: Service) -> None:
-    rows = [("broken", "{"), ("partial", '{"name": "partial"}'), ("renamed", json.dumps(ENTRY))]
-    store = one.replica.live.ledger.store
-    store.prepare()
-    with store._write() as db:
-        for name, definition in rows:
-            db.execute(insert(started_experiments).values(name=name, definition=definition))
-    assert (await start(one))["status"] == "running"
-    listed = (await one.http.get("/v1/experiments")).json()["experiments"]
-    assert [each["name"] for each in listed] == ["order"]
-    assert set(await arms(one)) == {"control", "pruned"}
-
-
-WRONG: list[tuple[dict[str, Any], str, str]] = [
-    (
-        {"arms": [{"name": name, "variant": "nobody"} for name in "ab"]},
-        "arms[0].variant",
-        "no variant 'nobody'; there are full, cut",
-    ),
-    ({"arms": [{"name": "a", "variant": "full"}] * 2}, "arms", "two are called 'a'"),
-    ({"arms": ENTRY["arms"][:1]}, "arms", "at least 2 items"),
-    ({"metrics": [{"name": "click", "margin": -1}]}, "metrics[0].margin", "greater than 0"),
-    ({"metrics": [{"name": "click", "margin": 1.5}]}, "metrics[0].margin", "below 1"),
-    ({"slots": [5, 5]}, "slots", "[5, 5) is empty"),
-    ({"slots": [0, 10_001]}, "slots[1]", "less than or equal to 10000"),
-    ({"traffic": 0.0001}, "traffic", "0.0002 is the next"),
-    ({"traffic": "1"}, "traffic", "should be a number"),
-    ({"salt": "layer"}, "salt", "is the salt of the slots"),
-    ({"salt": None}, "salt", "should be a string"),
-    ({"name": "Order!"}, "name", "should match"),
-    ({"arm": []}, "arm", "there is no such field"),
-]
-
-
-@pytest.mark.parametrize(("changes", "param", "reason"), WRONG)
-async def test_a_wrong_entry_is_refused_in_one_sentence_that_names_the_field(
-    one: Service, changes: dict[str, Any], param: str, reason: str
-) -> None:
-    error = await start(one, 422, **changes)
-    assert error["param"] == param
-    assert error["message"].startswith(f"{param}: ")
-    assert reason in error["message"]
-    assert (await one.http.get("/v1/experiments")).json()["experiments"] == []
 
 
 async def test_an_interleaved_one_is_started_too(one: Service) -> None:
@@ -409,7 +348,7 @@ async def test_an_edit_that_another_replica_has_not_seen_a_start_for_is_refused_
         with pytest.raises(InvalidConfig, match=r"^experiments\[0\].slots: .* of 'order'"):
             await asyncio.to_thread(second.replica.apply, edited)
         assert (await shown(second, "prune20")).get("error"), "it must not have begun"
-        assert [action.kind for action in first.replica.live.ledger.store.actions(["prune20"])] == []
+        assert [entry.kind for entry in first.replica.live.ledger.store.log()] == ["start"]
 
 
 @pytest.mark.parametrize(
@@ -461,7 +400,8 @@ async def test_the_operator_is_told_of_a_pause_once(tiny_checkpoint: Path, file_
         service.metrics.notify_operator = told.append
         ledger = service.replica.live.ledger
         ledger.config_version = ""  # as at a start
-        await asyncio.to_thread(ledger.apply, LiveConfig.model_validate(config()).experiments, "v")
+        declared = Declared(LiveConfig.model_validate(config()).experiments)
+        await asyncio.to_thread(ledger.apply, declared, "v")
         for _ in range(3):
             await asyncio.to_thread(ledger.refresh)
         assert told == [
@@ -494,16 +434,3 @@ async def test_the_number_of_open_ones_is_bounded(one: Service) -> None:
     assert f"{MAX_OPEN} experiments" in (await start(one, 409, **more))["message"]
     await post(one, "/n0/stop")
     await start(one, **more)
-
-
-async def test_one_that_this_release_cannot_read_does_not_keep_others_from_running(
-    one: Service, tiny_checkpoint: Path, file_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    await start(one, slots=[0, 5000])
-    store = one.replica.live.ledger.store
-    with store._write() as db:
-        text = json.dumps(ENTRY | {"name": "newer", "kind_of_tomorrow": 1})
-        db.exec_driver_sql("INSERT INTO started_experiments (name, definition) VALUES ('newer', ?)", (text,))
-    async with replica(tiny_checkpoint, file_url) as service:
-        assert (await shown(service))["status"] == "running"
-        assert "newer" in caplog.text

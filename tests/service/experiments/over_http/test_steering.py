@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from headroom.service.config.settings import InvalidConfig, LiveConfig
-from headroom.service.experiments.events import Action
 from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import BOSS, USER, config, eventually, score, write_broken_checkpoint
-from tests.service.experiments.making import exposure
+from tests.service.experiments.making import act, exposure
 from tests.service.in_process import Service, serve
 
 
@@ -213,11 +212,10 @@ async def test_a_rollback_on_one_replica_reaches_the_others(tiny_checkpoint: Pat
     ):
         assert (await score(other, "user-1"))["assignment"] is not None
         store = one.replica.live.ledger.store
-        rollback = Action(experiment="prune20", kind="rollback", time=0.0, actor="guardrail", arm="pruned")
-        await asyncio.to_thread(store.record_action, rollback)
+        await asyncio.to_thread(store.append, act("rollback", 0.0, arm="pruned"))
         for service in (one, other):
             await eventually(
-                lambda s=service: s.replica.live.ledger.standings["prune20"].status == "rolled_back", 5
+                lambda s=service: s.replica.live.ledger.states["prune20"].status == "rolled_back", 5
             )
             assert (await score(service, "user-1"))["assignment"] is None
 

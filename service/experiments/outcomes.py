@@ -1,0 +1,269 @@
+"""Records outcomes and clicks as they are sent, and says which of them cannot count.
+
+A click is stored whether or not its list is there: lists are written in the background, so a click may come
+first. The report joins the two (clicks.py).
+"""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Row, Table
+
+from headroom.service.experiments import tables
+from headroom.service.experiments.clicks import Shown, find_lists
+from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.events import (
+    Click,
+    Outcome,
+    OutcomeReceipt,
+    UnknownOutcome,
+    UnknownReason,
+    UnmatchedReason,
+    values_of,
+)
+from headroom.service.experiments.store import Store
+
+CHUNK = 500
+"""Rows per statement."""
+
+LISTS_AT_ONCE = 20
+"""Lists looked up at once: the ids of one may take 1 MB."""
+
+MAX_LISTED = 10
+"""Names of metrics in a message, at most."""
+
+WAIT_SECONDS = 60.0
+"""After this time a click whose list is not stored is counted as unmatched."""
+
+MAX_WAITING = 10_000
+"""Clicks that a replica looks up again for that count, at most. The report counts all."""
+
+Problem = tuple[UnknownReason, str]
+"""Why an outcome cannot count, for a program and for people."""
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What became of a call. unmatched: clicks on no shown title of their unit, by reason.
+
+    listless: clicks whose list is not stored.
+    """
+
+    receipt: OutcomeReceipt
+    unmatched: Counter[UnmatchedReason] = field(default_factory=Counter)
+    listless: list[Click] = field(default_factory=list)
+
+
+def record(store: Store, rows: Sequence[Outcome | Click], configs: Collection[ExperimentConfig]) -> Recorded:
+    """Store outcomes and clicks. The same id again is a duplicate, whatever its other fields hold.
+
+    configs: the known experiments. An outcome of another experiment, or of a metric that its experiment does
+    not declare, is unknown and not stored. A click on a list that is stored and did not show this title, or
+    is another unit's, is stored and unknown.
+    """
+    problems = _problems(rows, configs)
+    wanted = {number: row for number, row in enumerate(rows) if number not in problems}
+    duplicates = _insert(store, tables.outcomes, {n: r for n, r in wanted.items() if isinstance(r, Outcome)})
+    clicks = {number: row for number, row in wanted.items() if isinstance(row, Click)}
+    duplicates |= _insert(store, tables.clicks, clicks)
+    recorded = Recorded(OutcomeReceipt(0, 0, 0))
+    for number, (click, found) in _with_lists(store, clicks).items():
+        problem = _problem_on_list(click, found)
+        if problem is not None:
+            problems[number] = problem
+        if number in duplicates:
+            continue
+        if problem is not None:
+            recorded.unmatched["unit" if problem[0] == "unit" else "index"] += 1
+        elif not found:
+            recorded.listless.append(click)
+    duplicates -= problems.keys()
+    recorded.receipt = OutcomeReceipt(
+        accepted=len(rows) - len(duplicates) - len(problems),
+        duplicates=len(duplicates),
+        unknown=len(problems),
+        unknown_outcomes=[
+            UnknownOutcome(number, rows[number].id, *problems[number]) for number in sorted(problems)
+        ],
+        duplicate_ids=[rows[number].id for number in sorted(duplicates)],
+    )
+    return recorded
+
+
+class Unmatched:
+    """Counts the clicks whose list has not come within WAIT_SECONDS. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[float, Click]] = deque(maxlen=MAX_WAITING)
+
+    def add(self, clicks: Sequence[Click], now: float) -> None:
+        """Look at clicks again later. now: on the clock that `due` takes."""
+        self._waiting.extend((now + WAIT_SECONDS, click) for click in clicks)
+
+    def due(self, now: float) -> list[Click]:
+        """Return the clicks whose time is over, and forget them."""
+        over = []
+        while self._waiting and self._waiting[0][0] <= now:
+            over.append(self._waiting.popleft()[1])
+        return over
+
+
+def count_unmatched(store: Store, clicks: Sequence[Click]) -> Counter[UnmatchedReason]:
+    """Return how many clicks are on no shown title of their unit, by reason."""
+    counts: Counter[UnmatchedReason] = Counter()
+    for click, found in _with_lists(store, dict(enumerate(clicks))).values():
+        problem = _problem_on_list(click, found)
+        if problem is not None:
+            counts["unit" if problem[0] == "unit" else "index"] += 1
+        elif not found:
+            counts["impression"] += 1
+    return counts
+
+
+def _insert(store: Store, table: Table, rows: Mapping[int, Outcome | Click]) -> set[int]:
+    """Store rows by their number. Return the numbers of the duplicates."""
+    duplicates: set[int] = set()
+    for chunk in tables.chunks(list(rows.items()), CHUNK):
+        # The first counts.
+        values = {(row.experiment, row.id): values_of(row) for _, row in reversed(chunk)}
+        with store.write_facts() as db:
+            statement = tables.insert_new(db, table).returning(table.c.experiment, table.c.id)
+            # Sorted, so that two calls cannot deadlock.
+            new = {tuple(row) for row in db.execute(statement, [values[key] for key in sorted(values)])}
+        for number, row in chunk:
+            if (row.experiment, row.id) not in new:
+                duplicates.add(number)
+            new.discard((row.experiment, row.id))  # the same again in this call is a duplicate, too
+    return duplicates
+
+
+def _with_lists(store: Store, clicks: Mapping[int, Click]) -> Mapping[int, tuple[Click, Sequence[Row[Any]]]]:
+    """Return clicks with the stored lists that they name, by number."""
+    numbers_by_list = defaultdict(list)
+    for number, click in clicks.items():
+        numbers_by_list[click.list_id].append(number)
+    joined = {}
+    for names in tables.chunks(sorted(numbers_by_list), LISTS_AT_ONCE):
+        with store.read() as db:
+            found = find_lists(db, names)
+        for name in names:
+            for number in numbers_by_list[name]:
+                click = clicks[number]
+                of_experiment = [
+                    row for row in found.get(name, ()) if click.experiment in ("", row.experiment)
+                ]
+                joined[number] = (click, of_experiment)
+    return joined
+
+
+def _problem_on_list(click: Click, found: Sequence[Row[Any]]) -> Problem | None:
+    """Return why a click joins with none of the stored lists that it names; None if it does, or there are
+    none yet."""
+    if not found:
+        return None
+    of_unit = [row for row in found if row.unit == click.unit]
+    if not of_unit:
+        return "unit", f"impression {click.list_id!r} is not one of the unit {click.unit!r}"
+    if len({row.content for row in of_unit}) > len({row.experiment for row in of_unit}):
+        return "index", (
+            f"several lists were shown to the unit as {click.list_id!r}; send each list's request with "
+            "its own id"
+        )
+    shown = [Shown(row.teams_by_index, row.places, row.ids) for row in of_unit]
+    if any(each.index_of(click.index, click.rank, click.object_id) is not None for each in shown):
+        return None
+    return "index", _not_shown(click, shown[0])
+
+
+def _not_shown(click: Click, shown: Shown) -> str:
+    """Say that a list did not show the clicked title."""
+    titles = sum(team != "-" for team in shown.teams_by_index)
+    if click.index is not None:
+        what = f"index {click.index}"
+    elif alike := shown.with_id(click.object_id):
+        return (
+            f"object_id {click.object_id!r} is the id of {len(alike)} titles of impression "
+            f"{click.list_id!r}; position.ordinal says which of them, and must be the rank of one"
+        )
+    elif alike is not None:
+        what = f"object_id {click.object_id!r}"
+    elif click.rank is not None:
+        what = f"rank {click.rank}"
+    else:
+        return f"the request of impression {click.list_id!r} sent no ids, so the event needs an ordinal"
+    return f"{what} was not shown in impression {click.list_id!r}, which has {titles} titles"
+
+
+def _problems(rows: Sequence[Outcome | Click], configs: Collection[ExperimentConfig]) -> dict[int, Problem]:
+    """Return why rows are not stored, by their number."""
+    by_name = {config.name: config for config in configs}
+    interleaved = [config for config in configs if config.is_interleaved]
+    problems: dict[int, Problem] = {}
+    for number, row in enumerate(rows):
+        if isinstance(row, Outcome):
+            problem = _problem_of_outcome(row, by_name)
+        else:
+            problem = _problem_of_click(row) or _problem_of_experiment(row, by_name, interleaved)
+        if problem is not None:
+            problems[number] = problem
+    return problems
+
+
+def _problem_of_outcome(row: Outcome, by_name: Mapping[str, ExperimentConfig]) -> Problem | None:
+    config = by_name.get(row.experiment)
+    if config is None:
+        return "experiment", f"there is no experiment {row.experiment!r}"
+    if config.is_interleaved:
+        return "impression", f"{row.experiment!r} interleaves: send the `impression` and the clicked `index`"
+    return _problem_of_metric(row.metric, [config])
+
+
+def _problem_of_experiment(
+    row: Click, by_name: Mapping[str, ExperimentConfig], interleaved: Sequence[ExperimentConfig]
+) -> Problem | None:
+    if not row.experiment:
+        if not interleaved:
+            return "experiment", "there is no experiment that interleaves"
+        return _problem_of_metric(row.metric, interleaved)
+    config = by_name.get(row.experiment)
+    if config is None:
+        return "experiment", f"there is no experiment {row.experiment!r}"
+    if not config.is_interleaved:
+        return "impression", f"{row.experiment!r} does not interleave: leave `impression` and `index` out"
+    return _problem_of_metric(row.metric, [config])
+
+
+def _problem_of_click(row: Click) -> Problem | None:
+    """Return what is wrong with a click, whatever its list is."""
+    if not row.list_id:
+        return "impression", "query_id is missing; it is the `impression` of the list"
+    if not row.unit:
+        return "unit", "client_id is missing; it is the `unit` of the request"
+    if row.index is None and row.rank is None and row.object_id is None:
+        return (
+            "index",
+            "the event has neither position.ordinal nor object.object_id, which say what was clicked",
+        )
+    if row.index is None and row.object_id is None and row.rank is not None and row.rank < 1:
+        return "index", f"rank {row.rank} was not shown; ranks count from 1"
+    if row.value <= 0:
+        return "value", f"value {row.value:g} is no click; send clicks only, with a value above 0"
+    return None
+
+
+def _problem_of_metric(metric: str, configs: Sequence[ExperimentConfig]) -> Problem | None:
+    """Return that none of some experiments has a metric; one that declares none takes any."""
+    declared: set[str] = set()
+    for config in configs:
+        of_config = {source for each in config.metrics for source in each.sources}
+        if not of_config or metric in of_config:
+            return None
+        declared |= of_config
+    names = ", ".join(sorted(declared)[:MAX_LISTED])
+    if len(declared) > MAX_LISTED:
+        names += ", …"
+    owners = " and ".join(repr(config.name) for config in configs)
+    has = "has" if len(configs) == 1 else "have"
+    return "metric", f"{owners} {has} no metric {metric!r}; it has {names}"
