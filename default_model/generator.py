@@ -36,8 +36,11 @@ UNITS = 768
 MAX_PIECES = 32
 DROPOUT = 0.15
 RATE = 1e-3
-BATCH_TOKENS = 2048
-"""Padded tokens of question and query in a batch."""
+TARGET_COST = 4
+"""A piece of a query costs as much as this many tokens of a question: it passes through the whole decoder."""
+
+BATCH_COST = 3600
+"""Padded tokens of questions and TARGET_COST times those of queries in a batch: about 90 examples."""
 
 ENCODED_TOKENS = 8192
 
@@ -60,6 +63,11 @@ class Example:
 
     def __len__(self) -> int:
         return len(self.question) + len(self.target)
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Return the tokens of query and question, by which batches are sorted."""
+        return len(self.target), len(self.question)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +161,26 @@ class Rounds:
     def __call__(self, index: int) -> list[Batch]:
         """Return a round's batches."""
         rng = np.random.default_rng([self.seed, index])
-        lengths = [len(example) + rng.random() for example in self.examples]  # other neighbours every time
-        groups = grouped([round(length * 4) for length in lengths], batch_tokens=4 * BATCH_TOKENS)
-        order = rng.permutation(len(groups))
-        return [Batch([self.examples[row] for row in groups[number]], self.unknown) for number in order]
+        order = rng.permutation(len(self.examples)).tolist()  # other neighbours every time
+        order.sort(key=lambda row: self.examples[row].lengths)
+        groups = list[list[int]]()
+        longest = 0
+        for row in order:
+            question, target = self.examples[row].lengths[::-1]
+            longest = max(longest, question) if groups else question
+            if groups and (longest + TARGET_COST * target) * (len(groups[-1]) + 1) <= BATCH_COST:
+                groups[-1].append(row)
+            else:
+                groups.append([row])
+                longest = question
+        shuffled = rng.permutation(len(groups))
+        return [Batch([self.examples[row] for row in groups[number]], self.unknown) for number in shuffled]
 
 
 def choosing_loss(network: GeneratorNetwork, examples: Sequence[Example], unknown: int | None) -> float:
     """Return the loss on examples without dropout."""
     network.eval()
-    groups = grouped([len(example) for example in examples], batch_tokens=BATCH_TOKENS)
+    groups = grouped([len(example) for example in examples], batch_tokens=BATCH_COST)
     with torch.no_grad(), autocast(torch.device("cpu")):
         batches = [Batch([examples[row] for row in rows], unknown) for rows in groups]
         parts = [(len(batch.pairs), loss_of(network, batch).item()) for batch in batches]

@@ -179,7 +179,7 @@ class Generator:
 
     def _masks(self, asks: Sequence[Ask]) -> GeneratorMasks | None:
         """Return the weights of the decoder's heads; None if all are 1."""
-        if all(ask.mask.is_none for ask in asks):
+        if all(ask.mask.keeps_generator for ask in asks):
             return None
         device = self.network.pieces.device
         decoder, cross = (
