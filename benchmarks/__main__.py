@@ -34,6 +34,7 @@ SECTIONS = {
     "decoder": "a decoder whose titles share their beginning, alone against transformers",
     "interleave": "simulated users: interleaving beside an A/B test on clicks, and other ways to interleave",
     "condense": "passes that condensing a query takes, by method",
+    "generate": "milliseconds that writing a short query takes, greedy and with beams",
     "waiting": "how long OpenMP's threads spin while they wait, idle and beside other programs",
 }
 

@@ -13,14 +13,13 @@ from headroom.models.attention_maps import Attention
 from headroom.models.batch import Beginning, batches_by_length, in_halves, pack
 from headroom.models.checkpoint.chunks import LongTitles, Overflow, best_chunks, encode_chunks
 from headroom.models.checkpoint.config import ModelConfig, read_config, read_stored_masks
-from headroom.models.checkpoint.files import digest_of, read_head_study, read_quality
+from headroom.models.checkpoint.files import GENERATOR, digest_of, read_head_study, read_quality
 from headroom.models.checkpoint.hub import Origin, locate, name_of, origin_of
 from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
 from headroom.models.device import resolve_device, resolve_dtype
 from headroom.models.errors import InvalidMask, ModelError
 from headroom.models.files import Json
-from headroom.models.generate.files import FILE as GENERATOR_FILE
 from headroom.models.generate.generator import Ask, GeneratedQuery, Generator, check_beams
 from headroom.models.masks.generation import GenerationMask, generation_mask
 from headroom.models.masks.head_mask import (
@@ -358,7 +357,7 @@ class Classifier:
     def checked_generator(self) -> Generator:
         """Return the checkpoint's query generator. Raises ModelError if it has none."""
         if self.generator is None:
-            raise ModelError(f"the checkpoint {self.name} has no query generator (a file {GENERATOR_FILE})")
+            raise ModelError(f"the checkpoint {self.name} has no query generator (a file {GENERATOR})")
         return self.generator
 
     def generation_mask(self, spec: str) -> GenerationMask:

@@ -10,20 +10,22 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from headroom.models.checkpoint.fields import check
-from headroom.models.checkpoint.files import readable_as_usual
+from headroom.models.checkpoint.files import GENERATOR, readable_as_usual
 from headroom.models.errors import UnsupportedCheckpoint, first_line
 from headroom.models.generate.network import GeneratorConfig, GeneratorNetwork
 
-FILE = "generator.safetensors"
-"""The weights in float16; the shape is in the file's metadata."""
-
 
 def write_generator(directory: Path, network: GeneratorNetwork) -> None:
-    """Write a generator's weights into the directory of its encoder's checkpoint, in float16."""
+    """Write a generator's weights into the directory of its encoder's checkpoint, in float16.
+
+    The file's metadata holds its shape.
+    """
     tensors = {name: tensor.detach().half().contiguous() for name, tensor in network.named_parameters()}
     tensors["pieces"] = network.pieces.int()
-    save_file(tensors, directory / FILE, {"format": "pt", "generator": json.dumps(asdict(network.config))})
-    readable_as_usual(directory / FILE)
+    save_file(
+        tensors, directory / GENERATOR, {"format": "pt", "generator": json.dumps(asdict(network.config))}
+    )
+    readable_as_usual(directory / GENERATOR)
 
 
 def read_generator(directory: Path, words: Tensor, dropout: float = 0.0) -> GeneratorNetwork:
@@ -32,7 +34,7 @@ def read_generator(directory: Path, words: Tensor, dropout: float = 0.0) -> Gene
     words: (vocabulary, D), the encoder's word embeddings. Raises UnsupportedCheckpoint for a file that is
     damaged or belongs to another encoder.
     """
-    file = directory / FILE
+    file = directory / GENERATOR
     try:
         with safe_open(file, "pt") as opened:
             shape = json.loads((opened.metadata() or {})["generator"])

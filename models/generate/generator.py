@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from headroom.models.arrays import Floats32
+from headroom.models.checkpoint.files import GENERATOR
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from headroom.models.errors import ModelError
-from headroom.models.generate.files import FILE, read_generator
+from headroom.models.generate.files import read_generator
 from headroom.models.generate.memory import encode_questions, memory_of, states_of
 from headroom.models.generate.network import GeneratorMasks, GeneratorNetwork, Memory
 from headroom.models.generate.search import MAX_BEAMS, search
@@ -93,7 +94,7 @@ class Generator:
 
         Raises UnsupportedCheckpoint for a file that is damaged or belongs to another encoder.
         """
-        if not (directory / FILE).exists():
+        if not (directory / GENERATOR).exists():
             return None
         return cls(tokenizer, encoder, read_generator(directory, encoder.word_embeddings))
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -59,7 +59,7 @@ class PairRow(Row):
 class QuestionRow(PairRow):
     """A question to write queries for; with `heads`, the maps of the best one over the question, too."""
 
-    ask: Ask
+    ask: Ask = field(kw_only=True)
 
 
 class RowQueries(NamedTuple):

@@ -233,7 +233,7 @@ def _question_row(request: CondenseRequest, variant: Variant, generator: Mapping
         raise InvalidRequest(str(error), param="query") from None
     ask = Ask(question, request.beams or DEFAULT_BEAMS, mask)
     lane = Lane(classifier, variant.mask.structure, kind="generate")
-    return QuestionRow(ask.tokens, lane, question, variant.mask, heads, ask)
+    return QuestionRow(ask.tokens, lane, question, variant.mask, heads, ask=ask)
 
 
 def _attention_of(alignment: Alignment, heads: Sequence[tuple[int, int]]) -> QueryAttention:

@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 
-from benchmarks import bulk, cascade, condense, front, int8, load, pruned, service, studies
+from benchmarks import bulk, cascade, condense, front, generate, int8, load, pruned, service, studies
 from benchmarks.load import LoadRuns, plan_for
 from benchmarks.model_alone import ModelAlone
 from benchmarks.report import Report
@@ -27,6 +27,7 @@ from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.classifier import Classifier
 from headroom.models.quality.labelled import read_labelled
 from tests.checkpoints import write_checkpoint
+from tests.generators import with_generator
 from tests.loadtest.servers import reference
 from tests.service import in_process
 
@@ -192,6 +193,12 @@ def test_bulk_measures_the_same_pairs_both_ways(tiny_checkpoint: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
+def test_generate_measures_greedy_and_beams(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    with_generator(tiny_checkpoint, tmp_path)
+    report = generate.measure(rounds=1, model=tmp_path)
+    assert [row.name for row in report.rows] == ["greedy: milliseconds", "4 beams: milliseconds"]
+
+
 def test_condense_measures_every_method_in_passes(tiny_checkpoint: Path) -> None:
     report = condense.measure(rounds=1, model=tiny_checkpoint, candidates=3)
     rows = {row.name: row for row in report.rows}

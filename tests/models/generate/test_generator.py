@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from headroom import Classifier, InvalidMask, ModelError, UnsupportedCheckpoint
-from headroom.models.generate.files import FILE
+from headroom.models.checkpoint.files import GENERATOR
 from tests.checkpoints import load, write_checkpoint
 
 QUESTION = "where is a steel angle bracket"
@@ -80,19 +80,19 @@ def test_masks_have_one_canonical_spec(writer: Classifier, spec: str, canonical:
 def test_files_that_do_not_fit_are_refused_by_name(writer: Classifier, tmp_path: Path) -> None:
     assert writer.directory is not None
     narrow = write_checkpoint(tmp_path / "narrow", hidden_size=16)
-    shutil.copy(writer.directory / FILE, narrow / FILE)
+    shutil.copy(writer.directory / GENERATOR, narrow / GENERATOR)
     with pytest.raises(UnsupportedCheckpoint, match="is for an encoder of width 32; this one has 16"):
         load(narrow)
 
     lacking = shutil.copytree(writer.directory, tmp_path / "lacking")
-    tensors = load_file(lacking / FILE)
+    tensors = load_file(lacking / GENERATOR)
     del tensors["copy_map.bias"]
     shape = {"layers": 2, "heads": 4, "width": 32, "units": 48, "max_pieces": 9, "start": 2, "end": 3}
     metadata = {"generator": json.dumps({**shape, "output_pieces": len(tensors["pieces"])})}
-    save_file(tensors, lacking / FILE, metadata)
+    save_file(tensors, lacking / GENERATOR, metadata)
     with pytest.raises(UnsupportedCheckpoint, match=r"tensor copy_map\.bias is missing or misshapen"):
         load(lacking)
 
-    (lacking / FILE).write_bytes(b"not weights")
+    (lacking / GENERATOR).write_bytes(b"not weights")
     with pytest.raises(UnsupportedCheckpoint, match=r"generator\.safetensors cannot be read"):
         load(lacking)
