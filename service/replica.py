@@ -32,7 +32,7 @@ from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.upkeep import Upkeep
 from headroom.service.observe.metrics import Metrics
-from headroom.service.schemas.condense import CondenseRequest, CondenseResponse
+from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, GenerateResponse
 from headroom.service.schemas.listings import (
     HeadsResponse,
     MasksResponse,
@@ -289,7 +289,9 @@ class Replica:
         with self._taken_in_hand():
             return await attention(self._scorer, request, self._catalog, deadline)
 
-    async def condense(self, request: CondenseRequest, deadline: Deadline) -> CondenseResponse:
+    async def condense(
+        self, request: CondenseRequest, deadline: Deadline
+    ) -> CondenseResponse | GenerateResponse:
         with self._taken_in_hand():
             return await self._condenser.condense(request, self._catalog, deadline)
 
