@@ -47,6 +47,7 @@ from headroom.models.files import write_whole
 from headroom.models.learner import Learner
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.scores import Scores
+from headroom.models.training.distil.losses import raw_scores
 from headroom.models.training.loop import Progress, Schedule, logits_of, train
 
 log = logging.getLogger(__name__)
@@ -245,14 +246,6 @@ RECIPES = {
 after another. docs/model-card.md says where its run differed from these."""
 
 
-def raw_scores(logits: Tensor) -> Tensor:
-    """Return the log-odds of the expected grade over the highest, (B,), as `Scores.raw_score` has them."""
-    logits = logits.float()
-    above = torch.arange(1, logits.shape[1], dtype=torch.float32).log()
-    relevant = (logits[:, 1:] + above).logsumexp(1)
-    return relevant - (logits[:, :-1] + above.flip(0)).logsumexp(1)
-
-
 def raw_ranking_loss(logits: Tensor, targets: Tensor, groups: Tensor, widest: float = 4.0) -> Tensor:
     """Return the logistic loss of each two pairs of a group whose grades differ, weighted by the difference.
 
@@ -262,7 +255,7 @@ def raw_ranking_loss(logits: Tensor, targets: Tensor, groups: Tensor, widest: fl
     near the ends of the scale: two good titles could not be told apart.
     """
     grades = torch.arange(logits.shape[1], dtype=torch.float32)
-    scores = raw_scores(logits)
+    scores = raw_scores(logits.float())
     wanted = targets @ grades
     apart = (wanted[:, None] - wanted).clamp(min=0, max=widest) * (groups[:, None] == groups)  # (B, B)
     losses = F.softplus(-(scores[:, None] - scores))

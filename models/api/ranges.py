@@ -40,20 +40,20 @@ def check_range(
         raise ModelError(f"{name}: {value} is outside the valid {what}, {limits}")
 
 
-PARTS = ("heads", "units", "layers")
+REMOVABLE = ("heads", "units", "layers")
 """What may be removed from a network."""
 
 
-def parts_of(names: str | Iterable[str]) -> tuple[str, ...]:
+def removable_parts(names: str | Iterable[str]) -> tuple[str, ...]:
     """Return what may go, in a fixed order. names: one text may name several, as in "heads,units".
 
     Raises ValueError for none, or a name that does not exist.
     """
     texts = [names] if isinstance(names, str) else names
     given = [name.strip() for text in texts for name in text.split(",")]
-    valid = ", ".join(PARTS)
+    valid = ", ".join(REMOVABLE)
     if not given:
         raise ValueError(f"none given; valid are {valid}")
-    if unknown := [name for name in given if name not in PARTS]:
+    if unknown := [name for name in given if name not in REMOVABLE]:
         raise ValueError(f"{unknown[0]!r} is none of {valid}")
-    return tuple(name for name in PARTS if name in given)
+    return tuple(name for name in REMOVABLE if name in given)

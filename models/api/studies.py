@@ -20,7 +20,7 @@ import orjson
 
 from headroom.models.api.arguments import errors_name_arguments
 from headroom.models.api.data import DIRECTORY, path_of, source_of
-from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SPEEDUPS, check_range, parts_of
+from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SPEEDUPS, check_range, removable_parts
 from headroom.models.api.shown import as_html
 from headroom.models.classifier import Classifier
 from headroom.models.errors import ModelError
@@ -224,7 +224,7 @@ def search(
     afterwards, of a search by time; the checkpoint goes to `out`/recovered. More options: `MarginOptions`.
     """
     try:
-        parts = parts_of(what)
+        parts = removable_parts(what)
     except ValueError as error:
         raise ModelError(f"what: {error}") from None
     check_range("speedup", speedup, *SPEEDUPS)

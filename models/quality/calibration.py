@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.optimize import minimize
@@ -25,8 +26,8 @@ from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair, digest, query_key
 from headroom.models.scores import Scores
 
-PARTS = 5
-"""The queries are cut into this many parts; each is judged with what the other parts choose."""
+FOLDS = 5
+"""The queries are cut into this many folds; each is judged with what the other folds choose."""
 
 MAX_LOSS = 0.02
 """NDCG@10 may fall by this much on queries that had no part in the fit; else the biases are left out."""
@@ -50,10 +51,6 @@ class Calibration:
     def of(self, logits: Floats) -> Floats:
         """Return the calibrated logits, (n, labels)."""
         return np.asarray(logits / self.temperature + self.bias)
-
-
-Fit = Callable[[Floats, Ints], Calibration]
-"""Returns the calibration of logits, (n, labels), and grades, (n,); of one label, 1 is relevant."""
 
 
 def fit_one_label(logits: Floats, relevant: Ints) -> Calibration:
@@ -117,16 +114,22 @@ def fit_grades(
     return Calibration(spread / float(np.exp(best[0])), best[1:] - best[1:].mean())
 
 
-def temperature_alone(logits: Floats, grades: Ints) -> Calibration:
-    """Return the calibration of `fit_grades` without biases."""
-    return fit_grades(logits, grades, with_bias=False)
+Fit = Callable[[Floats, Ints], Calibration]
+"""Returns the calibration of logits, (n, labels), and grades, (n,); of one label, 1 is relevant."""
+
+METHODS: dict[str, Fit] = {
+    "Platt": fit_one_label,
+    "temperature and biases": fit_grades,
+    "temperature": partial(fit_grades, with_bias=False),
+}
+"""The ways to fit a calibration, as reports name them."""
 
 
-def parts_of(pairs: Sequence[LabelledPair]) -> Ints:
-    """Return the part of each pair, (n,), from 0 to PARTS − 1; all pairs of a query are in one part."""
+def folds_of(pairs: Sequence[LabelledPair], folds: int = FOLDS) -> Ints:
+    """Return the fold of each pair, (n,), from 0 to folds − 1; all pairs of a query are in one fold."""
     queries = sorted({query_key(pair.query) for pair in pairs}, key=digest)
-    part_of = {query: index % PARTS for index, query in enumerate(queries)}
-    return np.array([part_of[query_key(pair.query)] for pair in pairs])
+    fold_of = {query: index % folds for index, query in enumerate(queries)}
+    return np.array([fold_of[query_key(pair.query)] for pair in pairs])
 
 
 def check_pairs(pairs: Sequence[LabelledPair], name: str) -> None:
@@ -140,32 +143,54 @@ def check_pairs(pairs: Sequence[LabelledPair], name: str) -> None:
     grades = {pair.grade for pair in pairs}
     if len(grades) == 1:
         raise ModelError(f"{name}: every pair has grade {grades.pop()}; pairs of several grades are needed")
-    parts = parts_of(pairs)
-    for part in range(PARTS):
-        left = {pair.grade for pair, of_pair in zip(pairs, parts.tolist(), strict=True) if of_pair != part}
+    folds = folds_of(pairs)
+    for fold in range(FOLDS):
+        left = {pair.grade for pair, of_pair in zip(pairs, folds.tolist(), strict=True) if of_pair != fold}
         if len(left) == 1:
             raise ModelError(
                 f"{name}: nearly every query has pairs of grade {left.pop()} alone; judge more queries"
             )
 
 
-def cross_fitted(fit: Fit, logits: Floats, pairs: Sequence[LabelledPair]) -> Floats:
-    """Return the calibrated logits of the pairs, (n, labels), each by queries of the other parts."""
-    grades = np.array([pair.grade for pair in pairs])
-    parts = parts_of(pairs)
-    calibrated = np.empty(logits.shape)
-    for part in range(PARTS):
-        judged = parts == part
-        calibrated[judged] = fit(logits[~judged], grades[~judged]).of(logits[judged])
+Judge = Callable[[Floats, Sequence[LabelledPair]], Calibration]
+"""Returns the calibration that some pairs' logits, (n, labels), choose."""
+
+
+def cross_fitted(choose: Judge, logits: Floats, pairs: Sequence[LabelledPair]) -> Floats:
+    """Return the calibrated logits of the pairs, (n, labels), each by queries of the other folds."""
+    folds = folds_of(pairs)
+    calibrated = np.array(logits, np.float64)
+    for fold in range(FOLDS):
+        judged = folds == fold
+        if judged.any() and not judged.all():
+            others = [pairs[row] for row in np.flatnonzero(~judged).tolist()]
+            calibrated[judged] = choose(logits[~judged], others).of(logits[judged])
     return calibrated
 
 
+def fitted(method: str, logits: Floats, pairs: Sequence[LabelledPair]) -> Calibration:
+    """Return the calibration of some pairs by one of METHODS."""
+    return METHODS[method](logits, np.array([pair.grade for pair in pairs]))
+
+
+def method_for(logits: Floats, pairs: Sequence[LabelledPair], served: Calibration) -> str:
+    """Return the method for a model by some pairs: without biases if with them NDCG@10 falls by more than
+    MAX_LOSS on queries that had no part in the fit. served: the model's present calibration."""
+    if logits.shape[1] == 1:
+        return "Platt"
+    method = "temperature and biases"
+    before = evaluation_of(served.of(logits), pairs)
+    after = evaluation_of(cross_fitted(partial(fitted, method), logits, pairs), pairs)
+    has_lost = before.metrics()["ndcg10"] - after.metrics()["ndcg10"] > MAX_LOSS
+    return "temperature" if has_lost else method
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Calibrated:
+class FittedCalibration:
     """A calibration, fitted to all pairs, and what the same way of fitting does for other queries.
 
-    method: as reports name it. before, after: the pairs' evaluation as the model serves them, and under
-    calibrations that other queries chose.
+    method: of METHODS. before, after: the pairs' evaluation as the model serves them, and under calibrations
+    whose method and numbers other queries chose.
     """
 
     method: str
@@ -174,7 +199,9 @@ class Calibrated:
     after: GradedEvaluation
 
 
-def calibrate(logits: Floats, pairs: Sequence[LabelledPair], served: Calibration, name: str) -> Calibrated:
+def calibrate(
+    logits: Floats, pairs: Sequence[LabelledPair], served: Calibration, name: str
+) -> FittedCalibration:
     """Calibrate a model. Raises ModelError if the pairs do not allow it, or if logits are not finite.
 
     logits: (n, labels), as the network computes them. served: the model's present calibration. name: of the
@@ -184,17 +211,15 @@ def calibrate(logits: Floats, pairs: Sequence[LabelledPair], served: Calibration
     row = int(np.argmin(np.isfinite(logits).all(1)))
     if not np.isfinite(logits[row]).all():
         raise ModelError(f"the model's logits of the title {pairs[row].title!r} are not finite numbers")
-    grades = np.array([pair.grade for pair in pairs])
+
+    def choose(logits: Floats, pairs: Sequence[LabelledPair]) -> Calibration:
+        """Return the calibration of some pairs, by the method that these choose."""
+        return fitted(method_for(logits, pairs, served), logits, pairs)
+
     before = evaluation_of(served.of(logits), pairs)
-    is_graded = logits.shape[1] > 1
-    method = "temperature and biases" if is_graded else "Platt"
-    fit: Fit = fit_grades if is_graded else fit_one_label
-    after = evaluation_of(cross_fitted(fit, logits, pairs), pairs)
-    if is_graded and before.metrics()["ndcg10"] - after.metrics()["ndcg10"] > MAX_LOSS:
-        method = "temperature"
-        fit = temperature_alone
-        after = evaluation_of(cross_fitted(fit, logits, pairs), pairs)
-    return Calibrated(method, fit(logits, grades), before, after)
+    after = evaluation_of(cross_fitted(choose, logits, pairs), pairs)
+    method = method_for(logits, pairs, served)
+    return FittedCalibration(method, fitted(method, logits, pairs), before, after)
 
 
 def evaluation_of(logits: Floats, pairs: Sequence[LabelledPair]) -> GradedEvaluation:

@@ -2,7 +2,7 @@
 
 Starts from a checkpoint of any family, a classifier or a plain encoder; keeps the epoch that
 ranks the validation queries best, calibrates its temperature there, and writes it with metrics.json. Its
-figures are of queries that had no part in these choices (`cross_fitted`).
+figures are of queries that had no part in these choices (`chosen_by_other_half`).
 """
 
 import logging
@@ -28,9 +28,10 @@ from headroom.models.device import resolve_device
 from headroom.models.files import Json
 from headroom.models.learner import Learner
 from headroom.models.quality.bootstrap import resample
+from headroom.models.quality.calibration import folds_of
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
 from headroom.models.quality.graded import evaluation_of
-from headroom.models.quality.labelled import LabelledPair, digest, query_key
+from headroom.models.quality.labelled import LabelledPair
 from headroom.models.scores import Scores
 from headroom.models.training.job import Options, TrainingRun
 from headroom.models.training.loop import (
@@ -105,7 +106,7 @@ def _tuned(run: TrainingRun, model: Learner, tokenizer: PairTokenizer) -> Json:
     after_on_sample = logits_of(model, tokenizer, sample)
     files = (_epoch_file(options, epoch) for epoch in range(1, steps.epochs + 1))
     epochs = [read_saved(file)["logits"].numpy() for file in files]
-    after = cross_fitted(epochs, run.validation)
+    after = chosen_by_other_half(epochs, run.validation)
     metrics = {
         "schema": 1,
         **report(before, after, run.validation, options.seed),
@@ -216,16 +217,14 @@ def train_epochs(
     )
 
 
-def cross_fitted(epochs: Sequence[np.ndarray], pairs: Sequence[LabelledPair]) -> np.ndarray:
+def chosen_by_other_half(epochs: Sequence[np.ndarray], pairs: Sequence[LabelledPair]) -> np.ndarray:
     """Return the logits of the pairs, (n, grades), each under an epoch and temperature it had no part in.
 
     Figures on the pairs that chose the best of many epochs are too good. So the queries are halved, and each
     half is measured with the epoch and the temperature that the other half chooses (cross-fitting).
     epochs: the logits after each epoch. A single query has no other half and gets the last epoch's.
     """
-    queries = sorted({query_key(pair.query) for pair in pairs}, key=digest)
-    half_of = {query: index % 2 for index, query in enumerate(queries)}
-    halves = np.array([half_of[query_key(pair.query)] for pair in pairs])
+    halves = folds_of(pairs, 2)
     logits = epochs[-1].copy()
     for half in (0, 1):
         choosing = np.flatnonzero(halves != half)
@@ -318,6 +317,7 @@ def start(base: Path, labels: Sequence[str], seed: int) -> Learner:
         config,
         labels=tuple(labels),
         label_order=tuple(range(len(labels))),
+        is_order_known=True,
         temperature=1.0,
         bias=(0.0,),
         score_activation="softmax",

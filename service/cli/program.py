@@ -17,7 +17,7 @@ from headroom.models.commands import (
     study,
     train,
 )
-from headroom.service.cli import choice, config, experiment, score, serve, store
+from headroom.service.cli import choice, config, experiment, score, serve
 from headroom.version import version
 
 
@@ -63,7 +63,7 @@ options.resolve = choice.network_of
 options.sides = choice.sides
 
 app.command("serve")(serve.command)
-app.command("score")(score.command)
+app.command("score", cls=score.TakesTitles)(score.command)
 app.command("train")(train.command)
 app.command("distil")(distil.command)
 app.command("condense")(condense.command)
@@ -74,5 +74,4 @@ app.command("prune")(prune.command)
 app.command("quantize")(quantize.command)
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(config.app, name="config")
-app.add_typer(store.app, name="store")
 app.add_typer(load, name="load")

@@ -8,6 +8,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from headroom.models.commands.options import (
     FORMS,
@@ -15,10 +16,12 @@ from headroom.models.commands.options import (
     Delimiter,
     Device,
     Dtype,
+    LabelOrder,
     Model,
     Network,
     QueryColumn,
     TitleColumn,
+    label_names,
     refuse_unused,
 )
 from headroom.models.terminal import warn
@@ -63,6 +66,19 @@ Instruction = Annotated[
 ]
 
 
+class TakesTitles(TyperCommand):
+    """Says how to give a title that begins with a dash."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line, given typer's context."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # typer does not export the class
+            if type(error).__name__ == "NoSuchOption":
+                error.message += " (put -- before titles that begin with a dash)"  # type: ignore[attr-defined]
+            raise
+
+
 def command(
     context: typer.Context,
     query: Annotated[
@@ -76,6 +92,7 @@ def command(
     config: Config = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    label_order: LabelOrder = None,
     overflow: Overflow = "truncate",
     instruction: Instruction = None,
     as_json: Annotated[
@@ -83,7 +100,7 @@ def command(
     ] = False,
     source: score_files.Input = None,
     output: score_files.Output = None,
-    store: score_files.Store = None,
+    cache: score_files.Cache = None,
     query_column: QueryColumn = "query",
     title_column: TitleColumn = "title",
     delimiter: Delimiter = ",",
@@ -94,25 +111,25 @@ def command(
     """Score how relevant each title is to the query. Prints one line per title, in the order given.
 
     With --input and --output, scores the rows of a file of any size (docs/bulk.md). If it is stopped, the
-    same command goes on from what is done. With --store, servers with that `score_store` need not score them.
+    same command goes on from what is done. With --cache, services with that `score_cache` know the scores.
 
     Example: headroom score "angle bracket" "Simpson 12-Gauge Angle" "Wood deck screws" --mask @pruned20
 
     Example: headroom score --input pairs.csv --output scored.csv --variant full --mask none --mask @pruned20
 
-    Example: headroom score --input head-queries.csv --store /var/lib/headroom/scores.db
+    Example: headroom score --input head-queries.csv --cache redis://127.0.0.1:6379/0
     """
-    if source is not None or output is not None or store is not None:
+    if source is not None or output is not None or cache is not None:
         if query is not None or source is None:
             raise typer.BadParameter(
-                "it goes without a query, and with --output or --store", param_hint="--input"
+                "it goes without a query, and with --output or --cache", param_hint="--input"
             )
         refuse_unused(context, "does not go with --input", "instruction")
         if output is None:
             refuse_unused(context, "it needs --output", "prefix", "judgments", "overwrite")
         from headroom.models.quality.labelled import Columns
 
-        setup = choice.read_setup(model, config, device, dtype)
+        setup = choice.read_setup(model, config, device, dtype, label_names(label_order))
         options = score_files.options_of(
             setup,
             mask or (),
@@ -122,13 +139,16 @@ def command(
             prefix=prefix,
             judgments=judgments,
         )
-        target = score_files.Target(output, store, overwrite, score_files.store_limit(setup, store))
+        target = score_files.Target(output, cache, overwrite)
         score_files.score_file(source, target, options, as_json=as_json)
         return
     if query is None:
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
     refuse_unused(context, "it needs --input", *OF_FILES)
-    network = Network(model, config, only_one("--variant", variant), only_one("--mask", mask), device, dtype)
+    only_variant = only_one("--variant", variant)
+    only_mask = only_one("--mask", mask)
+    order = label_names(label_order)
+    network = Network(model, config, only_variant, only_mask, device, dtype, order)
     pairs = pairs_of(query, titles)
     chosen = choice.resolve(network)
     if network.variant is None:

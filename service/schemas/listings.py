@@ -40,6 +40,8 @@ class ModelInfo:
     """The window: longer pairs are truncated."""
     grades: list[str] | None
     """From least to most relevant; null: one score."""
+    label_order_note: str | None
+    """Which label counts as best, if neither its name nor a setting says it; null: that is known."""
     score_activation: Literal["softmax", "sigmoid", "identity"]
     """The function from logits to a score: softmax (grades), sigmoid, or identity (raw logits)."""
     parameters: int
@@ -185,6 +187,6 @@ class Ready:
 
     problem: str | None
     """What does not work although requests are answered: the experiments, if their database is of another
-    release. Null: nothing."""
+    release; the last edit of the config, if it was refused. Null: nothing."""
     status: Literal["ready"] = "ready"
     """The state that was asked for."""

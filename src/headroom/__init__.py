@@ -17,6 +17,7 @@ from headroom.models.scores import PairScore, Scores
 
 if TYPE_CHECKING:
     from headroom.models.api import studies as study
+    from headroom.models.api.calibrated import Calibrated, calibrate
     from headroom.models.api.evaluation import Evaluated, evaluate
     from headroom.models.api.quantized import Quantized, quantize
     from headroom.models.api.smaller import Pruned, prune
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Attention",
+    "Calibrated",
     "Classifier",
     "Evaluated",
     "HeadMask",
@@ -38,6 +40,7 @@ __all__ = [
     "StudyResult",
     "Taught",
     "UnsupportedCheckpoint",
+    "calibrate",
     "distil",
     "evaluate",
     "prune",
@@ -54,12 +57,14 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", str(OPENMP_SPINS))
 
 _LAZY = {
+    "Calibrated": "headroom.models.api.calibrated",
     "Classifier": "headroom.models.classifier",
     "Evaluated": "headroom.models.api.evaluation",
     "Pruned": "headroom.models.api.smaller",
     "Quantized": "headroom.models.api.quantized",
     "StudyResult": "headroom.models.api.studies",
     "Taught": "headroom.models.api.taught",
+    "calibrate": "headroom.models.api.calibrated",
     "distil": "headroom.models.api.taught",
     "evaluate": "headroom.models.api.evaluation",
     "prune": "headroom.models.api.smaller",

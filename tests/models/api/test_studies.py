@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 from headroom import Classifier, ModelError, StudyResult, prune, study
-from headroom.models.api.ranges import parts_of
+from headroom.models.api.ranges import removable_parts
 from tests.checkpoints import load, write_checkpoint
 from tests.prompt import Run
 from tests.prompt import run as run
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.more]
 
 WORDS = "lamp usb cable red blue steel kitchen towel screw deck laptop case".split()
 
@@ -177,7 +177,7 @@ def test_numbers_that_a_search_cannot_take_are_refused_with_the_valid_ones(
 @pytest.mark.parametrize("what", ["units, heads", ["heads,units"], ("units", "heads")])
 def test_parts_are_named_as_on_the_command_line_too(one_label: Classifier, what: Any) -> None:
     """A text was read letter by letter: "'h' is none of heads, units, layers"."""
-    assert parts_of(what) == ("heads", "units")
+    assert removable_parts(what) == ("heads", "units")
     pairs = judged("a")
     with pytest.raises(ModelError, match="held-out queries must take no part"):  # after the parts are read
         study.search(one_label, pairs, holdout=pairs, what=what)
