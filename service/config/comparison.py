@@ -37,7 +37,7 @@ def changed_since_start(database_url: str | None, experiments: Sequence[Experime
         if found is not None and identity(found.begun) != identity(experiment):
             lines.append(
                 f"experiments[{index}]: {experiment.name!r} has begun, so its kind, salt and arms must stay "
-                f"as they are from its start on ({identity(found.begun)}); give the changed experiment another "
-                "name and salt"
+                f"as they are from its start on ({identity(found.begun)}); give the changed experiment "
+                "another name and salt"
             )
     return lines
