@@ -32,7 +32,7 @@ from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.upkeep import Upkeep
 from headroom.service.observe.metrics import Metrics
-from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, GenerateResponse
+from headroom.service.schemas.condense import CondenseRequest, CondenseResponse
 from headroom.service.schemas.listings import (
     HeadsResponse,
     MasksResponse,
@@ -64,11 +64,11 @@ CLOSE_SECONDS = 10.0  # how long `drain` waits for each thing that it closes
 MAX_AGE_S = 0.5  # requests that have waited longer get at least a sixteenth of each batch
 GAUGE_SECONDS = 0.5  # between two updates of the gauges of the queue and of readiness
 
-CONFIG_REFUSED = "the last edit of the config is refused, and the one before stays: the log says why"
 UNNAMED = (
     "this service has no name of its own (`service_name`): another one without a name that uses the same "
     "database would steer its experiments"
 )
+CONFIG_REFUSED = "the last edit of the config is refused, and the one before stays: the log says why"
 
 Work = Callable[[], Coroutine[object, object, None]]
 """Work in the background, which does not end by itself."""
@@ -235,7 +235,7 @@ class Replica:
     @property
     def changed_experiments(self) -> list[str]:
         """Return the experiments whose kind, salt or arms are not those that they began with."""
-        return [name for name, state in self.live.ledger.states.items() if state.status == "changed"]
+        return [name for name, standing in self.live.ledger.standings.items() if standing.status == "changed"]
 
     @property
     def config_version(self) -> str:
@@ -289,9 +289,7 @@ class Replica:
         with self._taken_in_hand():
             return await attention(self._scorer, request, self._catalog, deadline)
 
-    async def condense(
-        self, request: CondenseRequest, deadline: Deadline
-    ) -> CondenseResponse | GenerateResponse:
+    async def condense(self, request: CondenseRequest, deadline: Deadline) -> CondenseResponse:
         with self._taken_in_hand():
             return await self._condenser.condense(request, self._catalog, deadline)
 
@@ -302,8 +300,10 @@ class Replica:
     def flags(self, unit: str) -> list[Flag]:
         """Return a unit's arm in each experiment as a flag; nobody is exposed."""
         default = self._catalog.config.default_variant
-        experiments = self.live.assigner().experiments
-        return [evaluate(self.live, default, experiment.name, unit) for experiment in experiments]
+        return [
+            evaluate(self.live, default, experiment.name, unit)
+            for experiment in self.live.assigner().experiments
+        ]
 
     def models(self) -> ModelsResponse:
         return listings.models(self._loaded())

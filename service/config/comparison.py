@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.database import EMPTY
 from headroom.service.experiments.log import fold, identity
 from headroom.service.experiments.store import Store
 
@@ -22,17 +24,20 @@ def changed_since_start(database_url: str | None, experiments: Sequence[Experime
     if not experiments or not store.is_made:
         return []
     try:
-        running = fold(store.log())
+        known = fold(store.log())
+    except DatabaseUnavailable:
+        if store.incompatible == EMPTY:
+            return []
+        raise
     finally:
         store.close()
     lines = []
-    for index, config in enumerate(experiments):
-        experiment = running.get(config.name)
-        if experiment is None or experiment.is_over or identity(config) == identity(experiment.begun):
-            continue
-        lines.append(
-            f"experiments[{index}]: {config.name!r} has begun, so its kind, salt and arms must stay as "
-            f"they are from its start on ({identity(experiment.begun)}); give the changed experiment another "
-            "name and salt"
-        )
+    for index, experiment in enumerate(experiments):
+        found = known.get(experiment.name)
+        if found is not None and identity(found.begun) != identity(experiment):
+            lines.append(
+                f"experiments[{index}]: {experiment.name!r} has begun, so its kind, salt and arms must stay "
+                f"as they are from its start on ({identity(found.begun)}); give the changed experiment "
+                "another name and salt"
+            )
     return lines

@@ -34,6 +34,9 @@ ROW_ERRORS = (exc.DataError, exc.IntegrityError, ValueError, OverflowError)
 DEFAULT_SERVICE = "headroom"
 """The name of a service that has none."""
 
+EMPTY = "the experiments' database is empty"
+"""Why whoever only reads cannot use a database."""
+
 _PREPARATION_LOCK = 0x68656164726F6F6D
 """PostgreSQL's advisory locks have numbers: "headroom" in ASCII."""
 
@@ -154,10 +157,13 @@ def prepare(engine: Engine, service: str | None) -> str | None:
         if is_postgresql(connection):  # SQLite: writing transactions exclude each other
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PREPARATION_S}s'")
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_PREPARATION_LOCK})")
-        if metadata.tables.keys().isdisjoint(inspect(connection).get_table_names()):
+        is_empty = metadata.tables.keys().isdisjoint(inspect(connection).get_table_names())
+        if is_empty and service is None:
+            return EMPTY
+        if is_empty:
             metadata.create_all(connection)
             connection.execute(schema_version.insert().values(version=VERSION))
-            connection.execute(properties.insert().values(name="service", value=service or DEFAULT_SERVICE))
+            connection.execute(properties.insert().values(name="service", value=service))
         return problem(connection, service)
 
 

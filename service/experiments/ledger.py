@@ -292,12 +292,15 @@ class Ledger:
 
     def _add(self, waiting: _Waiting) -> None:
         """Add a row that waited, unless the log has what it says."""
-        last = self._world.number
-        self._append(lambda entries: _needed(waiting, replay(self._world, entries), is_late=True))
-        if waiting.entry.kind == "rollback":
-            its = self._world.experiments.get(waiting.entry.experiment)
-            is_new = its is not None and self._world.number > last and _is_of(its.history[-1], waiting.entry)
-            self._announce(waiting.entry, is_new=is_new)
+        added: list[Entry] = []
+
+        def decide(entries: Sequence[Entry]) -> Entry | None:
+            entry = _needed(waiting, replay(self._world, entries), is_late=True)
+            added.extend([] if entry is None else [entry])
+            return entry
+
+        self._append(decide)
+        self._announce(waiting.entry, is_new=bool(added))
         with self._lock:
             self._waiting = [each for each in self._waiting if each is not waiting]
 
@@ -389,11 +392,6 @@ def _needed(waiting: _Waiting, world: World, *, is_late: bool) -> Entry | None:
         return None
     is_newer_there = world.config_number > waiting.after and world.config_time >= entry.time
     return None if is_late and is_newer_there else entry
-
-
-def _is_of(action: Action, entry: Entry) -> bool:
-    """Return whether an action is that of a guardrail's row."""
-    return (action.kind, action.arm, action.detail) == (entry.kind, entry.arm, entry.detail)
 
 
 def _same(previous: Configs, configs: Sequence[ExperimentConfig]) -> Configs:

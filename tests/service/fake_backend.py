@@ -14,10 +14,10 @@ from headroom.service.config.settings import Settings
 from headroom.service.config.variants import MaskForm
 from headroom.service.engine.request import Deadline
 from headroom.service.errors import InvalidRequest, NotFound
-from headroom.service.experiments.admin import Decide
 from headroom.service.experiments.events import Outcome, OutcomeReceipt
 from headroom.service.experiments.flags import Flag
 from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
+from headroom.service.experiments.rules import Decide
 from headroom.service.observe.metrics import Metrics
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from headroom.service.schemas.listings import (

@@ -11,10 +11,10 @@ import yaml
 
 from headroom.models.checkpoint.files import digest_of
 from headroom.service.config.settings import LiveConfig
-from headroom.service.experiments.log import Declared, Entry
 from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.prompt import Run
+from tests.service.experiments.making import declares
 from tests.service.running import DEPLOY
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, when it is imported
@@ -116,8 +116,7 @@ def test_an_experiment_that_began_with_another_salt_is_a_fault_and_a_database_th
     file = write(tmp_path, changed, model=str(tiny_checkpoint))
     assert "right" in run("config", "check", str(file)).out, "there is no database yet"
     store = Store(f"sqlite:///{tmp_path}/experiments.db")
-    (config,) = LiveConfig.model_validate(begun).experiments
-    store.append(Entry("config", 1.0, declared=Declared((config,))))
+    store.append(declares(*LiveConfig.model_validate(begun).experiments, time=1.0))
     store.close()
     (fault,) = faults(run, file)
     assert fault.startswith(

@@ -54,7 +54,7 @@ async def test_an_unforeseen_error_is_logged_once_and_the_roll_back_after_it_sti
         store = Store(url)
         store.append(act("rollback", time.time(), arm="pruned"))
         store.close()
-        await eventually(lambda: experiments.ledger.states["prune20"].status == "rolled_back")
+        await eventually(lambda: experiments.ledger.state("prune20").status == "rolled_back")
 
 
 async def test_a_replica_that_watches_no_guardrails_is_not_ready(tiny_checkpoint: Path, path: Path) -> None:
@@ -84,11 +84,12 @@ async def test_an_edit_may_remove_an_experiment_while_its_start_is_recorded(path
     try:
         assert await asyncio.to_thread(reads.wait, 60)
         removed = asyncio.create_task(asyncio.to_thread(live.apply, Assigner(), "without"))
-        await eventually(lambda: not live.ledger.configs)
+        await eventually(lambda: not live.ledger.in_force.assigned)
         go_on.set()
         await began
         await removed
-        assert (live.ledger.configs, live.ledger.config_version) == ((), "without")
+        assert (live.ledger.in_force.assigned, live.ledger.config_version) == ((), "without")
+        assert live.ledger.state("prune20").status == "out"
     finally:
         go_on.set()
         await live.close(1)
@@ -254,7 +255,7 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
                     assert window is not None
                     now = live.ledger.monotonic()
                     window.record(now, 0.01, unit=f"of {arm} {number}", is_error=is_error)
-            await eventually(lambda: live.ledger.states["prune20"].status == "rolled_back")
+            await eventually(lambda: live.ledger.state("prune20").status == "rolled_back")
             await eventually(lambda: "arm pruned rolled back" in caplog.text)
         finally:
             await asyncio.to_thread(postgres.start)
@@ -332,6 +333,6 @@ async def test_a_replica_that_never_saw_the_database_assigns_nobody_until_it_doe
         assert (answer["assignment"], answer["variant"]) == (None, "full")
         assert (await service.http.get("/health/ready")).status_code == 200
         blocked.unlink()
-        await eventually(lambda: service.replica.live.ledger.states["prune20"].is_running)
+        await eventually(lambda: service.replica.live.ledger.state("prune20").is_running)
         answer = await service.post("/v1/score", query=QUERY, titles=TITLES, unit="user-1")
         assert answer["assignment"]["experiment"] == "prune20"
