@@ -32,7 +32,7 @@ from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.upkeep import Upkeep
 from headroom.service.observe.metrics import Metrics
-from headroom.service.schemas.condense import CondenseRequest, CondenseResponse
+from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, GenerateResponse
 from headroom.service.schemas.listings import (
     HeadsResponse,
     MasksResponse,
@@ -235,7 +235,7 @@ class Replica:
     @property
     def changed_experiments(self) -> list[str]:
         """Return the experiments whose kind, salt or arms are not those that they began with."""
-        return [name for name, standing in self.live.ledger.standings.items() if standing.status == "changed"]
+        return [name for name, state in self.live.ledger.states.items() if state.status == "changed"]
 
     @property
     def config_version(self) -> str:
@@ -289,7 +289,9 @@ class Replica:
         with self._taken_in_hand():
             return await attention(self._scorer, request, self._catalog, deadline)
 
-    async def condense(self, request: CondenseRequest, deadline: Deadline) -> CondenseResponse:
+    async def condense(
+        self, request: CondenseRequest, deadline: Deadline
+    ) -> CondenseResponse | GenerateResponse:
         with self._taken_in_hand():
             return await self._condenser.condense(request, self._catalog, deadline)
 
