@@ -46,8 +46,9 @@ def classes_of(pairs: Sequence[LabelledPair], by: str) -> list[str]:
         "all-words-in-a-title": lambda query: _all_words(query, titles[query]),
         "script": _script,
     }
-    class_of = built_in.get(by, lambda query: str(values[query]))
-    return [class_of(query) for query in titles]
+    if by not in built_in:
+        return [str(value) for value in values.values()]
+    return [built_in[by](query) for query in titles]
 
 
 def _words(query: str) -> str:
