@@ -3,14 +3,18 @@ PYTHON ?= python3
 HOST ?= 127.0.0.1
 PORT ?= 8000
 BIN := .venv/bin
+comma := ,
 SHELL := bash
 
-# pip says hundreds of lines, or with --quiet none for minutes: show the large files.
-pip-install = @echo "Installing into .venv; this may take some minutes."; set -o pipefail; \
-  $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '$(1)' \
-  | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed' || true; }
+# pip says hundreds of lines, or with --quiet none for minutes: show the large files, warnings and, if it fails, its end.
+pip-install = @echo "Installing into .venv; this may take some minutes."; \
+  index=$$($(PYTHON) deploy/torch_index.py); set -o pipefail; \
+  $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt $${index:+--extra-index-url $$index} \
+    --editable '$(1)' 2>&1 | tee .venv/pip.log \
+  | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed|^WARNING: .*' || true; } \
+  || { echo "pip failed. The last lines of .venv/pip.log:"; tail -n 20 .venv/pip.log; exit 1; } >&2
 
-.PHONY: help install dev kernels referees clients page-checks serve tools test screenshots docs check bench load soak fuzz gpu images release model audit sbom next-ray clean
+.PHONY: help install dev kernels referees clients page-checks serve tools test test-all numerics sanitize screenshots docs check bench load soak fuzz gpu images release model audit sbom next-ray clean
 
 help:
 	@awk -F '  +' 'sub(/^## /, "") { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -20,14 +24,33 @@ install: .venv/installed .venv/kernels
 
 ## make serve     install, then serve the shipped model (MODEL=) on http://127.0.0.1:8000 (HOST= PORT=)
 serve: install
-	@exec $(BIN)/headroom serve --host $(HOST) --port $(PORT) $(if $(MODEL),--model $(MODEL))
+	@exec $(BIN)/headroom serve --host "$(HOST)" --port "$(PORT)" $(if $(MODEL),--model "$$MODEL")
 
-## make test      install what the tests need and run all of them
-# Two processes, since most tests wait for a server or a browser; then what measures times. Both say what failed.
-test: referees dev clients page-checks
+## make test      install what the tests need from the package index, and run those of one process and one server
+# Two processes, since most tests wait for a server or a browser. SHUFFLE=7: in the random order of this seed.
+PYTEST = $(BIN)/python -m pytest $(if $(SHUFFLE),--shuffle $(SHUFFLE))
+TWO_PROCESSES = -n 2 --no-loadscope-reorder --durations 25
+test: dev
+	$(PYTEST) -m "not more and not alone" $(TWO_PROCESSES)
+
+## make test-all  install system packages (it says which) and others' clients, and run all tests
+# All of them, then what measures times, then the network under other number formats. All say what failed.
+test-all: referees .venv/installed-test-all .venv/kernels clients tools page-checks
 	@status=0; \
-	$(BIN)/python -m pytest -m "not alone" -n 2 --no-loadscope-reorder --durations 25 || status=$$?; \
-	$(BIN)/python -m pytest -m alone --durations 5 tests/loadtest || status=$$?; exit $$status
+	$(PYTEST) -m "not alone" $(TWO_PROCESSES) || status=$$?; \
+	$(PYTEST) -m alone --durations 5 tests/loadtest || status=$$?; \
+	$(MAKE) numerics sanitize || status=$$?; exit $$status
+
+## make numerics  the tests of what the network computes, as on processors without AVX-512 and with bf16
+numerics: dev
+	@for isa in AVX2 AVX512_CORE_BF16; do \
+	  echo "ONEDNN_MAX_CPU_ISA=$$isa"; ONEDNN_MAX_CPU_ISA=$$isa $(PYTEST) -q -n 2 $(NUMERICS) || exit; done
+NUMERICS = tests/models/test_network.py tests/models/test_oracle.py tests/models/test_classifier.py tests/models/test_selection.py \
+  tests/models/commands/test_train.py tests/models/training tests/models/compress
+
+## make sanitize  the compiled kernels under ASAN and UBSAN; needs g++
+sanitize: dev
+	$(BIN)/python -m tests.sanitize
 
 ## make next-ray  run the tests of what we use of Ray against another release (VERSION=2.61.0; unset: the newest), in .venv-next-ray
 next-ray: dev
@@ -80,17 +103,18 @@ GPU_TESTS = tests/models/ops/test_gpu.py tests/models/ops/test_cuda.py
 # (Not `load soak:`: a line that begins with `load` is a directive of GNU make.)
 soak load: install
 	@mkdir -p runs/$@ && cp deploy/serve.yaml runs/$@/serve.yaml # a fault of `soak` edits this copy
-	$(BIN)/headroom load run --start '$(BIN)/headroom serve --port {port} --config runs/$@/serve.yaml' --out runs/$@ \
-	  --scenario $(if $(filter soak,$@),soak,steady) $(if $(DURATION),--duration $(DURATION)) $(if $(RATE),--rate $(RATE))
+	$(if $(filter soak,$@),$(BIN)/python -m benchmarks.soak,$(BIN)/headroom load run --scenario steady) \
+	  --start '$(BIN)/headroom serve --port {port} --config runs/$@/serve.yaml' --out runs/$@ \
+	  $(if $(DURATION),--duration $(DURATION)) $(if $(RATE),--rate $(RATE))
 
 ## make images    build the CPU image and try it, with Docker or without (DOCKER_BUILD= more arguments of `docker build`)
 images: install
 	$(BIN)/python -m tests.deploy.try_image $(DOCKER_BUILD)
 
-## make release   tag the commit (VERSION=0.3.1; unset: the next minor release), and write dist/: the wheel, the CPU
-##                image, the chart, SBOMs, digests, provenance and notes; KEY=~/release.key signs them
+## make release   write dist/: the wheel, the CPU image, the chart, SBOMs, digests, notes; KEY=~/release.key signs the digests
 release: install tools
-	$(BIN)/python -m deploy.release $(VERSION) $(if $(KEY),--key '$(KEY)')
+	$(if $(VERSION),$(error a release is a tag now, not VERSION: git tag --annotate v$(VERSION), then make release))
+	KEY='$(KEY)' bash deploy/release.sh all dist
 
 ## make model     fetch the base and the data, tune, and write models/default again (some 3 h with AMX; RECIPES= other recipes to end with)
 RECIPES ?= written,everything,longer
@@ -100,26 +124,35 @@ model: .venv/installed
 	$(BIN)/python -m default_model.build --data $(DATA) $(if $(RECIPES),--recipes $(RECIPES))
 
 ## make audit     what is known to be vulnerable among the installed packages (asks PyPI's service; ARGS= of pip-audit)
+# PyPI knows torch 2.13.0, and no 2.13.0+cpu. A mirror without a list of vulnerabilities would say that there are none.
 audit: install tools
-	$(BIN)/python -m deploy.audit $(ARGS)
+	@mkdir -p runs
+	@echo urllib3==1.24.1 > runs/vulnerable.txt
+	@$(AUDIT) --requirement runs/vulnerable.txt $(ARGS) 2>&1 | grep -q 'CVE-\|GHSA-\|PYSEC-' \
+	  || { echo 'nothing was audited: the service knows nothing of urllib3 1.24.1, a vulnerable one' >&2; exit 1; }
+	@$(BIN)/pip list --disable-pip-version-check --exclude-editable --format freeze | sed 's/+.*//' > runs/packages.txt
+	$(AUDIT) --requirement runs/packages.txt $(ARGS)
+AUDIT := .venv-release/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off
 
-## make sbom      the wheel's bill of materials (SBOM), CycloneDX, in runs/sbom.json
+## make sbom      the bill of materials (SBOM) of what is installed in .venv, CycloneDX, in runs/
 sbom: install tools
-	$(BIN)/python -m deploy.bill runs/sbom.json
+	@mkdir -p runs
+	bash deploy/release.sh sbom runs
 
-## make clean     remove .venv, .venv-clients, .venv-next-ray, the kernels and caches (runs/, where trainings and their data are, stays)
+## make clean     remove .venv, .venv-clients, .venv-next-ray, .venv-release, the kernels and caches (runs/, where trainings and their data are, stays)
 clean:
-	rm -rf .venv .venv-clients .venv-next-ray models/ops/built .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-next-ray .venv-release models/ops/built .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 dev: .venv/installed-dev .venv/kernels
 
 # TypeScript and axe-core, which check the page. Without npm the page is served and tested all the same.
 PAGE := tests/service/page
 page-checks:
-	@cmp -s $(PAGE)/package-lock.json $(PAGE)/node_modules/.lock \
-	  || { command -v npm > /dev/null && npm ci --prefix $(PAGE) --ignore-scripts --no-audit --no-fund --silent \
-	    && cp $(PAGE)/package-lock.json $(PAGE)/node_modules/.lock; } \
-	  || { echo "without npm, the page's types and its accessibility are not checked" >&2; test -z "$$CI"; }
+	@if ! command -v npm > /dev/null; then \
+	  echo "without npm, the page's types and its accessibility are not checked" >&2; test -z "$$CI"; \
+	elif ! cmp -s $(PAGE)/package-lock.json $(PAGE)/node_modules/.lock; then \
+	  npm ci --prefix $(PAGE) --ignore-scripts --no-audit --no-fund --loglevel error \
+	    && cp $(PAGE)/package-lock.json $(PAGE)/node_modules/.lock; fi
 
 # Programs that pip does not install, such as a database and a browser: before the long part, which may be in vain.
 referees: .venv/bin/pip
@@ -128,20 +161,27 @@ referees: .venv/bin/pip
 clients: .venv/bin/pip
 	@$(BIN)/python -m tests.clients.environments
 
-# What releases and audits: Helm, Syft, pip-audit and so on.
-tools: .venv/bin/pip
-	@$(BIN)/python -m tests.clients.environments deploy
+# What releases and audits: Syft, pip-audit and so on.
+tools: .venv-release/installed
+.venv-release/installed: deploy/requirements.txt
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/pip install --disable-pip-version-check --quiet --requirement deploy/requirements.txt
+	@touch $@
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headroom needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/pip pyproject.toml constraints.txt
-	$(call pip-install,.)
+	$(call pip-install,.[serve])
 	@touch $@
 
+.venv/installed-test-all: .venv/bin/pip pyproject.toml constraints.txt
+	$(call pip-install,.[test-all])
+	@touch $@ .venv/installed-dev .venv/installed
+
 .venv/installed-%: .venv/bin/pip pyproject.toml constraints.txt
-	$(call pip-install,.[$*])
+	$(call pip-install,.[serve$(comma)$*])
 	@touch $@ .venv/installed
 
 # Without a compiler torch computes, and the output says what to install: no failure, and no retry at each start.

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 import orjson
 
@@ -16,23 +17,41 @@ from headroom.loadtest.judging import Objective
 from headroom.loadtest.plan import Plan, PlanError
 from headroom.loadtest.report import Report
 from headroom.loadtest.running import Outcome
-from headroom.loadtest.soak import watching
 
 SATURATION_PROBE_S = 6.0
 
 
+class Watch(Protocol):
+    """Looks at a server that the run started, while it gets requests."""
+
+    def begin(self, origin: float) -> None:
+        """Start looking; times count from `origin` on `alarm.clock`."""
+
+    def end(self) -> None:
+        """Stop looking."""
+
+    def conclusion(self, report: Report) -> dict[str, Any]:
+        """Return what was seen, for the report's `watch`."""
+
+
 def drive(
-    plan: Plan, *, find_max: bool, start: str | None, out: Path | None
+    plan: Plan,
+    *,
+    find_max: bool,
+    start: str | None,
+    out: Path | None,
+    watch: Callable[[Plan, int], Watch] | None = None,
 ) -> tuple[Report, Path, list[str]]:
     """Run the test and write report.json and report.html.
 
+    watch: makes what looks at the started server, from the plan and the server's process id.
     Return the report, its directory, and why files could not be written; the list is empty if all were.
 
     Raises:
         PlanError: the plan is wrong. LoadTestError: the test could not run.
     """
     slo = judging.objective_of(plan)
-    _check(plan, slo, find_max=find_max, start=start)
+    _check(plan, slo, find_max=find_max)
     directory = out or Path("runs") / datetime.now().strftime("load-%Y%m%d-%H%M%S")
     with running.interrupts() as interrupted:
         started = nullcontext(None) if start is None else server.started_server(start, plan.url, interrupted)
@@ -46,13 +65,15 @@ def drive(
             if find_max and slo is not None:
                 result = _search(plan, slo, interrupted)
             else:
-                result = _run(_resolved(plan, interrupted), slo, process, events, interrupted)
+                resolved = _resolved(plan, interrupted)
+                watching = None if watch is None or process is None else watch(resolved, process)
+                result = _run(resolved, slo, watching, events, interrupted)
             unwritten = _write(directory / "report.json", orjson.dumps(result))
             unwritten += _write(directory / "report.html", page.render(result).encode())
     return result, directory, unwritten
 
 
-def _check(plan: Plan, slo: Objective | None, *, find_max: bool, start: str | None) -> None:
+def _check(plan: Plan, slo: Objective | None, *, find_max: bool) -> None:
     """Raise PlanError if the plan is wrong, before the server starts."""
     if find_max and slo is None:
         raise PlanError("--find-max: needs an objective, such as --slo p99=100ms")
@@ -62,10 +83,8 @@ def _check(plan: Plan, slo: Objective | None, *, find_max: bool, start: str | No
         raise PlanError(
             "--find-max: --rate must be a number, the requests per second at which the search starts"
         )
-    if find_max and (plan.events or plan.watch):
-        raise PlanError("--find-max: events and watch belong to a single run; remove them from the scenario")
-    if plan.watch and start is None:
-        raise PlanError("watch: it looks at the server's processes: let the run --start it")
+    if find_max and plan.events:
+        raise PlanError("--find-max: events belong to a single run; remove them from the scenario")
     if plan.trace is not None:
         arrivals.duration(plan)
     running.workload(plan)
@@ -83,12 +102,10 @@ def _write(path: Path, content: bytes) -> list[str]:
 def _run(
     plan: Plan,
     slo: Objective | None,
-    process: int | None,
+    watch: Watch | None,
     events: Events,
     interrupted: threading.Event,
 ) -> Report:
-    watch = watching.Watch(plan, process) if plan.watch and process is not None else None
-
     def begin(origin: float) -> None:
         events.begin(origin)
         if watch is not None:
@@ -102,9 +119,11 @@ def _run(
             watch.end()
         events.end()
     metrics = server.difference(before, server.metrics(plan.url))
+    if metrics is None:
+        _say(f"{plan.url}/metrics gave no counters of headroom, so the report has none of the server")
     result = report.build(outcome, slo, metrics=metrics, events=events.ran)
     if watch is not None:
-        result["watch"] = watching.conclusion(watch, result)
+        result["watch"] = watch.conclusion(result)
     return result
 
 

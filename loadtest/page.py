@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from headroom.loadtest import tables
 from headroom.loadtest.histogram import Histogram
-from headroom.loadtest.report import Report, server_problems, verdict
+from headroom.loadtest.report import Report, verdict
 
 Values = NDArray[Any]
 
@@ -58,7 +58,7 @@ def render(report: Report) -> str:
     return environment.get_template("report.html.j2").render(
         report=report,
         verdict=verdict(report),
-        good=report["valid"] and not server_problems(report),
+        good=report["valid"],
         charts=charts(report),
         tables=tables,
         stages={name: round(times["mean"], 3) for name, times in report["stages_ms"].items()},

@@ -163,7 +163,6 @@ class Plan(_Model):
     max_lag: Seconds = Field(0.010, gt=0, description="Send lag at p99 above which a run is invalid.")
     slo: str | None = None
     events: tuple[Event, ...] = ()
-    watch: bool = Field(False, description="Watch the server of --start: memory, open files, disk, counters.")
 
     @model_validator(mode="before")
     @classmethod

@@ -89,9 +89,6 @@ def verdict(report: Report) -> str:
         line += ", interrupted before the highest rate was found"
     elif report["interrupted"]:
         line += f", interrupted after {report['seconds']:.0f} s"
-    count = len(server_problems(report))
-    if count:
-        line += f"; {count} {'problem' if count == 1 else 'problems'} of the server, listed further down"
     return line
 
 
@@ -99,12 +96,6 @@ def missed_objective(report: Report) -> list[str]:
     """Return why a run missed its objective; empty if it met it, has none, or was interrupted."""
     objective = report["objective"]
     return [] if objective is None or report["interrupted"] else list(objective["missed_because"])
-
-
-def server_problems(report: Report) -> list[str]:
-    """Return what the server did wrong, of a run that watched it; else an empty list."""
-    watch = report.get("watch")
-    return [] if watch is None else list(watch["problems"])
 
 
 def _judged(objective: Objective, recorder: Recorder, latency: Histogram) -> dict[str, Any]:

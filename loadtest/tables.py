@@ -81,12 +81,13 @@ def curve(capacity: dict[str, Any]) -> Rows:
             number(point["p50_ms"]),
             number(point["p99_ms"]),
             f"{point['errors']:.2%}",
+            f"{point.get('unreranked', 0.0):.2%}",
             point["purpose"],
             "held" if point["held"] else "; ".join(point["missed_because"]),
         ]
         for point in capacity["curve"]
     ]
-    return [["rate/s", "achieved/s", "p50 ms", "p99 ms", "errors", "probe", ""], *rows]
+    return [["rate/s", "achieved/s", "p50 ms", "p99 ms", "errors", "not reranked", "probe", ""], *rows]
 
 
 def highest_rate(capacity: dict[str, Any]) -> str:
@@ -122,18 +123,3 @@ def objective(report: Report) -> str | None:
         return None
     met = "held" if asked["met"] else "missed: " + "; ".join(asked["missed_because"])
     return f"objective {asked['slo']}: {met}"
-
-
-def watched(watch: dict[str, Any]) -> list[str]:
-    """Return the lines about a server that was watched."""
-    lines = []
-    for title, name in (("memory, MB", "memory_mb"), ("open files", "open_files"), ("disk, MB", "disk_mb")):
-        if (trend := watch["trends"][name]) is not None:
-            lines.append(
-                f"{title}: {trend['first']:,.1f} to {trend['last']:,.1f}, {signed(trend['per_hour'])} an hour"
-                f" (95 %: {signed(trend['low'])} to {signed(trend['high'])})"
-            )
-    fell = "none fell" if not watch["counters_fell"] else f"{len(watch['counters_fell'])} fell"
-    lines.append(f"counters: {fell} in {watch['scrapes']:,} scrapes")
-    lines.append("problems: none" if not watch["problems"] else "problems:")
-    return [*lines, *(f"  {problem}" for problem in watch["problems"])]

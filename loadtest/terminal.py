@@ -77,8 +77,6 @@ def show(report: Report, *, where: str | None = None) -> None:
         console.print(_table(table))
     if (objective := tables.objective(report)) is not None:
         console.print(objective)
-    for line in tables.watched(report["watch"]) if report.get("watch") else ():
-        console.print(line)
     if capacity := report.get("find_max"):
         console.print(_table(tables.curve(capacity)))
         console.print(tables.highest_rate(capacity))

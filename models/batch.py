@@ -57,9 +57,10 @@ class Keys(NamedTuple):
 class Group(NamedTuple):
     """Sequences of similar length, padded for one attention call.
 
-    tokens: (count, longest) int64, the index of each token in the pack; a sequence's last one is its padding.
-    exists: (count, longest) bool, False for padding; None if there is none.
-    existing: (tokens,) int64, the tokens that exist in the flattened group; None if all do.
+    tokens: (count, longest) int64, the index of each token in the pack; padding repeats
+        a sequence's last token.
+    exists: (count, longest) bool, False for padding; None if there is no padding.
+    existing: (tokens,) int64, the indices of real tokens in the flattened group; None if there is no padding.
     """
 
     tokens: Tensor
@@ -86,8 +87,8 @@ class PackedBatch:
         −1 for none. None: no sequence has one.
     exact: padded groups hold sequences of one length only, as a deterministic network needs it.
     read: the tokens of each sequence that leave the layer that computes this batch.
-    captured: a CUDA graph computes this batch and others of its shapes and of the same `longest`; `lengths`
-        and `order` are undefined, and there are (B or more,) `answers`.
+    captured: whether a CUDA graph computes this batch, and later ones of its shapes and `longest`. `lengths`
+        and `order` are then undefined, and `answers` has (B or more,) entries.
     """
 
     ids: Tensor

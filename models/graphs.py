@@ -30,11 +30,10 @@ CAPACITY = 16
 """Graphs of a thread; the least recently used one is evicted first. They share one pool of memory."""
 
 KNOWN_KEYS = 64
-"""Keys without a graph whose passes a thread counts; the least recently used one is forgotten first."""
+"""A thread counts the passes of at most this many keys that have no graph yet."""
 
 SMALL_COMES = 2
-"""A small pack's key is captured when it comes for this time: a capture takes as long as a few passes of its
-kind without a graph."""
+"""A small pack's key is captured at this pass: a capture takes as long as a few passes without a graph."""
 
 LARGE_COMES = 16
 """The same for larger packs, whose graphs save a smaller part of a pass, and whose shapes are many while the

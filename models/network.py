@@ -142,7 +142,7 @@ class Network(Weights):
         return self._pooled(batch, self.hidden_states(batch, selection))
 
     def _pooled(self, batch: PackedBatch, states: Iterator[Tensor]) -> Tensor:
-        """Return the same. states: of `hidden_states`."""
+        """Return what `classify` reads, from the states that `hidden_states` yields."""
         for x in states:  # noqa: B007 - the last one is read
             pass
         return x if self.final_norm is None else self.pool(x, batch)

@@ -35,10 +35,11 @@ MINIMUM_CACHE_BYTES = 64 << 20
 class Chosen:
     """The parts of one layer that one batch computes.
 
-    heads: all heads of the layer, or some; None: none. units: likewise.
-    head_weights: (B, n) or (1, n) float32 for those n, on the device, whose rows may lie apart; None if all
-        are 1.
-    unit_weights: (1, n), or for each token that leaves the layer; None likewise.
+    heads: the attention over the chosen heads; None if the layer computes none.
+    units: the feed-forward over the chosen units; None if the layer computes none.
+    head_weights: (B, n) or (1, n) float32 for the n chosen heads, on the device; its rows need not be
+        contiguous. None if all weights are 1.
+    unit_weights: (1, n), or (tokens that leave the layer, n); None if all weights are 1.
     """
 
     heads: MultiHeadAttention | None

@@ -43,18 +43,16 @@ from headroom.service.schemas.listings import (
 from headroom.service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from headroom.service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 from headroom.service.scoring import listings
-from headroom.service.scoring.catalog import BASE, CACHED_SPEC_CHARS, Catalog, build_catalog, make_room
+from headroom.service.scoring.caches import score_caches
+from headroom.service.scoring.catalog import BASE, Catalog, build_catalog, make_room
 from headroom.service.scoring.compare import attention, compare
 from headroom.service.scoring.condense import Condenser
-from headroom.service.scoring.cutoff import check_cutoff
-from headroom.service.scoring.kept import DiskScores, kept_scores, open_store
 from headroom.service.scoring.loading import load, load_classifier, warm_up
 from headroom.service.scoring.score import Scorer
 from headroom.service.scoring.shadow import Shadow
+from headroom.service.scoring.shared_cache import SharedCache
 from headroom.service.scoring.tokens import Encoder
 from headroom.service.scoring.treatment import Treatment
-from headroom.service.scoring.unscored import Progress, unscored
-from headroom.service.scoring.warming import Warming
 from headroom.version import version
 
 logger = logging.getLogger("headroom.replica")
@@ -62,8 +60,11 @@ logger = logging.getLogger("headroom.replica")
 RESTART_SECONDS = 1.0  # before a background task that failed is restarted
 ERROR_SECONDS = 600.0  # the errors of one background task are logged once in this time
 EXPOSURES_SECONDS = 5.0  # how long `drain` waits for exposures to reach the database
+CLOSE_SECONDS = 10.0  # how long `drain` waits for each thing that it closes
 MAX_AGE_S = 0.5  # requests that have waited longer get at least a sixteenth of each batch
 GAUGE_SECONDS = 0.5  # between two updates of the gauges of the queue and of readiness
+
+CONFIG_REFUSED = "the last edit of the config is refused, and the one before stays: the log says why"
 
 Work = Callable[[], Coroutine[object, object, None]]
 """Work in the background, which does not end by itself."""
@@ -79,7 +80,7 @@ class Replica:
         engine: Engine,
         catalog: Catalog,
         live: LiveExperiments,
-        disk: DiskScores | None = None,
+        shared_cache: SharedCache | None = None,
         background: Iterable[Work] = (),
     ) -> None:
         """Begin to take requests, on the running event loop, with what `start` has loaded."""
@@ -90,15 +91,16 @@ class Replica:
         self._checked: Catalog | None = None  # the last config checked, so that `apply` loads nothing twice
         self._draining = False
         self._was_ready = False
+        self.config_is_refused = False  # the last edit
         self._in_hand = 0
         self._nothing_in_hand = asyncio.Event()
         self.live = live
         self._experiments = ExperimentAdmin(live, settings.outcome_days)
         self.scheduler = _scheduler(settings, metrics, engine)
         self._encoder = Encoder(settings.max_queue_s, self.scheduler.load.ask_seconds)
-        self._disk = disk
-        kept = kept_scores(settings, disk, metrics)
-        self._scorer = Scorer(self.scheduler, settings, metrics, self._encoder, kept)
+        self._shared_cache = shared_cache
+        caches = score_caches(settings, shared_cache, metrics)
+        self._scorer = Scorer(self.scheduler, settings, metrics, self._encoder, caches)
         self._condenser = Condenser(self._scorer, self._encoder)
         shadow = Shadow(live, self._scorer)
         self._treatment = Treatment(self._scorer, live, shadow, lambda: self.scheduler.queued_tokens)
@@ -114,13 +116,8 @@ class Replica:
             release_memory_periodically,
             *background,
         ]
-        if disk is not None:
-            works.append(disk.run)
-        if disk is not None and settings.score_store_warm is not None:
-            warming = Warming(
-                settings.score_store_warm, self._scorer, lambda: self._catalog, metrics, disk.keeps_all
-            )
-            works.append(warming.run)
+        if shared_cache is not None:
+            works.append(shared_cache.run)
         self._background = [asyncio.create_task(_restart_forever(work)) for work in works]
         _tell_what_runs(metrics, catalog.base)
         self._publish()
@@ -151,10 +148,11 @@ class Replica:
         engine, catalog = await asyncio.to_thread(load, settings, config, threads, on_failure)
         await asyncio.to_thread(_apply_experiments, live, catalog, may_start)
         await asyncio.to_thread(version)  # which runs git once
-        disk = await asyncio.to_thread(open_store, settings, metrics)
-        if disk is not None:
-            await asyncio.to_thread(disk.register, engine.classifiers.values())
-        return cls(settings, metrics, engine, catalog, live, disk, background)
+        shared_cache = None
+        if settings.score_cache is not None:
+            shared_cache = SharedCache(settings.score_cache, metrics)
+            await asyncio.to_thread(shared_cache.register, engine.classifiers.values())
+        return cls(settings, metrics, engine, catalog, live, shared_cache, background)
 
     def check(self, config: LiveConfig) -> None:
         """Raise InvalidConfig if `apply` would refuse this config; change nothing."""
@@ -181,8 +179,8 @@ class Replica:
             # The old config's checkpoints stay until the next change, so that it is quickly in force again.
             self.engine.classifiers = {BASE: catalog.base} | self._catalog.classifiers | catalog.classifiers
             warm_up(self.engine, self._settings, catalog, warm=self._catalog)
-            if self._disk is not None:
-                self._disk.register(catalog.classifiers.values())
+            if self._shared_cache is not None:
+                self._shared_cache.register(catalog.classifiers.values())
             _apply_experiments(self.live, catalog, may_start)
         except BaseException:
             self.engine.classifiers = previous_classifiers
@@ -209,18 +207,28 @@ class Replica:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._experiments.close()
-        await self.live.close(EXPOSURES_SECONDS)
-        if self._disk is not None:
-            await self._disk.close()
         self._encoder.close()
         self._condenser.close()
-        await asyncio.to_thread(self.engine.close)
+        await _wait_for("the experiments' database", self.live.close(EXPOSURES_SECONDS))
+        if self._shared_cache is not None:
+            await _wait_for("the shared score cache", self._shared_cache.close())
+        await _wait_for("a forward pass", asyncio.to_thread(self.engine.close))
 
     @contextlib.contextmanager
     def experiments(self) -> Iterator[ExperimentAdmin]:
         """Give one request the experiments and their switches. Raises Draining once the replica drains."""
         with self._taken_in_hand():
             yield self._experiments
+
+    @property
+    def catalog(self) -> Catalog:
+        """The config in force, resolved: what a request that comes now is scored under."""
+        return self._catalog
+
+    @property
+    def changed_experiments(self) -> list[str]:
+        """Return the experiments whose kind, salt or arms are not those that they began with."""
+        return [name for name, standing in self.live.ledger.standings.items() if standing.status == "changed"]
 
     @property
     def config_version(self) -> str:
@@ -240,13 +248,14 @@ class Replica:
         """
         if self._draining:
             return "draining"
-        return self.failure or (None if self._was_ready else self.problem)
+        return self.failure or (None if self._was_ready else self.live.ledger.store.incompatible)
 
     @property
     def problem(self) -> str | None:
         """Return what does not work although requests are answered: the experiments, if their database is of
-        another release. None: nothing."""
-        return self.live.ledger.store.incompatible
+        another release, and the last edit of the config, if it was refused. None: nothing."""
+        problems = [self.live.ledger.store.incompatible, CONFIG_REFUSED if self.config_is_refused else None]
+        return "; ".join(problem for problem in problems if problem) or None
 
     @property
     def failure(self) -> str | None:
@@ -260,37 +269,10 @@ class Replica:
         is_over = any(task.done() for task in (self._serving, *self._background))
         return "the scheduler or a background task stopped" if is_over else None
 
-    async def score(
-        self, request: ScoreRequest, deadline: Deadline, progress: Progress | None = None
-    ) -> ScoreResponse:
-        """Score a request. progress: is told what is scored, for `answer_so_far`."""
-        catalog = self._catalog
-        if progress is not None:
-            progress.catalog = catalog
+    async def score(self, request: ScoreRequest, deadline: Deadline) -> ScoreResponse:
+        """Score a request."""
         with self._taken_in_hand():
-            return await self._treatment.score(request, catalog, deadline, progress)
-
-    def answer_so_far(self, request: ScoreRequest, progress: Progress, deadline: Deadline) -> ScoreResponse:
-        """Answer a request whose scoring has failed, with what is scored and the rest in the caller's order.
-
-        Raises InvalidRequest or InvalidMask if it would have been refused, were it not for the failure.
-        """
-        answer = self._scorer.answer_so_far(request, progress, deadline)
-        if answer is not None:
-            return answer
-        mask = request.head_mask
-        if not isinstance(mask, str) or len(mask) > CACHED_SPEC_CHARS:
-            mask = None  # it takes long to read
-        variant = (progress.catalog or self._catalog).choose(request.variant, mask)
-        check_cutoff(request, variant)
-        return unscored(
-            request,
-            deadline,
-            model=variant.classifier.name,
-            variant=variant.name,
-            mask=variant.info,
-            labels=variant.classifier.config.labels,
-        )
+            return await self._treatment.score(request, self._catalog, deadline)
 
     async def compare(self, request: CompareRequest, deadline: Deadline) -> CompareResponse:
         with self._taken_in_hand():
@@ -309,6 +291,15 @@ class Replica:
         config = self._catalog.config
         assigner = self.live.assigner(config.assigner)
         return evaluate(self.live, assigner, config.default_variant, experiment, unit)
+
+    def flags(self, unit: str) -> list[Flag]:
+        """Return a unit's arm in each experiment as a flag; nobody is exposed."""
+        config = self._catalog.config
+        assigner = self.live.assigner(config.assigner)
+        return [
+            evaluate(self.live, assigner, config.default_variant, experiment.name, unit)
+            for experiment in assigner.experiments
+        ]
 
     def models(self) -> ModelsResponse:
         return listings.models(self._loaded())
@@ -387,6 +378,15 @@ async def _restart_forever(work: Work) -> None:
                 next_log = time.monotonic() + ERROR_SECONDS
                 logger.exception("a background task failed; it is restarted in %g s", RESTART_SECONDS)
         await asyncio.sleep(RESTART_SECONDS)
+
+
+async def _wait_for(what: str, closing: Coroutine[object, object, object]) -> None:
+    """Wait until something is closed, but not for ever: a disk or a device may hang."""
+    finished, unfinished = await asyncio.wait([asyncio.ensure_future(closing)], timeout=CLOSE_SECONDS)
+    for task in finished:
+        task.result()
+    if unfinished:
+        logger.warning("%s has not ended in %g s; the replica ends without", what, CLOSE_SECONDS)
 
 
 def _check_experiments(live: LiveExperiments, config: LiveConfig, variants: ScoreKinds | None = None) -> None:

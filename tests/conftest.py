@@ -1,6 +1,7 @@
 """Fixtures that more than one test package needs, and how the tests are shared out among processes."""
 
 import os
+import random
 import shutil
 import tempfile
 
@@ -41,12 +42,10 @@ SHARED = (
         *("tests/clients/", "tests/security/", "tests/service/api/"),
         *("tests/service/ray/test_environment.py", "tests/service/test_deployment.py"),
     ),
-    # The soak, and what is tested while it runs.
-    ("tests/loadtest/", "tests/models/commands/", "tests/models/compress/", "tests/models/quality/"),
     ("tests/service/page/",),
     ("tests/service/test_dashboard.py", "tests/service/test_replicas.py"),  # `two`
 )
-"""Files and folders that share what takes long to start, or to run: a server, a browser, a soak."""
+"""Files and folders that share what takes long to start: a server, a browser."""
 ENDED_WITH_GROUP = {"server", "two", "page_server", "chromium"}
 """Fixtures of the whole session that only the tests of one group use."""
 
@@ -66,17 +65,46 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return ByGroup(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the groups that take long, so that all processes end at about the same time.
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shuffle", type=int, metavar="SEED", help="Run the files, and each one's tests, in random order."
+    )
 
-    The soak's own test is the last one of them: it waits for the soak's end.
-    """
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    seed = config.getoption("shuffle")
+    return [] if seed is None else [f"random order: --shuffle {seed}"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the groups that take long, so that all processes end at about the same time."""
     for item in items:
         if item.get_closest_marker("alone") and not item.nodeid.startswith("tests/loadtest/"):
-            raise pytest.UsageError(f"{item.nodeid}: `make test` looks for `alone` in tests/loadtest")
+            raise pytest.UsageError(f"{item.nodeid}: `make test-all` looks for `alone` in tests/loadtest")
+        if _needs_more(item):
+            item.add_marker(pytest.mark.more)
+    if (seed := config.getoption("shuffle")) is not None:
+        _shuffle(items, random.Random(seed))
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = {_group(item.nodeid) for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: (_group(item.nodeid) not in slow, item.path.name == "test_soak.py"))
+        items.sort(key=lambda item: _group(item.nodeid) not in slow)
+
+
+def _needs_more(item: pytest.Item) -> bool:
+    """Return whether a test is for `make test-all` by what it uses: PostgreSQL, or a second real server."""
+    assert isinstance(item, pytest.Function)
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    named = {value for value in values if isinstance(value, str)}
+    return "postgresql" in named or not {"postgres", "two"}.isdisjoint(item.fixturenames)
+
+
+def _shuffle(items: list[pytest.Item], order: random.Random) -> None:
+    """Shuffle the files and each one's tests; a file's tests stay together for its fixtures."""
+    files = sorted({str(item.path) for item in items})
+    order.shuffle(files)
+    place = {file: index for index, file in enumerate(files)}
+    order.shuffle(items)
+    items.sort(key=lambda item: place[str(item.path)])
 
 
 def _group(nodeid: str) -> str:

@@ -1,8 +1,9 @@
 """Programs that tests use and pip does not install: other load generators, a database, a compiler, a browser.
 
-`python -m tests.referees` installs what is missing with apt-get, as root or through a sudo that asks for no
-password. Where it can do neither it says what to run, and the tests that need a missing program are skipped
-with the same command as the reason. With CI in the environment, a missing program is a failure.
+`make test-all` begins with `python -m tests.referees`, which installs what is missing with apt-get, as root
+or through a sudo that asks for no password. Where it can do neither it says what to run, and the tests that
+need a missing program are skipped with the same command as the reason. With CI in the environment, a
+missing program is a failure.
 """
 
 import os
@@ -93,7 +94,13 @@ def command(programs: list[Program]) -> str:
 
 def main() -> int:
     """Install what is missing. Returns the exit status: 1 if CI is set and something stays missing."""
-    if missing := _missing():
+    missing = _missing()
+    packages = " ".join(_packages(missing)) or "none"
+    print(
+        f"make test-all installs system packages: {packages}; pip's and npm's in this checkout",
+        file=sys.stderr,
+    )
+    if missing:
         _install(missing)
     if not (missing := _missing()):
         return 0

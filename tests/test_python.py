@@ -52,6 +52,7 @@ evaluate("model", "a.csv")
 """
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_a_users_script_passes_mypy_strict_and_wrong_calls_do_not(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
@@ -89,6 +90,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
+@pytest.mark.more
 @pytest.mark.slow
 @pytest.mark.parametrize("documented", DOCUMENTED, ids=lambda one: one.__name__)
 def test_the_examples_of_the_reference_are_true(documented: Any, names: dict[str, Any]) -> None:
@@ -104,6 +106,7 @@ def test_the_examples_of_the_reference_are_true(documented: Any, names: dict[str
     assert "".join(shown) == ""
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_the_notebook_runs_and_its_plots_are_in_it(tmp_path: Path) -> None:
     """All its code, on fewer pairs. Outputs are not compared: times differ, and the last digits of scores."""

@@ -22,7 +22,7 @@ from torch import Tensor
 class Causal:
     """How the heads of one layer attend.
 
-    borders: (groups + 1,), where the heads of queries of each head of keys begin, and the last ones end.
+    borders: (groups + 1,) query heads: those from borders[g] to borders[g + 1] read key head g.
     rotation: (positions, d) float32, of `headroom.models.ops.torch.rotations`.
     query_norm, key_norm: (d,) float32, weights of RMS norms of each head before its rotation; or both None.
     """
@@ -43,11 +43,11 @@ class Causal:
 
     @property
     def counts(self) -> list[int]:
-        """Return how many heads of queries read each head of keys."""
+        """Return how many query heads read each key head."""
         return [end - first for first, end in pairwise(self.borders)]
 
     def only(self, heads: Sequence[int]) -> tuple[Self, list[int]]:
-        """Return the same for some heads of queries, ascending, and which heads of keys they read."""
+        """Return the attention of some query heads, ascending, and the key heads that they read."""
         counts = [sum(first <= head < end for head in heads) for first, end in pairwise(self.borders)]
         read = [group for group, count in enumerate(counts) if count]
         return replace(self, borders=(0, *accumulate(counts[group] for group in read))), read

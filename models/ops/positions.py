@@ -26,7 +26,7 @@ class Positions:
     relative: Relative | None = None
 
     def only(self, heads: Sequence[int]) -> tuple[Self, Sequence[int]]:
-        """Return the same for some heads, and the heads of keys that they read: their own."""
+        """Return the positions of some heads, and the key heads that they read: each its own."""
         relative = None if self.relative is None else self.relative.only(heads)
         return replace(self, relative=relative), heads
 

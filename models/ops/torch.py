@@ -89,7 +89,7 @@ class Linear:
         return self._alike(self.weight[index], self.bias[index])
 
     def columns(self, index: Tensor) -> Linear:
-        """Return the map of only the inputs `index`, (n,) int64, as if the others were 0."""
+        """Return the map restricted to the inputs `index`, (n,) int64; the other inputs count as 0."""
         return self._alike(self.weight[:, index], self.bias)
 
     def _alike(self, weight: Tensor, bias: Tensor) -> Linear:

@@ -1,8 +1,8 @@
 """The one way from a route to scores, in every shape.
 
 With `on_failure: original_order` in the request or the config, whatever would be 429, 500, 503 or 504 becomes
-an answer: the titles that are scored, best first, then the others as they came. What the caller did wrong
-stays an error. A failure is counted and logged as ever, and experiments see it as one.
+an answer: the titles in the order in which they came. What the caller did wrong stays an error. A failure is
+counted and logged as ever, and experiments see it as one.
 """
 
 import asyncio
@@ -20,8 +20,9 @@ from headroom.service.errors import (
 from headroom.service.observe.access_log import current
 from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import ScoreResponse
+from headroom.service.scoring.catalog import Catalog
 from headroom.service.scoring.cutoff import cut_off
-from headroom.service.scoring.unscored import Progress, unscored
+from headroom.service.scoring.unscored import unscored
 
 ANSWERED = (InternalError.status, QueueFull.status, Unavailable.status, DeadlineExceeded.status)
 """Statuses of the errors in whose place the titles may go out in the caller's order."""
@@ -44,14 +45,14 @@ async def score(request: Post, body: ScoreRequest) -> ScoreResponse:
 
 
 async def _score_or_keep_order(request: Post, body: ScoreRequest) -> ScoreResponse:
-    """Score a request; if that fails, or is not done by the deadline, answer with what is scored."""
-    progress = Progress()
+    """Score a request; if that fails, or is not done by the deadline, answer in the caller's order."""
     patience = asyncio.timeout(request.deadline.remaining())
+    catalog = None if request.replica is None else request.replica.catalog
     try:
         async with patience:
             if request.refusal is not None:
                 raise request.refusal
-            return await request.backend.score(body, request.deadline, progress)
+            return await request.backend.score(body, request.deadline)
     except (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as cause:  # a panic of a library in Rust is no Exception
@@ -60,24 +61,18 @@ async def _score_or_keep_order(request: Post, body: ScoreRequest) -> ScoreRespon
             raise
         if error.status == InternalError.status:
             logger.error("request %s failed", current().request_id, exc_info=cause)
-        return _so_far(request, body, progress, error)
+        return _in_order(request, body, catalog, error)
 
 
-def _so_far(request: Post, body: ScoreRequest, progress: Progress, error: ServiceError) -> ScoreResponse:
+def _in_order(
+    request: Post, body: ScoreRequest, catalog: Catalog | None, error: ServiceError
+) -> ScoreResponse:
     """Return the answer in place of an error, and count it. Raises InvalidRequest or InvalidMask."""
     request.is_untimed = True
-    if request.replica is None:
-        response = unscored(body, request.deadline)
-    else:
-        response = request.replica.answer_so_far(body, progress, request.deadline)
-    if response.reranked is True:  # a cascade without its later stages
-        return response
+    response = unscored(body, request.deadline, catalog)
     response.reason = error.type
     current().error = error.type
     metrics = request.app.state.metrics
-    if response.reranked == "partial":
-        metrics.count("partly_reranked_total", error.type)
-        return response
     metrics.count("unreranked_total", error.type)
     if error.shed is not None:
         metrics.count("shed_total", error.shed)

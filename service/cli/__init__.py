@@ -5,8 +5,8 @@ Nothing but `main` is here, so that Ctrl-C in that second ends the program as it
 
 import sys
 
-from headroom.models.errors import one_line
 from headroom.models.terminal import EXIT_STATUS, write_what_the_terminal_can
+from headroom.service.cli.messages import message_of
 
 
 def main() -> None:
@@ -31,11 +31,3 @@ def main() -> None:
             raise
         print(f"headroom: {message_of(error)}", file=sys.stderr)
         sys.exit(1)
-
-
-def message_of(error: Exception) -> str:
-    """Return what the program says about an error, in one line."""
-    message: object = error
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        message = f"{error.filename}: {error.strerror}"  # without "[Errno 21]"
-    return one_line(message)

@@ -26,7 +26,7 @@ class Setup:
     """Model, live config, device and number format that the service would start with.
 
     model: a checkpoint's directory or hub id, None for the shipped one. path: of the config file, None if no
-    file was read. score_store, score_store_mb: those of its settings.
+    file was read.
     """
 
     model: str | None
@@ -35,8 +35,6 @@ class Setup:
     dtype: str
     path: Path | None
     label_order: tuple[str, ...] | None = None
-    score_store: Path | None = None
-    score_store_mb: int = 0
 
     def label_order_of(self, variant: VariantConfig) -> tuple[str, ...] | None:
         """Return the order of the labels of a variant's checkpoint; None: as it says."""
@@ -100,8 +98,6 @@ def read_setup(
         dtype,
         path,
         label_order=label_order or (settings.label_order if model is None else None),
-        score_store=settings.score_store,
-        score_store_mb=settings.score_store_mb,
     )
 
 

@@ -24,8 +24,8 @@ def check(
 ) -> None:
     """Say what is wrong with a config file, one line per fault; the exit status is then 1.
 
-    It needs no server. Masks are checked against the checkpoints, of which it downloads no weights. It cannot
-    know the device that will serve, or the experiments that run already.
+    It needs no server. Masks are checked against the checkpoints, of which it downloads no weights, and
+    experiments against their database, if there is one. It cannot know the device that will serve.
 
     Example: headroom config check deploy/serve.yaml
     """
@@ -34,15 +34,19 @@ def check(
         config = load(path, Overrides(model=model))
     except ConfigFileError as error:
         _refuse(error.faults)
-    found = preflight.check_anywhere(path, config)
+    found = preflight.check_anywhere(path, config, _warn)
     for warning in preflight.unknown_variables(config):
-        print(f"headroom: warning: {warning}", file=sys.stderr)
+        _warn(warning)
     if found.faults:
         _refuse(found.faults)
     if found.left_out:
         print(f"headroom: variants left out: {preflight.and_why(found.left_out)}", file=sys.stderr)
     names = ", ".join(entry.name for entry in config.live.variants if entry.name not in found.left_out)
     print(f"{file}: right; variants: {names}")
+
+
+def _warn(warning: str) -> None:
+    print(f"headroom: warning: {warning}", file=sys.stderr)
 
 
 def _refuse(faults: Sequence[str]) -> NoReturn:

@@ -17,7 +17,7 @@ from headroom.models.commands import (
     study,
     train,
 )
-from headroom.service.cli import choice, config, experiment, score, serve, store
+from headroom.service.cli import choice, config, experiment, score, serve
 from headroom.version import version
 
 
@@ -74,5 +74,4 @@ app.command("prune")(prune.command)
 app.command("quantize")(quantize.command)
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(config.app, name="config")
-app.add_typer(store.app, name="store")
 app.add_typer(load, name="load")

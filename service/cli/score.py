@@ -100,7 +100,7 @@ def command(
     ] = False,
     source: score_files.Input = None,
     output: score_files.Output = None,
-    store: score_files.Store = None,
+    cache: score_files.Cache = None,
     query_column: QueryColumn = "query",
     title_column: TitleColumn = "title",
     delimiter: Delimiter = ",",
@@ -111,18 +111,18 @@ def command(
     """Score how relevant each title is to the query. Prints one line per title, in the order given.
 
     With --input and --output, scores the rows of a file of any size (docs/bulk.md). If it is stopped, the
-    same command goes on from what is done. With --store, servers with that `score_store` need not score them.
+    same command goes on from what is done. With --cache, services with that `score_cache` know the scores.
 
     Example: headroom score "angle bracket" "Simpson 12-Gauge Angle" "Wood deck screws" --mask @pruned20
 
     Example: headroom score --input pairs.csv --output scored.csv --variant full --mask none --mask @pruned20
 
-    Example: headroom score --input head-queries.csv --store /var/lib/headroom/scores.db
+    Example: headroom score --input head-queries.csv --cache redis://127.0.0.1:6379/0
     """
-    if source is not None or output is not None or store is not None:
+    if source is not None or output is not None or cache is not None:
         if query is not None or source is None:
             raise typer.BadParameter(
-                "it goes without a query, and with --output or --store", param_hint="--input"
+                "it goes without a query, and with --output or --cache", param_hint="--input"
             )
         refuse_unused(context, "does not go with --input", "instruction")
         if output is None:
@@ -139,7 +139,7 @@ def command(
             prefix=prefix,
             judgments=judgments,
         )
-        target = score_files.Target(output, store, overwrite, score_files.store_limit(setup, store))
+        target = score_files.Target(output, cache, overwrite)
         score_files.score_file(source, target, options, as_json=as_json)
         return
     if query is None:

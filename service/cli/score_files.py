@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,9 +36,13 @@ Output = Annotated[
         help="File to write, whose name appears when it is complete. Format by name.",
     ),
 ]
-Store = Annotated[
-    Path | None,
-    typer.Option("--store", help="Score store to write to, instead of --output; servers read it."),
+Cache = Annotated[
+    str | None,
+    typer.Option(
+        "--cache",
+        help="Instead of --output: Redis or Valkey server to fill, as a service's `score_cache` names it.",
+        metavar="URL",
+    ),
 ]
 Prefix = Annotated[str, typer.Option(help="With --input: prefix of the new columns' names.")]
 Judgments = Annotated[
@@ -93,63 +96,43 @@ def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The place where scores go: the values of --output, --store and --overwrite.
-
-    store_bytes: how large the store may grow; None: without limit.
-    """
+    """The place where scores go: the values of --output, --cache and --overwrite."""
 
     output: str | None
-    store: Path | None
+    cache: str | None
     overwrite: bool
-    store_bytes: int | None
-
-
-def store_limit(setup: choice.Setup, store: Path | None) -> int | None:
-    """Return how many bytes a score store may take; None if it is not the one of the config file."""
-    if store is None or setup.score_store is None or store.resolve() != setup.score_store.resolve():
-        return None
-    return setup.score_store_mb * 1_000_000
 
 
 def score_file(source: str, target: Target, options: ScoreOptions, *, as_json: bool) -> None:
-    """Score a file into another one, or into a score store. Raises BadParameter for options that do not go
-    together."""
-    if (target.output is None) == (target.store is None):
-        raise typer.BadParameter("it goes with one of --output and --store", param_hint="--input")
+    """Score a file into another one, or into the shared score cache. Raises BadParameter for options that do
+    not go together."""
+    if (target.output is None) == (target.cache is None):
+        raise typer.BadParameter("it goes with one of --output and --cache", param_hint="--input")
     if target.output is not None:
         run(source, target.output, options, overwrite=target.overwrite, as_json=as_json)
         return
-    assert target.store is not None
-    run_into_store(source, target.store, options, max_bytes=target.store_bytes, as_json=as_json)
+    assert target.cache is not None
+    fill_cache(source, target.cache, options, as_json=as_json)
 
 
-@ends_at_once("headroom: stopped; what is scored is kept, and the same command goes on from there")
-def run_into_store(
-    source: str, path: Path, options: ScoreOptions, *, max_bytes: int | None, as_json: bool
-) -> None:
-    """Keep the scores of the input's pairs in a score store, and print how many there were.
-
-    max_bytes: how large the store may grow, as a service with the same config would let it.
-    """
+@ends_at_once("headroom: stopped; what is scored is stored, and the same command goes on from there")
+def fill_cache(source: str, url: str, options: ScoreOptions, *, as_json: bool) -> None:
+    """Store the scores of the input's pairs in the shared score cache, and print how many there were."""
     import orjson
 
     from headroom.service.files.filling import fill
     from headroom.service.files.scoring import WindowScorer
-    from headroom.service.scoring.store import ScoreStore
 
     began = time.monotonic()
-    store = ScoreStore(path, max_bytes)
-    with closing(store), closing(WindowScorer(options)) as scorer, closing(Rows()) as progress:
-        filled = fill(source, options, scorer, store, progress)
+    with closing(WindowScorer(options)) as scorer, closing(Rows()) as progress:
+        filled = fill(source, options, scorer, url, progress)
     seconds = time.monotonic() - began
-    if store.has_evicted:
-        warn(f"{path} is full (score_store_mb): it forgot scores that were not asked for lately")
     if as_json:
-        print(orjson.dumps({"store": str(path), **asdict(filled), "seconds": round(seconds, 3)}).decode())
+        print(orjson.dumps({**asdict(filled), "seconds": round(seconds, 3)}).decode())
         return
     print(
-        f"{path}: {filled.pairs:,} pairs are kept; {filled.computed:,} rows were computed in {seconds:,.0f} "
-        f"s, and {filled.known:,} were known"
+        f"{filled.pairs:,} pairs are cached; {filled.computed:,} rows were computed in {seconds:,.0f} s, and "
+        f"{filled.known:,} were known"
     )
     if filled.set_aside:
         warn(f"{filled.set_aside:,} rows cannot be scored; the first: {filled.problem}")

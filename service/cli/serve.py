@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 import typer
 
 from headroom.models.commands import options
-from headroom.service.cli import message_of
+from headroom.service.cli.messages import message_of
 from headroom.service.config.edits import FileState, LiveEdits, pinned, read_state
 from headroom.service.config.file import ConfigFile, Overrides, load
 from headroom.service.config.settings import InvalidConfig, LogFormat

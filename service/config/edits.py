@@ -13,6 +13,10 @@ from headroom.models.files import read_bytes
 from headroom.service.config.file import ConfigFile, ConfigFileError, Overrides, load, read
 from headroom.service.config.settings import LiveConfig
 
+SETTLE_S = 1.0
+"""An edit counts once the file reads the same this long after. Half of a file, as some editors and copies
+write it, may be a right config that lacks the experiments of the other half."""
+
 SHOW_AGAIN_S = 15.0
 """A refused edit is shown again this often: a replica that has taken another's place does not know of it."""
 
@@ -42,8 +46,7 @@ class LiveEdits:
         apply: applies a config; returns why it was refused, or None; raises Unsettled.
         say: shows one line to the operator; warn: one that asks for attention.
         show_refused: is called with whether the file's last edit was refused.
-        seen_before: the state of the file at the last look. is_refused: whether the last edit was.
-        is_settled: whether all replicas have the running config.
+        is_refused: whether the last edit was. is_settled: whether all replicas have the running config.
         clock: returns seconds that only grow.
     """
 
@@ -55,24 +58,26 @@ class LiveEdits:
     say: Callable[[str], None]
     warn: Callable[[str], None]
     show_refused: Callable[[bool], None]
-    seen_before: FileState = field(init=False)
     is_refused: bool = False
     is_settled: bool = True
     clock: Callable[[], float] = time.monotonic
+    _state: FileState = field(init=False)  # of the file at the last look
+    _changed_at: float = field(init=False, default=0.0)  # when a look first saw that state
     _shown: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
-        self.seen_before = self.seen
+        self._state = self.seen
 
     def look(self) -> None:
-        """Apply or refuse an edit once it is complete, which means that two looks in a row saw the same file.
+        """Apply or refuse an edit once it is complete: two looks, SETTLE_S apart, saw the same file.
 
         Any error refuses the edit, because the service must not end because of one.
         """
         state = read_state(self.path)
-        is_complete = state == self.seen_before
-        self.seen_before = state
-        if state == self.seen or not is_complete:
+        if state != self._state:
+            self._state = state
+            self._changed_at = self.clock()
+        if state == self.seen or self.clock() - self._changed_at < SETTLE_S:
             if self.is_refused and self.clock() - self._shown >= SHOW_AGAIN_S:
                 self._show()
             return
@@ -114,12 +119,26 @@ class LiveEdits:
             reason = self.apply(new_config)
             if reason is not None:
                 return f"{self.path}: {reason}"
+            if (taken_out := experiments_taken_out(self.running.live, new_config.live)) is not None:
+                self.warn(taken_out)
             self.running = new_config
             self.is_settled = True
         elif not self.is_refused:
             return None
         self.say(f"config applied: version {new_config.live.version}")
         return None
+
+
+def experiments_taken_out(previous: LiveConfig, config: LiveConfig) -> str | None:
+    """Return what an edit takes out, as a line for the operator; None if each experiment is still there."""
+    names = {experiment.name for experiment in config.experiments}
+    missing = [experiment.name for experiment in previous.experiments if experiment.name not in names]
+    if not missing:
+        return None
+    return (
+        f"config {config.version} takes out the experiments {', '.join(missing)}: their units get the "
+        "default until an edit brings them back"
+    )
 
 
 def pinned(config: ConfigFile, running: ConfigFile | None = None) -> ConfigFile:

@@ -22,15 +22,19 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from headroom.models.files import read_bytes
-from headroom.service.config.settings import FAULTS, ORIGIN_PATTERN, LiveConfig, Settings, variable_of
+from headroom.service.config.settings import (
+    FAULTS,
+    ORIGIN_PATTERN,
+    REMOVED,
+    LiveConfig,
+    Settings,
+    variable_of,
+)
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.fields import NAME_PATTERN
 from headroom.service.sentences import IN_YAML, place_of
 
 DEPLOYMENT = "Relevance"
-_RENAMED = re.compile(
-    r"^[^#\n]*\b(?:import_path|policy_function):\s*['\"]?(service\.ray[\w.]*:\w+)", re.MULTILINE
-)
 
 _SENTENCES = IN_YAML | {
     NAME_PATTERN: "should be 1 to 64 of the characters a-z, 0-9, _ and -",
@@ -175,12 +179,13 @@ def _settings(
         settings = Settings.model_validate(arguments)
     except ValidationError as error:
         return None, [_with_place(line, arguments, overrides, path) for line in problems(error)]
-    if "database_url" in arguments and urlsplit(settings.database_url or "").password is not None:
-        fault = (
-            f"{path}: args.database_url: Ray Serve would write the password into its log; write the URL into "
-            f"{variable_of('database_url')} instead"
-        )
-        return None, [fault]
+    for name in ("database_url", "score_cache"):
+        if name in arguments and urlsplit(getattr(settings, name) or "").password is not None:
+            fault = (
+                f"{path}: args.{name}: Ray Serve would write the password into its log; write the URL into "
+                f"{variable_of(name)} instead"
+            )
+            return None, [fault]
     return settings, []
 
 
@@ -205,7 +210,7 @@ def place_of_setting(name: str, arguments: Mapping[str, Any], path: Path) -> str
 def _setting_of(name: str) -> str:
     """Return the setting that a name such as `cors_origins[0]` is of; "" if there is none."""
     field = re.split(r"[.[]", name)[0]
-    return field if field in Settings.model_fields else ""
+    return field if field in Settings.model_fields or field in REMOVED else ""
 
 
 def _live(user_config: Mapping[str, Any]) -> tuple[LiveConfig | None, list[str]]:
@@ -243,10 +248,6 @@ def _values(content: bytes, path: Path) -> Any:
 
 def _parse(content: bytes, path: Path) -> dict[str, Any]:
     document = _values(content, path)
-    if old := _RENAMED.search(content.decode()):
-        raise ConfigFileError(
-            f"{path}: write headroom.{old[1]} in place of {old[1]}, its name in version 0.2"
-        )
     if not isinstance(document, Mapping):
         raise ConfigFileError(f"{path}: not a Ray Serve config (a mapping with `applications`)")
     applications = document.get("applications")
@@ -307,7 +308,11 @@ def _with_overrides(document: Mapping[str, Any], overrides: Overrides, path: Pat
     http.setdefault("port", 8000)
     application = merged["applications"][0]
     application.setdefault("name", "headroom")
-    application.setdefault("route_prefix", "/")
+    if application.setdefault("route_prefix", "/") != "/":
+        raise ConfigFileError(
+            f"{path}: applications[0].route_prefix: should be /, because the service answers at the root "
+            "alone; let a proxy before it take the prefix off"
+        )
     arguments = _mapping(application, "args", path)
     deployment = _deployment(merged)
     _mapping(deployment, "user_config", path)

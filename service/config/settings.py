@@ -1,13 +1,16 @@
 """The operator's settings: `Settings` for the start, from the environment, and `LiveConfig` for later."""
 
 import hashlib
+import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
+from urllib.parse import urlsplit
 
 import orjson
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     StringConstraints,
@@ -38,7 +41,33 @@ _ApiKeys = Annotated[
     tuple[ApiKey, ...], NoDecode, BeforeValidator(parse_api_keys), WithJsonSchema({"type": "string"})
 ]
 ORIGIN_PATTERN = r"^(?i:https?://[^/\s*@?#]+)$"
-_Origin = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, pattern=ORIGIN_PATTERN)]
+
+
+def _as_sent(origin: str) -> str:
+    """Return an origin that a browser could send. Raises ValueError.
+
+    https://html.spec.whatwg.org, "serialization of an origin": without the scheme's own port, and the host in
+    ASCII.
+    """
+    try:
+        url = urlsplit(origin)
+        port = url.port
+    except ValueError:
+        raise ValueError("has no such port; give one from 1 to 65535, or none") from None
+    if not origin.isascii():
+        raise ValueError("a browser sends the host in ASCII: write its xn--… form")
+    if port == 0 or url.netloc.endswith(":"):
+        raise ValueError("has no such port; give one from 1 to 65535, or none")
+    if port == {"http": 80, "https": 443}[url.scheme]:
+        raise ValueError(f"a browser leaves out :{port}, the port of {url.scheme}; leave it out, too")
+    return origin
+
+
+_Origin = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, to_lower=True, pattern=ORIGIN_PATTERN),
+    AfterValidator(_as_sent),
+]
 _Origins = Annotated[
     tuple[_Origin, ...],
     NoDecode,
@@ -47,6 +76,9 @@ _Origins = Annotated[
 ]
 
 
+CACHE_SCHEMES = ("redis://", "rediss://", "unix://")
+"""The beginnings of a `score_cache`."""
+
 LogFormat = Literal["text", "json"]
 """Form of what `headroom serve` reports."""
 
@@ -54,6 +86,14 @@ LogFormat = Literal["text", "json"]
 def variable_of(setting: str) -> str:
     """Return the environment variable of a setting."""
     return f"{ENVIRONMENT_PREFIX}{setting.upper()}"
+
+
+REMOVED = {
+    "score_store": "scores are kept in a Redis or Valkey server now; give its URL as score_cache",
+    "score_store_mb": "give score_cache, and the server's own limit (maxmemory)",
+    "score_store_warm": "give score_cache, and fill it with `headroom score --input FILE --cache URL`",
+}
+"""Settings that are gone, and what replaces them."""
 
 
 class Settings(BaseSettings):
@@ -104,20 +144,11 @@ class Settings(BaseSettings):
         description="Number of pairs, each under one mask, whose scores a replica keeps; 0: none. "
         "1,000,000 take about 310 MB.",
     )
-    score_store: Path | None = Field(
+    score_cache: str | None = Field(
         None,
-        description="File (absolute path) in which the replicas of a node keep scores on disk. Unset: none.",
-    )
-    score_store_warm: Path | None = Field(
-        None,
-        description="File of query–title pairs (csv, tsv, jsonl, parquet; an absolute path) that replicas "
-        "score when they have nothing else to do, unless the store knows them.",
-    )
-    score_store_mb: int = Field(
-        1000,
-        ge=10,
-        description="Megabytes that the score store may take; 1,000,000 pairs under one mask take about 60. "
-        "Then it forgets scores that were not asked for lately.",
+        repr=False,
+        description="Redis or Valkey server in which all replicas keep scores: `redis://`, `rediss://` or "
+        "`unix://`; it needs the extra `redis`. Unset: none.",
     )
 
     max_pairs: int = Field(1000, ge=1, description="Maximum titles or pairs of one request.")
@@ -186,7 +217,8 @@ class Settings(BaseSettings):
     api_keys_file: Path | None = Field(
         None,
         description="File of API keys in place of `api_keys` (an absolute path), one per line or "
-        "comma-separated. It is read again every 5 seconds; while it is wrong, the keys before stay.",
+        "comma-separated; lines that begin with # are comments. It is read again every 5 seconds; while it "
+        "is wrong, the keys before stay.",
     )
 
     cors_origins: _Origins = Field(
@@ -206,6 +238,20 @@ class Settings(BaseSettings):
         "On a Ray cluster, replicas always write JSON.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _not_removed(cls, values: dict[str, Any]) -> dict[str, Any]:
+        for name, advice in REMOVED.items():
+            if name in values or variable_of(name) in os.environ:
+                raise ValueError(f"{name}: this setting is gone: {advice}")
+        return values
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _without_line_end(cls, value: object) -> object:
+        """Drop blanks and line ends around a value, such as `echo` leaves in a Secret."""
+        return value.strip() if isinstance(value, str) else value
+
     @field_validator("*", mode="before")
     @classmethod
     def _no_bool_as_number(cls, value: object, info: ValidationInfo) -> object:
@@ -214,23 +260,24 @@ class Settings(BaseSettings):
             raise ValueError("should be a number")
         return value
 
-    @field_validator("score_store", "score_store_warm", "api_keys_file")
+    @field_validator("api_keys_file")
     @classmethod
     def _absolute(cls, value: Path | None) -> Path | None:
         if value is not None and not value.is_absolute():
             raise ValueError(f"{value} is not an absolute path: replicas have another working directory")
         return value
 
+    @field_validator("score_cache")
+    @classmethod
+    def _cache_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(CACHE_SCHEMES):
+            raise ValueError(f"must begin with {', '.join(CACHE_SCHEMES[:-1])} or {CACHE_SCHEMES[-1]}")
+        return value
+
     @field_validator("access_log", mode="before")
     @classmethod
     def _off(cls, value: object) -> object:
         return "off" if value is False else value  # how YAML reads an off without quotes
-
-    @model_validator(mode="after")
-    def _check_store(self) -> Self:
-        if self.score_store_warm is not None and self.score_store is None:
-            raise ValueError("score_store_warm: it needs score_store, which says where scores are kept")
-        return self
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:

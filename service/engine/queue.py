@@ -101,12 +101,12 @@ class WaitingLane:
 
 
 class FairQueue:
-    """Rows of many requests in several lanes. `rows` of them wait, with `tokens` in all.
+    """Rows of many requests in several lanes. rows, tokens: how many wait.
 
-    max_age_s: requests that have waited longer get a sixteenth of each batch of their lane, the oldest
-        first, and every 16th batch is of the oldest one's lane. So a request that shorter ones overtake again
-        and again still gets a sixteenth of the device. A batch that is not to be filled up gives the oldest
-        its part only if earlier batches gave it less than that.
+    max_age_s: requests that have waited longer get a sixteenth of each batch of their lane, oldest first, and
+        every 16th batch comes from the oldest one's lane. So a request that shorter ones overtake again and
+        again still gets a sixteenth of the device. In a batch that is not filled up, the oldest request gets
+        its share only if earlier batches gave it less.
     """
 
     def __init__(self, *, max_age_s: float) -> None:

@@ -33,8 +33,6 @@ from headroom.service.engine.runner import BatchRunner, Forward, Observer
 from headroom.service.engine.sizing import Sizing, TokenBudget, TokenRate
 from headroom.service.errors import DeadlineExceeded, Draining
 
-"""Retry-After of a replica that stops: by then another one should have taken over."""
-
 
 class Scheduler:
     """Shares one device between requests.

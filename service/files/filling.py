@@ -1,11 +1,10 @@
-"""Fills a score store with the scores of a file's pairs: `headroom score --input F --store PATH`."""
+"""Fills the shared score cache with the scores of a file's pairs: `headroom score --input F --cache URL`."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from headroom.service.files.reading import WINDOW_ROWS, Window, windows
 from headroom.service.files.scoring import WindowScorer, forward
 from headroom.service.files.storage import Storage
 from headroom.service.scoring.catalog import Variant
-from headroom.service.scoring.store import ModelKey, ScoreStore
+from headroom.service.scoring.shared_cache import connect, row_keys, sealed, unsealed, weights_key
 
 Progress = Callable[[float, int, int], None]
 """Takes (share done, rows done, 0)."""
@@ -30,9 +29,9 @@ NO_COLUMNS = "\0"
 
 @dataclass(slots=True)
 class Filled:
-    """The outcome of a file. pairs: rows of the file that the store now knows under every mask asked for.
+    """The outcome of a file. pairs: rows of the file whose scores the cache was given or had.
 
-    computed: rows of the network, chunks of long titles included; known: those whose scores the store had.
+    computed: rows of the network, chunks of long titles included; known: those whose scores the cache had.
     set_aside: rows of the file that cannot be scored; problem: the first one's, "" if there is none.
     """
 
@@ -43,85 +42,70 @@ class Filled:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Rows under way. keys: of each row in the store."""
+def fill(name: str, options: ScoreOptions, scorer: WindowScorer, url: str, report: Progress) -> Filled:
+    """Score the pairs of a file whose scores the cache lacks, and store them.
 
-    model: ModelKey
-    keys: list[bytes]
-    logits: Future[np.ndarray]
-
-
-def fill(
-    name: str, options: ScoreOptions, scorer: WindowScorer, store: ScoreStore, report: Progress
-) -> Filled:
-    """Score the pairs of a file whose scores the store does not know, and keep them.
-
-    If it is stopped, what is kept stays, and the next call computes the rest.
-    Raises ModelError if the file cannot be read, or sqlite3.Error if the store cannot be written.
+    If it is stopped, what is stored stays, and the next call computes the rest.
+    Raises ModelError if the file cannot be read, or the server cannot be reached.
     """
-    filling = _Filling(options, scorer, store)
-    under_way: deque[tuple[Window, list[_Batch]]] = deque()
+    filled = Filled()
+    cache = _Cache(url)
+    import redis
 
-    def finish() -> None:
-        filling.keep(*under_way.popleft())
-        report(filling.share, filling.filled.pairs + filling.filled.set_aside, 0)
-
-    for window in _windows(name, options):
-        under_way.append((window, filling.submit(window)))
-        if len(under_way) > 1:
-            finish()
-    while under_way:
-        finish()
-    filled = filling.filled
+    columns = [(column.variant, column.mask) for column in options.columns]
+    variants = [scorer.catalog.choose(variant, mask, with_units=True) for variant, mask in columns]
+    try:
+        weights = {one.classifier: weights_key(one.classifier) for one in variants}
+        for window in _windows(name, options):
+            filled.set_aside += len(window.rejects)
+            if window.rejects and not filled.problem:
+                filled.problem = f"line {window.rejects[0].line}: {window.rejects[0].reason}"
+            pairs = [(row[options.fields.query], row[options.fields.title]) for row in window.rows]
+            for variant in variants:
+                rows = _encoded(variant, pairs, options.overflow)
+                keys = row_keys([(row, variant.mask) for row in rows], weights[variant.classifier])
+                labels = len(variant.classifier.config.labels)
+                known = cache.known(keys, labels)
+                missing = {key: row for key, row in zip(keys, rows, strict=True) if key not in known}
+                filled.known += len(rows) - len(missing)
+                filled.computed += len(missing)
+                cache.store(_computed(scorer, variant, missing))
+            filled.pairs += len(window.rows)
+            report(window.share, filled.pairs + filled.set_aside, 0)
+    except (redis.RedisError, OSError) as error:
+        raise ModelError(f"--cache: the server does not answer: {error}") from None
+    finally:
+        cache.close()
     if not filled.pairs:
         raise ModelError(f"{name}: no row can be scored" + (f"; {filled.problem}" if filled.problem else ""))
     return filled
 
 
-class _Filling:
-    """A store that is being filled. share: of the file that is done."""
+class _Cache:
+    """The shared score cache, from a program that waits for it."""
 
-    def __init__(self, options: ScoreOptions, scorer: WindowScorer, store: ScoreStore) -> None:
-        self.filled = Filled()
-        self.share = 0.0
-        self._options = options
-        self._scorer = scorer
-        self._store = store
-        self._variants = [
-            scorer.catalog.choose(column.variant, column.mask, with_units=True) for column in options.columns
-        ]
-        self._models = {one.classifier: store.register(one.classifier) for one in self._variants}
+    def __init__(self, url: str) -> None:
+        connect(url)  # raises if the package is missing, or the URL is wrong
+        import redis
 
-    def submit(self, window: Window) -> list[_Batch]:
-        """Hand the rows of a window that the store does not know to the forward threads."""
-        self.filled.set_aside += len(window.rejects)
-        if window.rejects and not self.filled.problem:
-            self.filled.problem = f"line {window.rejects[0].line}: {window.rejects[0].reason}"
-        fields = self._options.fields
-        pairs = [(row[fields.query], row[fields.title]) for row in window.rows]
-        batches: list[_Batch] = []
-        for variant in self._variants:
-            rows = _encoded(variant, pairs, self._options.overflow)
-            model = self._models[variant.classifier]
-            found = self._store.look_up(model, [(row, variant.mask) for row in rows])
-            missing = {key: row for key, row in zip(found.keys, rows, strict=True) if key not in found.logits}
-            self.filled.known += len(found.keys) - len(missing)
-            batches += _submitted(self._scorer, variant, model, missing)
-        return batches
+        self._client = redis.Redis.from_url(url)
 
-    def keep(self, window: Window, batches: list[_Batch]) -> None:
-        """Wait for a window's scores, and keep those that are finite."""
-        for batch in batches:
-            logits = batch.logits.result()
-            finite = np.isfinite(logits).all(axis=1)
-            rows = zip(batch.keys, logits, finite, strict=True)
-            self._store.keep(batch.model, {key: row.tobytes() for key, row, is_finite in rows if is_finite})
-            self.filled.computed += len(batch.keys)
-        for model in self._models.values():  # in use, also if everything was known
-            self._store.keep(model, {})
-        self.filled.pairs += len(window.rows)
-        self.share = window.share
+    def known(self, keys: Sequence[bytes], labels: int) -> set[bytes]:
+        """Return the keys whose scores are stored. labels: how many logits a score has."""
+        if not keys:
+            return set()
+        values = cast(list[bytes | None], self._client.mget(keys))
+        found = zip(keys, values, strict=True)
+        return {key for key, value in found if unsealed(key, value, labels) is not None}
+
+    def store(self, logits: dict[bytes, bytes]) -> None:
+        """Store float32 logits by their keys."""
+        if logits:
+            self._client.mset({key: sealed(key, row) for key, row in logits.items()})
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
 
 
 def _windows(name: str, options: ScoreOptions) -> Iterator[Window]:
@@ -141,19 +125,24 @@ def _encoded(variant: Variant, pairs: Sequence[tuple[str, str]], overflow: str) 
     return list(tokenizer.encode(pairs))
 
 
-def _submitted(
-    scorer: WindowScorer, variant: Variant, model: ModelKey, missing: dict[bytes, EncodedPair]
-) -> Iterator[_Batch]:
-    """Hand rows to the forward threads. missing: the rows by their keys."""
+def _computed(
+    scorer: WindowScorer, variant: Variant, missing: dict[bytes, EncodedPair]
+) -> dict[bytes, bytes]:
+    """Return the float32 logits of rows by their keys; rows whose logits are not finite are left out."""
+    if not missing:
+        return {}
     keys = list(missing)
     encoded = list(missing.values())
-    if not encoded:
-        return
+
+    def run(rows: Sequence[int]) -> np.ndarray:
+        return forward(variant, [encoded[row] for row in rows])
+
     beginnings = variant.classifier.beginnings(encoded, [None] * len(encoded))
-    for rows in batches_by_length([len(row) for row in encoded], scorer.batch_tokens, beginnings):
-
-        def run(some: Sequence[int]) -> np.ndarray:
-            return forward(variant, [encoded[row] for row in some])
-
-        logits = scorer.pool.submit(in_halves, run, rows, scorer.device)
-        yield _Batch(model, [keys[row] for row in rows], logits)
+    batches = batches_by_length([len(row) for row in encoded], scorer.batch_tokens, beginnings)
+    under_way = [(rows, scorer.pool.submit(in_halves, run, rows, scorer.device)) for rows in batches]
+    computed: dict[bytes, bytes] = {}
+    for rows, future in under_way:
+        for row, logits in zip(rows, future.result(), strict=True):
+            if np.isfinite(logits).all():
+                computed[keys[row]] = logits.astype(np.float32).tobytes()
+    return computed

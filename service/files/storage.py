@@ -1,8 +1,8 @@
 """Files by name: on this machine's disks, or in an object store (s3://, gs://, …), by pyarrow's file systems.
 
-A file is there whole or not at all. On a disk it is written under another name first, which no other run has,
-and is locked meanwhile. For an object store it
-is written to a temporary file and uploaded when it is whole, because pyarrow cannot abort an upload.
+A file appears whole or not at all. On a disk it is written under a name of this run alone, locked, and then
+renamed. For an object store it is written to a temporary file and uploaded when it is whole, because pyarrow
+cannot abort an upload.
 """
 
 import fcntl

@@ -58,19 +58,18 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
     "playground_pairs_total": ("Of the pairs scored, those that the page asked for.", ["variant"]),
     "shed_total": ("Requests not answered with a result, by reason.", ["reason"]),
     "unreranked_total": ("Requests answered in the caller's order (`on_failure`), by reason.", ["reason"]),
-    "partly_reranked_total": (
-        "Requests answered with those titles first that were scored (`on_failure`), by reason.",
-        ["reason"],
-    ),
     "cascade_pairs_total": ("Pairs scored by a stage of a cascade.", ["variant", "stage"]),
     "degraded_total": (
         "Requests answered by the variant of `degrade`, or with a cascade without its later stages.",
         [],
     ),
     "cache_total": ("Rows looked up in the score cache, by result.", ["result"]),
-    "store_total": ("Rows looked up in the score store on disk, by result.", ["result"]),
-    "store_written_total": ("Scores that the score store was given.", []),
-    "store_lost_total": ("Scores that the score store could not be given.", []),
+    "shared_cache_total": ("Rows looked up in the shared score cache, by result.", ["result"]),
+    "shared_cache_lost_total": ("Scores that the shared score cache could not be given.", []),
+    "shared_cache_failures_total": (
+        "Reads and writes that the shared score cache did not answer, by reason.",
+        ["reason"],
+    ),
     "truncated_total": ("Pairs cut to the model's window.", []),
     "grade_total": ("Pairs by the grade they got.", ["variant", "grade"]),
     "device_failures_total": ("Failures of the device.", ["kind"]),
@@ -131,7 +130,11 @@ _GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's
     "unread_characters": ("Characters of texts waiting to be tokenized.", [], "livesum"),
     "ready": ("Replicas that take requests, of those on this node.", [], "livesum"),
     # Each replica shows its own version, so that different values reveal an unfinished roll-out.
-    "config_version": ("The live config's version, its hexadecimal digits read as a number.", [], "liveall"),
+    "config_version": (
+        "1 for the live config's version, as in x-config-version; 0 for those before it.",
+        ["version"],
+        "liveall",
+    ),
     "api_keys_refused": (
         "1 while `api_keys_file` is wrong and the keys before stay, else 0.",
         [],
@@ -160,21 +163,12 @@ _GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's
         ["experiment"],
         "livemax",
     ),
-    "store_bytes": ("Bytes of the score store that hold scores.", [], "livemostrecent"),
-    "store_usable": (
-        "1 if the score store is in use, 0 if its file cannot be opened or is damaged; absent without one.",
-        [],
-        "livemin",
-    ),
     "exposure_buffer_rows": (
         "Rows waiting for the database: what a kill of the replicas would lose now.",
         [],
         "livesum",
     ),
 }
-_ABSENT_UNTIL_SET = ("store_bytes", "store_usable")
-"""Gauges of what not every service has. Their 0 means something, which a replica that starts must not say."""
-
 FAILURES = (
     *("deadline_exceeded", "queue_full", "rate_limited", "starting", "draining", "device_failed"),
     *("out_of_memory", "internal_error"),
@@ -184,9 +178,9 @@ FAILURES = (
 _FROM_THE_START: Mapping[str, Sequence[str]] = {
     "shed_total": ("queue_full", "deadline", "disconnect", "draining", "rate"),
     "unreranked_total": FAILURES,
-    "partly_reranked_total": FAILURES,
     "cache_total": ("hit", "miss"),
-    "store_total": ("hit", "miss"),
+    "shared_cache_total": ("hit", "miss"),
+    "shared_cache_failures_total": ("timeout", "error"),
     "stage_seconds": ("tokenize", "queue", "inference", "respond"),
     "device_failures_total": ("cuda",),
 }
@@ -211,6 +205,7 @@ class Metrics:
         """The times and charted lines of the last scrapes, so that the page's charts do not begin empty."""
         self._scrapes = ThreadPoolExecutor(1, thread_name_prefix="scrape")
         self._variants: set[str] = set()
+        self._config_version = ""
         self._series: dict[tuple[str, ...], Any] = {}
         self._metrics: dict[str, Any] = {}
         self.notify_operator: Callable[[str], None] = lambda _: None
@@ -222,8 +217,7 @@ class Metrics:
                 f"headroom_{name}", text, labels, buckets=buckets, registry=self._registry
             )
         for name in _GAUGES:
-            if name not in _ABSENT_UNTIL_SET:
-                self._metrics[name] = self._gauge(name)
+            self._metrics[name] = self._gauge(name)
         for name, labels in _FROM_THE_START.items():
             for label in labels:
                 self.series(name, label)
@@ -233,8 +227,6 @@ class Metrics:
         key = (name, *labels)
         series = self._series.get(key)
         if series is None:
-            if name not in self._metrics:
-                self._metrics[name] = self._gauge(name)
             metric = self._metrics[name]
             series = self._series[key] = metric.labels(*labels) if labels else metric
         return series
@@ -315,11 +307,14 @@ class Metrics:
         """Record a new live config.
 
         Args:
-            version: up to 13 hexadecimal digits, which a double can represent exactly.
+            version: as answers bring it in x-config-version.
             heads_on: heads kept, by variant. Variants that the config no longer has become NaN, because
                 multi-process mode cannot remove a series.
         """
-        self.series("config_version").set(int(version, 16))
+        if self._config_version not in ("", version):
+            self.series("config_version", self._config_version).set(0)
+        self._config_version = version
+        self.series("config_version", version).set(1)
         for removed in self._variants - heads_on.keys():
             self.series("heads_on", removed).set(math.nan)
         for variant, count in heads_on.items():

@@ -17,13 +17,15 @@ import ray
 from pydantic import ValidationError
 from ray import serve
 
+from headroom.models.checkpoint.hub import LOCATED
 from headroom.models.cores import cores
 from headroom.models.errors import one_line
 from headroom.service.config import key_file
+from headroom.service.config.edits import experiments_taken_out
 from headroom.service.config.file import DEPLOYMENT, first_problem
 from headroom.service.config.settings import EXPERIMENTS_WAIT, InvalidConfig, LiveConfig, Settings
 from headroom.service.ray import mps, patches
-from headroom.service.ray.autoscaling import HELD, LOAD
+from headroom.service.ray.autoscaling import LOAD
 from headroom.service.ray.notices import NOTICES, notify_operator, show_to_operator
 from headroom.service.ray.processes import run_in_thread
 
@@ -51,6 +53,9 @@ MPS_MISSING = (
     "CUDA's Multi-Process Service takes no new process while those that met an error on the GPU still run; "
     "this replica starts again"
 )
+
+OTHERS_S = 5.0
+"""Seconds that the other replicas may take to say which config they have in force."""
 
 FLUSH_S = 3.0
 """Seconds that a drained replica waits until its last spans are sent."""
@@ -90,7 +95,8 @@ class Relevance:
         show_to_operator()
         patches.restore_print()
         patches.listen_on_loopback_only()
-        self._settings = Settings.model_validate(dict(settings))
+        self._arguments = dict(settings)
+        self._settings = Settings.model_validate(self._arguments)
         self._metrics = Metrics()
         self._traces: Traces | None = None
         self._replica: Replica | None = None
@@ -116,10 +122,10 @@ class Relevance:
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """Put a live config in force.
 
-        The first one starts the replica, and raises if that fails: a replica without a config must not serve.
-        Later ones never raise, because Serve would take a healthy replica down for it: a config that cannot
-        be applied is logged, and the one before stays. (`headroom serve` asks `refusal` first, and then
-        `edit_state`.)
+        The first one starts the replica. If it is wrong, the replica starts with the config that another one
+        has in force, and raises without any: a replica without a config must not serve. Later ones never
+        raise, because Serve would take a healthy replica down for it: a config that cannot be applied is
+        logged, and the one before stays. (`headroom serve` asks `refusal` first, and then `edit_state`.)
 
         user_config: if it holds EXPERIMENTS_WAIT, its new experiments start once it comes again without it.
         """
@@ -127,22 +133,23 @@ class Relevance:
             fields = dict(user_config)
             may_start = not fields.pop(EXPERIMENTS_WAIT, False)
             if self._replica is None:
-                await self._start(LiveConfig.model_validate(fields), may_start)
-                self._may_start = may_start
+                await self._start(fields, may_start)
                 return
             version = ""
             try:
                 config = LiveConfig.model_validate(fields)
                 version = config.version
+                previous = self._replica.catalog.config
                 await asyncio.to_thread(self._replica.apply, config, may_start=may_start)
                 self._may_start = may_start
+                taken_out = experiments_taken_out(previous, config)
+                if taken_out is not None and LOCATED not in os.environ:  # else `headroom serve` says so
+                    logger.warning("%s", taken_out)
             except Exception as error:
-                self._refused = (version, _reason(error))
-                self._metrics.set_gauge("config_refused", True)
-                logger.error("config %s refused, the last good one stays: %s", version, _reason(error))
+                self._refuse(version, _reason(error))
             else:
                 self._refused = None
-                self._metrics.set_gauge("config_refused", False)
+                self._show_refused(False)
 
     async def refusal(self, user_config: Mapping[str, Any]) -> str | None:
         """Return why `reconfigure` would refuse this config, or None; change nothing."""
@@ -167,9 +174,18 @@ class Relevance:
         is_applied = is_in_force and (self._may_start or not may_start)
         return "applied" if is_applied else "pending", ""
 
+    async def config_in_force(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return the live config in force, for a replica with these arguments that cannot start with its own.
+
+        None if this replica has other arguments, or none in force yet.
+        """
+        if self._replica is None or arguments != self._arguments:
+            return None
+        return self._replica.catalog.config.model_dump(mode="json")
+
     async def show_refused(self, is_refused: bool) -> None:
-        """Show in the metrics whether `headroom serve` has refused the last edit of the config."""
-        self._metrics.set_gauge("config_refused", is_refused)
+        """Show in metrics and health whether `headroom serve` has refused the last edit of the config."""
+        self._show_refused(is_refused)
 
     async def drain(self) -> None:
         """Refuse new requests, answer those in hand, and end everything that lives here but the HTTP side.
@@ -187,11 +203,10 @@ class Relevance:
             raise RuntimeError(f"not ready: {reason}")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return what the policies of `autoscaling` count."""
+        """Return what the policy of `autoscaling` counts."""
         if self._replica is None:
             return {}
-        scheduler = self._replica.scheduler
-        return {LOAD: scheduler.load.value, HELD: scheduler.tokens}
+        return {LOAD: self._replica.scheduler.load.value}
 
     async def __del__(self) -> None:
         """End everything that lives here. Serve calls this when the requests in hand are answered."""
@@ -204,27 +219,77 @@ class Relevance:
             sent = run_in_thread(self._traces.flush, FLUSH_S / 2)
             await asyncio.wait([asyncio.wrap_future(sent)], timeout=FLUSH_S)
 
-    async def _start(self, config: LiveConfig, may_start: bool) -> None:
-        start = await asyncio.to_thread(self._import)
-        self._metrics.notify_operator = partial(notify_operator, once=True)
+    async def _start(self, fields: Mapping[str, Any], may_start: bool) -> None:
+        """Start the replica with a live config, or, if that is wrong, with the one of another replica."""
+        load = partial(self._load, await asyncio.to_thread(self._import))
+        version = ""
+        reason = ""
         try:
-            replica = await start(
-                self._settings,
-                config,
-                self._metrics,
-                threads=_threads(),
-                may_start=may_start,
-                nodes=ServingNodes(self._settings.ray_timeout_s),
-                background=key_file.background(self._settings, self._app.state.keys, self._metrics),
-            )
-        except InvalidConfig as error:
-            notify_operator(f"a replica cannot start: {error}", once=True)
-            raise
+            config = LiveConfig.model_validate(fields)
+            version = config.version
+            replica = await load(config, may_start)
+        except (ValidationError, InvalidConfig) as error:
+            reason = _reason(error)
+            in_force = await asyncio.to_thread(self._config_of_others)
+            if in_force is None or in_force.version == version:
+                notify_operator(f"a replica cannot start: {reason}", once=True)
+                raise
+            replica = await load(in_force, True)
+        self._may_start = may_start or bool(reason)
         # What is loaded stays: a collection that walks all of torch's modules would hold up every request.
         gc.collect()
         gc.freeze()
         gc.set_threshold(COLLECT_AFTER)
         self._replica = self._app.state.backend = replica
+        if reason:
+            self._refuse(version, reason)
+        for name in replica.changed_experiments:
+            logger.warning(
+                "the experiment %r has another kind, salt or other arms in the config than it began with, so "
+                "its units get the default; bring them back, or give the changed experiment another name and "
+                "salt",
+                name,
+            )
+
+    async def _load(
+        self, start: Callable[..., Awaitable[Replica]], config: LiveConfig, may_start: bool
+    ) -> Replica:
+        """Load the models and begin. start: of `Replica`. Raises ModelError or InvalidConfig."""
+        self._metrics.notify_operator = partial(notify_operator, once=True)
+        return await start(
+            self._settings,
+            config,
+            self._metrics,
+            threads=_threads(),
+            may_start=may_start,
+            nodes=ServingNodes(self._settings.ray_timeout_s),
+            background=key_file.background(self._settings, self._app.state.keys, self._metrics),
+        )
+
+    def _config_of_others(self) -> LiveConfig | None:
+        """Return the live config that another replica has in force; None if none says one. Blocks."""
+        context = serve.get_replica_context()
+        handle = serve.get_deployment_handle(context.deployment, context.app_name)
+        try:
+            answers = handle.broadcast("config_in_force", self._arguments).results(
+                timeout_s=OTHERS_S, return_exceptions=True
+            )
+        except Exception as error:  # there is no other, or Ray's head is away
+            logger.warning("no other replica says which config is in force: %s", one_line(error))
+            return None
+        given = next((answer for answer in answers if isinstance(answer, Mapping)), None)
+        return None if given is None else LiveConfig.model_validate(given)
+
+    def _refuse(self, version: str, reason: str) -> None:
+        """Note that a config was refused, and say so. version: "" if it has none."""
+        self._refused = (version, reason)
+        self._show_refused(True)
+        logger.error("config %s refused, the last good one stays: %s", version, reason)
+
+    def _show_refused(self, is_refused: bool) -> None:
+        self._metrics.set_gauge("config_refused", is_refused)
+        if self._replica is not None:
+            self._replica.config_is_refused = is_refused
 
     def _import(self) -> Callable[..., Awaitable[Replica]]:
         """Import what a replica is made of, torch included: it takes seconds, so call it on a thread."""

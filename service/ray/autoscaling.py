@@ -1,4 +1,4 @@
-"""How many replicas: the default for a machine, and policies for Ray Serve's autoscaling.
+"""How many replicas: the default for a machine, and the policy of Ray Serve's autoscaling.
 
 Serve counts requests, but a request may hold one title or a thousand, and a refused one is none that waits.
 So each replica reports how much computing callers ask of it (`headroom.service.engine.load`); Serve collects
@@ -20,8 +20,6 @@ from typing import Any
 
 LOAD = "load"
 """Name of a replica's load in what it reports to Serve."""
-HELD = "work_tokens"
-"""Name of the tokens that wait or are being computed there."""
 
 BUSY_SHARE = 0.6
 """The share of the time that replicas should be busy. Latency rises steeply beyond 0.8 (docs/operations.md,
@@ -103,35 +101,8 @@ class ByLoad:
         While no replica has reported yet, the number stays. It is at least one, because without a replica
         nobody would report work.
         """
-        return _wanted(context, LOAD, self._busy_share), {}
-
-
-class ByTokens:
-    """Asks for what `ByLoad` asks for, or for replicas that hold `tokens_per_replica` tokens on average if
-    that is more. For config files of earlier releases.
-
-    On its own, the second rule may never ask for more: admission refuses what would wait longer than
-    `max_queue_s`, and a slow replica does fewer tokens in this time.
-
-    Raises:
-        ValueError: tokens_per_replica is not a number above 0.
-    """
-
-    def __init__(self, tokens_per_replica: float) -> None:
-        if not (isinstance(tokens_per_replica, int | float) and tokens_per_replica > 0):
-            raise ValueError("policy_kwargs.tokens_per_replica must be a number above 0")
-        self._tokens_per_replica = tokens_per_replica
-
-    def __call__(self, context: Any) -> tuple[float, dict[str, Any]]:
-        """Return the number of replicas wanted and no state, as `ByLoad` does."""
-        by_tokens = _wanted(context, HELD, self._tokens_per_replica)
-        return max(by_tokens, _wanted(context, LOAD, BUSY_SHARE)), {}
-
-
-def _wanted(context: Any, metric: str, per_replica: float) -> float:
-    """Return the replicas at which each has this much of a metric; the present number if none reported it."""
-    reported = (context.aggregated_metrics or {}).get(metric, {})
-    if not reported:
-        return float(context.target_num_replicas)
-    total: float = sum(reported.values())
-    return max(1.0, total / per_replica)
+        loads = (context.aggregated_metrics or {}).get(LOAD, {})
+        if not loads:
+            return float(context.target_num_replicas), {}
+        total: float = sum(loads.values())
+        return max(1.0, total / self._busy_share), {}

@@ -81,10 +81,6 @@ class Cluster:
             should answer is gone.
     """
 
-    check_timeout_s = CHECK_TIMEOUT_S
-    retry = "save it again"
-    why_stopping = "the service stops"
-
     def __init__(self, run: Path, is_stopping: Callable[[], bool], ray_timeout_s: float) -> None:
         self._run = run
         self.is_stopping = is_stopping

@@ -74,6 +74,15 @@ BODY_TIMEOUT = "HEADROOM_HAPROXY_BODY_TIMEOUT_S"
 RETRY_ON = "conn-failure empty-response"
 """When HAProxy sends a request to another replica: its own refuses connections, or dies before it answers. So
 a request that kills replicas kills at most one more than there are retries."""
+REPEATABLE = (
+    *("/v1/score", "/v1/compare", "/v1/attention", "/v1/condense"),
+    *("/v1/rerank", "/v2/rerank", "/rerank", "/v1/reranking", "/reranking"),
+    *("/predict", "/score", "/ofrep/v1/evaluate/flags"),
+)
+"""Paths of POST requests that change nothing, and `/` with them: HAProxy may send one to a second replica if
+the first one died. A path that is written in another way, such as in percent encoding, is none of them."""
+REPEATABLE_BELOW = ("/v2/models/", "/ofrep/v1/evaluate/flags/")
+"""What the longer ones of such paths begin with."""
 RETRIED_BYTES = 128 * 1024
 """HAProxy's buffer: larger requests get 503 when their replica dies. (HAProxy's default is 16 KiB.)"""
 SERVE = {
@@ -105,7 +114,8 @@ def prepare(run: Path, *, request_timeout_s: float, body_timeout_s: float = 15.0
     token = run / "token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
-    for inherited in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "PROMETHEUS_MULTIPROC_DIR"):
+    # PYTHONOPTIMIZE: few machines have compiled files for it, so that Ray's processes would start too late.
+    for inherited in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "PROMETHEUS_MULTIPROC_DIR", "PYTHONOPTIMIZE"):
         os.environ.pop(inherited, None)
     os.environ |= RAY | {"RAY_AUTH_TOKEN_PATH": str(token)}
     for name, value in UNLESS_SET.items():
@@ -185,12 +195,26 @@ def raise_open_files() -> int:
     return limit
 
 
-def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[str, str]:
-    from headroom.service.ray import haproxy_files  # 27 MB, and Serve's own processes import this module too
-
+def haproxy_variables(request_timeout_s: float) -> dict[str, str]:
+    """Return what makes HAProxy the proxy, and what is the same for it in each run and cluster."""
     patience = str(int(request_timeout_s) + 5)
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": patience,
+        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": patience,
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": patience,
+        "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
+        "RAY_SERVE_HAPROXY_RETRIES": "2",
+        "RAY_SERVE_HAPROXY_RETRY_ON": RETRY_ON,
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(RETRIED_BYTES),
+    }
+
+
+def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[str, str]:
+    from headroom.service.ray import haproxy_files  # 27 MB, and Serve's own processes import this module too
+
+    return haproxy_variables(request_timeout_s) | {
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(haproxy_files.write(run)),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(memory(run) / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(run / "admin.sock"),
@@ -200,14 +224,6 @@ def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[st
         "RAY_SERVE_HAPROXY_NBTHREAD": "1" if cores() < 8 else "2",
         # An idle connection needs one file, a request in flight two.
         "RAY_SERVE_HAPROXY_MAXCONN": str(min(100_000, open_files * 6 // 10)),
-        "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
-        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": patience,
-        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": patience,
-        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": patience,
-        "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
-        "RAY_SERVE_HAPROXY_RETRIES": "2",
-        "RAY_SERVE_HAPROXY_RETRY_ON": RETRY_ON,
-        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(RETRIED_BYTES),
         # A replica that Serve stops stays reachable for so long, until HAProxy knows about it: about a second
         # later, more on a busy machine. It must be less than `cluster.KILL_AFTER_DRAIN_S`.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",

@@ -22,12 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headroom.models.checkpoint.hub import LOCATED
 from headroom.service.api.arrival import MACHINE, STAMP
 from headroom.service.ray import patches
-from headroom.service.ray.environment import BODY_TIMEOUT
-from headroom.service.ray.gate import Gate
-from headroom.service.ray.notices import notify_operator
+from headroom.service.ray.environment import BODY_TIMEOUT, REPEATABLE, REPEATABLE_BELOW
+from headroom.service.ray.notices import notify_operator, show_controller_to_operator
 
 TEMPLATE = Path(__file__).with_name("haproxy.cfg.jinja")
 LOOK_S = 0.2
@@ -43,14 +41,11 @@ logger = logging.getLogger("ray.serve")
 
 
 def install() -> None:
-    """Replace Serve's manager by ours in the controller's process, and start no Python proxy beside it.
-
-    Unless `headroom serve` does so, the controller also asks the replicas before it takes an edit.
-    """
+    """Prepare the controller, whose process this is: our manager instead of Serve's, no Python proxy beside
+    HAProxy, and the death of a replica is said."""
     patches.replace_haproxy_manager(HAProxyKeeper)
     patches.start_no_fallback_proxy()
-    if LOCATED not in os.environ:  # which `headroom serve` sets, and no cluster
-        patches.gate_edits(Gate())
+    show_controller_to_operator()
 
 
 def use_our_template(pages: Path) -> None:
@@ -70,6 +65,7 @@ class TemplateValues:
     """Values that our template needs beyond Serve's own. pages: the directory of HAProxy's answers.
 
     stamp, machine: the header of the time of arrival, and the part of it that says whose clock it is.
+    repeatable, repeatable_below: `REPEATABLE`, `REPEATABLE_BELOW`.
 
     It keeps the servers that each backend had before. Serve does not list a replica while it takes a new live
     config, so the death of the only listed one would be an outage. HAProxy itself finds out which are down.
@@ -77,6 +73,8 @@ class TemplateValues:
 
     stamp = STAMP
     machine = MACHINE
+    repeatable = REPEATABLE
+    repeatable_below = REPEATABLE_BELOW
     patience_s = 10
     """A replica is down for good once it has let two checks wait for so long. A busy one is back earlier."""
 

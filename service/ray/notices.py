@@ -202,6 +202,27 @@ class OperatorHandler(logging.Handler):
         return members
 
 
+class ControllerHandler(logging.Handler):
+    """Shows the operator what Serve's controller warns of its replicas: that one was killed, or is silent."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.addFilter(lambda record: record.levelno == logging.WARNING)
+        self.addFilter(lambda record: record.module == "deployment_state")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the first line of a record. Raises nothing."""
+        warning = record.getMessage().partition("\n")[0]
+        if " crashed" in warning:
+            warning += " Another one is started; the kernel's log says whether this one was out of memory."
+        notify_operator(f"Ray Serve: {warning}")
+
+
+def show_controller_to_operator() -> None:
+    """Show the warnings of Serve's controller, whose process this is, from now on. Once per process."""
+    logging.getLogger("ray.serve").addHandler(ControllerHandler())
+
+
 def show_to_operator() -> None:
     """Show this process's log to the operator from now on. Once per process."""
     handler = OperatorHandler()

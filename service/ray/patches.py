@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import ipaddress
-import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any
 
 import ray
@@ -136,93 +135,6 @@ def use_haproxy_template(template: str, values: Any) -> None:
     assert haproxy.HAPROXY_CONFIG_TEMPLATE.startswith("global")
     _replace(haproxy, "HAPROXY_CONFIG_TEMPLATE", template)
     haproxy.HAProxyConfig.headroom = values
-
-
-def gate_edits(gate: Callable[[DeployedApplication, Mapping[str, Any]], Mapping[str, Any]]) -> None:
-    """Let the controller, in whose process this runs, deploy the `user_config` that `gate` returns.
-
-    gate: takes our application and the `user_config` that was submitted for it.
-
-    Without it: on a cluster, an edit reaches the replicas that can apply it, and no others.
-    Shown by: tests/service/ray/test_two_nodes.py.
-    Next release: whether `apply_app_configs` is still where the controller takes what is deployed.
-    """
-    from ray.serve._private.application_state import ApplicationStateManager
-
-    apply_as_submitted = ApplicationStateManager.apply_app_configs
-
-    def allowed(manager: Any, config: Any) -> Any:
-        submitted = _user_config(config)
-        if submitted is None:
-            return config
-        return _with_user_config(config, gate(DeployedApplication(manager, config), submitted))
-
-    def apply_app_configs(manager: Any, app_configs: Any, **options: Any) -> None:
-        apply_as_submitted(manager, [allowed(manager, config) for config in app_configs], **options)
-
-    _replace(ApplicationStateManager, "apply_app_configs", apply_app_configs)
-
-
-class DeployedApplication:
-    """An application in the controller, while its code and arguments are those of a submitted config.
-
-    Without it: as `gate_edits` says. Shown by: the same test.
-    Next release: whether an application's target state still holds the config and the code's version, and
-    whether `apply_app_config` changes a `user_config` without a restart of the replicas.
-    """
-
-    def __init__(self, manager: Any, submitted: Any) -> None:
-        from ray.serve._private.deploy_utils import get_app_code_version
-
-        self.name: str = submitted.name
-        self._manager = manager
-        self._code = get_app_code_version(submitted)
-
-    @property
-    def user_config(self) -> Mapping[str, Any] | None:
-        """The `user_config` that new replicas get; None if other code or none is deployed."""
-        target = self._target
-        return None if target is None else _user_config(target.config)
-
-    @property
-    def has_replicas(self) -> bool:
-        """Whether a replica serves, or is just given a config."""
-        details = self._manager.list_deployment_details(self.name).values()
-        serving = ("RUNNING", "UPDATING", "RECOVERING")
-        return any(replica.state in serving for each in details for replica in each.replicas)
-
-    def put(self, user_config: Mapping[str, Any]) -> None:
-        """Give the replicas another `user_config`. Raises ValueError if other code was deployed meanwhile."""
-        target = self._target
-        if target is None:
-            raise ValueError("another application was deployed meanwhile")
-        self._manager._application_states[self.name].apply_app_config(
-            _with_user_config(target.config, user_config),
-            target.target_capacity,
-            target.target_capacity_direction,
-            deployment_time=time.time(),
-        )
-        self._manager.save_checkpoint()
-
-    @property
-    def _target(self) -> Any:
-        state = self._manager._application_states.get(self.name)
-        is_same = state is not None and state._target_state.code_version == self._code
-        return state._target_state if is_same else None
-
-
-def _user_config(config: Any) -> Mapping[str, Any] | None:
-    """Return the `user_config` in a ServeApplicationSchema; None if the application is not ours."""
-    if not str(config.import_path).startswith("headroom.") or len(config.deployments) != 1:
-        return None
-    user_config = config.deployments[0].user_config
-    return user_config if isinstance(user_config, Mapping) else {}  # else it is not set
-
-
-def _with_user_config(config: Any, user_config: Mapping[str, Any]) -> Any:
-    """Return one of our ServeApplicationSchemas with this `user_config`."""
-    deployment = config.deployments[0].model_copy(update={"user_config": dict(user_config)})
-    return config.model_copy(update={"deployments": [deployment]})
 
 
 def haproxy_manager() -> Any:

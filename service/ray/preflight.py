@@ -15,13 +15,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from headroom.models.errors import ModelError
-from headroom.service.config.file import ConfigFile, ConfigFileError, place_of_setting, problems
+from headroom.service.config.file import ConfigFile, ConfigFileError, place_of_setting
 from headroom.service.config.key_file import read_api_keys
 from headroom.service.config.settings import ENVIRONMENT_PREFIX, InvalidConfig, Settings, variable_of
-from headroom.service.ray import autoscaling
 
 if TYPE_CHECKING:
     from headroom.service.config.check import Findings
@@ -64,12 +61,12 @@ def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
         say(f"variants left out: {and_why(found.left_out)}")
 
 
-def check_anywhere(path: Path, config: ConfigFile) -> Findings:
-    """Check what any machine can: neither the device nor the database is asked.
+def check_anywhere(path: Path, config: ConfigFile, warn: Callable[[str], None]) -> Findings:
+    """Check what any machine can: the device is not asked, and the database if it can be reached.
 
     Downloads the files that describe the checkpoints, and no weights. Imports ray at the end.
 
-    Returns the faults as whole lines.
+    warn: shows the operator what could not be checked. Returns the faults as whole lines.
     """
     from headroom.service.config.check import Findings, check_models, wrong_digests
 
@@ -82,11 +79,13 @@ def check_anywhere(path: Path, config: ConfigFile) -> Findings:
     except ModelError as error:
         faults.append(f"{path}: args.model: {error}")
     faults += [f"{path}: user_config.{fault}" for fault in wrong_digests(config)]
-    for check_part in (_check_limits, _check_keys, _check_database, _check_warm_list, check_schema):
+    for check_part in (_check_limits, _check_keys, _check_database, check_schema):
         try:
             check_part(path, config)
         except ConfigFileError as error:
             faults += error.faults
+    if not faults:
+        faults += [f"{path}: user_config.{fault}" for fault in _changed_experiments(config, warn)]
     return Findings(faults, left_out)
 
 
@@ -97,16 +96,15 @@ def and_why(left_out: Mapping[str, str]) -> str:
 
 def check_port(host: str, port: int) -> None:
     """Raise OSError if the service could not listen on this address."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    no_such_host = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-        except OSError as error:
-            is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-            other = "--host" if is_host else "--port"
-            raise OSError(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another {other}"
-            ) from None
+    except OSError as error:
+        is_host = isinstance(error, socket.gaierror) or error.errno in no_such_host
+        other = "--host" if is_host else "--port"
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}; choose another {other}") from None
 
 
 def check_schema(path: Path, config: ConfigFile) -> None:
@@ -114,15 +112,11 @@ def check_schema(path: Path, config: ConfigFile) -> None:
 
     Imports ray, so call `environment.prepare` first.
     """
-    from ray.serve.schema import ServeDeploySchema
+    from headroom.service.ray import serve_schema
 
-    place = ""
-    try:
-        ServeDeploySchema.model_validate(config.document)
-        place = "applications[0].deployments[0].autoscaling_config"
-        autoscaling.bounds(config.deployment)
-    except ValidationError as error:
-        raise ConfigFileError(*(f"{path}: {problem}" for problem in problems(error, place))) from None
+    faults = serve_schema.faults(config)
+    if faults:
+        raise ConfigFileError(*(f"{path}: {fault}" for fault in faults))
 
 
 def is_open_to_others(config: ConfigFile) -> bool:
@@ -175,6 +169,18 @@ def _check_database(path: Path, config: ConfigFile) -> None:
         raise ConfigFileError(f"{place}: {str(error).removeprefix('database_url: ')}") from None
 
 
+def _changed_experiments(config: ConfigFile, warn: Callable[[str], None]) -> list[str]:
+    """Return a line about each experiment that began otherwise; none if the database cannot be asked."""
+    from headroom.service.config.comparison import changed_since_start
+    from headroom.service.errors import DatabaseUnavailable
+
+    try:
+        return changed_since_start(config.settings.database_url, config.live.experiments)
+    except DatabaseUnavailable as error:
+        warn(f"the experiments were not compared with those that run: {error}")
+        return []
+
+
 def _check_limits(path: Path, config: ConfigFile) -> None:
     """Raise ConfigFileError if the brownout begins where each device that it may run on refuses requests."""
     device = "cpu" if config.settings.device == "cpu" else "cuda"
@@ -182,14 +188,6 @@ def _check_limits(path: Path, config: ConfigFile) -> None:
         config.live.check_limits(config.settings.queue_tokens(device))
     except InvalidConfig as error:
         raise ConfigFileError(f"{path}: user_config.{error}") from None
-
-
-def _check_warm_list(path: Path, config: ConfigFile) -> None:
-    """Raise ConfigFileError if there is no file of pairs that replicas should score after their start."""
-    file = config.settings.score_store_warm
-    if file is not None and not file.is_file():
-        place = place_of_setting("score_store_warm", config.arguments, path)
-        raise ConfigFileError(f"{place}: there is no file {file}")
 
 
 def _check_device(config: ConfigFile) -> None:

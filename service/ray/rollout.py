@@ -1,8 +1,7 @@
-"""Brings an edit of the live config to all replicas, or to none.
+"""Brings an edit of the live config to all replicas of `headroom serve`, or to none.
 
-`headroom serve` does so for the file that it watches, Serve's controller for what is deployed on a cluster
-(`gate`). Each replica is asked first whether it would refuse it. If one refuses only while it applies it, all
-of them return to the config before.
+Each replica is asked first whether it would refuse it. If one refuses only while it applies it, all of them
+return to the config before. (With `serve deploy`, nobody asks: each replica judges an edit by itself.)
 """
 
 from __future__ import annotations
@@ -10,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ray.serve.schema import ApplicationStatus
 
 from headroom.service.config.edits import Unsettled
-from headroom.service.ray.cluster import NoAnswer
+from headroom.service.ray.cluster import CHECK_TIMEOUT_S, NoAnswer
 
 if TYPE_CHECKING:
-    from headroom.service.config.settings import LiveConfig
+    from headroom.service.config.file import ConfigFile
+    from headroom.service.ray.cluster import Cluster
 
 APPLY_TIMEOUT_S = 60.0
 """How long a rollout waits for the next replica to apply the config before it gives up."""
@@ -30,41 +30,7 @@ SERVING = ("RUNNING", "UPDATING")
 """The states in which Serve lists a replica."""
 
 
-class HasLive(Protocol):
-    """A config that holds a live config."""
-
-    @property
-    def live(self) -> LiveConfig: ...
-
-
-Config = TypeVar("Config", bound=HasLive)
-
-
-class Replicas(Protocol[Config]):
-    """The replicas of an application. The methods are those of `cluster.Cluster`.
-
-    deployed: the config that they were given last. check_timeout_s: how long they may take to check another.
-    retry: what the operator does to try an edit again. why_stopping: why an edit is given up, as a clause, if
-    `is_stopping` says so.
-    """
-
-    check_timeout_s: float
-    retry: str
-    why_stopping: str
-
-    @property
-    def deployed(self) -> Config | None: ...
-
-    def is_stopping(self) -> bool: ...
-
-    def deploy(self, config: Config, *, may_start: bool = True) -> None: ...
-
-    def status(self) -> Any: ...
-
-    def ask_all(self, method: str, *arguments: Any, limit_s: float | None = None) -> list[Any]: ...
-
-
-def apply(cluster: Replicas[Config], config: Config) -> str | None:
+def apply(cluster: Cluster, config: ConfigFile) -> str | None:
     """Apply a changed `user_config`. Returns why it is refused, or None.
 
     Raises Unsettled if it is refused and not every replica has returned to the config before.
@@ -76,10 +42,10 @@ def apply(cluster: Replicas[Config], config: Config) -> str | None:
     except TimeoutError:
         # The replicas go on, and keep what they have loaded for the next attempt.
         if cluster.is_stopping():
-            return f"{cluster.why_stopping} before every replica has checked it"
+            return "the service stops before every replica has checked it"
         return (
-            f"the replicas have not checked it in {cluster.check_timeout_s:g} s (they may still be loading a "
-            f"checkpoint); {cluster.retry} to wait longer"
+            f"the replicas have not checked it in {CHECK_TIMEOUT_S:g} s (they may still be loading a "
+            f"checkpoint); save it again to wait longer"
         )
     if reason is not None:
         with contextlib.suppress(TimeoutError):
@@ -100,7 +66,7 @@ def apply(cluster: Replicas[Config], config: Config) -> str | None:
     return reason
 
 
-def _refusal(cluster: Replicas[Config], config: Config) -> str | None:
+def _refusal(cluster: Cluster, config: ConfigFile) -> str | None:
     """Ask all replicas, and return why one of them would refuse the config, or None. Changes nothing.
 
     Raises TimeoutError as `Cluster.ask_all` does.
@@ -110,13 +76,13 @@ def _refusal(cluster: Replicas[Config], config: Config) -> str | None:
     except TimeoutError:
         raise
     except Exception as error:  # no replica answers, or one died meanwhile
-        return f"not every replica could check it ({type(error).__name__}); {cluster.retry}"
+        return f"not every replica could check it ({type(error).__name__}); save it again"
     reasons = [answer for answer in answers if answer is not None]
     return _refused_by(reasons, len(answers)) if reasons else None
 
 
 def _deploy(
-    cluster: Replicas[Config], config: Config, *, may_start: bool = True, one_is_enough: bool = False
+    cluster: Cluster, config: ConfigFile, *, may_start: bool = True, one_is_enough: bool = False
 ) -> str | None:
     """Deploy a config and wait until each replica has it. Returns why not all have it, or None.
 
@@ -144,7 +110,7 @@ def _deploy(
         elif time.monotonic() > deadline:
             return _problem(progress)
         time.sleep(POLL_S)
-    return f"{cluster.why_stopping} before every replica has it"
+    return "the service stops before every replica has it"
 
 
 class RolloutProgress(NamedTuple):
@@ -160,7 +126,7 @@ class RolloutProgress(NamedTuple):
     is_finished: bool = False
 
 
-def _progress(cluster: Replicas[Config], config: Config, may_start: bool) -> RolloutProgress:
+def _progress(cluster: Cluster, config: ConfigFile, may_start: bool) -> RolloutProgress:
     """Ask Serve and all replicas that it lists. Raises their errors."""
     application = cluster.status()
     states = cluster.ask_all("edit_state", config.live.version, may_start)

@@ -187,6 +187,6 @@ class Ready:
 
     problem: str | None
     """What does not work although requests are answered: the experiments, if their database is of another
-    release. Null: nothing."""
+    release; the last edit of the config, if it was refused. Null: nothing."""
     status: Literal["ready"] = "ready"
     """The state that was asked for."""

@@ -7,11 +7,11 @@ Plain slotted dataclasses: orjson writes them field by field in this order, nump
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
-from pydantic import Field, WithJsonSchema
+from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from headroom.service.descriptions import doc, documented
@@ -32,10 +32,6 @@ else:
 AnsweringModel = Annotated[str, doc("The checkpoint that scores.")]
 AnsweringVariant = Annotated[str, doc("The variant that scores.")]
 
-
-# Generated clients cannot tell `true` from a constant, so the documentation says no more than the types.
-_RERANKED = {"anyOf": [{"type": "boolean"}, {"type": "string"}], "examples": [True, False, "partial"]}
-Reranked = Annotated[bool | Literal["partial"], WithJsonSchema(_RERANKED)]
 
 VALUES_AT_ONCE = 20_000
 """Numbers of a matrix that are written at once; they take about a millisecond."""
@@ -134,7 +130,11 @@ Stages = Annotated[
 @documented
 @dataclass  # without slots: orjson then writes it three times as fast
 class ScoreResult:
-    """One pair's relevance. The grade fields are null for models that give one score and no grades."""
+    """One pair's relevance. The grade fields are null for models that give one score and no grades. `empty`,
+    `chunk`, `stage`, `scored` and `rank` are left out where they say nothing."""
+
+    # The last ones are no arguments of `__init__`: orjson writes what an instance has set, and a default
+    # stays with the class.
 
     index: int
     """Position in the request."""
@@ -159,21 +159,20 @@ class ScoreResult:
     raw_score: Number = 0.0
     """What ranks the titles: log(score / (1 − score)), computed from the logits, so it tells titles apart
     whose score rounds to 1 or 0. Of a model that gives one score, its logit."""
-    empty: bool = False
-    """Whether the title holds nothing that the model can read. It then has the lowest grade and score,
+    empty: bool = field(default=False, init=False)
+    """True: the title holds nothing that the model can read. It then has the lowest grade and score,
     whatever the model would say, and ranks last."""
-    chunk: Chunk | None = None
-    """With `overflow: chunks`, the best chunk of a title that did not fit; else null."""
-    stage: str | None = None
+    chunk: Chunk | SkipJsonSchema[None] = field(default=None, init=False)
+    """With `overflow: chunks`, the best chunk of a title that did not fit."""
+    stage: str | SkipJsonSchema[None] = field(default=None, init=False)
     """The variant whose stage of a cascade scored the title last; grades and probabilities are that
-    variant's. Else null."""
-    scored: bool = True
-    """Whether the model scored the pair. If not, it has no grade, and a score that is equal to that of the
-    others like it and not above that of those scored."""
-    rank: int | None = None
+    variant's."""
+    scored: bool = field(default=True, init=False)
+    """False: the model did not score the pair. It has no grade, and the score of all titles is 0."""
+    rank: int | SkipJsonSchema[None] = field(default=None, init=False)
     """The title's position in the order of an interleaved answer, from 1. Scores fall along it: a
     title whose score does not is lowered as far as needed. Grades and probabilities are those of the arm that
-    picked the title. Else null."""
+    picked the title."""
     _logits: SkipJsonSchema[Numbers] = ()  # orjson leaves out names that begin with an underscore
 
     @property
@@ -239,11 +238,11 @@ class ScoreResponse:
     usage: Usage
     timing_ms: Timing
     stages: Stages = None
-    reranked: Reranked = True
-    """Whether the results' scores put the titles into an order; with `on_failure: original_order`, also
-    `partial` (some are scored) or false (none is). Also sent as the `X-Reranked` header."""
+    reranked: bool = True
+    """Whether the results' scores put the titles into an order; false if they could not be scored, with
+    `on_failure: original_order`. Also sent as the `X-Reranked` header."""
     reason: str | None = None
-    """If `reranked` is not true, why: the type of an error, such as `deadline_exceeded`."""
+    """If `reranked` is false, why: the type of an error, such as `deadline_exceeded`."""
     dropped: int = 0
     """Titles that `min_score` or `min_grade` left out."""
     _labels: SkipJsonSchema[Sequence[str]] = ()
@@ -256,7 +255,7 @@ class ScoreResponse:
 
     @property
     def cache(self) -> str | None:
-        """How many scores were kept from before: `hit`, `partial` or `miss`; None if none is kept."""
+        """How many scores the cache had: `hit` (all), `partial` or `miss` (none); None without a cache."""
         return self._cache
 
     @property

@@ -18,6 +18,9 @@ from headroom.models.classifier import Classifier
 from headroom.service.engine.threads import PairRow, RowScore, row_scores
 from headroom.service.scoring.row_keys import mask_hash, row_key
 
+KEY_BYTES = 16
+"""With the secret, nobody finds two rows with the same key of 128 bits."""
+
 
 class ScoreCache:
     """Keeps the logits of rows, and evicts the least recently used first.
@@ -67,7 +70,8 @@ class ScoreCache:
         for row in rows:
             network = row.lane.classifier, id(row.mask)
             if network not in hashes:
-                hashes[network] = mask_hash(row.mask, self._secret, self._number(row.lane.classifier))
+                weights = self._number(row.lane.classifier)
+                hashes[network] = mask_hash(row.mask, weights, size=KEY_BYTES, secret=self._secret)
             yield row_key(hashes[network], row.pair)
 
     def _number(self, classifier: Classifier) -> bytes:

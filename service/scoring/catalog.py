@@ -77,7 +77,7 @@ class Variant:
 
     @cached_property
     def shared_lane(self) -> Lane:
-        """The lane of its rows if a sliced mask is multiplied instead, so that they share others' batches."""
+        """The lane in which a sliced mask is multiplied instead of sliced, so that its rows share batches."""
         return Lane(self.classifier, self.mask.structure)
 
     @cached_property
@@ -312,7 +312,8 @@ def _definition(variant: Variant, digests: Mapping[str, str]) -> str:
     digest = digests.get(variant.checkpoint)
     stages = [_definition(stage, digests) for stage in variant.stages]
     parts = (variant.checkpoint, digest, variant.mask.id, variant.sliced, variant.keeps, stages)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+    order = variant.classifier.config.changed_order
+    return hashlib.sha256(f"{parts!r}{order or ''}".encode()).hexdigest()[:12]
 
 
 def _score_kinds(variants: Mapping[str, Variant]) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """A column: the pairs of a request under one variant and mask, from their tokens to their results."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,53 +65,26 @@ class Column:
             is_empty = pair.has_empty_title
             if is_empty:
                 score = _lowest(self.variant.classifier, score)
-            results.append(
-                ScoreResult(
-                    index=index,
-                    grade=score.grade,
-                    label=None if score.grade is None else labels[score.grade],
-                    expected_grade=score.expected_grade,
-                    score=score.score,
-                    probabilities=score.probabilities,
-                    tokens=len(pair),
-                    unknown_tokens=pair.unknown_tokens,
-                    truncated=pair.truncated,
-                    raw_score=score.raw_score,
-                    empty=is_empty,
-                    _logits=score.logits,
-                )
+            result = ScoreResult(
+                index=index,
+                grade=score.grade,
+                label=None if score.grade is None else labels[score.grade],
+                expected_grade=score.expected_grade,
+                score=score.score,
+                probabilities=score.probabilities,
+                tokens=len(pair),
+                unknown_tokens=pair.unknown_tokens,
+                truncated=pair.truncated,
+                raw_score=score.raw_score,
+                _logits=score.logits,
             )
+            if is_empty:
+                result.empty = True
+            results.append(result)
         for result, chunk in zip(results, chunks, strict=False):
             if chunk is not None:
                 result.chunk = Chunk(chunk.index, chunk.chunks, chunk.start, chunk.end)
         return results
-
-    def stop(self) -> tuple[list[ScoreResult], Usage]:
-        """Return the results of the pairs that are scored whole, and what was scored for them.
-
-        For an answer that is due before all of them are.
-        """
-        pairs = []
-        rows: list[PairRow] = []
-        indices = []
-        end = 0
-        for index, pair in enumerate(self._pairs):
-            start = end
-            end += len(pair.rows) if isinstance(pair, ChunkedPair) else 1
-            rows_of_pair = self.rows[start:end]
-            if all(isinstance(row.result, RowScore) for row in rows_of_pair):
-                pairs.append(pair)
-                rows += rows_of_pair
-                indices.append(index)
-        if not indices:
-            return [], Usage(0, 0)
-        scored = copy.copy(self)
-        scored._pairs = pairs
-        scored.rows = rows
-        results = scored.results()
-        for result, index in zip(results, indices, strict=True):
-            result.index = index
-        return results, scored.usage
 
 
 class CascadeColumn:
@@ -192,24 +164,6 @@ class CascadeColumn:
             result.score = score
             result.raw_score = raw_score
         return results
-
-    def stop(self) -> tuple[list[ScoreResult], Usage]:
-        """Return the results of the pairs that are scored, and what was scored.
-
-        Once the first stage has scored all pairs, these are as if the later stages were left out.
-        """
-        if self._results:
-            return self.results(), self.usage
-        for due, column in self._round:
-            results, usage = column.stop()
-            for result in results:
-                result.index = due.pairs[result.index]
-                result.stage = column.variant.name
-                self._results[result.index] = result
-            self.usage.pairs += usage.pairs
-            self.usage.tokens += usage.tokens
-            self.stages[due.stage].pairs += usage.pairs
-        return [self._results[index] for index in sorted(self._results)], self.usage
 
 
 AnyColumn = Column | CascadeColumn

@@ -11,29 +11,29 @@ class Computed:
     """The costs of the rows of one request so far.
 
     is_admitted: whether some of them were let into the queue.
-    are_kept: whether scores are kept at all. asked: for how many rows a kept score was asked for; misses: how
-    many of these have to be computed, None if none was asked for.
+    is_cached: whether there is a score cache. asked: for how many rows it was asked. misses: how many of
+    these it did not have; None if it was not asked.
     """
 
     tokenize_s: float = 0.0
     queue_s: float = 0.0
     inference_s: float = 0.0
     is_admitted: bool = False
-    are_kept: bool = False
+    is_cached: bool = False
     asked: int = 0
     misses: int | None = None
 
     @property
     def cache(self) -> str | None:
-        """Return what answers say about kept scores: hit, partial or miss; None if there are none."""
-        if not self.are_kept:
+        """Return what answers say about the score cache: hit, partial or miss; None without one."""
+        if not self.is_cached:
             return None
         if not self.misses and self.asked:
             return "hit"
         return "partial" if self.asked > (self.misses or 0) else "miss"
 
     def count(self, *, asked: int, misses: int) -> None:
-        """Count rows for which a kept score was asked for, and those of them that have none."""
+        """Count rows for which the score cache was asked, and those of them that it did not have."""
         self.asked += asked
         self.misses = (self.misses or 0) + misses
 

@@ -29,14 +29,12 @@ from headroom.service.schemas.requests import (
     ScoreRequest,
 )
 from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Usage
-from headroom.service.scoring.cascade import lowest_score
+from headroom.service.scoring.caches import Missing, ScoreCaches
 from headroom.service.scoring.catalog import CACHED_SPEC_CHARS, Catalog, Variant
 from headroom.service.scoring.column import AnyColumn, CascadeColumn, Column
 from headroom.service.scoring.computed import Computed
 from headroom.service.scoring.cutoff import check_cutoff
-from headroom.service.scoring.kept import KeptScores, Missing
 from headroom.service.scoring.tokens import Encoder, Pair, TooManyRows
-from headroom.service.scoring.unscored import Progress, add_unscored
 
 T = TypeVar("T")
 AnyRequest = ScoreRequest | CompareRequest | AttentionRequest
@@ -68,9 +66,9 @@ def with_instruction(tokenizer: PairTokenizer, instruction: str | None) -> PairT
         raise InvalidRequest(str(error), param="instruction") from None
 
 
-async def _recalled(rows: Sequence[PairRow], kept: KeptScores | None) -> Missing:
-    """Give the rows whose scores are kept their results; return the others."""
-    return Missing(list(rows)) if kept is None else await kept.recall(rows)
+async def _recalled(rows: Sequence[PairRow], caches: ScoreCaches | None) -> Missing:
+    """Give the rows whose scores are cached their results; return the others."""
+    return Missing(list(rows)) if caches is None else await caches.recall(rows)
 
 
 class Scorer:
@@ -86,14 +84,14 @@ class Scorer:
         settings: Settings,
         metrics: Metrics,
         encoder: Encoder,
-        kept: KeptScores | None = None,
+        caches: ScoreCaches | None = None,
     ) -> None:
-        """Begin. kept: the scores that were computed before, if they are kept."""
+        """Begin. caches: the scores that were computed before, if they are cached."""
         self.settings = settings
         self.metrics = metrics
         self._scheduler = scheduler
         self._encoder = encoder
-        self._kept = kept
+        self._caches = caches
 
     async def score(
         self,
@@ -103,7 +101,6 @@ class Scorer:
         assigned: Assigned | None = None,
         *,
         degraded: bool = False,
-        progress: Progress | None = None,
     ) -> ScoreResponse:
         """Score the pairs under one variant and mask.
 
@@ -112,7 +109,6 @@ class Scorer:
             scores never come from the cache. It holds the default variant's scores more often than another's,
             so the arm with the default variant would look faster than it is.
         degraded: the variant stands in for the default because of the load, which the answer says.
-        progress: is told what is scored, for `answer_so_far`.
         """
         check_cutoff(request, variant)
         assignment = None
@@ -126,35 +122,10 @@ class Scorer:
         computed = Computed()
         columns = await self._unscored_columns(request, [variant], computed, shared=False)
         (column,) = columns
-        if progress is not None:
-            progress.column = column
-            progress.computed = computed
-            progress.assignment = assignment
-            progress.degraded = degraded
-        await self._compute_columns(columns, deadline, computed, use_kept=assigned is None)
+        await self._compute_columns(columns, deadline, computed, use_cache=assigned is None)
         results = column.results()
         self.count(column, results, computed, "" if assigned is None else assigned.arms[0])
         return self.answer(results, columns, computed, deadline, assignment, degraded=degraded)
-
-    def answer_so_far(
-        self, request: ScoreRequest, progress: Progress, deadline: Deadline
-    ) -> ScoreResponse | None:
-        """Return an answer of the titles that are scored, and after them the others; None if none is."""
-        column = progress.column
-        computed = progress.computed
-        if column is None or computed is None:
-            return None
-        results, usage = column.stop()
-        if not results:
-            return None
-        arm = "" if progress.assignment is None else progress.assignment.arm
-        self.count(column, results, Computed(misses=0), arm)  # as if cached: their latency is not known
-        response = self.answer(
-            results, [column], computed, deadline, progress.assignment, degraded=progress.degraded
-        )
-        response.usage = usage
-        add_unscored(response, request, floor=lowest_score(column.variant.classifier.config.score_activation))
-        return response
 
     def answer(
         self,
@@ -195,24 +166,23 @@ class Scorer:
         deadline: Deadline,
         *,
         shared: bool = False,
-        use_kept: bool = False,
         background: bool = False,
         may_fail: bool = False,
     ) -> tuple[list[AnyColumn], Computed]:
-        """Score the pairs under each variant, pair by pair in the same batches.
+        """Score the pairs under each variant, pair by pair in the same batches, without the score cache.
 
         A later stage of a cascade that would not be done by the deadline is left out, and one for which there
-        is no room although all scores before it were kept. The request is admitted once.
+        is no room although all scores before it were cached. The request is admitted once.
 
-        shared: as `Column` takes it. background: as `Scheduler.submit` takes it.
-        use_kept: whether results may be scores that were kept.
+        shared: whether sliced variants multiply their masks, so that all rows share batches.
+        background: whether the rows run only while nothing else waits.
         may_fail: whether results may be errors other than DeviceFailed; each column then has its `error`.
         Raises the first error among the results, or InvalidRequest if the request has too many rows.
         """
         computed = Computed()
         columns = await self._unscored_columns(request, variants, computed, shared=shared)
         await self._compute_columns(
-            columns, deadline, computed, use_kept=use_kept, background=background, may_fail=may_fail
+            columns, deadline, computed, use_cache=False, background=background, may_fail=may_fail
         )
         return columns, computed
 
@@ -222,7 +192,7 @@ class Scorer:
         deadline: Deadline,
         computed: Computed,
         *,
-        use_kept: bool,
+        use_cache: bool,
         **options: bool,
     ) -> None:
         """Have the rows of the columns computed, stage by stage. options: as `columns` has them."""
@@ -230,20 +200,18 @@ class Scorer:
         rows_by_pair = zip_longest(*(column.rows for column in columns))
         rows = [row for rows_of_pair in rows_by_pair for row in rows_of_pair if row is not None]
         cascades = [column for column in columns if isinstance(column, CascadeColumn)]
-        kept = self._kept if use_kept else None
-        computed.are_kept = self._kept is not None
-        missing = await _recalled(rows, kept)
-        await self._compute(rows, missing, deadline, computed, kept, **options)
+        caches = self._caches if use_cache else None
+        computed.is_cached = self._caches is not None
+        missing = await _recalled(rows, caches)
+        await self._compute(rows, missing, deadline, computed, caches, **options)
         while rows := [row for cascade in cascades if cascade.error is None for row in cascade.advance()]:
-            missing = await _recalled(rows, kept)
+            missing = await _recalled(rows, caches)
             tokens = sum(added_tokens(missing.rows))
             if tokens and not self._scheduler.is_in_time(tokens, deadline.expires):
                 break
             try:
-                await self._compute(rows, missing, deadline, computed, kept, **options)
-            except (QueueFull, RateLimited):  # all rows before were kept, so that nobody has admitted it yet
-                if kept is not None:
-                    computed.count(asked=-len(rows), misses=-len(missing.rows))
+                await self._compute(rows, missing, deadline, computed, caches, **options)
+            except (QueueFull, RateLimited):  # all rows before were cached: nobody has admitted it yet
                 break
 
     async def _unscored_columns(
@@ -345,16 +313,14 @@ class Scorer:
         missing: Missing,
         deadline: Deadline,
         computed: Computed,
-        kept: KeptScores | None,
+        caches: ScoreCaches | None,
         **options: bool,
     ) -> None:
-        """Do `run` with these options for the missing ones of the rows, and keep their results."""
-        if kept is None:
-            await self.run(missing.rows, deadline, computed, **options)
-            return
-        computed.count(asked=len(rows), misses=len(missing.rows))  # now: it may be answered before it is done
+        """Do `run` with these options for the missing ones of the rows, and cache their results."""
         await self.run(missing.rows, deadline, computed, **options)
-        kept.keep(missing)
+        if caches is not None:
+            computed.count(asked=len(rows), misses=len(missing.rows))
+            caches.keep(missing)
 
     async def run(
         self,

@@ -108,10 +108,10 @@ class Encoder:
         return await self.read(_read_texts(tokenizer, texts), sum(map(tokenizer.characters, texts)))
 
     async def read(self, portions: Generator[object, None, T], chars: int) -> T:
-        """Read portions on the thread to their end, and return what the generator returns.
+        """Run a generator to its end on the thread, and return its result.
 
         chars: about how many characters it reads.
-        Raises QueueFull if too much is ahead of it; what finds the thread free is never refused.
+        Raises QueueFull if too much text waits for the thread; a text that finds it free is never refused.
         """
         ahead = min(self.waiting_chars, self._requests * chars)  # nobody else gets more before it is done
         if (wait_s := ahead / CHARS_PER_SECOND) > self._max_wait_s:

@@ -40,7 +40,6 @@ from headroom.service.scoring.interleave import draw_order, merge
 from headroom.service.scoring.score import Scorer
 from headroom.service.scoring.shadow import Shadow
 from headroom.service.scoring.tokens import INLINE_CHARS, read_to_the_end
-from headroom.service.scoring.unscored import Progress
 
 # Errors that no arm causes and that a retry would make worse; a request that ends with one exposes nobody.
 _CAUSED_BY_NO_ARM = (QueueFull, RateLimited, Draining, DeviceFailed)
@@ -65,17 +64,13 @@ class Treatment:
         request: ScoreRequest,
         catalog: Catalog,
         deadline: Deadline,
-        progress: Progress | None = None,
     ) -> ScoreResponse:
-        """Score under the variant or mask that the request names, else under the experiments' choice.
-
-        progress: as `Scorer.score` takes it.
-        """
+        """Score under the variant or mask that the request names, else under the experiments' choice."""
         if request.unit is not None:
             self._experiments.metrics.count("unit_requests_total")
         if request.variant is not None or request.head_mask is not None:
             variant = await self._scorer.choose(catalog, request.variant, request.head_mask)
-            return await self._scorer.score(request, variant, deadline, progress=progress)
+            return await self._scorer.score(request, variant, deadline)
         assigner = self._experiments.assigner(catalog.config.assigner)
         route = UNROUTED
         if request.arm is not None:
@@ -87,16 +82,14 @@ class Treatment:
             current().set_arm(route.assigned.experiment, route.assigned.arm)
             _check_cutoff_of_arms(request, catalog, assigner.experiments, route.assigned.experiment)
         if route.assigned is not None and route.assigned.interleaved is not None:
-            answer = await self._interleave(request, catalog, route, deadline, progress)
+            answer = await self._interleave(request, catalog, route, deadline)
         elif route.assigned is None:
             wanted = catalog.choose(route.variant, None)
             variant = self._stand_in(catalog) or wanted
             is_degraded = variant.name != wanted.name
-            answer = await self._scorer.score(
-                request, variant, deadline, degraded=is_degraded, progress=progress
-            )
+            answer = await self._scorer.score(request, variant, deadline, degraded=is_degraded)
         else:
-            answer = await self._score_in_arm(request, catalog, route, deadline, progress)
+            answer = await self._score_in_arm(request, catalog, route, deadline)
         if assigner.experiments:
             self._shadow.offer(catalog, request)
         return answer
@@ -114,21 +107,20 @@ class Treatment:
         catalog: Catalog,
         route: Route,
         deadline: Deadline,
-        progress: Progress | None,
     ) -> ScoreResponse:
         """Score under the arm's variant; if it fails, under the control's."""
         assigned = route.assigned
         assert assigned is not None
         try:
             variant = catalog.choose(assigned.variant, None)
-            answer = await self._scorer.score(request, variant, deadline, assigned, progress=progress)
+            answer = await self._scorer.score(request, variant, deadline, assigned)
         except _CAUSED_BY_NO_ARM:
             raise
         except (DeadlineExceeded, asyncio.CancelledError):
             self._experiments.abandoned(route, deadline.elapsed(), late=deadline.is_close())
             raise
         except Exception as error:
-            answer = await self._fall_back(request, catalog, route, deadline, error, progress)
+            answer = await self._fall_back(request, catalog, route, deadline, error)
             self._experiments.fell_back(route, deadline.elapsed(), error)
             return answer
         self._experiments.succeeded(route, deadline.elapsed(), _relevance(variant, answer.results))
@@ -141,7 +133,6 @@ class Treatment:
         route: Route,
         deadline: Deadline,
         error: Exception,
-        progress: Progress | None,
     ) -> ScoreResponse:
         """Score under the control's variant after the arm's raised `error`.
 
@@ -152,7 +143,7 @@ class Treatment:
             if assigned is None or assigned.fallback is None:
                 raise error
             variant = catalog.choose(assigned.fallback, None)
-            return await self._scorer.score(request, variant, deadline, assigned, progress=progress)
+            return await self._scorer.score(request, variant, deadline, assigned)
         except BaseException:
             if as_service_error(error).status >= 500:  # else the control refuses the request as well
                 self._experiments.failed(route, deadline.elapsed())
@@ -164,7 +155,6 @@ class Treatment:
         catalog: Catalog,
         route: Route,
         deadline: Deadline,
-        progress: Progress | None,
     ) -> ScoreResponse:
         """Score under both arms' variants, and answer in an order that is drawn from both rankings.
 
@@ -187,7 +177,7 @@ class Treatment:
             self._experiments.abandoned(route, deadline.elapsed(), late=deadline.is_close())
             raise
         except Exception as error:  # a variant cannot read the texts, or has just left the config
-            answer = await self._fall_back(request, catalog, route, deadline, error, progress)
+            answer = await self._fall_back(request, catalog, route, deadline, error)
             self._experiments.fell_back(route, deadline.elapsed(), error)
             return answer
         if drawn is None:

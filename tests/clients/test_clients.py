@@ -8,7 +8,7 @@ import pytest
 from tests.clients.conftest import DOCUMENTS, QUERY, Outcomes
 from tests.service.running import Server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 CASES = ("bad_request", "unknown_key", "full_queue")
 

@@ -12,6 +12,8 @@ from tests.clients import environments
 from tests.clients.conftest import DOCUMENTS, QUERY
 from tests.service.running import Server
 
+pytestmark = pytest.mark.more
+
 PAGE = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 

@@ -12,6 +12,8 @@ from tests.clients import environments
 from tests.service.experimenting import config
 from tests.service.page.seeding import served
 
+pytestmark = pytest.mark.more
+
 DOCUMENTS = [" ".join(WORDS[start : start + 4]) for start in range(12)]
 
 

@@ -19,20 +19,21 @@ import pytest
 import yaml
 
 from headroom.loadtest.server import free_port
-from headroom.models.checkpoint.hub import LOCATED
 from headroom.service.config import file as config_file
 from headroom.service.config.keys import parse_api_keys
 from headroom.service.config.settings import LiveConfig, Settings
 from headroom.service.config.variants import VariantConfig
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.observe.metrics import Metrics
-from headroom.service.ray import environment
+from headroom.service.ray import cluster_variables
 from headroom.service.ray.autoscaling import BUSY_SHARE, ByLoad
 from tests.clients import environments
 from tests.prompt import Run
 from tests.prompt import run as run
 from tests.referees import need
 from tests.service.page.seeding import served
+
+pytestmark = pytest.mark.more
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -837,7 +838,7 @@ def test_kuberay_serves_deploys_config() -> None:
 
 def test_a_pod_of_kuberay_has_time_to_drain_and_none_of_its_containers_has_rights() -> None:
     """The autoscaler, which the operator puts into the head's pod, has the rights of autoscalerOptions."""
-    service, given = manifests()["RayService"]["spec"], manifests()["ConfigMap"]["data"]
+    service, given = manifests()["RayService"]["spec"], cluster_variables.variables()
     (deployment,) = yaml.safe_load(service["serveConfigV2"])["applications"][0]["deployments"]
     drain = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
     ray = importlib.util.find_spec("ray")
@@ -937,28 +938,3 @@ def test_the_schema_knows_the_settings_and_the_keys_of_the_live_config() -> None
         assert set(items["required"]) == {
             name for name, field in model.model_fields.items() if field.is_required()
         }
-
-
-def test_kuberays_ray_gets_the_environment_that_headroom_serve_sets(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    own: dict[str, str] = {}
-    monkeypatch.setattr(os, "environ", own)
-    environment.prepare(tmp_path, request_timeout_s=60)
-    ours = {name: value for name, value in own.items() if str(tmp_path) not in value}
-    for name in (
-        "RAY_AUTH_MODE",  # KubeRay's authOptions
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",  # keeps Ray's ports on the loopback interface
-        "RAY_memory_monitor_refresh_ms",  # a pod's memory limit may be watched
-        "RAY_SERVE_HAPROXY_NBTHREAD",  # the number of cores decides
-        "RAY_SERVE_HAPROXY_MAXCONN",  # the limit of open files decides
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT",  # a pod has its ports for itself
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT",
-        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S",  # several fronts take longer than one
-    ):
-        ours.pop(name)
-    ours |= environment.replica_variables()  # here Ray's own processes share the replicas' environment
-    given = manifests()["ConfigMap"]["data"]
-    assert ours.items() <= given.items()
-    assert given["RAY_SERVE_HAPROXY_BINARY_PATH"] == "/app/haproxy/launch-haproxy"
-    assert LOCATED not in given, "Serve's controller would leave it to `headroom serve` to ask the replicas"

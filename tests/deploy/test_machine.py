@@ -10,11 +10,13 @@ import jsonschema
 import pytest
 import yaml
 
+from deploy.image import DOCKERFILE, SUITE
 from headroom.service.config.keys import parse_api_keys
 from headroom.service.config.settings import Settings
 from tests.clients import environments
-from tests.deploy.build_image import DOCKERFILE, SUITE
 from tests.referees import need
+
+pytestmark = pytest.mark.more
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNIT = DEPLOY / "systemd" / "headroom.service"

@@ -5,6 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,6 +15,8 @@ from headroom.service.observe.access_log import PROBES
 from headroom.service.observe.metrics import Metrics
 from tests.referees import need
 from tests.service.asgi import client
+
+pytestmark = pytest.mark.more
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"

@@ -11,11 +11,10 @@ import pytest
 
 from tests.referees import need
 
+pytestmark = pytest.mark.more
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text("utf-8")
-CLONE = re.findall(
-    r"^\$ sudo (git clone .*) … /opt/headroom$", (ROOT / "deploy" / "README.md").read_text("utf-8"), re.M
-)
 SECTION = PAGE.partition("## Upgrade and roll back\n")[2].partition("\n## ")[0]
 ROWS = re.findall(r"^\| [^|]+ \| (`[^|]+`) \| (`[^|]+) \|$", SECTION.partition("```console")[0], re.M)
 """What is typed by hand, and for the systemd unit."""
@@ -69,10 +68,11 @@ class Machine:
         )
         return done.returncode
 
-    def clone(self, checkout: Path, command: str) -> None:
+    def clone(self, checkout: Path) -> None:
+        """Clone the repository, at its first release."""
         checkout.parent.mkdir(parents=True)
-        command = command.replace("vX.Y.Z", "v0.3.0")
-        assert self.run(f"{command} file://{self.origin} {checkout}") == 0
+        first = f"git -C {checkout} checkout --quiet v0.3.0"
+        assert self.run(f"git clone --quiet file://{self.origin} {checkout} && {first}") == 0
 
     def head(self, checkout: Path) -> str:
         done = subprocess.run(
@@ -106,7 +106,7 @@ def test_an_upgrade_comes_to_the_release_and_makes_no_database_where_there_is_no
 ) -> None:
     """SQLite makes a file that is missing. Made by root, the service could never write to it."""
     checkout = machine.folder / ("opt/headroom" if unit else "srv/headroom")
-    machine.clone(checkout, CLONE[0])
+    machine.clone(checkout)
     config = machine.folder / ("etc/headroom/serve.yaml" if unit else "srv/headroom.yaml")
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text("mine")
@@ -143,19 +143,12 @@ def test_an_upgrade_comes_to_the_release_and_makes_no_database_where_there_is_no
     connection.close()
 
 
-def test_a_whole_clone_stays_whole(machine: Machine) -> None:
-    checkout = machine.folder / "srv/headroom"
-    machine.clone(checkout, "git clone")
-    machine.run(steps(machine, unit=False, release="v0.4.0", pid=2**22))
-    assert not (checkout / ".git" / "shallow").exists()
-
-
 @pytest.mark.parametrize(("edit", "merges"), [("replicas: 9\n", True), ("model: mine\n", False)])
 def test_an_upgrade_of_compose_keeps_what_was_edited_and_does_not_start_with_a_conflict(
     edit: str, merges: bool, machine: Machine
 ) -> None:
     checkout = machine.folder / "compose" / "headroom"
-    machine.clone(checkout, CLONE[0])
+    machine.clone(checkout)
     config = checkout / "deploy" / "serve.yaml"
     name = edit.partition(":")[0]
     config.write_text(re.sub(rf"^{name}: .*\n", edit, config.read_text(), flags=re.M))

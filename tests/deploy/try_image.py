@@ -17,9 +17,10 @@ from typing import Any
 
 import yaml
 
+from deploy.image import Engine, build, engine_here, tag
 from headroom.models.ops.kernel_build import levels_of_machine
-from headroom.version import version
-from tests.deploy.build_image import ROOT, Engine, build, engine_here, tag
+from headroom.service.ray import cluster_variables
+from headroom.version import ROOT, version
 
 PATIENCE_S = 300.0
 KEY = "k7Qm2vXw9"
@@ -182,7 +183,7 @@ def kuberay() -> tuple[dict[str, Any], dict[str, str]]:
         deployment.pop("autoscaling_config", None)  # Serve does not take it beside num_replicas
         deployment["num_replicas"] = 1
     config["applications"][0]["args"] = {"access_log": "json"}
-    return config, given["ConfigMap"]["data"]
+    return config, dict(cluster_variables.variables())
 
 
 def ray_node(engine: Engine, image: str) -> None:

@@ -43,7 +43,7 @@ def test_every_shipped_scenario_is_a_good_plan(path):
 
 
 def test_the_scenarios_that_are_promised_are_there():
-    promised = {"repeats", "steady", "spike", "soak", "overload", "mixed-tenants", "ab-split"}
+    promised = {"repeats", "steady", "spike", "overload", "mixed-tenants", "ab-split"}
     assert promised == {path.stem for path in SCENARIOS.glob("*.yaml")}
     assert make_plan({**read_scenario("overload"), "url": URL}).saturation_factor == 2
 

@@ -25,7 +25,6 @@ FIELD_OF_TITLES = {
     "/v1/rerank": "documents",
     "/rerank": "documents",
     "/reranking": "documents",
-    "/sglang/v1/rerank": "documents",
     "/v1/score": "titles",
 }
 SHAPES: list[tuple[str, str, dict[str, Any]]] = [

@@ -19,6 +19,8 @@ from tests.referees import need
 from tests.service.experimenting import config, write_broken_checkpoint
 from tests.service.running import LIVE, PATIENCE_S, Server
 
+pytestmark = pytest.mark.more
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD: dict[str, Any] = json.loads(
     (DEPLOY / "grafana" / "dashboards" / "headroom.json").read_text("utf-8")

@@ -11,6 +11,8 @@ from tests.checkpoints import write_checkpoint
 from tests.models.checkpoint.hub_server import running_hub
 from tests.service.running import Server
 
+pytestmark = pytest.mark.more
+
 
 def test_models_are_downloaded_once_by_the_program_and_never_by_a_replica(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

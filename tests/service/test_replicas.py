@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 from ray._private.services import JEMALLOC_SO
 
 from headroom.service.experiments.store import Store
@@ -17,6 +18,8 @@ from tests.checkpoints import write_checkpoint
 from tests.service.client import Answer, metric, request, score, send_raw
 from tests.service.experimenting import config, write_broken_checkpoint
 from tests.service.running import LIVE, Server
+
+pytestmark = pytest.mark.more
 
 SCORED = 'headroom_requests_total{route="/v1/score",status="200"}'
 """Counts the answered scores of the node."""
@@ -195,6 +198,9 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
         await asyncio.sleep(0.1)
     stop.set()
     await asyncio.gather(*clients)
+    line = two.wait_for_line("crashed")
+    assert line.startswith("headroom: Ray Serve: ")
+    assert "Another one is started" in line
 
     after = [(at, answer) for at, answer in answers if at > killed]
     fine = [answer for _, answer in after if answer.status == 200]
@@ -208,6 +214,27 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
     assert max(answer.seconds for answer in fine) < 5
     while len(two.replicas()) != 2 or victim in two.replicas():  # pytest's timeout is the limit
         await asyncio.sleep(0.1)
+
+
+async def test_half_a_file_takes_no_experiment_out(two: Server) -> None:
+    """The first half alone is a right config, without the experiment; the other one comes 0.8 s later."""
+    variants = [{"name": "full"}, {"name": "pruned", "head_mask": "0.0"}]
+    await asyncio.to_thread(two.edit, config(variants, name="halves"))
+    whole = two.config.read_text()
+    document = yaml.safe_load(whole)
+    (deployment,) = document["applications"][0]["deployments"]
+    del deployment["user_config"]["experiments"]
+    half = yaml.safe_dump(document)
+    for _ in range(3):
+        two.config.write_text(half)
+        await asyncio.sleep(0.8)
+        two.config.write_text(whole)
+        await asyncio.sleep(1.6)
+    assert "takes out" not in two.stderr
+    two.config.write_text(half)
+    line = await asyncio.to_thread(two.wait_for_line, "takes out the experiments halves")
+    assert "their units get the default" in line
+    await asyncio.to_thread(two.edit, LIVE)
 
 
 async def test_weights_that_are_replaced_are_served_by_no_replica_that_starts_again(two: Server) -> None:

@@ -6,6 +6,8 @@ from pydantic import BaseModel
 from headroom.service.config.settings import Settings
 from website.settings import EXPERIMENTS, LIVE, PAGE, page
 
+pytestmark = pytest.mark.more
+
 
 def test_the_page_is_what_the_code_says() -> None:
     command = ".venv/bin/python -m website.settings"

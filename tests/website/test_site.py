@@ -19,6 +19,8 @@ import headroom
 from headroom.models.study.kinds import KINDS
 from headroom.service.cli.program import app
 
+pytestmark = pytest.mark.more
+
 ROOT = Path(__file__).parents[2]
 
 MARKDOWN = re.compile(r"\n\s*(?:[-*] |\d+\. |#+ |\|.*\|$)|\*\*\w|\]\(|```", re.MULTILINE)

@@ -14,7 +14,6 @@ from headroom.service.api.clients.rerank import (
     LlamaCppRequest,
     RerankRequest,
 )
-from headroom.service.api.clients.sglang import SglangRequest
 from headroom.service.api.clients.tei import TeiPredictRequest, TeiRerankRequest
 from headroom.service.api.clients.vllm import VllmQueriesRequest, VllmTextsRequest
 from headroom.service.api.clients.voyage import VoyageRequest
@@ -26,12 +25,11 @@ from headroom.service.errors import InvalidRequest
 # The shapes of a path are told apart by their fields (`distinct_field`); the last one has none, or is taken
 # if the request has none of the fields.
 _ROUTES: tuple[tuple[str, str, tuple[type[CompatRequest], ...]], ...] = (
-    ("/v1/rerank", "rerank_v1", (VoyageRequest, SglangRequest, RerankRequest)),
+    ("/v1/rerank", "rerank_v1", (VoyageRequest, RerankRequest)),
     ("/v2/rerank", "rerank_v2", (CohereV2Request,)),
     ("/rerank", "rerank", (TeiRerankRequest, WeaviateRequest, InfinityRequest)),
     ("/reranking", "reranking", (TeiRerankRequest, LlamaCppRequest)),
     ("/v1/reranking", "reranking_v1", (TeiRerankRequest, LlamaCppRequest)),
-    ("/sglang/v1/rerank", "sglang_rerank", (SglangRequest,)),
     ("/predict", "tei_predict", (TeiPredictRequest,)),
     ("/", "tei_root", (TeiRerankRequest, TeiPredictRequest)),
     ("/score", "vllm_score", (VllmTextsRequest, VllmQueriesRequest)),  # /v1/score takes these, too

@@ -166,8 +166,9 @@ def warnings_of(response: ScoreResponse, advice: str = "") -> list[str]:
             warnings.append(f"{documents} {what} (index {listed}).{end}")
     unscored = sum(not result.scored for result in response.results)
     if unscored:
-        order = "and stand last, in the request's order" if response.reranked else "and keep their order"
-        warnings.append(f"{unscored} of the documents were not reranked ({response.reason}) {order}.")
+        warnings.append(
+            f"{unscored} of the documents were not reranked ({response.reason}) and keep their order."
+        )
     if response.dropped:
         warnings.append(f"{response.dropped} of the documents are below min_score or min_grade: left out.")
     return warnings

@@ -142,7 +142,7 @@ const WINDOW_S = 20;
 /** The routes that run pairs through a network. Not TEI's `/`: the page is loaded from there, too. */
 export const SCORING = new Set([
   "/v1/score", "/v1/compare", "/v1/attention", "/v1/condense",
-  "/rerank", "/v1/rerank", "/v2/rerank", "/sglang/v1/rerank", "/reranking", "/v1/reranking",
+  "/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking",
   "/predict", "/score", "/v2/models/{model:path}/infer",
 ]);
 

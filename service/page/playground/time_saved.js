@@ -15,7 +15,7 @@ const TURNS = 11;
 const EDGE = 1; // from the second to the last but one of 11 values, the median's interval has a level of 98.8 %
 const CACHED =
   "The service answered from kept scores, without the model, so there is no time to compare. " +
-  "Measure on a service with score_cache_size 0 and without score_store.";
+  "Measure on a service with score_cache_size 0 and without score_cache.";
 
 /** @typedef {{done: number, text: string, wrong: boolean}} Measurement */
 

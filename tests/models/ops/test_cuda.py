@@ -35,6 +35,8 @@ from tests.models.reference import (
 )
 from tests.modernberts import random_modernbert
 
+pytestmark = pytest.mark.more
+
 META = torch.device("meta")
 LEFT, RIGHT = (np.tile(np.array(mask, np.float32), (3, 1)) for mask in ([1, 1, 0, 0], [0, 0, 1, 0.5]))
 """Masks of the random model's 3 × 4 heads."""

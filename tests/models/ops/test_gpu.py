@@ -27,6 +27,7 @@ from tests.models.reference import logits_of, network_of, random_pair, random_we
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
+    pytest.mark.more,
 ]
 BOUNDS = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 0.1}
 """Largest error of a logit, as a share of the largest logit."""

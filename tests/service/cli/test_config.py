@@ -10,6 +10,10 @@ import pytest
 import yaml
 
 from headroom.models.checkpoint.files import digest_of
+from headroom.service.config.settings import LiveConfig
+from headroom.service.experiments.events import Action
+from headroom.service.experiments.state import identity
+from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.prompt import Run
 from tests.service.running import DEPLOY
@@ -76,6 +80,58 @@ def test_each_part_that_does_not_fit_the_others_is_a_line(tmp_path: Path, run: R
     ]
 
 
+def test_a_name_that_serve_does_not_know_is_refused_with_its_place(tmp_path: Path, run: Run) -> None:
+    """Serve ignores it: one CPU in place of four, without a word."""
+    text = DEPLOY.read_text()
+    for old, new in {
+        "proxy_location:": "proxy_locatoin:",
+        "num_cpus: 1": "num_cpuz: 4",
+        "keep_alive_timeout_s:": "keep_alive_s:",
+        "            env_vars:": "            env_var:",
+        "user_config:": "autoscaling_config: {max_replica: 4, policy: {policy_function: "
+        "headroom.service.ray.autoscaling:ByTokens}}\n        user_config:",
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    file = tmp_path / "serve.yaml"
+    file.write_text(text)
+    deployment = "applications[0].deployments[0]"
+    assert faults(run, file) == [
+        "proxy_locatoin: there is no such field; did you mean proxy_location?",
+        "http_options.keep_alive_s: there is no such field; did you mean keep_alive_timeout_s?",
+        f"{deployment}.ray_actor_options.num_cpuz: there is no such field; did you mean num_cpus?",
+        f"{deployment}.ray_actor_options.runtime_env.env_var: there is no such field; did you mean env_vars?",
+        f"{deployment}.autoscaling_config.max_replica: there is no such field; did you mean max_replicas?",
+        f"{deployment}: autoscaling_config.policy.policy_function: there is no policy ByTokens; write "
+        "headroom.service.ray.autoscaling:ByLoad",
+    ]
+
+
+def test_an_experiment_that_began_with_another_salt_is_a_fault_and_a_database_that_is_away_a_warning(
+    tmp_path: Path, tiny_checkpoint: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = {"variants": [{"name": "full"}, {"name": "low", "head_mask": "0.0"}]}
+    begun = live | {"experiments": [experiment("prune", "2026-11", "full", "low")]}
+    changed = live | {"experiments": [experiment("prune", "2026-12", "full", "low")]}
+    monkeypatch.setenv("HEADROOM_DATABASE_URL", f"sqlite:///{tmp_path}/experiments.db")
+    file = write(tmp_path, changed, model=str(tiny_checkpoint))
+    assert "right" in run("config", "check", str(file)).out, "there is no database yet"
+    store = Store(f"sqlite:///{tmp_path}/experiments.db")
+    (config,) = LiveConfig.model_validate(begun).experiments
+    store.record_action(Action(config.name, "start", time=1.0, actor="config", detail=identity(config)))
+    store.close()
+    (fault,) = faults(run, file)
+    assert fault.startswith(
+        "user_config.experiments[0]: 'prune' has begun, so its kind, salt and arms must stay"
+    )
+    assert "(salt 2026-11; arms arm0=full:" in fault
+    assert "right" in run("config", "check", str(write(tmp_path, begun, model=str(tiny_checkpoint)))).out
+    monkeypatch.setenv("HEADROOM_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    away = run("config", "check", str(file))
+    assert "right" in away.out
+    assert "warning: the experiments were not compared with those that run" in away.err
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """Two layers of four heads, and one score."""
@@ -102,8 +158,7 @@ def test_masks_and_paths_are_checked_against_each_checkpoint(
         ],
         "digests": {"": "0" * 64, str(model): digest_of(model, masks=True)},
     }
-    arguments = {"model": str(tiny_checkpoint), "score_store": str(tmp_path / "s")}
-    file = write(tmp_path, live, score_store_warm=str(tmp_path / "warm.csv"), **arguments)
+    file = write(tmp_path, live, model=str(tiny_checkpoint))
     found = faults(run, file)
     assert [line.split(";")[0] for line in found] == [
         f"user_config.variants.gone.checkpoint: {tmp_path}/gone does not exist",
@@ -114,7 +169,6 @@ def test_masks_and_paths_are_checked_against_each_checkpoint(
         "pytorch_model.bin",
         f"user_config.digests['']: the files in {tiny_checkpoint} have another digest, "
         f"{digest_of(tiny_checkpoint, masks=True)}",
-        f"args.score_store_warm: there is no file {tmp_path}/warm.csv",
     ]
     assert "this model has layers 0 to" in found[1]
 
@@ -123,28 +177,14 @@ def test_what_a_variable_says_is_not_blamed_on_the_file(
     tmp_path: Path, tiny_checkpoint: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write(tmp_path, {"variants": [{"name": "full"}]}, model=str(tiny_checkpoint))
-    monkeypatch.setenv("HEADROOM_SCORE_STORE", str(tmp_path / "s"))
-    monkeypatch.setenv("HEADROOM_SCORE_STORE_WARM", str(tmp_path / "warm.csv"))
     monkeypatch.setenv("HEADROOM_DATABASE_URL", "")
     err = run("config", "check", str(file), status=1).err
-    assert f"HEADROOM_SCORE_STORE_WARM: there is no file {tmp_path}/warm.csv" in err
     assert "HEADROOM_DATABASE_URL: not a URL such as " in err
     assert "args." not in err
-
-
-def test_a_brownout_that_is_too_late_and_gives_another_kind_of_score(
-    tmp_path: Path, model: Path, tiny_checkpoint: Path, run: Run
-) -> None:
-    live = {
-        "variants": [{"name": "full"}, {"name": "own", "checkpoint": str(model)}],
-        "degrade": {"above_queue_tokens": 2000, "variant": "own"},
-    }
-    file = write(tmp_path, live, model=str(tiny_checkpoint), max_queue_tokens=2000)
-    kind, limit = faults(run, file)
-    assert kind.startswith(
-        "user_config.degrade.variant: own gives one score by sigmoid, but the default, full"
-    )
-    assert limit.endswith("from which requests are refused; give 1 to 1999")
+    monkeypatch.setenv("HEADROOM_SCORE_STORE", str(tmp_path / "s"))
+    err = run("config", "check", str(file), status=1).err
+    assert "HEADROOM_SCORE_STORE: this setting is gone" in err
+    assert "args." not in err
 
 
 def test_it_loads_neither_torch_nor_transformers_and_says_what_serve_would_refuse(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from headroom import Classifier, HeadMask
+from headroom import Classifier
 from headroom.models.terminal import write_what_the_terminal_can
 from tests.prompt import Run, with_config
 
@@ -25,16 +25,6 @@ def test_one_line_per_title_in_the_order_given(run: Run, options: list[str], clf
         f"{scores.score[i]:.4f}\t{clf.grades[scores.grade[i]]}\t{title}" for i, title in enumerate(TITLES)
     ]
     assert output == ("\n".join(expected) + "\n", "")
-
-
-def test_a_mask_and_json(run: Run, options: list[str], clf: Classifier) -> None:
-    output = run("score", QUERY, *TITLES, *options, "--mask", "0-1.*", "--json")
-
-    mask = HeadMask.parse("0-1.*", layers=3, heads=4)
-    expected = clf.score([(QUERY, title) for title in TITLES], mask)
-    rows = [orjson.loads(line) for line in output.out.splitlines()]
-    np.testing.assert_allclose([row["probabilities"] for row in rows], expected.probabilities, atol=1e-5)
-    assert [row["title"] for row in rows] == TITLES
 
 
 def test_a_long_title_in_chunks(run: Run, options: list[str], clf: Classifier) -> None:
@@ -71,10 +61,6 @@ def test_pairs_from_standard_input(run: Run, options: list[str]) -> None:
     assert rows[0][0] == run("score", QUERY, TITLES[0], *options).out.split("\t")[0]
 
 
-def test_the_version(run: Run) -> None:
-    assert run("--version").out.startswith("headroom 0.")
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [
@@ -90,12 +76,12 @@ def test_the_version(run: Run) -> None:
         (["score", "a", "b", "--query-column", "q"], 2, "--query-column: it needs --input"),
         (["score", "a", "b", "--title-column", "t"], 2, "--title-column: it needs --input"),
         (
-            ["score", "--input", "a.csv", "--store", "s.db", "--overwrite"],
+            ["score", "--input", "a.csv", "--cache", "redis://x", "--overwrite"],
             2,
             "--overwrite: it needs --output",
         ),
         (
-            ["score", "--input", "a.csv", "--store", "s.db", "--prefix", "x"],
+            ["score", "--input", "a.csv", "--cache", "redis://x", "--prefix", "x"],
             2,
             "--prefix: it needs --output",
         ),
@@ -108,16 +94,6 @@ def test_wrong_use_is_one_line_and_a_status(
     assert reason in output.err
     assert "Traceback" not in output.err
     assert output.out == ""
-
-
-@pytest.mark.parametrize("line", [b"no tab here\n", b"\ttitle without query\n", b"caf\xe9\tlatin-1\n"])
-def test_a_wrong_line_is_named(run: Run, options: list[str], line: bytes) -> None:
-    assert "line 2" in run("score", "-", *options, stdin=b"a\tb\n" + line, status=1).err
-
-
-def test_help_has_an_example(run: Run) -> None:
-    for command in ("score", "train", "evaluate", "prune", "serve"):
-        assert f"Example: headroom {command}" in run(command, "--help").out
 
 
 def test_a_cascade_of_a_config_file(run: Run, options: list[str], tmp_path: Path) -> None:

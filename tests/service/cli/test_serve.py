@@ -21,7 +21,7 @@ from headroom.service.ray.processes import VITAL
 from tests.service.client import metric, request, score, send_raw, send_until_refused
 from tests.service.running import PATIENCE_S, Server, still_there
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 REQUEST_S, DRAIN_S = 30, 30
 LAST_ANSWER_S = REQUEST_S + DRAIN_S + 15

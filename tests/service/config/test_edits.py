@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headroom.service.config.edits import LiveEdits, Unsettled, pinned, read_state
+from headroom.service.config.edits import SETTLE_S, LiveEdits, Unsettled, pinned, read_state
 from headroom.service.config.file import ConfigFile, Overrides, load, read
 from tests.checkpoints import write_checkpoint
 from tests.service.running import DEPLOY
@@ -41,6 +41,7 @@ class Service:
             say=self.said.append,
             warn=self.said.append,
             show_refused=self._show,
+            clock=lambda: self.now,
         )
 
     def _show(self, is_refused: bool) -> None:
@@ -56,7 +57,11 @@ class Service:
     def edit(self, content: str | bytes, looks: int = 2) -> None:
         self.file.write_bytes(content if isinstance(content, bytes) else content.encode())
         for _ in range(looks):
-            self.edits.look()
+            self.look()
+
+    def look(self) -> None:
+        self.edits.look()
+        self.now += SETTLE_S
 
 
 @pytest.fixture
@@ -65,14 +70,36 @@ def service(tmp_path: Path) -> Service:
 
 
 def test_a_file_that_is_still_written_is_not_applied(service: Service) -> None:
-    """Each look finds more of it; the parts are right by themselves."""
-    for end in (EDITED.index("masks:"), EDITED.index("            # A mask and"), len(EDITED)):
-        service.edit(EDITED[:end], looks=1)
-    assert (service.applied, service.said) == ([], [])
-    service.edits.look()
-    service.edits.look()
+    """Each part is right by itself, and they come 0.8 s apart; the service looks every 0.5 s."""
+    ends = [EDITED.index("masks:"), EDITED.index("            # A mask and"), len(EDITED)]
+    for tenth in range(1, 30):
+        if tenth % 8 == 4 and ends:
+            service.file.write_text(EDITED[: ends.pop(0)])
+        service.now = tenth / 10
+        if tenth % 5 == 0:
+            service.edits.look()
+    assert (service.applied, service.said) == ([], []), "the last part came at 2 s"
+    for tenth in (30, 35):
+        service.now = tenth / 10
+        service.edits.look()
     assert service.applied == [["new"]]
     assert [line.startswith("config applied: version ") for line in service.said] == [True]
+
+
+def test_an_edit_says_which_experiments_it_takes_out(service: Service) -> None:
+    experiment = """          experiments:
+            - name: NAME
+              salt: NAME
+              arms: [{name: control, variant: full}, {name: fast, variant: fast}]
+              slots: SLOTS
+"""
+    one = experiment.replace("NAME", "first").replace("SLOTS", "[0, 5000]")
+    other = experiment.replace("NAME", "second").replace("SLOTS", "[5000, 10000]").partition("\n")[2]
+    service.edit(GOOD + one + other)
+    service.edit(GOOD + one)
+    assert len(service.applied) == 2
+    (taken_out,) = [line for line in service.said if "takes out" in line]
+    assert "takes out the experiments second: their units get the default" in taken_out
 
 
 @pytest.mark.parametrize(
@@ -108,17 +135,17 @@ def test_whatever_a_replica_says_or_raises_is_a_refusal(refusal: str | Exception
     assert service.is_refused
     service.refusal = None
     os.utime(service.file, (1, 1))  # saved again as it is
-    service.edits.look()
-    service.edits.look()
+    service.look()
+    service.look()
     assert service.applied == [["new"]]
 
 
 def test_a_refused_edit_is_shown_again_to_replicas_that_came_later(service: Service) -> None:
-    service.edits.clock = lambda: service.now
     service.edit("")
+    refused_at = service.now
     service.is_refused = None  # another replica has taken this one's place
     for seconds, shown in ((5, None), (15, True)):
-        service.now = seconds
+        service.now = refused_at + seconds
         service.edits.look()
         assert service.is_refused is shown
     service.edit(EDITED)
@@ -131,7 +158,7 @@ def test_a_refused_edit_is_shown_again_to_replicas_that_came_later(service: Serv
 def test_a_file_that_is_gone_is_said_once(service: Service) -> None:
     service.file.unlink()
     for _ in range(5):
-        service.edits.look()
+        service.look()
     assert service.said == [
         f"config refused, the last good one stays: {service.file}: No such file or directory"
     ]
@@ -169,9 +196,11 @@ def test_a_service_that_never_had_a_user_config_does_not_ask_for_one(
         say=service.said.append,
         warn=service.said.append,
         show_refused=lambda _: None,
+        clock=lambda: service.now,
     )
     file.write_text(WITHOUT_LIVE.replace("8000", "8001"))
     edits.look()
+    service.now += SETTLE_S
     edits.look()
     assert service.said == ["config: what was changed outside user_config applies at the next start"]
 

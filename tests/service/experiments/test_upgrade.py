@@ -16,7 +16,7 @@ from tests.service.experiments.postgres import Cluster
 from tests.service.experiments.releases import LAST, ROOT, Running, extract, serving
 from tests.service.running import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.more]
 
 HERE = ROOT / "src"
 

@@ -16,7 +16,7 @@ from tests.checkpoints import VOCABULARY, random_model, write_vocabulary
 from tests.service.client import Answer, request, send_raw
 from tests.service.running import Server, still_there
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 KEY, WRONG_KEY = "Kq7SECRETKEYx9", "Kq7WRONGKEYx9"
 SECRETS = (KEY, WRONG_KEY, "secretquery", "secrettitle", "secretunit", "secretparam", "secretcookie")

@@ -56,7 +56,7 @@ def test_rates_and_quantiles_come_from_differences(page: Page) -> None:
 
 SCORING = {
     *("/v1/score", "/v1/compare", "/v1/attention", "/v1/condense", "/score", "/predict"),
-    *("/rerank", "/v1/rerank", "/v2/rerank", "/sglang/v1/rerank", "/reranking", "/v1/reranking"),
+    *("/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"),
     "/v2/models/{model:path}/infer",
 }
 OTHER_POSTS = {

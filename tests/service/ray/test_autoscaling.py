@@ -1,11 +1,11 @@
-"""What the autoscaling policies ask of Ray Serve, in the context that Serve calls them with."""
+"""What the autoscaling policy asks of Ray Serve, in the context that Serve calls it with."""
 
 import warnings
 from typing import Any
 
 import pytest
 
-from headroom.service.ray.autoscaling import HELD, LOAD, ByLoad, ByTokens
+from headroom.service.ray.autoscaling import LOAD, ByLoad
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, at import
@@ -56,13 +56,6 @@ def test_replicas_are_busy_for_six_tenths_of_the_time(loads: list[float], replic
     wanted, state = ByLoad()(context(**{LOAD: loads}))
     assert wanted == pytest.approx(replicas)
     assert state == {}
-
-
-@pytest.mark.parametrize(("held", "replicas"), [([500.0] * 4, 6.0), ([4000.0] * 4, 8.0)])
-def test_a_config_of_an_earlier_release_scales_by_what_is_more(held: list[float], replicas: float) -> None:
-    """A second of work of a slow replica is less than the 2,000 tokens that such a config asks for."""
-    wanted, _ = ByTokens(2000)(context(**{LOAD: [0.9] * 4, HELD: held}))
-    assert wanted == pytest.approx(replicas)
 
 
 @pytest.mark.parametrize("wrong", [0, 1.1, "much"])

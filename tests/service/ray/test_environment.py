@@ -9,7 +9,7 @@ import psutil
 import pytest
 from ray._private.services import JEMALLOC_SO
 
-from headroom.service.ray import environment, run_directory
+from headroom.service.ray import cluster_variables, environment, run_directory
 from headroom.service.ray.environment import FIRST_PORT, PORTS, RUNS, first_port
 from headroom.service.ray.run_directory import MEMORY, RunDirectory, memory, sweep
 from tests.service.running import Server
@@ -50,6 +50,27 @@ def test_another_cluster_of_rays_is_not_inherited(variables: dict[str, str], tmp
     token = Path(variables["RAY_AUTH_TOKEN_PATH"])
     assert token.stat().st_mode & 0o777 == 0o600
     assert len(token.read_text()) == 64
+
+
+def test_a_node_of_a_cluster_gets_what_headroom_serve_sets_for_its_own_ray(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    environment.prepare(tmp_path, request_timeout_s=60)
+    ours = {name: value for name, value in variables.items() if str(tmp_path) not in value}
+    ours |= environment.replica_variables()  # there Ray's own processes share the replicas' environment
+    printed = [sys.executable, "-m", "headroom.service.ray.cluster_variables"]
+    lines = subprocess.run(printed, capture_output=True, text=True, check=True, env={}).stdout.splitlines()
+    given = dict(line.split("=", 1) for line in lines)
+    assert given == cluster_variables.variables()
+    differ = {name for name, value in ours.items() if given.get(name) != value}
+    assert differ == {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",  # keeps Ray's ports on the loopback interface
+        "RAY_memory_monitor_refresh_ms",  # a pod's memory limit may be watched
+        "RAY_SERVE_HAPROXY_MAXCONN",  # here the limit of open files decides
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT",  # a node has its ports for itself
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT",
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S",  # several fronts take longer than one
+    } | ({"RAY_SERVE_HAPROXY_NBTHREAD"} if ours["RAY_SERVE_HAPROXY_NBTHREAD"] != "1" else set())
 
 
 def first_port_of_another_run() -> int:

@@ -10,7 +10,7 @@ from tests.referees import need
 from tests.service.ray.dying_head import RECONNECT_S
 from tests.service.ray.real_nodes import story
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1600), pytest.mark.more]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,6 @@ CALLS = (
     "start_no_fallback_proxy()",
     "use_haproxy_template('', None)",
     "haproxy_manager().check_health",
-    "gate_edits(lambda application, submitted: submitted)",
 )
 GONE = "_replace(patches, 'gone', None)"
 TRACEBACK = """

@@ -23,6 +23,11 @@ class Replica:
     def __init__(self) -> None:
         self.config = LiveConfig()
         self.failure: str | None = None
+        self.config_is_refused = False
+
+    @property
+    def catalog(self) -> SimpleNamespace:
+        return SimpleNamespace(config=self.config)
 
     def check(self, config: LiveConfig) -> None:
         if "wrong" in config.masks:
@@ -47,6 +52,7 @@ def replica() -> Any:
     return replica
 
 
+LIVE = {"variants": [{"name": "full"}]}
 GOOD = {"variants": [{"name": "full"}, {"name": "half", "head_mask": "random:0.5@1"}]}
 
 
@@ -88,6 +94,31 @@ async def test_a_wrong_live_config_never_takes_a_serving_replica_down(wrong: Any
     assert refused(replica) == 1
     await replica.reconfigure(GOOD)
     assert refused(replica) == 0
+
+
+@pytest.mark.parametrize("wrong", [{"masks": {"gone": "9.*"}}, {"nonsense": 1}])
+async def test_a_replica_whose_first_config_is_wrong_takes_the_one_that_another_has_in_force(
+    wrong: Any, replica: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a refused edit would take the service down, one dead replica after the other."""
+    good = LiveConfig.model_validate(GOOD)
+    monkeypatch.setattr(replica, "_config_of_others", lambda: good)
+    async with started(replica, tiny_checkpoint, tmp_path, wrong):
+        assert replica._replica.config_version == good.version
+        assert refused(replica) == 1
+        assert replica._replica.ready() is None
+        assert "config is refused" in replica._replica.problem
+        assert await replica.config_in_force({}) == good.model_dump(mode="json")
+        assert await replica.config_in_force({"max_pairs": 7}) is None, "of other arguments"
+
+
+async def test_without_another_replica_a_wrong_first_config_does_not_start(
+    replica: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica, "_config_of_others", lambda: None)
+    with pytest.raises(InvalidConfig, match=r"masks\.gone"):
+        async with started(replica, tiny_checkpoint, tmp_path, {"masks": {"gone": "9.*"}}):
+            pass
 
 
 def test_keys_given_to_build_reach_the_replicas(replica: Any) -> None:
@@ -176,7 +207,9 @@ async def test_the_first_config_leaves_the_cores_to_the_model(
 
 
 @contextlib.asynccontextmanager
-async def started(replica: Any, checkpoint: Path, directory: Path) -> AsyncIterator[None]:
+async def started(
+    replica: Any, checkpoint: Path, directory: Path, config: dict[str, Any] = LIVE
+) -> AsyncIterator[None]:
     """Load a model by the first config; at the end drain, and restore what changed in Python."""
     replica._replica = None
     replica._app = SimpleNamespace(state=SimpleNamespace(backend=None, keys=None))
@@ -184,7 +217,7 @@ async def started(replica: Any, checkpoint: Path, directory: Path) -> AsyncItera
     replica._settings = Settings(model=str(checkpoint), device="cpu", database_url=database)
     thresholds = gc.get_threshold()
     try:
-        await replica.reconfigure({"variants": [{"name": "full"}]})
+        await replica.reconfigure(config)
         yield
         await asyncio.wait_for(replica.drain(), 30)
     finally:

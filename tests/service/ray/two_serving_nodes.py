@@ -21,7 +21,7 @@ import yaml
 
 from headroom.loadtest.server import free_port
 from headroom.service.observe.metric_files import render
-from tests.service.client import score
+from tests.service.client import request, score
 from tests.service.metering import samples
 from tests.service.ray.real_nodes import (
     Load,
@@ -173,45 +173,39 @@ def updated(serving: Serving, change: dict[str, Any]) -> list[str]:
     return load.seen()
 
 
-def refused_by_one(
-    serving: Serving, worker: Any, document: dict[str, Any], model: Path, checkpoint: Path, metrics: Path
-) -> dict[str, Any]:
-    """Deploy a variant whose checkpoint only one replica can read; let all read it, and kill a replica.
+def refused(serving: Serving, worker: Any, document: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Deploy a variant whose checkpoint is missing, kill a replica, and correct the edit.
 
-    model: what the checkpoint will hold. metrics: holds the nodes' metrics directories.
-    Returns what was answered until the refusal, after the kill, and when it was deployed once more.
+    directory: holds the nodes' metrics directories.
+    Returns what was answered until the refusal and after the kill, what the state says, and what was answered
+    when a right edit was deployed.
     """
 
-    def is_shown() -> bool:
-        found = [samples(render(metrics / node)) for node in ("head", "worker")]
-        return any(values.get("headroom_config_refused", 0.0) for values in found)
+    def number_refused() -> int:
+        found = [samples(render(directory / node)) for node in ("head", "worker")]
+        return sum(values.get("headroom_config_refused", 0.0) > 0 for values in found)
 
     # No old one stops any more.
     wait("two", lambda: serving.replicas() == len(replica_processes(worker)) == 2)
-    reader = replica_processes(worker)[0].pid
-    checkpoint.mkdir()
-    for file in model.iterdir():
-        only = f"/proc/self/task/{reader}/root" if file.suffix == ".safetensors" else ""
-        (checkpoint / file.name).symlink_to(f"{only}{file}")
     (deployment,) = document["applications"][0]["deployments"]
-    new = {"name": "new", "checkpoint": str(checkpoint)}
-    deployment["user_config"] |= {"variants": [*LIVE["variants"], new]}
+    right = deployment["user_config"]
+    new = {"name": "new", "checkpoint": str(directory / "missing")}
+    deployment["user_config"] = right | {"variants": [*LIVE["variants"], new]}
     with Load(serving.head, clients=2, titles=1) as load:
         serving.deploy(document)
-        wait("refused", is_shown)
-    (weights,) = checkpoint.glob("*.safetensors")
-    weights.unlink()
-    weights.symlink_to(model / weights.name)
+        wait("refused by both", lambda: number_refused() == 2)
+    problem = send(serving.head, request("GET", "/health/ready")).json["problem"]
     with Load(serving.head, clients=2, titles=1) as after:
         replica_processes(worker)[1].kill()
         wait("gone", lambda: serving.replicas() == 1)
         wait("back", lambda: serving.replicas() == 2)
         seen = len(after.answers)
         wait("answered", lambda: len(after.answers) > seen + 40)
-    again = updated(serving, document)
-    wait("settled", lambda: not is_shown())
     fine = [answer for answer in after.seen() if answer.startswith("200 ")]
-    return {"refused": load.seen(), "after_a_kill": fine, "again": again}
+    deployment["user_config"] = right | {"variants": [*LIVE["variants"], {"name": "new"}]}
+    corrected = updated(serving, document)
+    wait("settled", lambda: number_refused() == 0)
+    return {"refused": load.seen(), "problem": problem, "after_a_kill": fine, "corrected": corrected}
 
 
 def replica_processes(worker: Any) -> list[psutil.Process]:
@@ -249,15 +243,15 @@ def main(directory: Path, model: Path, other: Path) -> None:
         serving = Serving(fronts, first)
         serving.deploy(first)
         wait("ready", lambda: serving.replicas() == 1 and ready(head))
-        refused = start_experiment(head)
+        experiment = start_experiment(head)
         found = scaled(serving, directory)
-        found["refused"] = refused
+        found["experiment"] = experiment
         live = {**LIVE, "masks": {"lower": "2.*", "more": "0.0"}}
         found["edited"] = updated(serving, autoscaled(directory, model, port=head, live=live, is_slow=True))
         # Each node has room for one new replica beside an old one, so both start before the old one stops.
         new = autoscaled(directory, other, port=head, live=live, num_cpus=0.4, minimum=2)
         found["updated"] = updated(serving, new)
-        found["refused_by_one"] = refused_by_one(serving, worker, new, other, directory / "new", directory)
+        found["refused"] = refused(serving, worker, new, directory)
         found["killed"] = killed(serving, worker)
     print(json.dumps(found))
 

@@ -23,6 +23,8 @@ from headroom.models.training.distil import teaching
 from tests.models.study.data import drawn, reported
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_study
 
+pytestmark = pytest.mark.more
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:

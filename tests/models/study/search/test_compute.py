@@ -14,6 +14,8 @@ from headroom.models.study.study import QUICK, Study
 from tests.models.study.data import drawn, reported
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_pairs, planted_study
 
+pytestmark = pytest.mark.more
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:

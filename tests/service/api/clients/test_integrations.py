@@ -42,13 +42,6 @@ def in_bare_list(answer: Any) -> list[float]:
     return [scores[index] for index in range(len(DOCUMENTS))]
 
 
-def in_sglangs_list(answer: Any) -> list[float]:
-    assert [rank["score"] for rank in answer] == sorted((rank["score"] for rank in answer), reverse=True)
-    assert all(rank["document"] == DOCUMENTS[rank["index"]] for rank in answer)
-    assert all(rank["meta_info"]["prompt_tokens"] > 2 for rank in answer)
-    return in_bare_list(answer)
-
-
 def in_the_requests_order(answer: Any) -> list[float]:
     """As Weaviate finds it: by position."""
     assert [each["document"] for each in answer["scores"]] == DOCUMENTS
@@ -63,8 +56,6 @@ READERS: dict[str, Callable[[Any], list[float]]] = {
     "librechat": by_document,
     "xinference": by_document,
     "ragflow_xinference": by_document,
-    "sglang": in_sglangs_list,
-    "sglang_path": in_sglangs_list,
 }
 """How each program reads the answer; others: `by_result`."""
 
@@ -100,20 +91,6 @@ async def test_xinferences_booleans_may_be_texts_and_its_tokens_are_there() -> N
     assert answer["meta"]["tokens"] == {"input_tokens": 17, "output_tokens": 0}
     refused = await post(app_with(), "/v1/rerank", body | {"return_documents": "some"})
     assert "return_documents: should be true or false" in refused.text
-
-
-async def test_sglangs_instruction_reaches_the_model_and_its_documents_can_be_left_out() -> None:
-    backend = FakeBackend()
-    body = {
-        "query": "a",
-        "documents": ["b", "c"],
-        "instruct": "Find b.",
-        "top_n": 1,
-        "return_documents": False,
-    }
-    answer = (await post(app_with(backend), "/v1/rerank", body)).json()
-    assert [sorted(rank) for rank in answer] == [["index", "meta_info", "score"]]
-    assert backend.requests[0].instruction == "Find b."  # type: ignore[attr-defined]
 
 
 async def test_a_body_without_a_content_type_is_read_for_weaviate_only() -> None:

@@ -14,6 +14,8 @@ from tests.service.client import metric, request, score, send_raw
 from tests.service.experimenting import config, exposed
 from tests.service.running import PATIENCE_S, Server, still_there
 
+pytestmark = pytest.mark.more
+
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -1,0 +1,301 @@
+"""The score cache's second level, with a real Redis: what one replica computed, another one need not."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+from typer.testing import CliRunner
+
+from headroom import Classifier
+from headroom.service.cli.program import app
+from headroom.service.config.file import ConfigFileError
+from headroom.service.scoring import shared_cache
+from headroom.service.scoring.shared_cache import PREFIX, sealed, unsealed
+from tests.checkpoints import write_checkpoint
+from tests.referees import need
+from tests.service.experimenting import config as experiment_config
+from tests.service.in_process import CONFIG, QUERY, TITLES, Service, check_scores, pairs, read_config, serve
+
+pytestmark = pytest.mark.more
+COMPUTED = "headroom_batch_pairs_sum"
+
+
+class Redis:
+    """A running server. process: its own. url: a database of the running test."""
+
+    def __init__(self, directory: Path) -> None:
+        with closing(socket.socket()) as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [need("redis-server"), "--bind", "127.0.0.1", "--port", str(port), "--save", ""]
+        self.process = subprocess.Popen([*command, "--dir", str(directory)], stdout=subprocess.DEVNULL)
+        self.url = f"redis://127.0.0.1:{port}/0"
+        self.client = redis.Redis.from_url(self.url)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            try:
+                self.client.ping()
+            except redis.ConnectionError:
+                time.sleep(0.02)
+            else:
+                return
+        raise TimeoutError("redis-server did not start")
+
+    def stored_keys(self) -> list[bytes]:
+        found: list[bytes] = self.client.keys("*")  # type: ignore[assignment]
+        return found
+
+
+@pytest.fixture(scope="module")
+def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    server = Redis(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.process.kill()
+    server.process.wait()
+
+
+@pytest.fixture
+def server(one_server: Redis) -> Redis:
+    one_server.client.flushall()
+    return one_server
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let replicas wait for the server: on a busy machine it may not answer within five milliseconds."""
+    monkeypatch.setattr(shared_cache, "READ_S", 5.0)
+
+
+@pytest.fixture
+async def frozen(server: Redis) -> AsyncIterator[Callable[[], None]]:
+    """Return a function that stops the server's process as a network or a disk that hangs would."""
+    yield lambda: os.kill(server.process.pid, signal.SIGSTOP)
+    os.kill(server.process.pid, signal.SIGCONT)
+
+
+async def scored(service: Service, **body: Any) -> tuple[str, list[dict[str, Any]]]:
+    """Score, and return what `x-cache` says, and the results."""
+    answer = await service.http.post("/v1/score", json={"query": QUERY, "titles": TITLES} | body)
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-cache"], answer.json()["results"]
+
+
+async def stored(server: Redis, rows: int) -> None:
+    """Wait until the server has so many scores."""
+    async with asyncio.timeout(20):
+        while len(server.stored_keys()) < rows:
+            await asyncio.sleep(0.02)
+
+
+async def test_what_one_replica_scored_another_one_knows(
+    tiny_checkpoint: Path, clf: Classifier, server: Redis
+) -> None:
+    expected = clf.score(pairs())
+    async with serve(tiny_checkpoint, score_cache=server.url) as one:
+        assert (await scored(one))[0] == "miss"
+        await stored(server, len(TITLES))
+    async with serve(tiny_checkpoint, score_cache=server.url) as other:
+        cache, results = await scored(other)
+        assert (cache, other.metric(COMPUTED)) == ("hit", 0)
+        check_scores(results, expected.score)
+        np.testing.assert_allclose(
+            [row["probabilities"] for row in results], expected.probabilities, atol=1e-5
+        )
+        assert (await scored(other, titles=[*TITLES, "new"]))[0] == "partial"
+        assert other.metric(COMPUTED) == 1
+        assert other.metric('headroom_shared_cache_total{result="hit"}') == 8
+
+
+async def test_a_score_is_never_another_masks_models_or_formats(
+    tiny_checkpoint: Path, tmp_path: Path, server: Redis
+) -> None:
+    other = write_checkpoint(tmp_path / "other", seed=9)
+    variants = [*CONFIG["variants"], {"name": "other", "checkpoint": str(other)}]
+    asked: list[dict[str, Any]] = [
+        *({"variant": name} for name in ("full", "masked", "cut", "other")),
+        *({"head_mask": spec} for spec in ("2.3", "random:0.5@7")),
+    ]
+    async with serve(tiny_checkpoint, CONFIG | {"variants": variants}) as plain:
+        expected = [(await plain.post("/v1/score", query=QUERY, titles=TITLES, **body)) for body in asked]
+    for _ in range(2):
+        async with serve(tiny_checkpoint, CONFIG | {"variants": variants}, score_cache=server.url) as service:
+            for body, right in zip(asked, expected, strict=True):
+                _, results = await scored(service, **body)
+                check_scores(results, np.array([row["score"] for row in right["results"]]))
+    before = len(server.stored_keys())
+    async with serve(tiny_checkpoint, CONFIG, score_cache=server.url, deterministic=True) as exact:
+        assert (await scored(exact))[0] == "miss"
+    await stored(server, before + len(TITLES))
+
+
+async def test_new_weights_under_the_same_path_begin_anew(tmp_path: Path, server: Redis) -> None:
+    path = write_checkpoint(tmp_path / "model", seed=9)
+    async with serve(path, score_cache=server.url) as service:
+        await scored(service)
+        await stored(server, len(TITLES))
+    write_checkpoint(path, seed=10)
+    async with serve(path, score_cache=server.url) as service:
+        cache, results = await scored(service)
+    assert cache == "miss"
+    check_scores(results, Classifier.load(path, "cpu", "float32").score(pairs()).score)
+
+
+async def test_a_value_that_was_altered_is_computed(
+    tiny_checkpoint: Path, clf: Classifier, server: Redis
+) -> None:
+    async with serve(tiny_checkpoint, score_cache=server.url) as service:
+        await scored(service)
+        await stored(server, len(TITLES))
+        first, second, *_ = server.stored_keys()
+        other = server.client.get(first)
+        server.client.set(second, other)  # type: ignore[arg-type]  # another row's scores
+        server.client.set(first, b"short")
+        cache, results = await scored(service)
+    assert cache == "partial"
+    check_scores(results, clf.score(pairs()).score)
+
+
+async def test_a_server_that_hangs_costs_a_request_milliseconds(
+    tiny_checkpoint: Path,
+    clf: Classifier,
+    server: Redis,
+    frozen: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serve(tiny_checkpoint, score_cache=server.url) as service:
+        await scored(service)
+        await stored(server, len(TITLES))
+        frozen()
+        monkeypatch.setattr(shared_cache, "READ_S", 0.005)
+        waits = []
+        for number in range(5):
+            began = time.monotonic()
+            missing = service.metric('headroom_shared_cache_failures_total{reason="timeout"}')
+            cache, results = await scored(service)
+            waits.append(time.monotonic() - began)
+            assert cache == "miss"
+            check_scores(results, clf.score(pairs()).score)
+            assert service.metric('headroom_shared_cache_failures_total{reason="timeout"}') > missing, number
+        # Not the client's own timeout of seconds. The least: other programs may hold up one of them.
+        assert min(waits) < 0.5
+
+
+async def test_a_server_that_is_away_is_taken_up_again(
+    tiny_checkpoint: Path, tmp_path: Path, clf: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_cache, "PAUSE_S", 0.05)
+    own = Redis(tmp_path)
+    port = own.url.split(":")[-1].split("/")[0]
+    async with serve(tiny_checkpoint, score_cache=own.url) as service:
+        await scored(service)
+        own.process.kill()
+        own.process.wait()
+        _, results = await scored(service)
+        check_scores(results, clf.score(pairs()).score)
+        assert (await service.http.get("/health/ready")).status_code == 200
+        assert service.metric('headroom_shared_cache_failures_total{reason="error"}') >= 1
+        again = subprocess.Popen(
+            [
+                need("redis-server"),
+                "--bind",
+                "127.0.0.1",
+                "--port",
+                port,
+                "--save",
+                "",
+                "--dir",
+                str(tmp_path),
+            ],
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            async with asyncio.timeout(20):
+                while (await scored(service))[0] != "hit":
+                    await asyncio.sleep(0.05)
+        finally:
+            again.kill()
+            again.wait()
+
+
+async def test_both_levels_together_ask_the_server_once(tiny_checkpoint: Path, server: Redis) -> None:
+    async with serve(tiny_checkpoint, score_cache=server.url) as service:
+        await scored(service)
+        await stored(server, len(TITLES))
+    async with serve(tiny_checkpoint, score_cache=server.url, score_cache_size=100) as service:
+        assert (await scored(service))[0] == "hit"
+        assert service.metric('headroom_shared_cache_total{result="hit"}') == 4
+        server.client.flushall()
+        assert (await scored(service))[0] == "hit"
+        assert service.metric('headroom_shared_cache_total{result="hit"}') == 4
+        assert service.metric(COMPUTED) == 0
+
+
+async def test_a_unit_in_an_arm_is_always_computed(
+    tiny_checkpoint: Path, tmp_path: Path, server: Redis
+) -> None:
+    """The default's scores are known more often than another arm's, which would look slower than it is."""
+    url = f"sqlite:///{tmp_path / 'experiments.db'}"
+    live = experiment_config(traffic=1.0)
+    async with serve(tiny_checkpoint, live, database_url=url, score_cache=server.url) as service:
+        await scored(service)
+        await stored(server, len(TITLES))
+        before = service.metric(COMPUTED)
+        await service.post("/v1/score", query=QUERY, titles=TITLES, unit="u1")
+        assert service.metric(COMPUTED) - before == 4
+
+
+def test_a_file_fills_the_cache_for_the_service(
+    tiny_checkpoint: Path, tmp_path: Path, clf: Classifier, server: Redis
+) -> None:
+    file = tmp_path / "head.csv"
+    file.write_text("query,title\n" + "".join(f'{QUERY},"{title}"\n' for title in TITLES), "utf-8")
+    options = ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
+    command = ["score", "--input", str(file), "--cache", server.url, *options]
+    first = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert first.exit_code == 0, first.output
+    assert "4 pairs are cached; 4 rows were computed" in first.stdout
+    second = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert "0 rows were computed" in second.stdout
+    assert "4 were known" in second.stdout
+
+    async def ask() -> tuple[str, list[dict[str, Any]]]:
+        async with serve(tiny_checkpoint, score_cache=server.url) as service:
+            return await scored(service)
+
+    cache, results = asyncio.run(ask())
+    assert cache == "hit"
+    check_scores(results, clf.score(pairs()).score)
+
+
+def test_keys_hold_no_text_and_values_are_checked(server: Redis) -> None:
+    assert all(key.startswith(PREFIX) for key in server.stored_keys())
+    logits = np.arange(5, dtype=np.float32).tobytes()
+    value = sealed(b"key", logits)
+    assert unsealed(b"key", value, labels=5) == logits
+    assert unsealed(b"other", value, labels=5) is None
+    assert unsealed(b"key", value, labels=4) is None
+    assert unsealed(b"key", None, labels=5) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"score_cache": "http://127.0.0.1"}, "score_cache: must begin with redis://, rediss:// or unix://"),
+        ({"score_store": "/tmp/s.db"}, "score_store: this setting is gone: .* score_cache"),
+        ({"score_cache": "redis://:secret@127.0.0.1"}, "HEADROOM_SCORE_CACHE"),
+    ],
+)
+def test_wrong_settings_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigFileError, match=message) as refused:
+        read_config({}, **arguments)
+    assert "secret" not in str(refused.value)
