@@ -109,7 +109,7 @@ def test_several_models_are_compared_in_what_they_share(
 
 
 def test_it_shows_itself_in_a_terminal_and_in_a_notebook(evaluated: Evaluated) -> None:
-    assert repr(evaluated).splitlines()[0].endswith("on data: 160 pairs, 40 queries")
+    assert repr(evaluated).splitlines()[1].endswith("on data: 160 pairs, 40 queries")
     assert "ndcg10" in repr(evaluated)
     page = evaluated._repr_html_()
     assert page.startswith("<p><strong>160 pairs of 40 queries from data</strong></p>\n<table>")

@@ -138,7 +138,7 @@ def test_a_cascade_beside_its_last_stage(
     shown = run(*arguments, "--variant", "both").out.splitlines()
     assert shown[-2:] == ["36 pairs ended at stage small", "12 pairs ended at stage full"]
     masked = run(*arguments, "--variant", "small")
-    assert masked.out.splitlines()[1].split() == ["full", "small", "change"]
+    assert masked.out.splitlines()[2].split() == ["full", "small", "change"]
     both = run(*arguments, "--variant", "small", "--mask", "0.0", status=2)
     assert "a variant has its own mask" in both.err
 
