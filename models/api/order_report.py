@@ -41,14 +41,13 @@ def headline(document: Json) -> str:
     words = SENTENCES[order["verdict"]].format(model=document["sides"][0]["name"], order=order["name"])
     change = order["model_minus"]["ndcg10"].text(sign=True)
     harmed = [each for each in order["classes"] if each["high"] < 0]
-    if not harmed:
+    if not harmed or len(order["classes"]) < 2:
         return f"{words}: NDCG@10 {change}"
     places = "; ".join(
         f"{each['name']} {fixed(each['value'], 3, sign=True)}, {each['share']:.0%} of the queries"
         for each in harmed
     )
-    by = "" if len(order["classes"]) < 2 else f" by {order['by']}"
-    return f"{words}: NDCG@10 {change}; it harms{by}: {places}"
+    return f"{words}: NDCG@10 {change}; it harms by {order['by']}: {places}"
 
 
 def table(document: Json) -> Table:

@@ -161,6 +161,11 @@ class ModelConfig:
         return len(self.labels) > 1
 
     @property
+    def changed_order(self) -> tuple[int, ...] | None:
+        """Return `label_order`; None if it is that of the ids."""
+        return None if self.label_order == tuple(range(len(self.labels))) else self.label_order
+
+    @property
     def order_note(self) -> str | None:
         """Say which label counts as best, if that is a guess; None if it is known."""
         if self.is_order_known or not self.is_graded:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headroom.models.quality.comparison import Side, Truth
     from headroom.models.quality.labelled import Columns
     from headroom.service.config.settings import LiveConfig
-    from headroom.service.config.variants import MaskForm
+    from headroom.service.config.variants import MaskForm, VariantConfig
     from headroom.service.scoring.catalog import Variant
 
 
@@ -35,6 +35,10 @@ class Setup:
     dtype: str
     path: Path | None
     label_order: tuple[str, ...] | None = None
+
+    def label_order_of(self, variant: VariantConfig) -> tuple[str, ...] | None:
+        """Return the order of the labels of a variant's checkpoint; None: as it says."""
+        return variant.label_order if variant.checkpoint else self.label_order
 
     def only(self, variants: Sequence[str]) -> LiveConfig:
         """Return a config with these variants and the stages of cascades among them.
@@ -137,8 +141,8 @@ def _resolve_with_model(network: Network) -> tuple[Variant, Classifier]:
     for entry in live.variants:
         if entry.cascade is None:
             directory = locate(entry.checkpoint or setup.model, setup.model)
-            order = entry.label_order if entry.checkpoint else setup.label_order
-            check_masks(live.model_copy(update={"variants": (entry,)}), directory, form, order)
+            only = live.model_copy(update={"variants": (entry,)})
+            check_masks(only, directory, form, setup.label_order_of(entry))
 
     from headroom.service.scoring.catalog import load_catalog  # torch comes after the checks without it
 

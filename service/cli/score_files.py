@@ -17,6 +17,7 @@ from headroom.service.cli import choice
 if TYPE_CHECKING:
     from headroom.models.quality.labelled import Columns
     from headroom.service.config.settings import LiveConfig
+    from headroom.service.config.variants import VariantConfig
     from headroom.service.files.job import Job
     from headroom.service.files.options import ColumnSet, ScoreOptions
     from headroom.service.files.scoring import WindowScorer
@@ -167,8 +168,6 @@ def options_of(
     judgments: str | None = None,
 ) -> ScoreOptions:
     """Return what these options say, checked. Raises BadParameter, ValueError or ModelError."""
-    from headroom.models.checkpoint.config import read_config
-    from headroom.models.checkpoint.hub import locate
     from headroom.service.files.options import ScoreOptions
 
     if judgments is not None and (prefix or len(masks) > 1 or len(variants) > 1):
@@ -184,20 +183,14 @@ def options_of(
     default = next(variant for variant in live.variants if variant.name == live.default_variant)
     if not variants and default.head_mask not in (None, "none"):
         warn(choice.default_line(default.name, masks[0] if len(masks) == 1 else None))
-    graded = False
-    for variant in live.variants:
-        only = live.model_copy(update={"variants": (variant,), "default": None})
-        directory = locate(variant.checkpoint or setup.model, setup.model)
-        order = variant.label_order if variant.checkpoint else setup.label_order
-        graded |= read_config(directory, order).is_graded
-        for each in columns[: max(1, len(masks))]:  # those of one variant: each mask once
-            choice.check_masks(only, directory, each.mask, order)
+    of_one_variant = columns[: max(1, len(masks))]  # each mask once
+    graded = [_checked(setup, live, variant, of_one_variant) for variant in live.variants]
     return ScoreOptions(
         model=setup.model,
         live=live,
         columns=columns,
         fields=fields,
-        graded=graded,
+        graded=any(graded),
         overflow=overflow,
         device=setup.device,
         dtype=setup.dtype,
@@ -205,6 +198,22 @@ def options_of(
         judged_ids=judgments or "",
         label_order=setup.label_order,
     )
+
+
+def _checked(
+    setup: choice.Setup, live: LiveConfig, variant: VariantConfig, columns: Sequence[ColumnSet]
+) -> bool:
+    """Return whether a variant's checkpoint has grades. Raises ModelError if it cannot have the columns'
+    masks."""
+    from headroom.models.checkpoint.config import read_config
+    from headroom.models.checkpoint.hub import locate
+
+    only = live.model_copy(update={"variants": (variant,), "default": None})
+    directory = locate(variant.checkpoint or setup.model, setup.model)
+    order = setup.label_order_of(variant)
+    for each in columns:
+        choice.check_masks(only, directory, each.mask, order)
+    return read_config(directory, order).is_graded
 
 
 def _check_no_cascade(live: LiveConfig, *, by_default: bool) -> None:

@@ -312,7 +312,8 @@ def _definition(variant: Variant, digests: Mapping[str, str]) -> str:
     digest = digests.get(variant.checkpoint)
     stages = [_definition(stage, digests) for stage in variant.stages]
     parts = (variant.checkpoint, digest, variant.mask.id, variant.sliced, variant.keeps, stages)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+    order = variant.classifier.config.changed_order
+    return hashlib.sha256(f"{parts!r}{order or ''}".encode()).hexdigest()[:12]
 
 
 def _score_kinds(variants: Mapping[str, Variant]) -> dict[str, str]:

@@ -61,7 +61,10 @@ def weights_key(classifier: Classifier) -> bytes:
     assert classifier.directory is not None
     network = classifier.network
     exact = ", deterministic" if network.deterministic else ""
-    return f"{digest_of(classifier.directory)} {network.number_format} {network.device.type}{exact}".encode()
+    order = classifier.config.changed_order
+    labels = f", labels {order}" if order else ""  # the order of a row's logits
+    kind = f"{network.number_format} {network.device.type}{exact}{labels}"
+    return f"{digest_of(classifier.directory)} {kind}".encode()
 
 
 def row_keys(rows: Sequence[tuple[EncodedPair, HeadMask]], weights: bytes) -> list[bytes]:

@@ -109,8 +109,9 @@ def test_several_models_are_compared_in_what_they_share(
 
 
 def test_it_shows_itself_in_a_terminal_and_in_a_notebook(evaluated: Evaluated) -> None:
-    first = repr(evaluated).splitlines()[0]
-    assert first.endswith("on data: 160 pairs, 40 queries (40 with titles of different grades)")
+    assert repr(evaluated).splitlines()[1].endswith(
+        "on data: 160 pairs, 40 queries (40 with titles of different grades)"
+    )
     assert "ndcg10" in repr(evaluated)
     page = evaluated._repr_html_()
     assert page.startswith("<p><strong>160 pairs of 40 queries from data</strong></p>\n<table>")

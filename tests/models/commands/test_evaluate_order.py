@@ -1,6 +1,7 @@
 """`headroom evaluate` beside the order that the titles had, as typed at a prompt and from Python."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from headroom import Classifier, ModelError, evaluate
 from tests.prompt import Run
 from tests.prompt import options as options
 from tests.prompt import run as run
+
+ROOT = Path(__file__).parents[3]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -93,3 +96,18 @@ def test_both_kinds_of_order_are_refused_in_a_sentence(
     assert "there is no column rank; found" in missing.err
     cut = run(*command, "--precision", "0.9", "--position", "position", status=2)
     assert "--precision and --threshold do not take it" in cut.err
+
+
+def test_the_page_shows_what_the_command_prints(run: Run) -> None:
+    """But for the digits, which depend on the processor's number format."""
+    page = (ROOT / "docs" / "does-it-pay.md").read_text("utf-8")
+    (block,) = re.findall(r"```console\n\$ headroom (.*?)\n(.*?)```", page, re.DOTALL)
+    command, shown = block
+    output = run(*command.split()).out
+    lines = [words(line) for line in output.splitlines()]
+    for line in shown.splitlines():
+        assert line == "…" or words(line) in lines, line
+
+
+def words(line: str) -> str:
+    return re.sub(r"[+−]?\d\.\d+", "0", " ".join(line.split()))

@@ -98,7 +98,10 @@ def by_query(path: Path) -> dict[str, list[dict[str, Any]]]:
     ("content", "words"),
     [
         ("query,title\na,b\n", "line 1: there is no column grade; found 'query', 'title'"),
-        ("query,title,grade\n" + "a,b,1\n" * 20, "a study needs at least 10 queries"),
+        (
+            "query,title,grade\n" + "".join(f"a,{n},1\n" for n in range(20)),
+            "a study needs at least 10 queries",
+        ),
     ],
 )
 def test_bad_data_is_one_clear_line(
