@@ -75,6 +75,14 @@ def test_a_filled_size_is_hardly_more_than_was_asked(count: int) -> None:
     assert filled_size(size) == size
 
 
+@given(lengths=st.lists(st.integers(2, 40), min_size=1, max_size=9), tokens=st.integers(2, 40))
+def test_sequences_up_to_a_length_are_those_that_are_not_longer(lengths: list[int], tokens: int) -> None:
+    batch = packed(lengths)
+    short, long = batch.by_length(tokens)
+    assert [int(batch.lengths[row]) for row in short] == sorted(n for n in lengths if n <= tokens)
+    assert [int(batch.lengths[row]) for row in long] == sorted(n for n in lengths if n > tokens)
+
+
 def test_small_packs_on_a_gpu_take_few_shapes() -> None:
     assert {filled_size(count, on_gpu=True) for count in range(1, 513)} == {16, 32, 64, 128, 256, 512}
     assert filled_size(513, on_gpu=True) == filled_size(513)

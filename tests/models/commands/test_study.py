@@ -30,6 +30,7 @@ def write(path: Path, queries: int, seed: int = 0) -> Path:
     return path
 
 
+@pytest.mark.more
 def test_a_study_leaves_a_report_and_says_where(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     data = write(tmp_path / "d.jsonl", 12)
     out = tmp_path / "out"

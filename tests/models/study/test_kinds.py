@@ -79,6 +79,7 @@ def test_layers_that_do_nothing_are_found_to_do_nothing(asked: Study) -> None:
     assert "layer" in result.verdict
 
 
+@pytest.mark.more
 def test_random_curves_have_every_fraction_and_seed_of_every_range(asked: Study) -> None:
     result = kinds.run("random", replace(asked, effort=replace(FULL, resamples=20)))
     rows = result.json["curves"]

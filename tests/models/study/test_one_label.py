@@ -124,6 +124,7 @@ def study(shop: Path, out: Path, *, rows: int = 60, **changes: Any) -> Study:
     return replace(asked, effort=FEW, **changes)
 
 
+@pytest.mark.more
 def test_from_judgments_to_a_smaller_model_that_serves_the_same_order(
     shop: Path, run: Run, tmp_path: Path
 ) -> None:
@@ -207,6 +208,7 @@ def serve_the_test(shop: Path, small: Path, url: str) -> None:
     assert metric["control_value"] == pytest.approx(clicked["control"] / served_units["control"])
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kind", ["roles", "similarity"])
 def test_the_other_kinds_judge_by_the_order_too_and_english_needs_no_jieba(
     shop: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -78,6 +78,7 @@ def options(pairs: Path, tiny_checkpoint: Path, tmp_path: Path) -> Options:
     return short_run(pairs, tiny_checkpoint, tmp_path / "mine", epochs=16)
 
 
+@pytest.mark.more
 def test_it_learns_writes_a_checkpoint_that_serves_and_says_how_good_it_is(options: Options) -> None:
     metrics = tune(options)
 
@@ -92,6 +93,7 @@ def test_it_learns_writes_a_checkpoint_that_serves_and_says_how_good_it_is(optio
     assert not options.out.with_name("mine.training").exists()
 
 
+@pytest.mark.more
 def test_two_runs_never_share_their_state(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first to end removed the directory under the other one."""
     options = replace(options, epochs=1)
