@@ -47,7 +47,7 @@ from headroom.service.errors import (
     as_service_error,
     to_response,
 )
-from headroom.service.observe.access_log import AccessLog, Record, current
+from headroom.service.observe.access_log import PROBES, AccessLog, Record, current
 from headroom.service.observe.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -168,7 +168,9 @@ class RequestMiddleware:
             return
         arrived = time.monotonic()
         record = self.access_log.start(scope, _request_id(scope))
-        end_span = None if self.traces is None else self.traces.start(scope, record)
+        end_span = None
+        if self.traces is not None and scope["path"] not in PROBES:
+            end_span = self.traces.start(scope, record)
         is_head = scope["method"] == "HEAD"
         scope = {**scope, "path": _tidied(scope)}
         if is_head:

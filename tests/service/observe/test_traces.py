@@ -113,7 +113,8 @@ async def test_a_span_says_what_was_scored_for_whom_and_how_long_it_took(
         await send("late", titles=[f"secret {number}" for number in range(1000)], deadline_ms=1)
         await send("nowhere", "/secret-path")
         await send("unsampled", trace=NOT_SAMPLED, titles=TITLES)
-        await service.http.head("/health/live", headers={"x-request-id": "head"})
+        await service.http.head("/v1/models", headers={"x-request-id": "head"})
+        await service.http.get("/health/live", headers={"x-request-id": "probe"})
         await asyncio.to_thread(traces.flush, 10)
     spans = collector.spans()
     attributes = {name: values(span.attributes) for name, span in spans.items()}
@@ -162,7 +163,7 @@ async def test_a_span_says_what_was_scored_for_whom_and_how_long_it_took(
     assert attributes["late"]["headroom.candidates"] == 1000
     assert spans["nowhere"].name == "POST"
     assert "http.route" not in attributes["nowhere"]
-    assert spans["head"].name == "HEAD /health/live"
+    assert spans["head"].name == "HEAD /v1/models"
     del attributes["nowhere"]["url.path"]
     assert "secret" not in str(attributes)
 
