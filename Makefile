@@ -24,7 +24,7 @@ install: .venv/installed .venv/kernels
 
 ## make serve     install, then serve the shipped model (MODEL=) on http://127.0.0.1:8000 (HOST= PORT=)
 serve: install
-	@exec $(BIN)/headroom serve --host $(HOST) --port $(PORT) $(if $(MODEL),--model $(MODEL))
+	@exec $(BIN)/headroom serve --host "$(HOST)" --port "$(PORT)" $(if $(MODEL),--model "$$MODEL")
 
 ## make test      install what the tests need from the package index, and run those of one process and one server
 # Two processes, since most tests wait for a server or a browser. SHUFFLE=7: in the random order of this seed.

@@ -23,7 +23,7 @@ import torch
 from benchmarks.report import Row, targets
 
 if TYPE_CHECKING:  # an older torch lacks what it imports
-    from benchmarks.gpu_rows import Bench
+    from benchmarks.gpu_bench import Bench
 
 ROOT = Path(__file__).parents[1]
 LIMIT_SECONDS = 430
@@ -51,9 +51,9 @@ def main() -> None:
         sys.exit("make gpu: torch sees no CUDA device here; DRY=1 tries the steps on the CPU")
     out: Path = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    from benchmarks import gpu_rows
+    from benchmarks import gpu_bench, gpu_rows
 
-    bench = gpu_rows.dry() if options.dry else gpu_rows.real()
+    bench = gpu_bench.dry() if options.dry else gpu_bench.real()
     parts = {name: partial(part, bench) for name, part in gpu_rows.PARTS.items()}
     results = run(parts, began + LIMIT_SECONDS, lambda results: write(out, about(bench, began), results))
     if any(row.name == "failed" for rows in results.values() for row in rows):

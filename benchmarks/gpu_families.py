@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from benchmarks import decoder, workload
+from benchmarks.gpu_bench import Bench
 from benchmarks.report import Row
 from headroom.models.batch import Beginning, PackedBatch, pack
 from headroom.models.checkpoint.config import parse_config
@@ -33,26 +34,6 @@ TINY_DECODER = decoder.SHAPE | {
     "vocab_size": 500,
 }
 TINY_DEBERTA = workload.Shape("tiny", 32, 64, 500, layers=2, heads=2, family="deberta-v2")
-
-
-class Bench(Protocol):
-    """The parts of a `benchmarks.gpu_rows.Bench` that are read here."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def dtype(self) -> torch.dtype: ...
-
-    @property
-    def tokens(self) -> int: ...
-
-    @property
-    def dry(self) -> bool: ...
-
-    def lengths(self) -> np.ndarray: ...
-
-    def median(self, call: Callable[[], object]) -> float: ...
 
 
 class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,227 +1,35 @@
-"""Measures for `make gpu`: accuracy, full batches, one pair, memory, CUDA graphs, and HTTP where ray is."""
+"""The rows of `make gpu`: accuracy, full batches, one pair, memory, CUDA graphs, and HTTP where ray is."""
 
 import gc
 import importlib.util
 import itertools
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
-import transformers
 from torch import Tensor
 
 from benchmarks import workload
+from benchmarks.gpu_accuracy import accuracy
+from benchmarks.gpu_bench import Bench
 from benchmarks.gpu_families import families
 from benchmarks.measure import alternate, ratio
 from benchmarks.report import Row, at_least, at_most
 from headroom.models.batch import pack
-from headroom.models.checkpoint.config import parse_config
-from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.classifier import Classifier
-from headroom.models.graphs import LARGE_COMES
 from headroom.models.masks.head_mask import RowMasks, rows_of
 from headroom.models.network import Network
-from headroom.models.networks import build
-from headroom.models.ops import choose
-from headroom.models.ops.torch import CudaOps, TorchOps
-from headroom.models.quality.labelled import read_pairs
+from headroom.models.ops.torch import CudaOps
 
 PRODUCTS = 20
 """How many products are timed together: one alone takes little longer than its launch and the wait for it."""
 
-CPU = torch.device("cpu")
-
 SQUARE = 8192
 """Rows and columns of the matrices whose product gives the chip's rate, as its maker would measure it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """A network to measure, and its device."""
-
-    device: torch.device
-    dtype: torch.dtype
-    shape: workload.Shape
-    tokens: int
-    rounds: int
-    dry: bool
-
-    def network(self, ops: TorchOps | None = None) -> Network:
-        """Return the network with random weights. ops: default: the fastest operators of the device."""
-        model = workload.network(self.shape)
-        config = parse_config(model.config.to_dict())
-        ops = CudaOps(self.device, self.dtype) if self.dry and ops is None else ops
-        return build(config, model.state_dict(), device=self.device, dtype=self.dtype, ops=ops)
-
-    def pairs(self) -> list[EncodedPair]:
-        """Return query–title pairs of about `tokens` tokens together."""
-        return workload.pairs(self.lengths(), self.shape.vocabulary)
-
-    def one_pair(self) -> list[EncodedPair]:
-        """Return one pair of the usual length."""
-        return [min(self.pairs(), key=lambda pair: abs(len(pair) - 25))]
-
-    def lengths(self) -> np.ndarray:
-        """Return the pairs' lengths."""
-        lengths = workload.query_title_lengths(self.tokens)
-        return lengths[: max(1, int(np.searchsorted(lengths.cumsum(), self.tokens, side="right")))]
-
-    def random_masks(self, rows: int, rng: np.random.Generator) -> RowMasks:
-        """Return another mask for each row, with half of the heads off."""
-        shape = (rows, self.shape.layers, self.shape.heads)
-        return RowMasks(rng.integers(0, 2, shape).astype(np.float32))
-
-    @property
-    def warm_ups(self) -> int:
-        """Return the turns before a call is timed: after them, a full batch's pass is a CUDA graph."""
-        return 1 if self.dry else LARGE_COMES + 2
-
-    def wait(self) -> None:
-        """Wait for the device."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-    def median(self, call: Callable[[], object], calls: int = 1) -> float:
-        """Return the median seconds of a call, after turns to warm up. calls: how many share a wait."""
-        seconds = []
-        for turn in range(self.warm_ups + self.rounds):
-            self.wait()
-            began = time.perf_counter()
-            for _ in range(calls):
-                call()
-            self.wait()
-            if turn >= self.warm_ups:
-                seconds.append((time.perf_counter() - began) / calls)
-        return statistics.median(seconds)
-
-    def matrix(self, rows: int, columns: int) -> Tensor:
-        """Return random numbers."""
-        return torch.randn(rows, columns, device=self.device).to(self.dtype)
-
-
-def real() -> Bench:
-    """Return BERT-base on the current GPU, in its fastest number format."""
-    device = torch.device("cuda", torch.cuda.current_device())
-    half = torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
-    return Bench(device, half, workload.SHAPES["base"], 16_384, 30, dry=False)
-
-
-def dry() -> Bench:
-    """Return a tiny network on the CPU."""
-    tiny = workload.Shape("tiny, 2 × 2 × 32", 32, 64, 500, layers=2, heads=2)
-    return Bench(torch.device("cpu"), torch.float32, tiny, 512, 3, dry=True)
-
-
-def accuracy(bench: Bench) -> list[Row]:
-    """Compare the shipped model in each number format with float64, and with what transformers loses in it.
-
-    Under masks the reference is our float32 on the CPU.
-    """
-    if not (DEFAULT / "model.safetensors").exists():
-        return [Row("the shipped model", "left out: models/default/model.safetensors is not here")]
-    exact = Classifier.load(None, "cpu", "float32")
-    pairs = exact.tokenizer.encode(
-        read_pairs(workload.SAMPLE / "calibration.jsonl.gz")[: 16 if bench.dry else 256]
-    )
-    reference = transformers.BertForSequenceClassification.from_pretrained(DEFAULT).eval()
-    truth = transformers_logits(reference.double(), pairs)
-    sides = accuracy_sides(exact, pairs, truth)
-    tensors = exact.network.tensors()
-    rows = []
-    for dtype in [torch.float32] if bench.dry else [torch.float32, torch.float16, torch.bfloat16]:
-        if dtype == torch.bfloat16 and torch.cuda.get_device_capability(bench.device) < (8, 0):
-            continue
-        theirs = transformers_logits(reference.to(bench.device, dtype), pairs) - truth
-        bound = 2 * float(np.abs(theirs).max()) + 1e-5
-        plain = CudaOps(bench.device, dtype)
-        fastest = plain if bench.dry else choose(exact.config, bench.device, dtype)
-        for ops in (plain,) if type(fastest) is CudaOps else (fastest, plain):
-            network = build(exact.config, tensors, device=bench.device, dtype=dtype, ops=ops)
-            kernels = "torch's kernels" if ops is plain else "ours"
-            rows.append(accuracy_row(f"{network.number_format}, {kernels}", network, sides, bound))
-    return rows
-
-
-@dataclass(frozen=True, slots=True)
-class AccuracySide:
-    """Batches of pairs under a mask, and their logits, (n, labels), labels as in the checkpoint."""
-
-    name: str
-    batches: Sequence[Sequence[EncodedPair]]
-    expected: np.ndarray
-    masks: RowMasks | None = None
-
-    def logits(self, network: Network) -> np.ndarray:
-        """Return a network's logits."""
-        sliced = self.masks is not None and self.masks.weights.ndim == 2
-        return np.concatenate(
-            [
-                network.forward(pack(pairs, device=network.device), self.masks, sliced=sliced).numpy()
-                for pairs in self.batches
-            ]
-        )
-
-
-def accuracy_sides(
-    exact: Classifier, pairs: Sequence[EncodedPair], truth: np.ndarray
-) -> Sequence[AccuracySide]:
-    """Return what the accuracy is measured of; the first has no mask. truth: logits of the pairs."""
-    few = [[pair] for pair in pairs[:8] for _ in range(3)]  # a graph computes a pair's third pass
-    sides = [
-        AccuracySide("no mask", [pairs], truth),
-        AccuracySide("one pair, as a graph", few, truth[:8].repeat(3, 0)),
-    ]
-    for name, mask in accuracy_masks(exact, len(pairs)).items():
-        expected = exact.network.forward(pack(pairs, device=CPU), mask).numpy()
-        sides.append(AccuracySide(name, [pairs], expected, mask))
-    return sides
-
-
-def accuracy_row(name: str, network: Network, sides: Sequence[AccuracySide], bound: float) -> Row:
-    """Measure the largest error of a logit on each side, of which the first has no mask."""
-    errors = {}
-    same = 1.0
-    for side in sides:
-        logits = side.logits(network)
-        errors[side.name] = float(np.abs(logits - side.expected).max())
-        if side is sides[0]:
-            same = float(np.mean(logits.argmax(1) == side.expected.argmax(1)))
-    text = "; ".join(f"{side} {error:.2g}" for side, error in errors.items())
-    return Row(
-        f"largest error of a logit, {name}",
-        f"{text}; {same:.1%} of the grades are the same",
-        f"≤ {bound:.2g} (twice transformers')",
-        max(errors.values()) <= bound,
-    )
-
-
-def accuracy_masks(classifier: Classifier, rows: int) -> dict[str, RowMasks]:
-    """Return masks by name: another one for each row, with fractions, and one to cut out."""
-    rng = np.random.default_rng(0)
-    shape = (rows, classifier.num_layers, classifier.num_heads)
-    by_row = rng.choice(np.array([0, 0.5, 1], np.float32), shape, p=[0.2, 0.1, 0.7])
-    half = (np.indices(shape[1:]).sum(0) % 2).astype(np.float32)
-    return {"masks by row": RowMasks(by_row), "half of the heads cut out": RowMasks(half)}
-
-
-@torch.no_grad()
-def transformers_logits(
-    model: transformers.BertForSequenceClassification, pairs: Sequence[EncodedPair]
-) -> np.ndarray:
-    """Return transformers' logits of each pair on its own, (n, labels) float64."""
-    logits = []
-    for pair in pairs:
-        ids = torch.from_numpy(pair.ids.astype(np.int64))[None].to(model.device)
-        kinds = (torch.arange(len(pair), device=model.device) >= pair.first_segment).long()[None]
-        logits.append(model(input_ids=ids, token_type_ids=kinds).logits[0].double().cpu())
-    return torch.stack(logits).numpy()
 
 
 def gemm_rates(bench: Bench) -> tuple[float, float]:

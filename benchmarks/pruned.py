@@ -18,15 +18,14 @@ from headroom.models.device import one_thread
 from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.labelled import read_labelled
+from headroom.models.quality.noninferiority import MARGIN, Loss
 from headroom.models.study.pairs import Judged
-from headroom.models.study.statistics import Loss, Resamples, loss_by_metric
+from headroom.models.study.search.compute import tests_of
 
 PAIRS = 256
 INTACT = "intact"
 PROVEN = "fast"
 TARGET = 2.2
-MARGIN = 0.02
-RESAMPLES = 2000
 
 
 def measure(rounds: int, limit: int | None = None) -> Report:
@@ -95,7 +94,7 @@ def row_of(name: str, loss: Loss) -> Row:
     """Return the row of a loss; it has a target if there are enough queries for a bound."""
     if not math.isfinite(loss.bound):
         return Row(name, str_of(loss))
-    return Row(name, str_of(loss), f"bound > −{MARGIN}", ok=loss.bound > -MARGIN)
+    return Row(name, str_of(loss), f"bound > −{MARGIN}", ok=loss.excluded)
 
 
 def losses(servables: Mapping[str, Servable], judged: Judged) -> dict[str, dict[str, Loss]]:
@@ -105,15 +104,13 @@ def losses(servables: Mapping[str, Servable], judged: Judged) -> dict[str, dict[
         clf, mask = servable
         return evaluation_of(judged.labelled, clf.score(judged.pairs, mask))
 
-    resamples = Resamples(evaluation(servables[INTACT]), RESAMPLES, seed=0)
-    return {
-        name: loss_by_metric(resamples, evaluation(one), MARGIN)
-        for name, one in servables.items()
-        if name != INTACT
-    }
+    names = [name for name in servables if name != INTACT]
+    smaller = [evaluation(servables[name]) for name in names]
+    tests = tests_of(evaluation(servables[INTACT]), smaller, MARGIN)
+    return {name: test.losses for name, test in zip(names, tests, strict=True)}
 
 
 def str_of(loss: Loss) -> str:
     """Return a change and its lower bound."""
     bound = f"≥ {loss.bound:+.3f}" if math.isfinite(loss.bound) else "too few queries"
-    return f"{loss.delta:+.3f} ({bound})"
+    return f"{loss.change.value:+.3f} ({bound})"

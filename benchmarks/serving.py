@@ -22,7 +22,7 @@ import psutil
 from benchmarks import environments
 from benchmarks.environments import ROOT, Unavailable
 from benchmarks.load import Texts, texts
-from headroom.loadtest.server import free_port
+from headroom.loadtest.server import DIRECT, free_port
 
 TITLES = 20
 """Titles of a request."""
@@ -127,7 +127,7 @@ def ask(url: str, request: Texts) -> list[float]:
     post = urllib.request.Request(f"{url}/v1/score", body, {"content-type": "application/json"})
     for _ in range(TRIES):
         try:
-            with urllib.request.urlopen(post, timeout=60) as answer:
+            with DIRECT.open(post, timeout=60) as answer:
                 results = json.loads(answer.read())["results"]
             break
         except urllib.error.HTTPError as error:
@@ -190,7 +190,7 @@ def _wait_until_listed(server: Server, what: str, name: str, **fields: str) -> N
     while in_a_row < IN_A_ROW:
         if time.monotonic() > deadline:
             raise TimeoutError(f"the server's {what} lack {name!r}")
-        with urllib.request.urlopen(f"{server.url}/v1/{what}", timeout=5) as response:
+        with DIRECT.open(f"{server.url}/v1/{what}", timeout=5) as response:
             listed: list[dict[str, Any]] = json.load(response)[what]
         is_there = any(all(entry[key] == wanted[key] for key in wanted) for entry in listed)
         in_a_row = in_a_row + 1 if is_there else 0
@@ -200,7 +200,7 @@ def _wait_until_listed(server: Server, what: str, name: str, **fields: str) -> N
 def counters(server: Server) -> dict[str, float]:
     """Return the values of the server's metrics, those of all labels added up, by name."""
     totals: dict[str, float] = {}
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=5) as response:
+    with DIRECT.open(f"{server.url}/metrics", timeout=5) as response:
         for line in response.read().decode().splitlines():
             if not line.startswith("#"):
                 series, _, value = line.rpartition(" ")

@@ -34,7 +34,10 @@ Text = str | None
 @app.command("run")
 def run(
     context: typer.Context,
-    url: Annotated[Text, Argument(help="Address of the server, such as http://127.0.0.1:8000.")] = None,
+    address: Annotated[
+        Text, Argument(help="Address of the server, such as http://127.0.0.1:8000.", metavar="[URL]")
+    ] = None,
+    url: Annotated[Text, Option(help="The same, as the other commands take it.")] = None,
     scenario: Annotated[
         Text, Option(help="steady, spike, overload, repeats, mixed-tenants, ab-split, or a YAML file.")
     ] = None,
@@ -59,7 +62,7 @@ def run(
         Text, Option(help="Titles per request: 20, 1-50, or 1-9=3,100=1.  [default: 20]")
     ] = None,
     pairs: Annotated[
-        Path | None, Option(help="Texts to send: csv, tsv, jsonl or parquet of query,title.")
+        Path | None, Option(help="Texts to send: csv, tsv, jsonl (or .csv.gz ...) or parquet of query,title.")
     ] = None,
     endpoint: Annotated[
         Text,
@@ -100,7 +103,11 @@ def run(
     ] = None,
     seed: Annotated[int | None, Option(help="Seed of every random draw.  [default: 1]")] = None,
     slo: Annotated[
-        Text, Option(help="Objective, such as p99=100ms,errors=0.1% or p99=100ms,unreranked=1%.")
+        Text,
+        Option(
+            help="Objective, such as p99=100ms,errors=0.1%. Answers that are not reranked count as errors,"
+            " unless it lets some through by name: p99=100ms,unreranked=1%."
+        ),
     ] = None,
     find_max: Annotated[
         bool, Option("--find-max", help="Find the highest rate that meets --slo; --duration is per probe.")
@@ -120,8 +127,10 @@ def run(
     Example: headroom load run http://127.0.0.1:8000 --rate 200 --titles 1-50 --masks 'none,random:0.2@1'
     --out runs/a
     """
-    if (url is None) == (start is None):
-        raise typer.BadParameter("give the server's URL, or a command to --start", param_hint="URL")
+    if address is None and url is None and start is None:
+        url = os.environ.get("HEADROOM_URL")
+    if [address, url, start].count(None) != 2:
+        raise typer.BadParameter("give the server's URL once, or a command to --start", param_hint="URL")
     from headroom.loadtest import driving, plan, terminal
     from headroom.loadtest.report import missed_objective
     from headroom.loadtest.server import free_port
@@ -129,6 +138,7 @@ def run(
     if api_key:  # the client process reads it there, so that the plan and the report never contain it
         os.environ[plan.API_KEY_VARIABLE] = api_key
     given = {name: value for name, value in context.params.items() if value is not None}
+    given["url"] = (address or url or "").strip()
     try:
         if start is not None:
             port = free_port()

@@ -119,6 +119,8 @@ def _run(
             watch.end()
         events.end()
     metrics = server.difference(before, server.metrics(plan.url))
+    if metrics is None:
+        _say(f"{plan.url}/metrics gave no counters of headroom, so the report has none of the server")
     result = report.build(outcome, slo, metrics=metrics, events=events.ran)
     if watch is not None:
         result["watch"] = watch.conclusion(result)

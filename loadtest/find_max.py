@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headroom.loadtest import server
-from headroom.loadtest.judging import Objective, client_limits
+from headroom.loadtest.judging import Objective, client_limits, unreranked_share
 from headroom.loadtest.plan import LoadTestError, Plan
 from headroom.loadtest.running import Outcome
 
@@ -62,7 +62,8 @@ class Search:
                 raise
             is_interrupted = True
             high = min((point["rate"] for point in self._curve if not point["held"]), default=None)
-        reported = self._best or self._last
+        confirmed = self._best if low else None
+        reported = confirmed or self._last
         assert reported is not None
         curve = sorted(self._curve, key=lambda point: point["rate"])
         result = {"rate": low or None, "lost_at": high, "interrupted": is_interrupted, "curve": curve}
@@ -78,6 +79,7 @@ class Search:
             else:
                 high = middle
         while low and not all(self._holds(low, "confirmation") for _ in range(CONFIRMATIONS)):
+            self._best = None  # a probe of this rate that held
             high = low
             low = low / (1 + RESOLUTION)
             if not self._is_enough(low) or len(self._curve) >= MAX_PROBES:
@@ -130,6 +132,7 @@ class Search:
                 "missed_because": missed,
                 "achieved": recorder.ok / recorder.answering_seconds(outcome.seconds),
                 "errors": recorder.errors.total() / max(1, recorder.scheduled),
+                "unreranked": unreranked_share(recorder),
                 "p50_ms": latency.percentile_ms(50),
                 "p90_ms": latency.percentile_ms(90),
                 "p99_ms": p99_ms,

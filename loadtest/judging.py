@@ -41,7 +41,8 @@ or never accepts, is the server's."""
 class Objective:
     """Limits of latency percentiles (percent → milliseconds) and of shares of the requests.
 
-    errors: of failed ones. unreranked: of those whose titles could not be scored, all or some; None: any.
+    errors: of failed ones. unreranked: of those whose titles could not be scored, all or some; None: they
+    count as failed.
     """
 
     text: str
@@ -64,17 +65,31 @@ class Objective:
             elif measured > limit:
                 reasons.append(f"p{percent:g} was {measured:.1f} ms, over {limit:g} ms")
         failed = recorder.errors.total() / max(1, recorder.scheduled)
-        if failed > self.errors:
+        unreranked = unreranked_share(recorder)
+        if self.unreranked is None and unreranked and failed + unreranked > self.errors:
+            reasons.append(
+                f"{failed:.2%} of the requests failed and {unreranked:.2%} were not reranked, together over "
+                f"{self.errors:.2%}"
+            )
+        elif failed > self.errors:
             reasons.append(f"{failed:.2%} of the requests failed, over {self.errors:.2%}")
-        unreranked = (recorder.unreranked + recorder.partly_reranked) / max(1, recorder.scheduled)
         if self.unreranked is not None and unreranked > self.unreranked:
             reasons.append(f"{unreranked:.2%} of the answers were not reranked, over {self.unreranked:.2%}")
         return reasons
 
     def good(self, recorder: Recorder, latency: Histogram) -> int:
-        """Return the number of requests answered without error and within the bound."""
+        """Return the number of requests answered without error, reranked unless `unreranked` lets others
+        through, and within the bound."""
         values, counts = latency.counts()
-        return min(recorder.ok, int(counts[values <= self.bound_ms * 1.001].sum()))
+        answers = recorder.ok
+        if self.unreranked is None:
+            answers -= recorder.unreranked + recorder.partly_reranked
+        return min(answers, int(counts[values <= self.bound_ms * 1.001].sum()))
+
+
+def unreranked_share(recorder: Recorder) -> float:
+    """Return the share of the requests whose titles could not be scored, all or some."""
+    return (recorder.unreranked + recorder.partly_reranked) / max(1, recorder.scheduled)
 
 
 def objective_of(plan: Plan) -> Objective | None:

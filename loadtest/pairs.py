@@ -59,11 +59,14 @@ def made_up_pairs(seed: int) -> list[Pair]:
 def read_pairs(path: Path) -> list[Pair]:
     """Return the pairs of a csv, tsv, jsonl or parquet file with columns `query` and `title`, in its order.
 
-    Raises PlanError that names the file.
+    The first three may be packed with gzip. Raises PlanError that names the file.
     """
-    kind = path.suffix.lower()
-    if kind not in (".csv", ".tsv", ".jsonl", ".parquet"):
-        raise PlanError(f"--pairs: {path} is none of .csv, .tsv, .jsonl, .parquet")
+    name = path.name.lower()
+    kind = Path(name.removesuffix(".gz")).suffix
+    if kind not in (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet") or name.endswith(".parquet.gz"):
+        raise PlanError(
+            f"--pairs: {path} is none of .csv, .tsv, .jsonl, .ndjson (each perhaps with .gz), .parquet"
+        )
     try:
         table = _read(path, kind).select(["query", "title"])
     except (OSError, KeyError, pyarrow.ArrowException) as error:
@@ -83,7 +86,7 @@ def _read(path: Path, kind: str) -> Any:
     if kind == ".parquet":
         return parquet.read_table(path, columns=["query", "title"])
     texts = pyarrow.schema([("query", pyarrow.string()), ("title", pyarrow.string())])
-    if kind == ".jsonl":
+    if kind in (".jsonl", ".ndjson"):
         return json.read_json(path, parse_options=json.ParseOptions(explicit_schema=texts))
     return csv.read_csv(
         path,

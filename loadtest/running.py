@@ -208,7 +208,9 @@ def client_process(plan: Plan, address: Address, pipe: Connection) -> None:
 def workload(plan: Plan) -> Workload:
     """Return the requests of a plan, with the API keys of the environment. Raises PlanError."""
     pairs = made_up_pairs(plan.seed) if plan.pairs is None else read_pairs(plan.pairs)
-    keys = {name: os.environ.get(name, "") for name in {traffic.api_key_env for traffic in plan.traffic}}
+    keys = {
+        name: os.environ.get(name, "").strip() for name in {traffic.api_key_env for traffic in plan.traffic}
+    }
     return Workload(plan, pairs, keys)
 
 

@@ -25,6 +25,9 @@ TIMEOUT_S = 5.0
 """Time limit of a request to the server that is no part of the load."""
 
 PREFIX = "headroom_"
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Asks the server itself, as the load does, whatever HTTP_PROXY says."""
+
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 Samples = dict[Sample, float]
 
@@ -86,10 +89,10 @@ def free_port() -> int:
 def fetch(url: str, path: str) -> bytes | None:
     """Return the body of a GET with the API key, or None if the server does not answer with 200."""
     request = urllib.request.Request(url.rstrip("/") + path)
-    if key := os.environ.get(API_KEY_VARIABLE):
+    if key := os.environ.get(API_KEY_VARIABLE, "").strip():
         request.add_header("authorization", f"Bearer {key}")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+        with DIRECT.open(request, timeout=TIMEOUT_S) as response:
             body: bytes = response.read(16 * 2**20)
             return body
     except (OSError, http.client.HTTPException):

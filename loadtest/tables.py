@@ -81,12 +81,13 @@ def curve(capacity: dict[str, Any]) -> Rows:
             number(point["p50_ms"]),
             number(point["p99_ms"]),
             f"{point['errors']:.2%}",
+            f"{point.get('unreranked', 0.0):.2%}",
             point["purpose"],
             "held" if point["held"] else "; ".join(point["missed_because"]),
         ]
         for point in capacity["curve"]
     ]
-    return [["rate/s", "achieved/s", "p50 ms", "p99 ms", "errors", "probe", ""], *rows]
+    return [["rate/s", "achieved/s", "p50 ms", "p99 ms", "errors", "not reranked", "probe", ""], *rows]
 
 
 def highest_rate(capacity: dict[str, Any]) -> str:

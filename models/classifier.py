@@ -32,9 +32,14 @@ from headroom.models.masks.head_mask import (
 from headroom.models.network import Network
 from headroom.models.networks import build
 from headroom.models.scores import Scores, sigmoid
+from headroom.models.table_like import column_names, values_by_row, with_article
+from headroom.models.terminal import warn_once
 
 MaskForm = HeadMask | str | Mapping[str, object]
 """A mask: a `HeadMask`, a spec such as `6-11.*` or `@pruned20`, or a JSON form: `{"off": [[2, 3]]}`."""
+
+Pair = tuple[str, str] | Mapping[str, object]
+"""A query and a title, as a tuple or by these names."""
 
 Masks = MaskForm | Sequence[MaskForm | None] | None
 """One mask for all pairs; or one mask or None per pair; or None, which keeps all heads."""
@@ -76,13 +81,16 @@ class Classifier:
         path: a directory or a hub id, which may end in @revision; None: the model shipped with the project.
         device: auto, cpu, cuda, cuda:N. dtype: auto, float32, bfloat16, float16 (`resolve_dtype`).
         deterministic: float32 scores that are the same bits alone and in any batch; on a CPU only.
-        label_order: label names from least to most relevant; default: the checkpoint's own order.
+        label_order: label names from least to most relevant; default: what config.json or the names say. If
+        neither does, a line on standard error says which label counts as best.
         Raises UnsupportedCheckpoint if the checkpoint cannot be loaded whole, ModelError for a wrong option.
         """
         directory = locate(path)
         where = resolve_device(device)
         number_format = resolve_dtype(dtype, where, deterministic=deterministic)
         config = read_config(directory, label_order)
+        if config.order_note is not None:
+            warn_once(f"{name_of(path, directory)}: {config.order_note}")
         tokenizer = load_tokenizer(directory, config)
         tensors = read_tensors(directory, config)
         network = build(config, tensors, device=where, dtype=number_format, deterministic=deterministic)
@@ -155,7 +163,7 @@ class Classifier:
     @overload
     def score(
         self,
-        pairs: Iterable[tuple[str, str]],
+        pairs: Iterable[Pair],
         head_mask: Masks = None,
         *,
         overflow: Overflow = "truncate",
@@ -165,7 +173,7 @@ class Classifier:
 
     def score(  # type: ignore[misc]  # for pairs, head_mask may stand second
         self,
-        pairs: str | Iterable[tuple[str, str]],
+        pairs: str | Iterable[Pair],
         titles: Iterable[str] | Masks = None,
         head_mask: Masks = None,
         *,
@@ -173,9 +181,10 @@ class Classifier:
         batch_tokens: int = 4096,
         instruction: str | None = None,
     ) -> Scores:
-        """Score a query's titles, or (query, title) pairs. The result's rows are in their order.
+        """Score a query's titles, or pairs. The result's rows are in their order.
 
-        pairs: the query, or the pairs. titles: of the query; for pairs, head_mask may stand in its place.
+        pairs: the query, or the pairs: tuples (query, title), dicts with these keys, or a table with these
+        columns, such as a DataFrame. titles: of the query; for pairs, head_mask may stand in its place.
         head_mask: a `HeadMask`, a spec (`6-11.*`, `@pruned20`) or a JSON form, for all pairs; or a list of
         these or None, one per pair; None keeps all heads. batch_tokens: the largest number of tokens per
         forward pass. overflow: of a title that does not fit into the window, "truncate" scores the
@@ -382,9 +391,15 @@ def _titles_of(query: str, titles: object) -> list[tuple[str, str]]:
     wanted = "give a list, as in score(query, [title, …])"
     if titles is None:
         raise ModelError(f"titles: {query[:40]!r} is a query without titles; {wanted}")
-    if isinstance(titles, str | Mapping | HeadMask) or not isinstance(titles, Iterable):
-        kind = "one string" if isinstance(titles, str) else f"a {type(titles).__name__}"
-        raise ModelError(f"titles: {kind}; {wanted}")
+    if column_names(titles) is not None:
+        raise ModelError(
+            f"titles: {with_article(titles)} has columns; give one of them, as in table['title']"
+        )
+    is_unordered = isinstance(titles, Mapping | set | frozenset)
+    if isinstance(titles, str | HeadMask) or is_unordered or not isinstance(titles, Iterable):
+        raise ModelError(
+            f"titles: {'one string' if isinstance(titles, str) else with_article(titles)}; {wanted}"
+        )
     texts = [(query, title) for title in titles]
     for index, (_, title) in enumerate(texts):
         if not isinstance(title, str):
@@ -393,16 +408,34 @@ def _titles_of(query: str, titles: object) -> list[tuple[str, str]]:
 
 
 def _checked(pairs: Iterable[object]) -> list[tuple[str, str]]:
-    """Return (query, title) pairs as tuples. Raises ModelError for anything else."""
-    if not isinstance(pairs, Iterable):
+    """Return pairs as tuples: of a table its columns query and title, of mappings these keys.
+
+    Raises ModelError for anything else.
+    """
+    columns = column_names(pairs)
+    if columns is not None:
+        for name in ("query", "title"):
+            if columns.count(name) != 1:
+                raise ModelError(
+                    f"pairs: {with_article(pairs)} needs one column {name!r}; found "
+                    f"{', '.join(map(repr, columns[:10])) or 'none'}"
+                )
+        pairs = values_by_row(pairs, ("query", "title"))
+    elif isinstance(pairs, Mapping | set | frozenset) or not isinstance(pairs, Iterable):
         raise ModelError(f"pairs: {pairs!r:.60}; give a query and its titles, or pairs (query, title)")
-    texts: list[tuple[str, str]] = []
-    for index, pair in enumerate(pairs):
-        try:
-            query, title = pair  # type: ignore[misc]  # what it is is asked here
-        except (TypeError, ValueError):
-            query = title = None
-        if isinstance(pair, str) or not isinstance(query, str) or not isinstance(title, str):
-            raise ModelError(f"pairs[{index}]: {pair!r:.60} is not a pair of texts (query, title)")
-        texts.append((query, title))
-    return texts
+    return [_pair(index, pair) for index, pair in enumerate(pairs)]
+
+
+def _pair(index: int, pair: object) -> tuple[str, str]:
+    """Return a pair of texts. Raises ModelError for anything else; a set has no order."""
+    query = title = None
+    if isinstance(pair, Mapping):
+        query = pair.get("query")
+        title = pair.get("title")
+    elif isinstance(pair, Sequence | np.ndarray) and not isinstance(pair, str) and len(pair) == 2:
+        query, title = pair
+    if not isinstance(query, str) or not isinstance(title, str):
+        raise ModelError(
+            f"pairs[{index}]: {pair!r:.60} is not a pair of texts (query, title), nor a dict of both"
+        )
+    return query, title

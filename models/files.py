@@ -18,6 +18,12 @@ MAX_BYTES = 64 << 20
 """The largest file that is read whole, unless a caller allows more: configs and masks have kilobytes."""
 
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""The beginning of the small file that git has in place of one that Git LFS keeps."""
+
+LFS_ADVICE = "a pointer of Git LFS, not the file itself; run git lfs pull where it was cloned"
+
+
 def check_regular(file: Path | str) -> None:
     """Raise OSError if a file is missing, or is not a regular one, or no link to one."""
     mode = Path(file).stat().st_mode
@@ -25,6 +31,13 @@ def check_regular(file: Path | str) -> None:
         raise IsADirectoryError("it is a directory")
     if not stat.S_ISREG(mode):
         raise OSError("it is not a regular file")
+
+
+def check_no_pointer(file: Path | str) -> None:
+    """Raise OSError if a file is a pointer of Git LFS."""
+    with Path(file).open("rb") as stream:
+        if stream.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise OSError(f"it is {LFS_ADVICE}")
 
 
 def read_bytes(file: Path | str, max_bytes: int = MAX_BYTES) -> bytes:
@@ -36,8 +49,11 @@ def read_bytes(file: Path | str, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def read_text(file: Path | str, max_bytes: int = MAX_BYTES) -> str:
-    """Return the text of a regular UTF-8 file. Raises OSError as `read_bytes` does, or UnicodeDecodeError."""
-    return read_bytes(file, max_bytes).decode("utf-8")
+    """Return the text of a regular UTF-8 file, without a byte order mark.
+
+    Raises OSError as `read_bytes` does, or UnicodeDecodeError.
+    """
+    return read_bytes(file, max_bytes).decode("utf-8-sig")
 
 
 def check_no_file(directory: Path) -> None:

@@ -15,8 +15,9 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from headroom.models.errors import ModelError
+from headroom.models.files import LFS_ADVICE, LFS_POINTER
 
-KNOWN_FORMATS = "csv, tsv or jsonl (each also .gz or .zst), or parquet"
+KNOWN_FORMATS = "csv, tsv or jsonl (each also .gz or .zst; .ndjson is jsonl), or parquet"
 CODECS = {"gz": "gzip", "zst": "zstd"}
 BUFFER_BYTES = 1 << 20
 
@@ -64,6 +65,7 @@ def format_of(name: str, delimiter: str = ",") -> Format | None:
     parts = name.rsplit("/", 1)[-1].lower().split(".")[1:]
     compression = parts.pop() if parts and parts[-1] in CODECS else ""
     kind = parts[-1] if parts else ""
+    kind = "jsonl" if kind == "ndjson" else kind
     if kind not in ("csv", "tsv", "jsonl", "parquet") or (kind == "parquet" and compression):
         return None
     return Format(kind, compression, "\t" if kind == "tsv" else delimiter)
@@ -77,12 +79,32 @@ def known_format(name: str, delimiter: str) -> Format:
     return file_format
 
 
-def open_text(source: Any, compression: str) -> IO[bytes]:
-    """Return the buffered text of an open file of pyarrow. compression: as in Format."""
+def open_text(name: str, source: Any, compression: str) -> IO[bytes]:
+    """Return the buffered text of an open file of pyarrow. compression: as in Format.
+
+    Raises ModelError if the file is a pointer of Git LFS.
+    """
     import pyarrow
 
+    _check_no_pointer(name, source)
     plain = pyarrow.CompressedInputStream(source, CODECS[compression]) if compression else source
     return io.BufferedReader(plain, BUFFER_BYTES)
+
+
+def begins_as_qrels(stream: IO[bytes]) -> bool:
+    """Return whether a tsv begins with a query id, 0, a passage id and a grade: MS MARCO's have no header."""
+    first_line = stream.peek().split(b"\n", 1)[0]  # type: ignore[attr-defined]  # of a BufferedReader
+    cells = first_line.decode(errors="replace").lstrip("\ufeff").strip("\r").split("\t")
+    return len(cells) == 4 and cells[1] in ("0", "Q0") and cells[3].strip().removeprefix("-").isdigit()
+
+
+def _check_no_pointer(name: str, source: Any) -> None:
+    """Raise ModelError if an open file is a pointer of Git LFS."""
+    source.seek(0)  # pyarrow wants it after a read of parquet
+    beginning = source.read(len(LFS_POINTER))
+    source.seek(0)
+    if bytes(beginning) == LFS_POINTER:
+        raise ModelError(f"{name} is {LFS_ADVICE}")
 
 
 def text_rows(
@@ -114,13 +136,14 @@ def text_rows(
 
 
 def parquet_file(name: str, source: Any, texts: Sequence[str], others: Sequence[str] = ()) -> Any:
-    """Open a parquet file. source: a path or an open file.
+    """Open a parquet file. source: an open file.
 
     Raises ModelError if a column of `texts` or `others` is missing, one of `texts` holds no text, or two
     columns have one name.
     """
     from pyarrow import parquet, types
 
+    _check_no_pointer(name, source)
     file = parquet.ParquetFile(source)
     schema = file.schema_arrow
     check_columns(name, schema.names, (*texts, *others))

@@ -5,6 +5,9 @@ rich is imported when needed, so that `--help` stays quick.
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
 import os
 import signal
 import sys
@@ -13,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import cache
 
 EXIT_STATUS = 130
 """The exit status that shells report for a program that SIGINT ended."""
@@ -85,6 +89,33 @@ class Stages:
 def warn(text: str) -> None:
     """Print a line on standard error."""
     print(f"headroom: {text}", file=sys.stderr)
+
+
+_PLAIN = str.maketrans({"−": "-", "–": "-", "…": "...", "×": "x", "≥": ">=", "≤": "<=", "’": "'"})
+
+
+def write_what_the_terminal_can() -> None:
+    """Write characters that the terminal's encoding lacks as ASCII ones, as far as there are, else as
+    escapes. In JSON all are escapes, which mean the same."""
+    codecs.register_error("headroom", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors != "headroom":
+            stream.reconfigure(errors="headroom")
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    if error.object.lstrip()[:1] not in ("{", "["):
+        text = text.translate(_PLAIN)
+    return json.dumps(text)[1:-1], error.end
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Print a line on standard error, unless this process has printed it before."""
+    warn(text)
 
 
 @contextmanager

@@ -60,6 +60,7 @@ logger = logging.getLogger("headroom.replica")
 RESTART_SECONDS = 1.0  # before a background task that failed is restarted
 ERROR_SECONDS = 600.0  # the errors of one background task are logged once in this time
 EXPOSURES_SECONDS = 5.0  # how long `drain` waits for exposures to reach the database
+CLOSE_SECONDS = 10.0  # how long `drain` waits for each thing that it closes
 MAX_AGE_S = 0.5  # requests that have waited longer get at least a sixteenth of each batch
 GAUGE_SECONDS = 0.5  # between two updates of the gauges of the queue and of readiness
 
@@ -206,12 +207,12 @@ class Replica:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._experiments.close()
-        await self.live.close(EXPOSURES_SECONDS)
-        if self._shared_cache is not None:
-            await self._shared_cache.close()
         self._encoder.close()
         self._condenser.close()
-        await asyncio.to_thread(self.engine.close)
+        await _wait_for("the experiments' database", self.live.close(EXPOSURES_SECONDS))
+        if self._shared_cache is not None:
+            await _wait_for("the shared score cache", self._shared_cache.close())
+        await _wait_for("a forward pass", asyncio.to_thread(self.engine.close))
 
     @contextlib.contextmanager
     def experiments(self) -> Iterator[ExperimentAdmin]:
@@ -291,6 +292,15 @@ class Replica:
         assigner = self.live.assigner(config.assigner)
         return evaluate(self.live, assigner, config.default_variant, experiment, unit)
 
+    def flags(self, unit: str) -> list[Flag]:
+        """Return a unit's arm in each experiment as a flag; nobody is exposed."""
+        config = self._catalog.config
+        assigner = self.live.assigner(config.assigner)
+        return [
+            evaluate(self.live, assigner, config.default_variant, experiment.name, unit)
+            for experiment in assigner.experiments
+        ]
+
     def models(self) -> ModelsResponse:
         return listings.models(self._loaded())
 
@@ -327,7 +337,7 @@ class Replica:
     def _build(self, config: LiveConfig) -> Catalog:
         if self._checked is None or self._checked.config.version != config.version:
             self._checked = build_catalog(
-                config, self.engine.classifiers, lambda path: load_classifier(self._settings, path)
+                config, self.engine.classifiers, partial(load_classifier, self._settings)
             )
         return self._checked
 
@@ -368,6 +378,15 @@ async def _restart_forever(work: Work) -> None:
                 next_log = time.monotonic() + ERROR_SECONDS
                 logger.exception("a background task failed; it is restarted in %g s", RESTART_SECONDS)
         await asyncio.sleep(RESTART_SECONDS)
+
+
+async def _wait_for(what: str, closing: Coroutine[object, object, object]) -> None:
+    """Wait until something is closed, but not for ever: a disk or a device may hang."""
+    finished, unfinished = await asyncio.wait([asyncio.ensure_future(closing)], timeout=CLOSE_SECONDS)
+    for task in finished:
+        task.result()
+    if unfinished:
+        logger.warning("%s has not ended in %g s; the replica ends without", what, CLOSE_SECONDS)
 
 
 def _check_experiments(live: LiveExperiments, config: LiveConfig, variants: ScoreKinds | None = None) -> None:

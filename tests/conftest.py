@@ -94,7 +94,8 @@ def _needs_more(item: pytest.Item) -> bool:
     """Return whether a test is for `make test-all` by what it uses: PostgreSQL, or a second real server."""
     assert isinstance(item, pytest.Function)
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return "postgresql" in values or not {"postgres", "two"}.isdisjoint(item.fixturenames)
+    named = {value for value in values if isinstance(value, str)}
+    return "postgresql" in named or not {"postgres", "two"}.isdisjoint(item.fixturenames)
 
 
 def _shuffle(items: list[pytest.Item], order: random.Random) -> None:

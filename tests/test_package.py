@@ -21,6 +21,7 @@ def _run(*words: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.more
 @pytest.mark.slow
 @pytest.mark.usefixtures("foreign")
 def test_every_command_works_where_other_packages_have_our_folders_names(

@@ -75,6 +75,15 @@ def test_a_tag_is_a_version_and_commits_after_it_lead_to_the_next_one(checkout: 
     assert Version("0.3.0") < Version(later) < Version(changed) < Version("0.4.0.dev8") < Version("0.4.0")
 
 
+def test_a_tag_that_moves_with_the_releases_is_no_version(checkout: Path, git: Git) -> None:
+    """Every command ended with an error after the next commit."""
+    git("tag", "v0.3.0")
+    name = commit(git, 1)
+    git("tag", "v0")
+    git("tag", "v0.3")
+    assert version_of(checkout) == f"0.4.0.dev1+g{name}"
+
+
 @pytest.mark.parametrize(
     "file",
     [

@@ -1,54 +1,31 @@
 """Writes the checkpoint that the notebook starts from: a small cross-encoder with one score, as on hubs.
 
-It stands for the model that you have. Its body is the first layers of the shipped model; its one output is
-fitted to judgments by ridge regression, so it takes seconds and no network.
+It stands for the model that you have. It is the shipped network `rough`, five layers, with one output in
+place of five: the mean of the grades' logits, weighted by the grades, which ranks titles as they do.
 """
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
-import transformers
 
+from headroom.models.checkpoint.config import classifier_fields, read_config, read_raw
 from headroom.models.checkpoint.hub import locate
-
-LAYERS = 3
-PENALTY = 100.0
-WINDOW = 64
-"""Tokens of a pair."""
+from headroom.models.checkpoint.tensors import read_tensors
+from headroom.models.compress.prune import write_checkpoint
 
 
-def write_shop_model(directory: Path, judged: Sequence[tuple[str, str, int]]) -> Path:
-    """Write the checkpoint. judged: (query, title, grade) of pairs that its output is fitted to."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    shipped = locate(None)
-    model = transformers.BertForSequenceClassification.from_pretrained(
-        shipped,
-        num_labels=1,
-        num_hidden_layers=LAYERS,
-        ignore_mismatched_sizes=True,
-        dtype=torch.float32,
-    ).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(shipped)
-    states = []
-    with torch.inference_mode():
-        for start in range(0, len(judged), 64):
-            queries, titles, _ = zip(*judged[start : start + 64], strict=True)
-            batch = tokenizer(
-                queries, titles, padding=True, truncation=True, max_length=WINDOW, return_tensors="pt"
-            )
-            states.append(model.bert(**batch).pooler_output.numpy())
-    inputs = np.concatenate(states).astype(np.float64)  # (n, width)
-    mean = inputs.mean(0)
-    centred = inputs - mean
-    grades = np.array([grade for *_, grade in judged], np.float64)
-    penalty = PENALTY * inputs.var(0).mean() * np.eye(len(mean))
-    weights = np.linalg.solve(centred.T @ centred + penalty, centred.T @ (grades - grades.mean()))
-    with torch.no_grad():
-        model.classifier.weight.copy_(torch.from_numpy(weights)[None])
-        model.classifier.bias.fill_(-float(mean @ weights))
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+def write_shop_model(directory: Path) -> Path:
+    """Write the checkpoint."""
+    source = locate(None) / "networks" / "rough"
+    config = read_config(source)
+    tensors = read_tensors(source, config)
+    grades = torch.arange(len(config.labels)) - (len(config.labels) - 1) / 2
+    for name in ("classifier.weight", "classifier.bias"):
+        of_grades = tensors[name][list(config.label_order)].float()
+        tensors[name] = (grades @ of_grades).reshape(1, *of_grades.shape[1:])
+    one_label = replace(config, labels=("LABEL_0",), label_order=(0,), score_activation="sigmoid")
+    fields = classifier_fields(read_raw(source), one_label.labels)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(source, directory, tensors, one_label, **fields)
     return directory

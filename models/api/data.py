@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from headroom.models.errors import ModelError
+from headroom.models.quality.judgments import DOCUMENT_IDS
 from headroom.models.quality.labelled import Columns, Rows
 from headroom.models.rows import check_columns
+from headroom.models.table_like import column_names, values_by_row, with_article
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    Data: TypeAlias = "pd.DataFrame | str | PathLike[str] | Iterable[tuple[str, str, Any]]"
-    """Judged pairs: a frame, the path of a csv, tsv, jsonl or parquet file, or (query, title, grade) rows."""
+    Row: TypeAlias = "tuple[str, str, Any] | Mapping[str, Any]"
+    Data: TypeAlias = "pd.DataFrame | str | PathLike[str] | Iterable[Row]"
+    """Judged pairs: a frame or another table, the path of a csv, tsv, jsonl or parquet file, or rows: tuples
+    (query, title, grade), or dicts with the columns' names."""
 
 FILE = "the path of a csv, tsv, jsonl or parquet file"
 DIRECTORY = "the path of a directory"
@@ -24,35 +28,43 @@ DIRECTORY = "the path of a directory"
 def source_of(data: Data, columns: Columns, param: str = "data") -> Path | Rows:
     """Return judged pairs as `headroom.models.quality.labelled` reads them.
 
-    columns: the names of a frame's or a file's columns. param: the argument's name, for errors and reports.
-    Raises ModelError if a frame lacks a column or has two of one name, if an item is no tuple of three, or if
-    the data is nothing of these.
+    columns: the names of a table's, a file's or the rows' columns. param: the argument's name, for errors and
+    reports. Raises ModelError if a table lacks a column or has two of one name, if an item is neither a
+    mapping nor a tuple of three, or if the data is nothing of these.
     """
     if isinstance(data, str | PathLike):
         return Path(data)
     names = (columns.query, columns.title, columns.grade)
-    if hasattr(data, "columns"):
-        table: Any = data
-        present = [str(name) for name in table.columns]
+    present = column_names(data)
+    if present is not None:
         for argument, name in zip(("query", "title", "grade"), names, strict=True):
             if name not in present:
                 raise ModelError(
                     f"{param} has no column {name!r}; found {', '.join(map(repr, present[:10])) or 'none'}; "
                     f"name yours, as in {argument}='…'"
                 )
-        check_columns(param, [name for name in present if name in names], ())
-        lists = [table[name].to_list() for name in names]
-        return Rows(param, [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)])
-    if not isinstance(data, Iterable):
+        others = [name for name in (columns.position, columns.by, *DOCUMENT_IDS) if name in present]
+        wanted = list(dict.fromkeys((*names, *others)))
+        check_columns(param, [name for name in present if name in wanted], ())
+        return Rows(param, [dict(zip(wanted, row, strict=True)) for row in values_by_row(data, wanted)])
+    if not isinstance(data, Iterable) or isinstance(data, Mapping | set | frozenset):
         raise ModelError(
-            f"{param}: {_shown(data)} is no data; give a DataFrame, {FILE}, or (query, title, grade) tuples"
+            f"{param}: {with_article(data)} is no data; give a DataFrame, {FILE}, or (query, title, grade) "
+            "tuples or dicts"
         )
-    rows = []
-    for index, item in enumerate(data):
-        if isinstance(item, str) or not hasattr(item, "__len__") or len(item) != len(names):
-            raise ModelError(f"{param}[{index}]: {item!r:.60} is not a tuple (query, title, grade)")
-        rows.append(dict(zip(names, item, strict=True)))
-    return Rows(param, rows)
+    return Rows(param, [_row(f"{param}[{index}]", item, names) for index, item in enumerate(data)])
+
+
+def _row(where: str, item: object, names: Sequence[str]) -> Mapping[str, Any]:
+    """Return an item of judged pairs by its columns. Raises ModelError, which begins with `where`."""
+    if isinstance(item, Mapping):
+        if missing := [name for name in names if name not in item]:
+            found = ", ".join(map(repr, list(item)[:10])) or "none"
+            raise ModelError(f"{where} has no {missing[0]!r}; found {found}")
+        return item
+    if isinstance(item, str | set | frozenset) or not hasattr(item, "__len__") or len(item) != len(names):
+        raise ModelError(f"{where}: {item!r:.60} is not a tuple (query, title, grade)")
+    return dict(zip(names, cast(Iterable[Any], item), strict=True))
 
 
 def path_of(param: str, value: object, wanted: str = FILE) -> Path:
@@ -61,13 +73,5 @@ def path_of(param: str, value: object, wanted: str = FILE) -> Path:
     Raises ModelError if the value is no path.
     """
     if not isinstance(value, str | PathLike):
-        raise ModelError(f"{param}: {_shown(value)} is no path; give {wanted}")
+        raise ModelError(f"{param}: {with_article(value)} is no path; give {wanted}")
     return Path(value)
-
-
-def _shown(value: object) -> str:
-    """Return what a value is, with its article."""
-    if value is None:
-        return "None"
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

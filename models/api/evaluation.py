@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headroom.models.api import evaluation_report
+from headroom.models.api.arguments import errors_name_arguments
 from headroom.models.api.data import DIRECTORY, path_of, source_of
 from headroom.models.api.ranges import MARGINS, RESAMPLES, check_range
 from headroom.models.api.shown import as_html
@@ -16,8 +17,11 @@ from headroom.models.errors import ModelError
 from headroom.models.files import Json, check_no_file
 from headroom.models.frame import frame
 from headroom.models.masks.head_mask import HeadMask
-from headroom.models.quality.comparison import MARGIN, Side, Truth, compare_sides
+from headroom.models.quality.classes import BUILT_IN
+from headroom.models.quality.comparison import Side, Truth, compare_sides
 from headroom.models.quality.labelled import Columns, LabelledPair
+from headroom.models.quality.noninferiority import MARGIN
+from headroom.models.quality.order import GivenOrder
 from headroom.models.quality.reading import read_truth
 from headroom.models.quality.scoring import scored
 from headroom.models.study import plots
@@ -52,14 +56,15 @@ class Evaluated:
         resamples: int = 2000,
         margin: float = MARGIN,
         stages: Mapping[str, int] | None = None,
+        given: GivenOrder | None = None,
     ) -> Evaluated:
         """Compare the sides. source: where the pairs are from. stages: how many pairs ended at each, of a
-        cascade."""
+        cascade. given: the order that the first side is compared with; default: that of the pairs."""
         content = {
             "schema": 1,
             "model": sides[0].model,
             "data": source,
-            **compare_sides(sides, pairs, resamples=resamples, margin=margin),
+            **compare_sides(sides, pairs, resamples=resamples, margin=margin, given=given),
             "stages": stages or None,
         }
         return cls(content, tuple(labels))
@@ -96,7 +101,8 @@ class Evaluated:
         return frame({name: [row[name] for row in rows] for name in rows[0]})
 
     def plot(self) -> Figure:
-        """Return a matplotlib figure: NDCG@10 of each side with its interval, beside word matching."""
+        """Return a matplotlib figure: NDCG@10 with its interval beside word matching, or of several sides the
+        paired change from the first."""
         return plots.drawn(evaluation_report.picture(self.content).draw)
 
     def report(self, directory: str | PathLike[str]) -> Path:
@@ -111,10 +117,15 @@ class Evaluated:
         return evaluation_report.as_text(self.content)
 
     def _repr_html_(self) -> str:
-        headline = "{pairs:,} pairs of {queries:,} queries from {data}".format(**self.content)
-        return as_html(headline, [], list(evaluation_report.tables(self.content).values()))
+        headline = evaluation_report.heading(self.content)
+        return as_html(
+            headline,
+            evaluation_report.verdicts(self.content),
+            list(evaluation_report.tables(self.content).values()),
+        )
 
 
+@errors_name_arguments()
 def evaluate(
     models: Classifier | Iterable[Classifier] | Mapping[str, Classifier],
     data: Data,
@@ -126,6 +137,9 @@ def evaluate(
     relevant: int | None = None,
     margin: float = MARGIN,
     resamples: int = 2000,
+    position: str | None = None,
+    order: str | PathLike[str] | None = None,
+    by: str | None = None,
 ) -> Evaluated:
     """Measure how well models under masks agree with judged pairs, and compare them with each other.
 
@@ -133,7 +147,10 @@ def evaluate(
     parquet file, or (query, title, grade) tuples. masks: specs, JSON forms or masks; the first is what the
     others are compared with; None: no mask. query, title, grade: the names of the data's columns. relevant:
     the lowest grade that counts as relevant; None: the highest, or 1 for a model with one label. margin: the
-    fall of a metric that is accepted. resamples: of the bootstrap.
+    fall of a metric that is accepted. resamples: of the bootstrap. position: the column of the titles' ranks,
+    from 1, in the order that you have; or order: a file that holds it (a TREC run, a snapshot of Quepid,
+    queries of UBI); default: the order of the rows. by: the classes of queries in which the first model is
+    compared with it: words, all-words-in-a-title, script, or a column; default: words.
     Raises ModelError for data that cannot judge these models or a number out of range, InvalidMask for a
     wrong mask.
 
@@ -145,7 +162,7 @@ def evaluate(
     check_range("margin", margin, *MARGINS)
     check_range("resamples", resamples, *RESAMPLES, whole=True)
     named = _by_name(models)
-    columns = Columns(query, title, grade)
+    columns = order_columns(Columns(query, title, grade), position, order, by)
     if masks is None:
         masks = "none"
     if isinstance(masks, str | Mapping | HeadMask) or not isinstance(masks, Iterable):
@@ -159,7 +176,30 @@ def evaluate(
     sides: list[Side] = []
     for name, clf in named.items():
         sides += sides_of(truth, clf, of_model[name], model=name, is_alone=len(named) == 1)
-    return Evaluated.of(sides, truth.pairs, labels, str(source), resamples=resamples, margin=margin)
+    return Evaluated.of(
+        sides,
+        truth.pairs,
+        labels,
+        str(source),
+        resamples=resamples,
+        margin=margin,
+        given=GivenOrder.of(columns, by),
+    )
+
+
+def order_columns(
+    columns: Columns, position: str | None, order: str | PathLike[str] | None, by: str | None
+) -> Columns:
+    """Return the columns with those of the order that a model is compared with; arguments as `evaluate` takes
+    them. Raises ModelError if both position and order are given."""
+    if position is not None and order is not None:
+        raise ModelError("--position, --order: give one of them")
+    return replace(
+        columns,
+        position=position,
+        order=None if order is None else str(order),
+        by=None if by in BUILT_IN else by,
+    )
 
 
 def sides_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import orjson
 
 from headroom.models import terminal
+from headroom.models.api import order_report
 from headroom.models.files import Json, write_whole
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
@@ -52,6 +54,7 @@ def tables(document: Json) -> dict[str, Table]:
     if differences:
         found["Margin"] = _margin_table(document)
     found["Compared with word matching"] = _table(baselines, without)
+    found["Compared with the order"] = order_report.table(document)
     calibration = {
         side["name"]: {
             f"grade {grade}": f"{mean:.3f} ({share:.3f})"
@@ -90,6 +93,21 @@ def _margin_table(document: Json) -> Table:
     )
 
 
+def verdicts(document: Json) -> list[str]:
+    """Return a sentence about each other side's change from the first one, and one about each side that is
+    not shown to rank better than a random order."""
+    first = document["sides"][0]["name"]
+    sentences = [pair["verdict"] for pair in document["differences"] if pair["first"] == first]
+    for side in document["sides"]:
+        over = side["over_random_order"]
+        if not over.is_above(0):
+            sentences.append(
+                f"{side['name']} is not shown to rank better than a random order: its NDCG@10 less that of a "
+                f"random order is {over.text(sign=True)}."
+            )
+    return sentences
+
+
 def _texts(metrics: dict[str, Interval], *, sign: bool = False) -> dict[str, str]:
     return {name: value.text(sign=sign).removesuffix(NO_INTERVAL) for name, value in metrics.items()}
 
@@ -103,7 +121,11 @@ def _table(columns: dict[str, dict[str, str]], caption: str = "") -> Table:
 
 def as_text(document: Json) -> str:
     """Return the results as text for people."""
-    lines = ["{model} on {data}: {pairs} pairs, {queries} queries".format(**document)]
+    lines = [
+        order_report.headline(document),
+        heading(document),
+        *(textwrap.fill(sentence, WIDTH) for sentence in verdicts(document)),
+    ]
     for table in tables(document).values():
         lines += [*([f"\n{table.caption}"] if table.caption else []), *_fitted([table.header, *table.rows])]
     lines.append(f"\na random order has NDCG@10 {fixed(document['ndcg10_random_order'])}")
@@ -114,6 +136,12 @@ def as_text(document: Json) -> str:
     for stage, count in (document["stages"] or {}).items():
         lines.append(f"{count} {'pair' if count == 1 else 'pairs'} ended at stage {stage}")
     return "\n".join(lines)
+
+
+def heading(document: Json) -> str:
+    """Say which pairs the figures are of, and how many queries count for those of an order."""
+    read = "{model} on {data}: {pairs:,} pairs, {queries:,} queries".format(**document)
+    return f"{read} ({document['ranked_queries']:,} with titles of different grades)"
 
 
 def _fitted(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -135,15 +163,24 @@ def write(out: Path, document: Json, labels: Sequence[str]) -> None:
     """Write both files into `out`, each under its name only when it is whole."""
     first = document["sides"][0]
     order = fixed(document["ndcg10_random_order"])
+    of_first = f"{first['name']}: NDCG@10 {first['metrics']['ndcg10'].text()}, a random order {order}."
     ndcg10 = picture(document)
+    about_order = order_report.section(document)
+    by_class = about_order.picture
+    assert by_class is not None
     html = page.html(
-        {ndcg10.name: plots.svg(ndcg10.draw)},
+        {each.name: plots.svg(each.draw) for each in (ndcg10, by_class)},
         picture=ndcg10,
         title=f"Evaluation of {' and '.join(dict.fromkeys(side['model'] for side in document['sides']))}",
-        verdict=f"{first['name']}: NDCG@10 {first['metrics']['ndcg10'].text()}, a random order {order}.",
-        conclusion="{pairs:,} pairs of {queries:,} queries from {data}.".format(**document),
+        verdict=f"{order_report.headline(document)}. " + (" ".join(verdicts(document)) or of_first),
+        conclusion=f"{heading(document)}.",
         sections=(
-            *(Section(title, tables=(table,)) for title, table in tables(document).items()),
+            about_order,
+            *(
+                Section(title, tables=(table,))
+                for title, table in tables(document).items()
+                if table not in about_order.tables
+            ),
             *(_of_side(side, labels) for side in document["sides"]),
             Section("Intervals and baselines", (METHOD,)),
         ),
@@ -153,7 +190,13 @@ def write(out: Path, document: Json, labels: Sequence[str]) -> None:
 
 
 def picture(document: Json) -> Figure:
-    """Return the picture of the sides' NDCG@10."""
+    """Return the picture of a side's NDCG@10; of several sides, of their paired changes from the first."""
+    if document["differences"]:
+        caption = (
+            f"The change of NDCG@10 from {document['sides'][0]['name']}, paired by query, with its 95 % "
+            f"interval. Dashed: no change, and the margin of {document['margin']:g}."
+        )
+        return Figure("ndcg10", caption, partial(_draw_changes, document))
     caption = "NDCG@10 with its 95 % interval, with word matching and (dashed) a random order."
     return Figure("ndcg10", caption, partial(_draw_ndcg10, document))
 
@@ -171,6 +214,28 @@ def _draw_ndcg10(document: Json) -> Drawing:
         axes.axvline(document["ndcg10_random_order"], color=plots.GREY, ls="--", lw=1)
     axes.set(xlabel="NDCG@10", ylim=(len(intervals) - 0.5, -0.5))
     axes.set_yticks(range(len(intervals)), list(intervals))
+    return drawing
+
+
+def _draw_changes(document: Json) -> Drawing:
+    """Draw a point with its interval for the change of each other side, and of each baseline, from the
+    first side."""
+    first = document["sides"][0]["name"]
+    changes = {
+        pair["second"]: pair["change"]["ndcg10"] for pair in document["differences"] if pair["first"] == first
+    }
+    for name, baseline in document["baselines"].items():
+        minus = baseline["model_minus"]["ndcg10"]
+        changes[name] = Interval(-minus.value, -minus.high, -minus.low)
+    drawing, axes = plots.figure(9, 1.2 + 0.45 * len(changes))
+    for row, change in enumerate(changes.values()):
+        colour = plots.BLUE if row < len(document["sides"]) - 1 else plots.GREY
+        axes.plot([change.low, change.high], [row, row], color=colour)
+        axes.plot(change.value, row, "o", color=colour)
+    axes.axvline(0, color=plots.GREY, ls="--", lw=1)
+    axes.axvline(-document["margin"], color=plots.ORANGE, ls="--", lw=1)
+    axes.set(xlabel=f"change of NDCG@10 from {first}", ylim=(len(changes) - 0.5, -0.5))
+    axes.set_yticks(range(len(changes)), list(changes))
     return drawing
 
 

@@ -48,7 +48,12 @@ ROUNDS = 7
 """How often it is measured in each number format."""
 
 TOLERANCE = 0.005
-"""A loss of the main metric that the command warns of, if the interval shows that it is larger."""
+"""The loss of each metric that is accepted; the command warns if the main one is shown to lose more."""
+
+NO_SKILL_HERE = (
+    "the model is not shown to rank better than a random order on these pairs, so they show nothing about "
+    "what int8 loses"
+)
 
 
 @dataclass(frozen=True)
@@ -92,11 +97,13 @@ class Quantized:
         result = self.document["against_float32"]
         main = _measures(result).main
         if result["change"] and result["change"][main].is_below(-TOLERANCE):
-            claim = loss_claim(main, result["change"][main], excluded=False)
+            change = result["change"][main].text(4, sign=True)
             sentences.append(
-                f"{claim}: calibrate with pairs of the model's own "
-                "traffic (--data), or keep the checkpoint that it was made from"
+                f"{NAMES[main]} changes by {change}, a fall of more than {TOLERANCE}: calibrate with pairs "
+                "of the model's own traffic (--data), or keep the checkpoint that it was made from"
             )
+        if result["test"] and not result["test"]["better_than_chance"]:
+            sentences.append(NO_SKILL_HERE)
         if self.speed.is_below(1):
             sentences.append(f"{self.speed_text}: serve the checkpoint that it was made from")
         return sentences
@@ -256,19 +263,6 @@ def speed_of(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair])
     return speedup(seconds[:, 0], seconds[:, 1])
 
 
-def loss_claim(metric: str, change: Interval, *, excluded: bool) -> str:
-    """Say whether a metric fell by more than TOLERANCE, and no more than the interval says.
-
-    excluded: enough queries show that it did not; without them an interval may have no width at all.
-    """
-    measured = f"{NAMES[metric]} changes by {change.text(4, sign=True)}"
-    if change.is_below(-TOLERANCE):
-        return f"{measured}, a fall of more than {TOLERANCE}"
-    if excluded:
-        return f"{measured}, so it does not fall by {TOLERANCE}"
-    return f"{measured}, which does not show whether it falls by {TOLERANCE}; more judged pairs (--test) may"
-
-
 def as_text(document: Json) -> str:
     """Return the size, the metrics before and after, each change with its 95 % interval, and how far scores
     moved."""
@@ -286,9 +280,7 @@ def as_text(document: Json) -> str:
         for name in measures.names:
             values = f"{fixed(result['before'][name], 4)} → {fixed(result['after'][name], 4)}"
             rows.append([f"  {name}", values, result["change"][name].text(4, sign=True)])
-        main = measures.main
-        excluded = result["margin_excluded"].get(main, False)
-        lines += [table(rows), f"  {loss_claim(main, result['change'][main], excluded=excluded)}"]
+        lines += [result["test"]["verdict"], table(rows)]
     if "same_grade" in result:
         share = percent(result["same_grade"], digits=3)
         lines.append(f"  {share} of {result['pairs']} pairs keep their grade")

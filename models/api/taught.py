@@ -142,6 +142,8 @@ def summary(metrics: Json) -> str:
     if "quality" in metrics:
         lines.append("on {test_pairs:,} judged pairs of {test_queries:,} queries:".format(**metrics))
         quality = metrics["quality"]
+        if metrics["against_teacher"] is not None:
+            lines.insert(0, metrics["against_teacher"]["verdict"])
         lines.append(_quality_table(quality))
         if "teacher" in quality and quality["student"].keys() - quality["teacher"].keys():
             lines.append("  the teacher's grades are not the student's: it is judged by its order alone")

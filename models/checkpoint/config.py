@@ -21,6 +21,7 @@ from headroom.models.checkpoint.fields import (
     reading,
 )
 from headroom.models.checkpoint.files import bytes_of_weights, check_files, weights_of
+from headroom.models.checkpoint.label_names import order_by_name
 from headroom.models.checkpoint.model_config import ModelConfig, NumbersByLayer, Rope, ScoreActivation
 from headroom.models.checkpoint.modules import with_modules
 from headroom.models.checkpoint.prompt import with_answers
@@ -60,7 +61,7 @@ def read_config(directory: Path, label_order: Sequence[str] | None = None) -> Mo
     """Read `config.json` of a Hugging Face sequence classifier.
 
     label_order: the label names from least to most relevant; default: the order given under
-        `headroom.label_order` in the file, else by label id.
+        `headroom.label_order` in the file, else the one that the names say (`label_names`), else by label id.
     Raises UnsupportedCheckpoint for anything that our networks do not compute exactly, for files that are not
     regular ones, and for sizes that the weights do not have.
     """
@@ -99,7 +100,9 @@ def parse_config(raw: Fields, label_order: Sequence[str] | None = None) -> Model
     ours = raw.get("headroom") or {}
     if shape.decoder is not None and shape.decoder.vocabulary is not None:  # a language model has no labels
         raw = {**raw, "id2label": {"0": "LABEL_0"}, "num_labels": 1}
-    labels, order = _labels(raw, label_order or ours.get("label_order"), family.default_labels)
+    labels, order, is_order_known = _labels(
+        raw, label_order or ours.get("label_order"), family.default_labels
+    )
     angles = shape.max_positions * shape.head_size
     wanted = f"times the {shape.head_size:,} numbers of a head it must be at most {_ROTARY_NUMBERS:,}"
     is_right = not shape.ropes or angles <= _ROTARY_NUMBERS
@@ -112,6 +115,7 @@ def parse_config(raw: Fields, label_order: Sequence[str] | None = None) -> Model
         family=name,
         labels=labels,
         label_order=order,
+        is_order_known=is_order_known,
         kept_heads=_kept_heads(raw, shape),
         widths=_widths(ours.get("intermediate_sizes"), shape),
         temperature=positive_float(ours.get("temperature", 1.0), "headroom.temperature"),
@@ -238,9 +242,9 @@ def classifier_fields(raw: Fields, labels: Sequence[str]) -> Json:
 
 def _labels(
     raw: Fields, wanted: Sequence[str] | None, default: int
-) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return the names of the labels, least relevant first, and the checkpoint's index of each. wanted: that
-    order. default: their number if config.json does not say it."""
+) -> tuple[tuple[str, ...], tuple[int, ...], bool]:
+    """Return the names of the labels, least relevant first, the checkpoint's index of each, and whether this
+    order is known. wanted: that order. default: their number if config.json does not say it."""
     id2label = raw.get("id2label")
     is_right = id2label is None or (
         isinstance(id2label, dict) and all(str(id_).isdecimal() for id_ in id2label)
@@ -251,9 +255,14 @@ def _labels(
         id2label = {i: f"LABEL_{i}" for i in range(count or default)}  # as transformers does
     by_id = {int(key): str(name) for key, name in id2label.items()}
     names = [by_id[id_] for id_ in sorted(by_id)]
-    if wanted is None or wanted in (names, tuple(names)):
-        return tuple(names), tuple(range(len(names)))
+    if wanted is None:
+        order = order_by_name(names)
+        is_known = order is not None or len(names) == 1
+        order = order or tuple(range(len(names)))
+        return tuple(names[index] for index in order), order, is_known
+    if wanted in (names, tuple(names)):
+        return tuple(names), tuple(range(len(names))), True
     is_right = isinstance(wanted, list | tuple) and len(wanted) == len(names)
     is_right = is_right and sorted(map(str, wanted)) == sorted(set(names))
     check(is_right, f"label order {wanted!r} does not name each label of the checkpoint once: {names}")
-    return tuple(wanted), tuple(names.index(name) for name in wanted)
+    return tuple(wanted), tuple(names.index(name) for name in wanted), True

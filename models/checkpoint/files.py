@@ -56,6 +56,7 @@ def check_files(directory: Path) -> None:
     for file in loaded_files(directory):
         with reading(file):
             files.check_regular(file)
+            files.check_no_pointer(file)
         is_right = file in weights or file.stat().st_size <= MAX_BYTES
         check(is_right, f"{file} is larger than {MAX_BYTES >> 20} MiB")
 
@@ -172,9 +173,15 @@ def read_head_study(directory: Path) -> Json | None:
 
 
 def weights_id(directory: Path) -> str:
-    """Return the first 16 hex digits of the SHA-256 of a checkpoint's weights, the last file of several."""
-    with weights_of(directory)[-1].open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+    """Return the first 16 hex digits of the SHA-256 of a checkpoint's weights; of several files, of their
+    digests one after the other."""
+    digests = []
+    for file in weights_of(directory):
+        with file.open("rb") as stream:
+            digests.append(hashlib.file_digest(stream, "sha256"))
+    if len(digests) == 1:
+        return digests[0].hexdigest()[:16]
+    return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()[:16]
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

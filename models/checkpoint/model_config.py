@@ -67,6 +67,7 @@ class ModelConfig:
     family: str = "bert"  # the key of `families.FAMILIES`
     labels: tuple[str, ...] = ()  # one per logit, least relevant first; a one-label cross-encoder has one
     label_order: tuple[int, ...] = ()  # the checkpoint's logit index of each entry of `labels`
+    is_order_known: bool = True  # False: neither names nor options say it, and labels stand as their ids do
     kept_heads: NumbersByLayer = ()  # original numbers of the heads that each layer still has
     widths: tuple[int, ...] = ()  # the units of each layer
     temperature: float = 1.0  # logits are divided by it before the softmax (or the sigmoid)
@@ -158,3 +159,14 @@ class ModelConfig:
     def is_graded(self) -> bool:
         """Return False for a one-label cross-encoder, which gives a score and no grades."""
         return len(self.labels) > 1
+
+    @property
+    def order_note(self) -> str | None:
+        """Say which label counts as best, if that is a guess; None if it is known."""
+        if self.is_order_known or not self.is_graded:
+            return None
+        return (
+            f"the labels do not say which one is best: {self.labels[-1]!r} counts as most relevant and "
+            f"{self.labels[0]!r} as least, in the order of their ids; --label-order, "
+            "in a config label_order, gives another order"
+        )

@@ -54,6 +54,7 @@ def command(
     resamples: options.Resamples = 2000,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
+    label_order: options.LabelOrder = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a copy whose scores are probabilities: P(relevant), or one per grade.
@@ -65,14 +66,15 @@ def command(
     """
     check_empty(out)
     source = locate(model)
-    config = read_config(source)
+    order = options.label_names(label_order)
+    config = read_config(source, order)
     columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
     pairs, lowest = read_pairs(data, config, columns, relevant)
 
     from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
     from headroom.models.compress.calibrate import write_calibrated
 
-    clf = Classifier.load(model, device, dtype)
+    clf = Classifier.load(model, device, dtype, label_order=order)
     fit = calibrated(clf, pairs, str(data))
     document = {
         "schema": 1,
@@ -83,7 +85,7 @@ def command(
         **describe(fit, config, resamples),
     }
     with new_directory(out) as draft:
-        write_calibrated(source, draft, fit.calibration.temperature, fit.calibration.bias.tolist())
+        write_calibrated(source, draft, fit.calibration.temperature, fit.calibration.bias.tolist(), config)
         (draft / "metrics.json").write_bytes(metrics_file(document) + b"\n")
     print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() if as_json else as_text(document))
     if not document["metrics"]["classwise_ece"]["change"].is_below(0):

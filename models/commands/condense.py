@@ -50,6 +50,7 @@ def command(
     config: options.Config = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
+    label_order: options.LabelOrder = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Shorten a query to the words that still find the same titles.
@@ -61,7 +62,9 @@ def command(
     if not query.strip():
         raise typer.BadParameter("must not be blank", param_hint="QUERY")
     candidates = read_candidates(titles, query)
-    clf, head_mask = options.resolve(options.Network(model, config, variant, mask, device, dtype))
+    order = options.label_names(label_order)
+    network = options.Network(model, config, variant, mask, device, dtype, order)
+    clf, head_mask = options.resolve(network)
 
     from headroom.models.condense.local import condense
     from headroom.models.condense.words import read_words

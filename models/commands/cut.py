@@ -49,7 +49,7 @@ def measure(
     Raises ModelError if the file or the model does not allow it.
     """
     directory = locate(network.model)
-    config = read_config(directory)
+    config = read_config(directory, network.label_order)
     if wanted.threshold is not None:
         check_threshold(wanted.threshold, config)
     mask = config.parse_mask(options.read_form(network.mask or "none"), read_stored_masks(directory, config))
@@ -62,7 +62,7 @@ def measure(
     from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
     from headroom.models.quality.cutoff import cut_at, cut_for
 
-    clf = Classifier.load(network.model, network.device, network.dtype)
+    clf = Classifier.load(network.model, network.device, network.dtype, label_order=network.label_order)
     texts = [(pair.query, pair.title) for pair in pairs]
     scores = scored(clf, texts, None if mask.is_none else mask).score
     relevant = np.array([pair.grade >= lowest for pair in pairs])

@@ -80,6 +80,7 @@ def command(
     resamples: options.Resamples = 2000,
     seed: options.Seed = 0,
     device: options.Device = "auto",
+    label_order: options.LabelOrder = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Teach a small model the scores of a large one, or those in a column, on pairs that nobody judged.
@@ -112,6 +113,7 @@ def command(
             device=device,
             columns=Columns(query_column, title_column, grade_column, delimiter),
             resamples=resamples,
+            teacher_labels=options.label_names(label_order),
         ),
         as_json=as_json,
     )

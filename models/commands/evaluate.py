@@ -38,6 +38,25 @@ Precision = Annotated[
     typer.Option(min=0.01, max=1.0, help="Find the lowest min_score whose results have this precision."),
 ]
 Threshold = Annotated[float | None, typer.Option(help="Say which precision and recall this min_score has.")]
+Position = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of each title's rank, from 1, in the order that you have.  [default: the rows' order]"
+    ),
+]
+Order = Annotated[
+    str | None,
+    typer.Option(
+        help="File with that order by query and document id: a TREC run, a snapshot of Quepid, UBI's queries."
+    ),
+]
+By = Annotated[
+    str | None,
+    typer.Option(
+        help="Classes of queries in which the model is compared with the order: words, all-words-in-a-title, "
+        "script, or a column.  [default: words]"
+    ),
+]
 Variant = Annotated[
     str | None,
     typer.Option(
@@ -48,11 +67,13 @@ Variant = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The options that hold for all models: device, number format, and the lowest relevant grade."""
+    """The options that hold for all models: device, number format, the lowest relevant grade, and the order
+    of the labels of those that have them."""
 
     device: str
     dtype: str
     relevant: int | None
+    label_order: tuple[str, ...] | None = None
 
 
 _INDENT = orjson.OPT_INDENT_2
@@ -73,11 +94,15 @@ def command(
     titles: options.Titles = None,
     precision: Precision = None,
     threshold: Threshold = None,
+    position: Position = None,
+    order: Order = None,
+    by: By = None,
     relevant: options.Relevant = None,
     margin: options.Margin = 0.02,
     resamples: options.Resamples = 2000,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
+    label_order: options.LabelOrder = None,
     out: Out = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -85,9 +110,10 @@ def command(
 
     Prints NDCG@10, MRR@10, MAP, recall@10, pair accuracy, and Spearman's correlation within queries and over
     all pairs; of a model with grades also accuracy, macro-F1, quadratic weighted kappa and calibration error.
-    Each has a 95 % interval (bootstrap over queries), and word overlap and BM25 stand beside. Several models
-    and masks are compared with each other, paired, in the metrics that both have. With --out, also writes a
-    report with the worst queries, and of grades the calibration and confusion matrices.
+    Each has a 95 % interval (bootstrap over queries), and word overlap, BM25 and the order of the file stand
+    beside; the first line says whether the model is better than that order, and where it harms. Several
+    models and masks are compared with each other, paired, in the metrics that both have. With --out, also
+    writes a report with the worst queries, and of grades the calibration and confusion matrices.
 
     With --precision or --threshold, says instead what a cut at a score keeps: the `min_score` of requests.
 
@@ -98,10 +124,13 @@ def command(
     models = model or []
     _check_options(models, mask, variant, config)
     columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
+    labels = options.label_names(label_order)
     wanted = cut.Wanted(precision, threshold, relevant)
     if wanted.is_cut:
         options.refuse_unused(
-            context, "--precision and --threshold do not take it", "variant", "out", "margin"
+            context,
+            "--precision and --threshold do not take it",
+            *("variant", "out", "margin", "position", "order", "by"),
         )
         _check_one_side(models, mask or [])
         network = options.Network(
@@ -111,20 +140,23 @@ def command(
             mask=mask[0] if mask else None,
             device=device,
             dtype=dtype,
+            label_order=labels,
         )
         document = cut.measure(wanted, network, data, columns, resamples)
         print(orjson.dumps(document, option=_INDENT).decode() if as_json else cut.as_text(document))
         return
+    from headroom.models.api.evaluation import Evaluated, order_columns
+    from headroom.models.quality.order import GivenOrder
+
+    columns = order_columns(columns, position, order, by)
     if out is not None:
         check_no_file(out)
         out.mkdir(parents=True, exist_ok=True)  # before the work, because it may fail
     if variant is None:
-        judged = judge(data, columns, models or [None], mask or [], Where(device, dtype, relevant))
+        judged = judge(data, columns, models or [None], mask or [], Where(device, dtype, relevant, labels))
     else:
-        network = options.Network(next(iter(models), None), config, variant, None, device, dtype)
+        network = options.Network(next(iter(models), None), config, variant, None, device, dtype, labels)
         judged = options.sides(network, data, columns, relevant)
-
-    from headroom.models.api.evaluation import Evaluated
 
     evaluated = Evaluated.of(
         judged.sides,
@@ -134,6 +166,7 @@ def command(
         resamples=resamples,
         margin=margin,
         stages=judged.stages,
+        given=GivenOrder.of(columns, by),
     )
     _show(evaluated, out, as_json=as_json)
 
@@ -178,25 +211,26 @@ def judge(
     values: the masks as they were written.
     """
     forms = {value: options.read_form(value) for value in ("none", *values)}
-    checked = [_config_and_masks(path, forms) for path in paths]
+    orders = options.orders_of(paths, where.label_order)
+    checked = [_config_and_masks(path, forms, order) for path, order in zip(paths, orders, strict=True)]
     truth, labels = options.read_truth(data, [config for config, _ in checked], columns, where.relevant)
 
     from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
     from headroom.models.api.evaluation import sides_of
 
     sides: list[Side] = []
-    for path, (_, masks) in zip(paths, checked, strict=True):
-        clf = Classifier.load(path, where.device, where.dtype)
+    for path, order, (_, masks) in zip(paths, orders, checked, strict=True):
+        clf = Classifier.load(path, where.device, where.dtype, label_order=order)
         model = str(path) if clf.name in {side.model for side in sides} else clf.name
         sides += sides_of(truth, clf, masks, model=model, is_alone=len(paths) == 1)
     return options.Sides(sides, truth.pairs, labels, {})
 
 
 def _config_and_masks(
-    path: str | None, forms: Mapping[str, str | Json]
+    path: str | None, forms: Mapping[str, str | Json], order: tuple[str, ...] | None
 ) -> tuple[ModelConfig, dict[str, HeadMask]]:
     """Return a checkpoint's config and the masks of these forms. Raises ModelError if it cannot have them."""
     directory = locate(path)
-    config = read_config(directory)
+    config = read_config(directory, order)
     stored = read_stored_masks(directory, config)
     return config, {value: config.parse_mask(form, stored) for value, form in forms.items()}

@@ -94,6 +94,13 @@ Model = Annotated[
     str | None,
     typer.Option(help="Checkpoint directory or hub id (NAME@REVISION).  [default: the shipped one]"),
 ]
+LabelOrder = Annotated[
+    str | None,
+    typer.Option(
+        help="Names of the model's labels from least to most relevant, with commas between them.  "
+        "[default: what its config.json or the names say]"
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -121,6 +128,7 @@ class Network:
     mask: str | None
     device: str
     dtype: str
+    label_order: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +147,27 @@ resolve: Callable[[Network], tuple[Classifier, HeadMask]]
 
 sides: Callable[[Network, Path, Columns, int | None], Sides]
 """Judges a variant, and what it is measured beside, on the labelled pairs of a file with `--relevant`."""
+
+
+def label_names(value: str | None) -> tuple[str, ...] | None:
+    """Return the names that a value of `--label-order` lists; None if it is not given."""
+    return None if value is None else tuple(name.strip() for name in value.split(","))
+
+
+def orders_of(models: Sequence[str | None], order: tuple[str, ...] | None) -> list[tuple[str, ...] | None]:
+    """Return the order of each model's labels: this one, or None for a model that has other labels.
+
+    Raises BadParameter if no model has these labels.
+    """
+    from headroom.models.checkpoint.config import read_config
+    from headroom.models.checkpoint.hub import locate
+
+    if order is None or len(models) == 1:  # which is refused with the names of its labels
+        return [order] * len(models)
+    labels = [read_config(locate(model)).labels for model in models]
+    if not any(sorted(names) == sorted(order) for names in labels):
+        raise typer.BadParameter("no model has these labels", param_hint="--label-order")
+    return [order if sorted(names) == sorted(order) else None for names in labels]
 
 
 def read_form(value: str) -> str | Json:

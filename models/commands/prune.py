@@ -12,14 +12,18 @@ from headroom.models.checkpoint.hub import locate
 from headroom.models.commands.distil import run as teach
 from headroom.models.commands.options import (
     FORMS,
+    SECOND,
     AsJson,
     Delimiter,
     Device,
+    GradeColumn,
+    LabelOrder,
     Model,
     NewDirectory,
     QueryColumn,
     Seed,
     TitleColumn,
+    label_names,
     read_form,
     refuse_unused,
 )
@@ -33,6 +37,13 @@ Recover = Annotated[
 Data = Annotated[
     Path | None, typer.Option(help="For --recover: unjudged pairs, as `headroom distil` takes them.")
 ]
+Test = Annotated[
+    Path | None,
+    typer.Option(
+        help=f"For --recover: judged pairs to compare on; their queries are not trained on. {SECOND}  "
+        "[default, for five grades: data/sample/test.jsonl.gz]"
+    ),
+]
 
 
 def command(
@@ -42,11 +53,14 @@ def command(
     model: Model = None,
     recover: Recover = None,
     data: Data = None,
+    test: Test = None,
     query_column: QueryColumn = "query",
     title_column: TitleColumn = "title",
+    grade_column: GradeColumn = "grade",
     delimiter: Delimiter = ",",
     seed: Seed = 0,
     device: Device = "auto",
+    label_order: LabelOrder = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove heads, units and layers for good. The new checkpoint scores like the old one with the mask. Its
@@ -62,6 +76,8 @@ def command(
     check_empty(out)
     if (recover is None) != (data is None):
         raise typer.BadParameter("--recover needs --data, and only it takes that", param_hint="--recover")
+    if test is None:
+        refuse_unused(context, "it needs --test", "grade_column")
     if recover is not None and data is not None:
         options = Options(
             data=data,
@@ -69,17 +85,19 @@ def command(
             teacher=model,
             model=model,
             cut=Cut(mask=read_form(mask)),
+            test=test,
             minutes=recover,
             seed=seed,
             device=device,
-            columns=Columns(query_column, title_column, delimiter=delimiter),
+            columns=Columns(query_column, title_column, grade_column, delimiter),
+            teacher_labels=label_names(label_order),
         )
         teach(options, as_json=as_json)
         return
     of_pairs = ("query_column", "title_column", "delimiter")
-    refuse_unused(context, "it needs --recover", *of_pairs, "seed", "device")
+    refuse_unused(context, "it needs --recover", *of_pairs, "test", "seed", "device")
     source = locate(model)
-    config = read_config(source)
+    config = read_config(source, label_names(label_order))
     weights = config.parse_mask(read_form(mask), read_stored_masks(source, config))
     config.check_head_left(weights)
 

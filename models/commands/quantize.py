@@ -37,6 +37,7 @@ def command(
     title_column: options.TitleColumn = "title",
     grade_column: options.GradeColumn = "grade",
     delimiter: options.Delimiter = ",",
+    label_order: options.LabelOrder = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a copy with 8-bit weights and activations. It is smaller, and on most CPUs faster; the command
@@ -52,7 +53,7 @@ def command(
         of_files = ("query_column", "title_column", "delimiter")
         options.refuse_unused(context, "it needs --data or --test", *of_files)
     columns = Columns(query_column, title_column, grade_column, delimiter)
-    made = quantized(model, out, data, test, columns)
+    made = quantized(model, out, data, test, columns, options.label_names(label_order))
     print(orjson.dumps(made.document, option=orjson.OPT_INDENT_2).decode() if as_json else made)
     for sentence in made.warnings:
         warn(sentence)

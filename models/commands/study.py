@@ -27,6 +27,14 @@ Holdout = Annotated[
         help=f"For `search` and `all`: pairs of other queries to test the masks on. {options.SECOND}"
     ),
 ]
+Split = Annotated[
+    bool,
+    typer.Option(
+        "--split",
+        help="For `search` and `all`, in place of --holdout: hold out queries of --data, as many as the "
+        "margin needs.",
+    ),
+]
 Margin = Annotated[float, typer.Option(min=MARGINS[0], max=MARGINS[1], help="Accepted loss in each metric.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Give a rough answer, in some minutes per kind.")]
 What = Annotated[
@@ -59,6 +67,7 @@ def command(
     out: Out,
     model: options.Model = None,
     holdout: Holdout = None,
+    split: Split = False,
     query_column: options.QueryColumn = "query",
     title_column: options.TitleColumn = "title",
     grade_column: options.GradeColumn = "grade",
@@ -69,6 +78,7 @@ def command(
     seed: options.Seed = 0,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
+    label_order: options.LabelOrder = None,
     what: What = "heads",
     speedup: Speedup = None,
     recover: Recover = 0,
@@ -82,12 +92,16 @@ def command(
 
     Example: headroom study single --data data/sample/calibration.jsonl.gz --out runs/single
 
+    Example: headroom study search --data judged.csv --split --margin 0.05 --out runs/search
+
     Example: headroom study search --what heads,units,layers --speedup 2 --data D --holdout H --out runs/fast
     """
     _refuse_options(context, kind)
+    if split and holdout is not None:
+        raise typer.BadParameter("give one of --holdout and --split", param_hint="--split")
     parts = _parts(what, speedup, recover)
     check_directory(out, kind)
-    config = read_config(locate(model))
+    config = read_config(locate(model), options.label_names(label_order))
     columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
 
     def read(file: Path, columns: Columns) -> pairs.Judged:
@@ -101,11 +115,14 @@ def command(
         held_out = read(holdout, columns_of_second(holdout, columns))
         pairs.check_apart(judged, held_out)
 
+    if split:
+        judged, held_out = pairs.split(judged, margin, seed)
+
     with waiting("loading the model"):
         from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
         from headroom.models.api.studies import ask
 
-        clf = Classifier.load(model, device, dtype)
+        clf = Classifier.load(model, device, dtype, label_order=options.label_names(label_order))
     result = ask(
         kind,
         clf,
@@ -132,7 +149,7 @@ def _refuse_options(context: typer.Context, kind: Kind) -> None:
         for name in ("what", "speedup", "recover"):
             options.refuse_unused(context, f"only `study search` takes --{name}", name)
     if kind not in ("search", "all"):
-        options.refuse_unused(context, "only `study search` and `study all` take it", "holdout")
+        options.refuse_unused(context, "only `study search` and `study all` take it", "holdout", "split")
     if kind in ("roles", "similarity"):
         options.refuse_unused(context, f"`study {kind}` has no use for it", "margin")
 

@@ -24,15 +24,22 @@ from headroom.models.files import Json
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
 
 
-def write_calibrated(source: Path, target: Path, temperature: float, bias: Sequence[float]) -> ModelConfig:
+def write_calibrated(
+    source: Path,
+    target: Path,
+    temperature: float,
+    bias: Sequence[float],
+    config: ModelConfig | None = None,
+) -> ModelConfig:
     """Write the checkpoint in `source` to the directory `target` with calibrated probabilities.
 
     temperature, bias: the calibrated logits are logits / temperature + bias; they replace the source's. bias:
     one per label, least relevant first. A one-label model's score becomes its probability, if it was its
-    logit. Stored masks are copied. Returns the new configuration.
+    logit. Stored masks are copied. config: of the source, if its
+    labels are in another order than config.json says. Returns the new configuration.
     Raises ModelError if `target` is not empty.
     """
-    config = read_config(source)
+    config = config or read_config(source)
     check_empty(target)
     raw = read_raw(source)
     tensors = dict(read_tensors(source, config))

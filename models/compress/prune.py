@@ -56,10 +56,11 @@ def write_checkpoint(
     headroom = dict(raw.pop("headroom", None) or {})
     headroom.pop("intermediate_sizes", None)
     headroom.pop("label_order", None)
-    if config.label_order != tuple(range(len(config.labels))):
-        headroom["label_order"] = list(config.labels)
     if len(set(config.widths)) > 1:
         headroom["intermediate_sizes"] = list(config.widths)
+    by_names = parse_config(raw | {"headroom": headroom})
+    if config.is_order_known and (by_names.labels != config.labels or not by_names.is_order_known):
+        headroom["label_order"] = list(config.labels)
     if headroom:
         raw["headroom"] = headroom
     parsed = parse_config(raw)

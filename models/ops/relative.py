@@ -10,6 +10,7 @@ reads the tables in another form (`native/relative.h`).
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
@@ -17,6 +18,9 @@ from typing import Any, NamedTuple, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+_UNIT = 4
+"""Bytes of a unit, which holds one float32 or two bfloat16."""
 
 _ROWS = 16
 _SPARE = 32
@@ -67,8 +71,14 @@ class Relative:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the heads' tables."""
-        return 0 if self.tables is None else self.tables[0].nbytes + self.tables[1].nbytes
+        """Return the bytes of the heads' tables, on a CPU with those of the copies that kernels read."""
+        if self.tables is None:
+            return 0
+        keys, queries, _ = self.tables
+        size = keys.nbytes + queries.nbytes
+        if keys.device.type == "cpu":
+            size += 2 * len(keys) * math.prod(_kernel_sizes(keys, keys.shape[2], tiles=True)) * _UNIT
+        return size
 
     @property
     def terms(self) -> int:
@@ -150,6 +160,16 @@ class _Relative(ctypes.Structure):
     )
 
 
+def _kernel_sizes(table: Tensor, size: int, *, tiles: bool) -> tuple[int, int]:
+    """Return the units of a row of a kernel's table, and its rows, both filled up. size: of the heads."""
+    per_unit = _UNIT // table.dtype.itemsize
+    steps = size // per_unit
+    if tiles and per_unit == 2:
+        steps += -steps % _ROWS
+    rows = table.shape[1]
+    return steps, rows + -rows % _ROWS + _SPARE
+
+
 def kernel_tables(relative: Relative, size: int, dtype: torch.dtype, *, tiles: bool) -> int:
     """Return the address of a layer's distances as the kernel reads them; they live as long as `relative`.
 
@@ -159,10 +179,8 @@ def kernel_tables(relative: Relative, size: int, dtype: torch.dtype, *, tiles: b
     cached = relative._for_kernel.get(tiles)
     if cached is not None:
         return ctypes.addressof(cached[0])
-    per_unit = 4 // dtype.itemsize  # numbers in a unit of 32 bits
+    per_unit = _UNIT // dtype.itemsize
     steps = size // per_unit
-    if tiles and per_unit == 2:
-        steps += -steps % 16
     width = 0
     reach = 0
     parts: list[Tensor | None] = [None, None, None]
@@ -170,7 +188,7 @@ def kernel_tables(relative: Relative, size: int, dtype: torch.dtype, *, tiles: b
         *tables, order = relative.tables
         rows = tables[0].shape[1]
         reach = len(order) // 2
-        width = rows + -rows % _ROWS + _SPARE
+        steps, width = _kernel_sizes(tables[0], size, tiles=tiles)
         fill = 0, steps * per_unit - tables[0].shape[2], 0, width - rows
         keys, queries = (F.pad(table, fill).contiguous().view(torch.int32) for table in tables)
         parts = [keys.mT.contiguous(), queries, order]  # (h, steps, width), (h, width, steps)

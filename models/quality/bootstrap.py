@@ -6,17 +6,21 @@ of |t|. Standard errors are those of the jackknife (Efron 1982): a query's influ
 the metric changes without it, and a resample's error is the spread of the influences of the queries that it
 drew.
 
-One-sided bounds and p-values use the signed t. If a mask harms few queries but much, t is skewed, and |t|
-lets it pass too often. No bootstrap can see a loss that is in no query of the sample: one that 1 query in
-40 has is in none of 34 with a chance of 42 %, and in none of 100 with 8 %. So there are no one-sided claims
-below MIN_TESTED queries.
+One-sided bounds and p-values take the worst of three: the signed t (if a mask harms few queries but much, t
+is skewed, and |t| lets it pass too often); half the two-sided |t|, so that no bound lies inside of the
+interval; and Gaffke's bound (2005; Learned-Miller and Thomas 2020, https://arxiv.org/abs/1905.06208), which
+counts queries that are not in the sample. No bootstrap can see a loss that is in no query of the sample: one
+that 1 query in 50 has is in none of 100 with a chance of 13 %. Gaffke adds one query that loses 1, all that a
+metric has, and weighs all queries by Dirichlet's distribution. If nothing changes in n queries, its bound is
+α^(1/n) − 1, so that a margin takes at least `minimum_queries` of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -26,8 +30,8 @@ from headroom.models.numbers import fixed
 MIN_QUERIES = 10
 """Intervals resample whole queries; a metric that rests on fewer than this has none."""
 
-MIN_TESTED = 100
-"""One-sided tests claim nothing if fewer queries than this have titles of different grades."""
+WORST = -1.0
+"""The change in a query that is not in the sample: it loses all that a metric has. Of QWK, 0 is chance."""
 
 ERROR_RATE = 0.025
 """The chance that a loss of the margin or more passes a non-inferiority test."""
@@ -37,6 +41,12 @@ POWER = 0.8
 
 NO_INTERVAL = " (no interval)"
 """The text after a value without an interval."""
+
+WEIGHTINGS = 4000
+"""Random weightings of the queries for Gaffke's bound; as many as resamples if these are more."""
+
+NO_SPREAD = 1e-9
+"""Values that differ spread by more than this; less is rounding, of values that are all equal."""
 
 _MIN_ERROR = 0.25
 """A resample's standard error is at least this share of the data's own. If an effect rests on a few
@@ -91,6 +101,16 @@ class Draws:
     influences: Floats
     queries: int
 
+    def by_query(self) -> Floats:
+        """Return the metric of each query that has it, as far as influences say, (queries,) or (clusters,).
+
+        The queries that lack a metric have no influence on it, so those of most influence are taken.
+        """
+        queries = min(self.queries, len(self.influences))
+        strongest = np.argsort(-np.abs(self.influences), kind="stable")[:queries]
+        distances = self.influences[strongest] * queries / len(self.influences)
+        return np.asarray(self.values[0] + distances)
+
     def __sub__(self, other: Draws) -> Draws:
         """Return the paired difference: both draws are of the same queries and resamples."""
         return Draws(self.values - other.values, self.influences - other.influences, self.queries)
@@ -111,14 +131,15 @@ MetricDraws = dict[str, Draws]
 class Estimate:
     """An estimate with its standard error and the bootstrap distribution of t, ascending.
 
-    testable: False if it rests on too few queries (MIN_TESTED). One-sided p-values are then nan and
-    one-sided bounds −inf. `estimate` makes it.
+    by_query: the change in each query, (queries,), or in each cluster of queries; without them nothing is
+    claimed: one-sided p-values are nan and bounds −inf. queries: how many there are. `estimate` makes it.
     """
 
     value: float
     error: float
     t: Floats
-    testable: bool = True
+    by_query: Floats = field(default_factory=lambda: np.empty(0))
+    queries: int = 0
 
     def interval(self) -> Interval:
         """Return the symmetric 95 % interval."""
@@ -133,40 +154,119 @@ class Estimate:
 
     def lower_bound(self, alpha: float) -> float:
         """Return the one-sided lower bound: the truth is below it with the error rate alpha."""
-        if not len(self.t) or not self.testable:
+        if not self._is_testable:
             return float("-inf")
-        return self.value - float(np.quantile(self.t, 1 - alpha)) * self.error
+        reach = max(np.quantile(self.t, 1 - alpha), np.quantile(np.abs(self.t), 1 - 2 * alpha))
+        return min(self.value - float(reach) * self.error, self._unseen_bound(alpha))
 
     def p_above(self, bound: float) -> float:
         """Return the p-value of "the truth is at most `bound`" against "it is above"."""
-        if not len(self.t) or not self.testable:
+        if not self._is_testable:
             return float("nan")
         distance = self.value - bound
-        if self.error == 0:  # without spread the sign decides
-            return 0.0 if distance > 0 else 1.0
-        beyond = len(self.t) - np.searchsorted(self.t, distance / self.error)
-        return (1 + float(beyond)) / (1 + len(self.t))
+        if distance <= 0:
+            return 1.0
+        p = self._unseen_p(bound)
+        if self.error > 0:  # without spread the sign decides
+            t = distance / self.error
+            beyond = max(np.count_nonzero(self.t >= t), np.count_nonzero(np.abs(self.t) >= t) / 2)
+            p = max(p, (1 + float(beyond)) / (1 + len(self.t)))
+        return p
 
     def p_below(self, bound: float) -> float:
         """Return the p-value of "the truth is at least `bound`" against "it is below"."""
-        return replace(self, value=-self.value, t=-self.t[::-1]).p_above(-bound)
+        mirrored = replace(self, value=-self.value, t=-self.t[::-1], by_query=-self.by_query)
+        return mirrored.p_above(-bound)
+
+    @property
+    def _is_testable(self) -> bool:
+        return len(self.t) > 0 and len(self.by_query) > 0
+
+    @property
+    def _worst(self) -> float:
+        """Return the change in an unseen query; in a cluster, it is one of several."""
+        return self.value + (WORST - self.value) * min(1.0, len(self.by_query) / self.queries)
+
+    def _unseen_bound(self, alpha: float) -> float:
+        """Return Gaffke's lower bound."""
+        if np.ptp(self.by_query) < NO_SPREAD:
+            share = 1 - alpha ** (1 / len(self.by_query))  # the largest share of unseen queries
+            return float(self.value + share * (self._worst - self.value))
+        return float(np.quantile(self._weighted_means(), alpha))
+
+    def _unseen_p(self, bound: float) -> float:
+        """Return the p-value of Gaffke's bound. bound: below the value."""
+        if np.ptp(self.by_query) < NO_SPREAD:
+            share = min(1.0, (self.value - bound) / (self.value - self._worst))
+            return float((1 - share) ** len(self.by_query))
+        means = self._weighted_means()
+        return float((1 + np.count_nonzero(means <= bound)) / (1 + len(means)))
+
+    def _weighted_means(self) -> Floats:
+        weights = dirichlet_weights(max(WEIGHTINGS, len(self.t)), len(self.by_query) + 1)
+        return np.asarray(weights @ np.append(self.by_query, self._worst))
 
 
-def queries_needed(
-    change: Estimate, *, queries: int, having: int, margin: float, level: float = ERROR_RATE
-) -> int | None:
+@lru_cache(maxsize=2)
+def dirichlet_weights(weightings: int, values: int) -> Floats:
+    """Return random weights of so many values, (weightings, values); each row's sum is 1."""
+    weights = np.random.default_rng(0).standard_exponential((weightings, values))
+    return np.asarray(weights / weights.sum(1, keepdims=True))
+
+
+def minimum_queries(margin: float, level: float = ERROR_RATE) -> int:
+    """Return how many queries show at least that a metric falls by less than the margin, if nothing changes
+    in any: with fewer, a share of queries as large as the margin may lose everything and none be seen.
+
+    183 for a margin of 0.02 at 2.5 %. level: of the one-sided test.
+    """
+    if margin >= 1:
+        return MIN_QUERIES
+    return max(MIN_QUERIES, math.ceil(math.log(level) / math.log(1 - margin)))
+
+
+def minimum_margin(queries: int, level: float = ERROR_RATE) -> float:
+    """Return the smallest margin that so many queries can show; `minimum_queries` says why."""
+    return float(1 - level ** (1 / queries)) if queries else 1.0
+
+
+def queries_needed(change: Estimate, *, queries: int, margin: float, level: float = ERROR_RATE) -> int | None:
     """Return how many queries like these would show that a metric falls by less than the margin.
 
-    The chance of this is POWER if the truth is a change of 0. They are at least so many that MIN_TESTED have
-    the metric. queries: how many the change was measured on; having: how many of these have the metric.
-    level: of the one-sided test. None if they are too few to say.
+    The chance of this is POWER if the truth is a change of 0. queries: how many the data have, with and
+    without the metric. level: of the one-sided test. None if they are too few to say.
     """
+    having = change.queries
     if not (having and len(change.t) and math.isfinite(change.error)):
         return None
-    from scipy.stats import norm  # every command imports this module, and scipy takes most of a second
+    from scipy.special import log_ndtr, ndtr, ndtri  # every command imports this module
 
-    reach = float(norm.ppf(1 - level) + norm.ppf(POWER)) * change.error / margin
-    return math.ceil(queries * max(reach**2, MIN_TESTED / having))
+    spread = change.error * math.sqrt(having)  # of one query
+    quantile = float(ndtri(POWER))
+
+    def suffices(count: int) -> bool:
+        """Return whether the bound of so many queries lies above −margin with the chance POWER."""
+        error = spread / math.sqrt(count)
+        if error < NO_SPREAD:
+            return True
+        # A weighted mean is about normal, less the unseen query's weight, which is exponential: their sum's
+        # tail is that of the exponentially modified normal distribution.
+        x = margin - quantile * error
+        of_weight = math.exp((count * error) ** 2 / 2 - count * x + log_ndtr(x / error - count * error))
+        return x > 0 and float(ndtr(-x / error)) + of_weight <= level
+
+    low = minimum_queries(margin, level)
+    high = low
+    while not suffices(high):
+        low = high
+        high *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if suffices(middle):
+            high = middle
+        else:
+            low = middle
+    return math.ceil(queries * high / having)
 
 
 def resample(queries: int, resamples: int, seed: int) -> Floats:
@@ -205,14 +305,28 @@ def standard_errors(influences: Floats, counts: Floats) -> Floats:
     return np.asarray(np.sqrt(np.maximum(spread, 0) / max(queries - 1, 1)))
 
 
-def estimate(values: Floats, errors: Floats, *, testable: bool = True) -> Estimate:
-    """Return the estimate. values and errors: (1 + resamples,) each; row 0 is the data."""
+def estimate_of(drawn: Draws, counts: Floats) -> Estimate:
+    """Return the estimate of a metric or a change. counts: (1 + resamples, clusters), row 0 of ones."""
+    errors = standard_errors(drawn.influences, counts)
+    return estimate(drawn.values, errors, drawn.by_query(), drawn.queries)
+
+
+def estimate(
+    values: Floats, errors: Floats, by_query: Floats | None = None, queries: int | None = None
+) -> Estimate:
+    """Return the estimate. values and errors: (1 + resamples,) each; row 0 is the data.
+
+    by_query, queries: as of `Estimate`.
+    """
     value = float(values[0])
     error = float(errors[0])
     with np.errstate(invalid="ignore", divide="ignore"):
         t = (values[1:] - value) / np.maximum(errors[1:], _MIN_ERROR * error)
     if error == 0:
         t = np.zeros(len(values) - 1)
+    if by_query is None:
+        by_query = np.empty(0)
     if not (np.isfinite(value) and np.isfinite(error)):
         t = np.empty(0)
-    return Estimate(value, error, np.sort(t[np.isfinite(t)]), testable)
+        by_query = np.empty(0)
+    return Estimate(value, error, np.sort(t[np.isfinite(t)]), by_query, queries or len(by_query))

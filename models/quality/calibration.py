@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.optimize import minimize
@@ -50,10 +51,6 @@ class Calibration:
     def of(self, logits: Floats) -> Floats:
         """Return the calibrated logits, (n, labels)."""
         return np.asarray(logits / self.temperature + self.bias)
-
-
-Fit = Callable[[Floats, Ints], Calibration]
-"""Returns the calibration of logits, (n, labels), and grades, (n,); of one label, 1 is relevant."""
 
 
 def fit_one_label(logits: Floats, relevant: Ints) -> Calibration:
@@ -117,9 +114,15 @@ def fit_grades(
     return Calibration(spread / float(np.exp(best[0])), best[1:] - best[1:].mean())
 
 
-def temperature_alone(logits: Floats, grades: Ints) -> Calibration:
-    """Return the calibration of `fit_grades` without biases."""
-    return fit_grades(logits, grades, with_bias=False)
+Fit = Callable[[Floats, Ints], Calibration]
+"""Returns the calibration of logits, (n, labels), and grades, (n,); of one label, 1 is relevant."""
+
+METHODS: dict[str, Fit] = {
+    "Platt": fit_one_label,
+    "temperature and biases": fit_grades,
+    "temperature": partial(fit_grades, with_bias=False),
+}
+"""The ways to fit a calibration, as reports name them."""
 
 
 def parts_of(pairs: Sequence[LabelledPair]) -> Ints:
@@ -149,23 +152,45 @@ def check_pairs(pairs: Sequence[LabelledPair], name: str) -> None:
             )
 
 
-def cross_fitted(fit: Fit, logits: Floats, pairs: Sequence[LabelledPair]) -> Floats:
+Judge = Callable[[Floats, Sequence[LabelledPair]], Calibration]
+"""Returns the calibration that some pairs' logits, (n, labels), choose."""
+
+
+def cross_fitted(choose: Judge, logits: Floats, pairs: Sequence[LabelledPair]) -> Floats:
     """Return the calibrated logits of the pairs, (n, labels), each by queries of the other parts."""
-    grades = np.array([pair.grade for pair in pairs])
     parts = parts_of(pairs)
-    calibrated = np.empty(logits.shape)
+    calibrated = np.array(logits, np.float64)
     for part in range(PARTS):
         judged = parts == part
-        calibrated[judged] = fit(logits[~judged], grades[~judged]).of(logits[judged])
+        if judged.any() and not judged.all():
+            others = [pairs[row] for row in np.flatnonzero(~judged).tolist()]
+            calibrated[judged] = choose(logits[~judged], others).of(logits[judged])
     return calibrated
+
+
+def fitted(method: str, logits: Floats, pairs: Sequence[LabelledPair]) -> Calibration:
+    """Return the calibration of some pairs by one of METHODS."""
+    return METHODS[method](logits, np.array([pair.grade for pair in pairs]))
+
+
+def method_for(logits: Floats, pairs: Sequence[LabelledPair], served: Calibration) -> str:
+    """Return the method for a model by some pairs: without biases if with them NDCG@10 falls by more than
+    MAX_LOSS on queries that had no part in the fit. served: the model's present calibration."""
+    if logits.shape[1] == 1:
+        return "Platt"
+    method = "temperature and biases"
+    before = evaluation_of(served.of(logits), pairs)
+    after = evaluation_of(cross_fitted(partial(fitted, method), logits, pairs), pairs)
+    has_lost = before.metrics()["ndcg10"] - after.metrics()["ndcg10"] > MAX_LOSS
+    return "temperature" if has_lost else method
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibrated:
     """A calibration, fitted to all pairs, and what the same way of fitting does for other queries.
 
-    method: as reports name it. before, after: the pairs' evaluation as the model serves them, and under
-    calibrations that other queries chose.
+    method: of METHODS. before, after: the pairs' evaluation as the model serves them, and under calibrations
+    whose method and numbers other queries chose.
     """
 
     method: str
@@ -184,17 +209,15 @@ def calibrate(logits: Floats, pairs: Sequence[LabelledPair], served: Calibration
     row = int(np.argmin(np.isfinite(logits).all(1)))
     if not np.isfinite(logits[row]).all():
         raise ModelError(f"the model's logits of the title {pairs[row].title!r} are not finite numbers")
-    grades = np.array([pair.grade for pair in pairs])
+
+    def choose(logits: Floats, pairs: Sequence[LabelledPair]) -> Calibration:
+        """Return the calibration of some pairs, by the method that these choose."""
+        return fitted(method_for(logits, pairs, served), logits, pairs)
+
     before = evaluation_of(served.of(logits), pairs)
-    is_graded = logits.shape[1] > 1
-    method = "temperature and biases" if is_graded else "Platt"
-    fit: Fit = fit_grades if is_graded else fit_one_label
-    after = evaluation_of(cross_fitted(fit, logits, pairs), pairs)
-    if is_graded and before.metrics()["ndcg10"] - after.metrics()["ndcg10"] > MAX_LOSS:
-        method = "temperature"
-        fit = temperature_alone
-        after = evaluation_of(cross_fitted(fit, logits, pairs), pairs)
-    return Calibrated(method, fit(logits, grades), before, after)
+    after = evaluation_of(cross_fitted(choose, logits, pairs), pairs)
+    method = method_for(logits, pairs, served)
+    return Calibrated(method, fitted(method, logits, pairs), before, after)
 
 
 def evaluation_of(logits: Floats, pairs: Sequence[LabelledPair]) -> GradedEvaluation:

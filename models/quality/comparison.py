@@ -12,35 +12,23 @@ import numpy as np
 from headroom.models.arrays import Floats, Ints
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
-from headroom.models.quality.bootstrap import (
-    ERROR_RATE,
-    MIN_TESTED,
-    Interval,
-    MetricDraws,
-    estimate,
-    queries_needed,
-    resample,
-    standard_errors,
-)
+from headroom.models.quality.bootstrap import MetricDraws, estimate_of, resample
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
 from headroom.models.quality.graded import GradedEvaluation, evaluation_of
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.lexical import bm25, idf_overlap
-from headroom.models.quality.rankings import BY_QUERY, Rankings
+from headroom.models.quality.noninferiority import MARGIN, RESAMPLES, SEED, non_inferiority
+from headroom.models.quality.order import METRICS as RANKING
+from headroom.models.quality.order import GivenOrder, against_order
+from headroom.models.quality.rankings import Rankings
 
 if TYPE_CHECKING:
     from headroom.models.classifier import Classifier
     from headroom.models.masks.head_mask import HeadMask
     from headroom.models.scores import Scores
 
-RANKING = (*BY_QUERY, "spearman")
-"""The metrics that need an order alone, no grades: those that a lexical baseline has too."""
-
 WORST = 20
 """How many queries of each side a report shows."""
-
-MARGIN = 0.02
-"""The fall of a metric that is accepted, if nobody says another one."""
 
 Scorer = Callable[["Classifier", Sequence[tuple[str, str]], "HeadMask | None"], "Scores"]
 """Returns the scores of pairs under a mask."""
@@ -112,20 +100,28 @@ class Truth:
 
 
 def compare_sides(
-    sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: int, margin: float = MARGIN
+    sides: Sequence[Side],
+    pairs: Sequence[LabelledPair],
+    *,
+    resamples: int,
+    margin: float = MARGIN,
+    given: GivenOrder | None = None,
 ) -> Json:
     """Compare the sides with each other, and the first one with the baselines. All are of these pairs.
 
     Returns the figures of report.json; metrics and paired changes are an Interval each, by name. Two sides
-    differ in the metrics that both have. margin: the fall that `queries_needed` is about.
+    differ in the metrics that both have. margin: the fall that `queries_needed` is about. given: the order of
+    the pairs that the first side is compared with; default: that of the rows.
     """
     first = sides[0].evaluation
-    counts = resample(first.clusters, resamples, 0)
+    counts = resample(first.clusters, resamples, SEED)
     draws = {side.name: side.evaluation.draws(counts) for side in sides}
+    order = against_order(pairs, first, draws[sides[0].name], counts, given or GivenOrder())
     differences = [_difference(one, other, draws, counts, margin) for one, other in combinations(sides, 2)]
     return {
         "pairs": len(pairs),
         "queries": first.queries,
+        "ranked_queries": first.ranked_queries,
         "relevant_from_grade": first.relevant,
         "margin": margin,
         "ndcg10_random_order": first.random_order_ndcg10(),
@@ -136,55 +132,42 @@ def compare_sides(
                 "variant": side.variant,
                 "head_mask": side.head_mask,
                 "metrics": intervals_of(draws[side.name], counts),
+                "over_random_order": estimate_of(
+                    side.evaluation.over_random_order(counts), counts
+                ).interval(),
                 **_of_grades(side.evaluation),
                 "worst_queries": worst_queries(side.evaluation, pairs),
             }
             for side in sides
         ],
         "differences": differences,
-        "baselines": _baselines(pairs, first.relevant, draws[sides[0].name], counts),
+        "baselines": {
+            **_baselines(pairs, first.relevant, draws[sides[0].name], counts),
+            "order": order,
+        },
     }
 
 
 def _difference(
     one: Side, other: Side, draws: Mapping[str, MetricDraws], counts: Floats, margin: float
 ) -> Json:
-    """Return the paired changes from one side to another; and of each metric by which such models are judged
-    whether a fall of the margin is excluded, and how many queries would exclude it."""
+    """Return the paired changes from one side to another; and of each metric that is tested whether a fall of
+    the margin is excluded, and how many queries would exclude it."""
     before = draws[one.name]
     after = draws[other.name]
     drawn = {name: after[name] - before[name] for name in before if name in after}
-    changes = intervals_of(drawn, counts, change=True)
-    excluded, needed = falls_excluded(one.evaluation, drawn, changes, counts, margin)
+    test = non_inferiority(one.evaluation, before, after, counts, margin)
     return {
         "first": one.name,
         "second": other.name,
-        "change": changes,
-        "margin_excluded": excluded,
-        "queries_needed": needed,
+        "change": intervals_of(drawn, counts, change=True),
+        "shown": test.passed,
+        "verdict": test.sentence(other.name),
+        "better_than_chance": test.has_skill,
+        "queries_that_count": test.queries_that_count,
+        "margin_excluded": {name: loss.excluded for name, loss in test.losses.items()},
+        "queries_needed": {name: loss.queries_needed for name, loss in test.losses.items()},
     }
-
-
-def falls_excluded(
-    evaluation: Evaluation, drawn: MetricDraws, changes: dict[str, Interval], counts: Floats, margin: float
-) -> tuple[dict[str, bool], dict[str, int | None]]:
-    """Return, of each metric by which such models are judged, whether a fall of the margin is excluded, and
-    how many queries would exclude it.
-
-    drawn: the change of each metric in each resample. changes: their intervals. A metric is tested on the
-    queries that have it: those with titles of different grades for an order, all for a grade.
-    """
-    excluded = {}
-    needed = {}
-    for name in evaluation.measures.judged:
-        if name in drawn:
-            having = drawn[name].queries
-            errors = standard_errors(drawn[name].influences, counts)
-            estimated = estimate(drawn[name].values, errors, testable=having >= MIN_TESTED)
-            bound = min(estimated.lower_bound(ERROR_RATE), changes[name].low)
-            excluded[name] = bool(bound > -margin)
-            needed[name] = queries_needed(estimated, queries=evaluation.queries, having=having, margin=margin)
-    return excluded, needed
 
 
 def _of_grades(evaluation: Evaluation) -> Json:
@@ -260,24 +243,23 @@ def agreement(
     labelled: the pairs, if their grades are known. Returns the share of two titles of a query that both put
     in the same order; with grades, the share of pairs with the same grade in both; the distance between the
     two probabilities of a grade; and, empty without labels, the metrics before and after, each one's paired
-    change, an Interval, and of those by which such models are judged, whether a fall of the margin is
-    excluded.
+    change, an Interval, and under `test` what `non_inferiority` says of the margin.
     """
     distance = np.abs(first.probabilities - second.probabilities)
-    figures: Json = {"before": {}, "after": {}, "change": {}, "margin_excluded": {}}
+    figures: Json = {"before": {}, "after": {}, "change": {}, "margin_excluded": {}, "test": None}
     if labelled is not None:
         before = evaluation_of(labelled, first)
         after = evaluation_of(labelled, second)
-        counts = resample(before.clusters, 2000, 0)
+        counts = resample(before.clusters, RESAMPLES, SEED)
         draws = before.draws(counts)
-        drawn = {name: after_drawn - draws[name] for name, after_drawn in after.draws(counts).items()}
-        change = intervals_of(drawn, counts, change=True)
-        excluded, _ = falls_excluded(before, drawn, change, counts, margin)
+        drawn_after = after.draws(counts)
+        test = non_inferiority(before, draws, drawn_after, counts, margin)
         figures = {
             "before": before.metrics(),
             "after": after.metrics(),
-            "change": change,
-            "margin_excluded": excluded,
+            "change": changes_of(draws, drawn_after, counts),
+            "margin_excluded": {name: loss.excluded for name, loss in test.losses.items()},
+            "test": test.as_json() | {"verdict": test.sentence("int8")},
         }
     if first.probabilities.shape[1] > 1:
         figures["same_grade"] = float((first.grade == second.grade).mean())

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from headroom.models.arrays import Floats, Ints
 from headroom.models.quality import bootstrap
 from headroom.models.quality.bootstrap import (
+    NO_SPREAD,
+    WEIGHTINGS,
     Draws,
     Interval,
     MetricDraws,
-    estimate,
+    dirichlet_weights,
+    estimate_of,
     resample,
-    standard_errors,
 )
 from headroom.models.quality.labelled import LabelledPair, numbers_of_lists, numbers_of_queries
 from headroom.models.quality.metrics import RANKED, Measures
@@ -45,15 +47,9 @@ CLUSTERS = 1000
 """If there are more queries than this, they are put into this many groups, and groups are drawn: intervals
 stay as good. Memory stops growing; Spearman's time grows with the pairs, that of other metrics stops."""
 
-_NO_SPREAD = 1e-9
-"""Values that differ spread by more than this; less is rounding, of values that are all equal."""
-
 _FEW = 5
 _FEW_SHARE = 0.2
 """Fewer queries than this, or than this share of them, are few: there may be rarer and worse ones."""
-
-_WEIGHTINGS = 4000
-"""Random weightings of the queries, for the interval of a metric that few queries pull."""
 
 _NUMBERS = 4_000_000  # in an array of (resamples at a time, pairs), of which Spearman needs a few
 
@@ -91,8 +87,22 @@ class Evaluation:
 
     def random_order_ndcg10(self) -> float:
         """Return the exact expected NDCG@10 of a random order: each rank expects its query's mean gain."""
-        of_equals = Rankings(self.list_of, self.truth, np.zeros(len(self.truth))).metric("ndcg10")
-        return float(np.nanmean(of_equals)) if self.ranked_queries else float("nan")
+        return float(np.nanmean(self._random_order)) if self.ranked_queries else float("nan")
+
+    def over_random_order(self, counts: Floats) -> Draws:
+        """Return by how much NDCG@10 is above that of a random order, paired by query. counts: as of
+        `draws`."""
+        difference = self.of_list("ndcg10") - self._random_order
+
+        def statistics(drawn: Floats) -> dict[str, Floats]:
+            return {"ndcg10": _means(drawn @ self._summed(difference))[..., 0]}
+
+        return bootstrap.draws(statistics, counts, self._queries_of)["ndcg10"]
+
+    @cached_property
+    def _random_order(self) -> Floats:
+        """Return the NDCG@10 that a random order of each list expects, (lists,)."""
+        return Rankings(self.list_of, self.truth, np.zeros(len(self.truth))).metric("ndcg10")
 
     def resampled(self, counts: Floats) -> dict[str, Floats]:
         """Return the metrics of resamples that hold cluster c counts[r, c] times: (resamples,) each.
@@ -163,7 +173,11 @@ class Evaluation:
 
     def _sum_and_count(self, name: str) -> Floats:
         """Return a metric's sum over the lists of each cluster, and how many have one: (clusters, 2)."""
-        values = self.of_list(name)
+        return self._summed(self.of_list(name))
+
+    def _summed(self, values: Floats) -> Floats:
+        """Return the sum over the lists of each cluster, and how many are not nan: (clusters, 2). values:
+        (lists,)."""
         return np.stack([self._by_cluster(values), self._by_cluster(np.isfinite(values))], axis=1)
 
     def mean_over_lists(self, name: str, counts: Floats) -> Floats:
@@ -210,7 +224,7 @@ def intervals_of(draws: MetricDraws, counts: Floats, *, change: bool = False) ->
     """
     intervals = {}
     for name, drawn in draws.items():
-        interval = estimate(drawn.values, standard_errors(drawn.influences, counts)).interval()
+        interval = estimate_of(drawn, counts).interval()
         low, high = RANGES.get(name, (0.0, 1.0))
         if change:
             high -= low
@@ -229,26 +243,23 @@ def with_unseen(interval: Interval, drawn: Draws, low: float, high: float) -> In
     adds one query of the worst value and weighs all by Dirichlet's distribution; for shares, it is the end of
     Clopper and Pearson (1934). The upper end accordingly.
     """
-    queries = min(drawn.queries, len(drawn.influences))
-    strongest = np.argsort(-np.abs(drawn.influences), kind="stable")[:queries]  # others have no such metric
-    pulls = drawn.influences[strongest] * queries / len(drawn.influences)
-    values = interval.value + pulls
-    few = max(_FEW, _FEW_SHARE * queries)
-    if np.count_nonzero(pulls < -_NO_SPREAD) < few:
+    values = drawn.by_query()
+    pulls = values - interval.value
+    few = max(_FEW, _FEW_SHARE * len(values))
+    if np.count_nonzero(pulls < -NO_SPREAD) < few:
         interval = replace(interval, low=min(interval.low, _end_of_mean(values, low, 0.025)))
-    if np.count_nonzero(pulls > _NO_SPREAD) < few:
+    if np.count_nonzero(pulls > NO_SPREAD) < few:
         interval = replace(interval, high=max(interval.high, _end_of_mean(values, high, 0.975)))
     return interval
 
 
 def _end_of_mean(values: Floats, worst: float, quantile: float) -> float:
     """Return an end of Gaffke's interval of the mean of values, (n,), that go no further than `worst`."""
-    if np.ptp(values) < _NO_SPREAD:
+    if np.ptp(values) < NO_SPREAD:
         unseen = 1 - 0.025 ** (1 / len(values))  # the largest share of other queries
         return float(values[0] + unseen * (worst - values[0]))
-    weights = np.random.default_rng(0).standard_exponential((_WEIGHTINGS, len(values) + 1))
-    means = weights @ np.append(values, worst) / weights.sum(1)
-    return float(np.quantile(means, quantile))
+    weights = dirichlet_weights(WEIGHTINGS, len(values) + 1)
+    return float(np.quantile(weights @ np.append(values, worst), quantile))
 
 
 def positive(values: Floats) -> Floats:
@@ -288,4 +299,4 @@ class _Order(NamedTuple):
         ranks = (np.cumsum(sizes, axis=1) - (sizes - 1) / 2)[:, self.group]
         ranks -= (ranks * weights).sum(1, keepdims=True) / total
         spread = np.sqrt((weights * ranks**2).sum(1, keepdims=True) / total)
-        return np.asarray(ranks / np.where(spread > _NO_SPREAD, spread, np.nan))
+        return np.asarray(ranks / np.where(spread > NO_SPREAD, spread, np.nan))

@@ -8,21 +8,29 @@ and of BEIR (`query-id`, `corpus-id`, `score`). TREC's qrels and the Workbench's
 from __future__ import annotations
 
 import csv
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headroom.models.errors import ModelError, reading_problem
-from headroom.models.quality.tables import Table, opened
-from headroom.models.rows import Row, check_columns, problem_of
+from headroom.models.errors import ModelError
+from headroom.models.quality.orders import Order, read_order
+from headroom.models.quality.tables import Rows, Source, Table, needs_columns, opened
+from headroom.models.rows import Row, problem_of
+from headroom.models.terminal import warn_once
+
+__all__ = ["DEFAULT", "Columns", "Judgment", "Rows", "columns_of_second", "read_judgments"]
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """The names of a file's columns (or keys), and the character between the cells of csv.
 
-    queries, titles: files with the texts of ids, if the file has ids in their place.
+    queries, titles: files with the texts of ids, if the file has ids in their place. position: the column of
+    a title's rank in the order that is judged beside a model, from 1. order: a file with that order, as
+    `orders.read_order` takes it. by: the column that puts queries into classes.
     """
 
     query: str = "query"
@@ -31,20 +39,28 @@ class Columns:
     delimiter: str = ","
     queries: str | None = None
     titles: str | None = None
+    position: str | None = None
+    order: str | None = None
+    by: str | None = None
 
 
 DEFAULT = Columns()
 
+QUERIES = ("query", "query_text")
 TITLES = ("title", "product_title")
 GRADES = ("grade", "rating", "esci_label")
-QUERY_IDS = ("query_id", "query-id", "qid", "query")
-TITLE_IDS = ("docid", "doc_id", "product_id", "corpus-id")
-"""Names of columns that no option names. The first that is there counts."""
+QUERY_IDS = ("query_id", "qid", "query", "query_text")
+DOCUMENT_IDS = ("docid", "doc_id", "product_id", "corpus_id")
+"""Names of columns that no option names, as `_plain` has them. The first that is there counts."""
 
-IDS = ("id", "_id", *TITLE_IDS, *QUERY_IDS[:-1])
+IDS = ("id", "_id", *DOCUMENT_IDS, *QUERY_IDS[:2])
 QUERY_TEXTS = ("query", "text", "title")
-TITLE_TEXTS = ("title", "product_title", "name", "text")
-"""Names of columns in files of texts. In each row, the first that is not blank counts."""
+TITLE_TEXTS = ("title", "product_title", "name")
+"""Names of columns in files of texts. The first that is there counts."""
+
+BODY = "text"
+"""The column that follows the title in a document's text: title, a space, text, as BEIR and MTEB join them.
+https://arxiv.org/abs/2104.08663"""
 
 LOCALE = "product_locale"
 """The ids of ESCI's products are unique within one of these."""
@@ -53,24 +69,12 @@ Key = tuple[str, ...]
 """What a text is looked up by: an id, and for ESCI's products the locale."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Judged pairs in memory, which are read as a file's are.
-
-    name: of the data in errors and reports, which count rows from 0. values: each row's value of each column.
-    """
-
-    name: str
-    values: Sequence[Mapping[str, Any]]
-
-    def __str__(self) -> str:
-        return self.name
-
-
 class Judgment(NamedTuple):
     """A pair as a file judges it.
 
     where: its file and line, for errors. column: of the grade. grade: as it is written; None if not read.
+    document: the title's id, if the file has one. position, by: as they are written, if columns or an order
+    say them.
     """
 
     where: str
@@ -78,6 +82,9 @@ class Judgment(NamedTuple):
     title: str
     column: str
     grade: Any
+    document: str | None = None
+    position: Any = None
+    by: Any = None
 
 
 def columns_of_second(path: Path, columns: Columns) -> Columns:
@@ -86,14 +93,11 @@ def columns_of_second(path: Path, columns: Columns) -> Columns:
     Where it lacks a named column, the first known one that is there counts, as without the options; and the
     comma, if their delimiter leaves one column. Raises ModelError if the file cannot be read.
     """
-    try:
-        for delimiter in (columns.delimiter, DEFAULT.delimiter):
-            with opened(path, delimiter) as table:
-                names = table.names
-            if len(names) > 1:
-                break
-    except (ValueError, OSError, EOFError) as error:  # also pyarrow's
-        raise ModelError(reading_problem(path, error)) from None
+    for delimiter in (columns.delimiter, DEFAULT.delimiter):
+        with opened(path, delimiter) as table:
+            names = table.names
+        if len(names) > 1:
+            break
     usual = _Layout.of(names, replace(DEFAULT, queries=columns.queries, titles=columns.titles))
     chosen = {"delimiter": delimiter}
     for column in ("query", "title", "grade"):
@@ -104,63 +108,70 @@ def columns_of_second(path: Path, columns: Columns) -> Columns:
 
 
 def read_judgments(
-    path: Path | Rows, columns: Columns = DEFAULT, *, with_grade: bool = True
+    source: Source, columns: Columns = DEFAULT, *, with_grade: bool = True
 ) -> Iterator[Judgment]:
     """Yield the judgments of a file, one at a time: it may be larger than memory, if it holds the texts.
 
-    Rows of Quepid without a rating are left out. with_grade: False if the file needs no grades.
+    Rows of Quepid without a rating are left out; a line on standard error counts them. with_grade: False if
+    the file needs no grades.
     Raises ModelError, which names the file, the line (in parquet the row, from 1) and says what is wrong.
     """
-    if isinstance(path, Rows):
-        yield from _in_memory(path, columns)
-        return
-    queries = _texts_of(path, columns, with_grade, "queries")
-    titles = _texts_of(path, columns, with_grade, "titles")
-    is_empty = True
-    for where, layout, values in _rows(path, columns, with_grade):
-        is_empty = False
-        query = values[layout.query]
-        title = values[layout.title]
-        if queries is not None:
-            query = _text(queries, (str(query),), f"{where}: {columns.queries}")
-        if titles is not None:
-            title = _text(titles, layout.title_key(values), f"{where}: {columns.titles}")
-        yield Judgment(where, query, title, layout.grade, values[layout.grade] if with_grade else None)
-    if is_empty:
-        raise ModelError(f"{path} holds no pairs")
-
-
-def _in_memory(rows: Rows, columns: Columns) -> Iterator[Judgment]:
-    """Yield the judgments of rows that have the columns' names."""
-    for index, values in enumerate(rows.values):
-        where = f"{rows}, row {index}"
-        if problem := problem_of(values, columns.query, columns.title, (columns.grade,)):
-            raise ModelError(f"{where}: {problem}")
+    texts = _Texts.of(source, columns, with_grade)
+    order = None if columns.order is None else read_order(columns.order, columns.delimiter)
+    unrated: Counter[str] = Counter()
+    queries: set[str] = set()
+    for where, layout, values in _rows(source, columns, with_grade, unrated):
+        queries.add(str(values[layout.query]))
+        document = None if layout.document is None else str(values.get(layout.document))
         yield Judgment(
-            where, values[columns.query], values[columns.title], columns.grade, values[columns.grade]
+            where,
+            texts.query(where, layout, values),
+            texts.title(where, layout, values),
+            layout.grade,
+            values[layout.grade] if with_grade else None,
+            document,
+            _position(layout, values, order),
+            None if columns.by is None else values[columns.by],
         )
-    if not rows.values:
-        raise ModelError(f"{rows} holds no pairs")
+    if not queries:
+        raise ModelError(f"{source} holds no pairs")
+    if unrated:
+        without = len(unrated.keys() - queries)
+        warn_once(
+            f"{source}: {unrated.total():,} rows have no rating and are left out"
+            + (
+                f", and with them {without:,} whole {'query' if without == 1 else 'queries'}"
+                if without
+                else ""
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The columns of a file of judgments. has_locale: whether titles' ids are unique within a locale."""
+    """The columns of a file of judgments. has_locale: whether titles' ids are unique within a locale.
+    document: the column of the titles' ids, if there is one. position: that of their ranks."""
 
     query: str
     title: str
     grade: str
     has_locale: bool
+    document: str | None
+    position: str | None
 
     @classmethod
     def of(cls, names: Sequence[str], columns: Columns) -> _Layout:
         """Return the columns that options name, else the first known ones that are there."""
-        grades = (*GRADES, "score") if "corpus-id" in names else GRADES
+        document = _known(DOCUMENT_IDS, names)
+        grades = (*GRADES, "score") if document is not None and _plain(document) == "corpus_id" else GRADES
+        title = _named(columns.title, DEFAULT.title, DOCUMENT_IDS if columns.titles else TITLES, names)
         return cls(
-            _known(columns.query, DEFAULT.query, QUERY_IDS if columns.queries else (), names),
-            _known(columns.title, DEFAULT.title, TITLE_IDS if columns.titles else TITLES, names),
-            _known(columns.grade, DEFAULT.grade, grades, names),
-            columns.titles is not None and LOCALE in names,
+            query=_named(columns.query, DEFAULT.query, QUERY_IDS if columns.queries else QUERIES, names),
+            title=title,
+            grade=_named(columns.grade, DEFAULT.grade, grades, names),
+            has_locale=columns.titles is not None and LOCALE in names,
+            document=title if columns.titles else document,
+            position=columns.position,
         )
 
     def title_key(self, values: Mapping[str, Any]) -> Key:
@@ -168,47 +179,82 @@ class _Layout:
         key = (str(values[self.title]),)
         return (*key, str(values[LOCALE])) if self.has_locale else key
 
-
-def _known(wanted: str, default: str, known: Sequence[str], names: Sequence[str]) -> str:
-    if wanted != default:
-        return wanted
-    return next((name for name in known if name in names), wanted)
-
-
-def _rows(path: Path, columns: Columns, with_grade: bool) -> Iterator[tuple[str, _Layout, Mapping[str, Any]]]:
-    """Yield where each judged row is, for errors, the file's layout, and the row's values."""
-    try:
-        with opened(path, columns.delimiter) as table:
-            layout = _Layout.of(table.names, columns)
-            texts = [] if columns.queries else [layout.query]
-            texts += [] if columns.titles else [layout.title]
-            others = [name for name in (layout.query, layout.title) if name not in texts]
-            others += [layout.grade] if with_grade else []
-            others += [LOCALE] if layout.has_locale else []
-            _check(path, table, (*texts, *others))
-            for row in table.read(texts, others):
-                if with_grade and layout.grade == "rating" and _is_unjudged(row, columns.delimiter):
-                    continue
-                where = f"{path}, {table.unit} {row.line}"
-                if problem := row.problem or _problem_of(row.values, texts, others):
-                    raise ModelError(f"{where}: {problem}")
-                yield where, layout, row.values
-    except (ValueError, OSError, EOFError) as error:  # also pyarrow's
-        raise ModelError(reading_problem(path, error)) from None
+    def is_unjudged(self, row: Row, delimiter: str) -> bool:
+        """Return whether Quepid wrote the row for a query, or for one of its documents, that nobody rated."""
+        if _plain(self.grade) != "rating":
+            return False
+        if row.values is None:
+            return bool(row.problem) and len(_cells(row, delimiter)) == 1
+        return not _written(row.values.get(self.grade))
 
 
-def _check(path: Path, table: Table, needed: Sequence[str]) -> None:
+def _plain(name: str) -> str:
+    """Return a column's name in small letters, with underscores for other characters: "Doc ID" is doc_id."""
+    return re.sub(r"[^a-z0-9]+", "_", name.casefold())
+
+
+def _known(known: Sequence[str], names: Sequence[str]) -> str | None:
+    """Return the column that has the first of these names that is there."""
+    by_name = {_plain(name): name for name in reversed(names)}
+    return next((by_name[one] for one in known if one in by_name), None)
+
+
+def _named(wanted: str, default: str, known: Sequence[str], names: Sequence[str]) -> str:
+    """Return the column that an option names, else a known one, else the option's default."""
+    return wanted if wanted != default else _known(known, names) or wanted
+
+
+def _cells(row: Row, delimiter: str) -> list[str]:
+    text = row.data.decode(errors="replace").rstrip("\r\n")
+    return next(csv.reader([text], delimiter=delimiter), [])
+
+
+def _position(layout: _Layout, values: Mapping[str, Any], order: Order | None) -> Any:
+    """Return the rank of a row's title: of its column, or by the order of its query; None if it has none."""
+    if order is not None:
+        document = values[layout.title] if layout.document is None else values[layout.document]
+        return order.get(str(values[layout.query]), {}).get(str(document))
+    return None if layout.position is None else values[layout.position]
+
+
+def _rows(
+    source: Source, columns: Columns, with_grade: bool, unrated: Counter[str]
+) -> Iterator[tuple[str, _Layout, Mapping[str, Any]]]:
+    """Yield where each judged row is, for errors, the file's layout, and the row's values. unrated: counts
+    the rows that are left out, by query."""
+    with opened(source, columns.delimiter) as table:
+        layout = _Layout.of(table.names, columns)
+        texts = [] if columns.queries else [layout.query]
+        texts += [] if columns.titles else [layout.title]
+        others = [name for name in (layout.query, layout.title) if name not in texts]
+        others += [layout.grade] if with_grade else []
+        others += [LOCALE] if layout.has_locale else []
+        others += [name for name in (columns.position, columns.by) if name is not None]
+        needed = (*texts, *others)
+        _check(source, table, needed)
+        read = [*others, *({layout.document} - {None, *needed} if table.kind == "parquet" else ())]
+        for row in table.read(texts, read):
+            if with_grade and layout.is_unjudged(row, columns.delimiter):
+                values = row.values or {layout.query: _cells(row, columns.delimiter)[0]}
+                unrated[str(values.get(layout.query))] += 1
+                continue
+            where = f"{source}, {table.unit} {row.line}"
+            if problem := row.problem or _problem_of(row.values, texts, others):
+                raise ModelError(f"{where}: {problem}")
+            yield where, layout, row.values
+
+
+def _check(source: Source, table: Table, needed: Sequence[str]) -> None:
     """Raise ModelError if a column is missing; and say so if there are ids, whose texts no option names."""
     missing = {name for name in needed if name not in table.names}
     hints = []
-    for option, column, ids in (("--queries", "query", QUERY_IDS[:-1]), ("--titles", "title", TITLE_IDS)):
-        found = next((name for name in ids if name in table.names), None)
+    for option, column, ids in (("--queries", "query", QUERY_IDS[:2]), ("--titles", "title", DOCUMENT_IDS)):
+        found = _known(ids, table.names)
         if column in missing and found is not None:
             hints.append(f"{option}, a file with the text of each {found}")
     if hints:
-        raise ModelError(f"{path} has ids in place of texts; give {' and '.join(hints)}")
-    if table.header:
-        check_columns(table.header, table.names, needed)
+        raise ModelError(f"{source} has ids in place of texts; give {' and '.join(hints)}")
+    needs_columns(table, needed)
 
 
 def _problem_of(values: Mapping[str, Any], texts: Sequence[str], others: Sequence[str]) -> str:
@@ -222,71 +268,44 @@ def _problem_of(values: Mapping[str, Any], texts: Sequence[str], others: Sequenc
     return next((f"{column} is not text" for column in texts if not isinstance(values[column], str)), "")
 
 
-def _is_unjudged(row: Row, delimiter: str) -> bool:
-    """Return whether Quepid wrote the row for a query, or for one of its documents, that nobody rated."""
-    if row.values is None:
-        text = row.data.decode(errors="replace").rstrip("\r\n")
-        return bool(row.problem) and len(next(csv.reader([text], delimiter=delimiter), ())) == 1
-    return str(row.values.get("rating", "")).strip() == ""
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The texts of ids, from the files that options name.
 
+    files: the names of both files, None if the judgments hold the texts.
+    """
 
-def _texts_of(path: Path, columns: Columns, with_grade: bool, kind: str) -> dict[Key, str] | None:
-    """Return the texts of the ids in a file of judgments, from the file that the option `kind` names."""
-    name: str | None = getattr(columns, kind)
-    if name is None:
-        return None
-    needed: set[Key] = set()
-    for _, layout, values in _rows(path, columns, with_grade):
-        needed.add((str(values[layout.query]),) if kind == "queries" else layout.title_key(values))
-    has_locale = any(len(key) > 1 for key in needed)
-    found: dict[Key, str] = {}
-    for key, text in _read_texts(name, columns.delimiter, kind, has_locale):
-        if key in needed:
-            found.setdefault(key, text)
-    return found
+    queries: dict[Key, str]
+    titles: dict[Key, str]
+    files: tuple[str | None, str | None]
 
+    @classmethod
+    def of(cls, source: Source, columns: Columns, with_grade: bool) -> _Texts:
+        """Return the texts of the ids in a file of judgments; those of others take no memory."""
+        needed_queries: set[Key] = set()
+        needed_titles: set[Key] = set()
+        if columns.queries or columns.titles:
+            for _, layout, values in _rows(source, columns, with_grade, Counter()):
+                needed_queries.add((str(values[layout.query]),))
+                needed_titles.add(layout.title_key(values))
+        delimiter = columns.delimiter
+        queries = columns.queries and _texts_of(columns.queries, delimiter, "queries", needed_queries)
+        titles = columns.titles and _texts_of(columns.titles, delimiter, "titles", needed_titles)
+        return cls(queries or {}, titles or {}, (columns.queries, columns.titles))
 
-def _read_texts(name: str, delimiter: str, kind: str, has_locale: bool) -> Iterator[tuple[Key, str]]:
-    """Yield the key and the text of each row of a file of texts."""
-    texts = QUERY_TEXTS if kind == "queries" else TITLE_TEXTS
-    try:
-        with opened(name, delimiter) as table:
-            names = table.names
-            column = _known("", "", IDS, names)
-            known = [one for one in texts if one != column]
-            found = [one for one in known if one in names]
-            is_named = bool(column and found)
-            with_locale = has_locale and LOCALE in names
-            if not is_named and table.kind == "tsv" and len(names) == 2:  # MS MARCO's have no header
-                column, text = names
-                found = known = [text]
-                yield (column,), text
-            elif not is_named:
-                raise ModelError(
-                    f"{name}: there is no column with ids ({', '.join(IDS[:4])} …) or none with texts "
-                    f"({', '.join(texts)}); found {', '.join(names)}"
-                )
-            wanted = [*found[1:], column, *([LOCALE] if with_locale else ())]
-            for row in table.read(found[:1], wanted):
-                if row.problem:
-                    raise ModelError(f"{name}, {table.unit} {row.line}: {row.problem}")
-                text = _first_text(row.values, known)
-                if text and row.values.get(column) is not None:
-                    key: Key = (str(row.values[column]),)
-                    if has_locale:
-                        key = (*key, str(row.values.get(LOCALE)))
-                    yield key, text
-    except (ValueError, OSError, EOFError) as error:  # also pyarrow's
-        raise ModelError(reading_problem(name, error)) from None
+    def query(self, where: str, layout: _Layout, values: Mapping[str, Any]) -> str:
+        """Return the text of a row's query. where: for the error if there is none."""
+        written: str = values[layout.query]
+        if self.files[0] is None:
+            return written
+        return _text(self.queries, (str(written),), f"{where}: {self.files[0]}")
 
-
-def _first_text(values: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the first of these columns of a row that has a text or a number, or "" if none has."""
-    for name in names:
-        value = values.get(name)
-        if isinstance(value, str | int | float) and str(value).strip():
-            return str(value)
-    return ""
+    def title(self, where: str, layout: _Layout, values: Mapping[str, Any]) -> str:
+        """Return the text of a row's title. where: for the error if there is none."""
+        written: str = values[layout.title]
+        if self.files[1] is None:
+            return written
+        return _text(self.titles, layout.title_key(values), f"{where}: {self.files[1]}")
 
 
 def _text(texts: Mapping[Key, str], key: Key, where: str) -> str:
@@ -295,3 +314,53 @@ def _text(texts: Mapping[Key, str], key: Key, where: str) -> str:
     if text is None:
         raise ModelError(f"{where} has no text for {' in '.join(key)}")
     return text
+
+
+def _texts_of(name: str, delimiter: str, kind: str, needed: set[Key]) -> dict[Key, str]:
+    """Return the texts that a file has for the needed keys; of a key that is there twice, the first."""
+    has_locale = any(len(key) > 1 for key in needed)
+    found: dict[Key, str] = {}
+    for key, text in _read_texts(name, delimiter, kind, has_locale):
+        if key in needed:
+            found.setdefault(key, text)
+    return found
+
+
+def _read_texts(name: str, delimiter: str, kind: str, has_locale: bool) -> Iterator[tuple[Key, str]]:
+    """Yield the key and the text of each row of a file of texts. kind: `queries` or `titles`.
+
+    All rows have their text from the same columns: of a document the title, a space, and the text, of which
+    one may be blank.
+    """
+    known = QUERY_TEXTS if kind == "queries" else TITLE_TEXTS
+    with opened(name, delimiter) as table:
+        names = table.names
+        column = _known(IDS, names)
+        heading = _known([one for one in known if one != column], names)
+        if heading is None and table.kind == "jsonl":
+            heading = known[0]  # of rows after the first
+        columns = [one for one in (heading, BODY if kind == "titles" else None) if one is not None]
+        present = [one for one in columns if one in names]
+        if table.kind == "tsv" and len(names) == 2 and not (column and present):  # MS MARCO's have no header
+            column, text = names
+            columns = present = [text]
+            yield (column,), text
+        elif column is None or not present:
+            raise ModelError(
+                f"{name}: there is no column with ids ({', '.join(IDS[:4])} …) or none with texts "
+                f"({', '.join((*known, BODY))}); found {', '.join(names)}"
+            )
+        with_locale = has_locale and LOCALE in names
+        for row in table.read(present[:1], [*present[1:], column, *([LOCALE] if with_locale else ())]):
+            if row.problem:
+                raise ModelError(f"{name}, {table.unit} {row.line}: {row.problem}")
+            text = " ".join(filter(None, (_written(row.values.get(one)) for one in columns)))
+            if text and row.values.get(column) is not None:
+                key: Key = (str(row.values[column]),)
+                yield ((*key, str(row.values.get(LOCALE))) if has_locale else key), text
+
+
+def _written(value: object) -> str:
+    """Return a text or a number as it is written, "" for anything else and for blanks."""
+    text = str(value) if isinstance(value, str | int | float) else ""
+    return text if text.strip() else ""

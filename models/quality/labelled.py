@@ -2,18 +2,19 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headroom.models.errors import ModelError, reading_problem
+from headroom.models.errors import ModelError
 from headroom.models.quality.judgments import DEFAULT as DEFAULT
 from headroom.models.quality.judgments import Columns as Columns
+from headroom.models.quality.judgments import Judgment, read_judgments
 from headroom.models.quality.judgments import Rows as Rows
 from headroom.models.quality.judgments import columns_of_second as columns_of_second
-from headroom.models.quality.judgments import read_judgments
-from headroom.models.quality.tables import opened
-from headroom.models.rows import check_columns, problem_of
+from headroom.models.quality.tables import needs_columns, opened
+from headroom.models.rows import problem_of
+from headroom.models.terminal import warn_once
 
 ESCI = {
     4: {"irrelevant": 0, "complement": 1, "substitute": 2, "exact": 3},
@@ -33,40 +34,99 @@ HIGHEST_GRADE = 100
 
 @dataclass(frozen=True, slots=True)
 class LabelledPair:
-    """A pair with its grade. Grades count from 0, the least relevant."""
+    """A pair with its grade. Grades count from 0, the least relevant.
+
+    document: the title's id, if the file has one: two documents may have one title. position: the title's
+    rank in the order that is judged beside a model, from 1; by: the class of its query; both None unless they
+    were asked for.
+    """
 
     query: str
     title: str
     grade: int
+    document: str | None = field(default=None, compare=False, kw_only=True)
+    position: int | None = field(default=None, compare=False, kw_only=True)
+    by: str | None = field(default=None, compare=False, kw_only=True)
 
 
 def read_labelled(
     path: Path | Rows, *, grades: int, labels: Sequence[str] = (), columns: Columns = DEFAULT
 ) -> list[LabelledPair]:
-    """Return the pairs of a file of judgments; other columns are ignored.
+    """Return the pairs of a file of judgments, each once (`settled`); other columns are ignored.
 
-    grades: the number of grades; a grade is a whole number from 0 to grades − 1, one of `labels`, which are
-        their names, least relevant first, or with four or more grades a letter of ESCI.
+    grades: the number of grades; a grade is a whole number up to grades − 1, one of `labels`, which are their
+        names, least relevant first, or with four or more grades a letter of ESCI. A number below 0, as TREC
+        marks spam, is 0.
     Raises ModelError, which names the file, the line (in parquet the row, from 1) and says what is wrong.
     """
-    return list(iter_labelled(path, grades=grades, labels=labels, columns=columns))
+    return settled(list(iter_labelled(path, grades=grades, labels=labels, columns=columns)), str(path))
 
 
 def iter_labelled(
     path: Path | Rows, *, grades: int, labels: Sequence[str] = (), columns: Columns = DEFAULT
 ) -> Iterator[LabelledPair]:
-    """Yield the pairs of `read_labelled` one at a time: the file may be larger than memory."""
+    """Yield the pairs of `read_labelled` one at a time, and as often as they are judged: the file may be
+    larger than memory."""
     grade_of = _grades_by_name(grades, labels)
+    has_position = columns.position is not None or columns.order is not None
     for judgment in read_judgments(path, columns):
         value = judgment.grade
-        grade = grade_of.get(_without_zeros(str(value).strip()).casefold())
+        word = _without_zeros(str(value).strip()).casefold()
+        grade = 0 if word.startswith("-") and word[1:].isdecimal() else grade_of.get(word)
         if grade is None:
             others = f" or one of {', '.join(labels)}" if labels else ""
             raise ModelError(
                 f"{judgment.where}: {judgment.column} {value!r} is not a whole number from 0 to {grades - 1}"
                 f"{others}"
             )
-        yield LabelledPair(judgment.query, judgment.title, grade)
+        yield LabelledPair(
+            judgment.query,
+            judgment.title,
+            grade,
+            document=judgment.document,
+            position=_position(judgment, columns) if has_position else None,
+            by=None if judgment.by is None else str(judgment.by),
+        )
+
+
+def _position(judgment: Judgment, columns: Columns) -> int | None:
+    """Return the rank of a title; None if the order of its query does not have it."""
+    if judgment.position is None and columns.order is not None:
+        return None
+    text = _without_zeros(str(judgment.position).strip())
+    if not text.isdecimal() or int(text) < 1:
+        raise ModelError(
+            f"{judgment.where}: {columns.position} {judgment.position!r} is not a position, a whole number "
+            "from 1"
+        )
+    return int(text)
+
+
+def settled(pairs: Sequence[LabelledPair], source: str) -> list[LabelledPair]:
+    """Return each pair once, where it is first: as trec_eval, which refuses or drops the others.
+
+    A pair is a query with a title, and with a document's id if there is one. Of different grades of one pair
+    the lower median counts. A line on standard error counts both. source: the name of the data in it.
+    """
+    grades: dict[tuple[str, str, str | None], list[int]] = {}
+    first: dict[tuple[str, str, str | None], LabelledPair] = {}
+    for pair in pairs:
+        key = (pair.query, pair.title, pair.document)
+        grades.setdefault(key, []).append(pair.grade)
+        first.setdefault(key, pair)
+    repeated = len(pairs) - len(first)
+    if not repeated:
+        return list(pairs)
+    differing = sum(len(set(of_pair)) > 1 for of_pair in grades.values())
+    rule = f", {differing:,} of them with the lower median of different grades" if differing else ""
+    rows = "row judges a pair" if repeated == 1 else "rows judge pairs"
+    warn_once(f"{source}: {repeated:,} {rows} again; each pair counts once{rule}")
+    return [
+        pair
+        if len(grades[key]) == 1
+        else replace(pair, grade=sorted(grades[key])[(len(grades[key]) - 1) // 2])
+        for key, pair in first.items()
+    ]
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
@@ -85,19 +145,16 @@ def iter_rows(
     Raises ModelError as `read_labelled` does.
     """
     texts = (columns.query, columns.title)
-    where = str(path)
-    try:
-        with opened(path, columns.delimiter) as table:
-            if table.header:
-                check_columns(table.header, table.names, (*texts, *others))
-            for row in table.read(texts, others):
-                where = f"{path}, {table.unit} {row.line}"
-                if problem := row.problem or problem_of(row.values, *texts, others):
-                    raise ModelError(f"{where}: {problem}")
-                yield where, row.values
-    except (ValueError, OSError, EOFError) as error:  # also pyarrow's
-        raise ModelError(reading_problem(path, error)) from None
-    if where == str(path):
+    is_empty = True
+    with opened(path, columns.delimiter) as table:
+        needs_columns(table, (*texts, *others))
+        for row in table.read(texts, others):
+            is_empty = False
+            where = f"{path}, {table.unit} {row.line}"
+            if problem := row.problem or problem_of(row.values, *texts, others):
+                raise ModelError(f"{where}: {problem}")
+            yield where, row.values
+    if is_empty:
         raise ModelError(f"{path} holds no pairs")
 
 
@@ -129,7 +186,7 @@ def digest(query: str) -> bytes:
 def _without_zeros(number: str) -> str:
     """Return "3" of "3.000", as other programs write whole numbers; any other text as it is."""
     whole, point, decimals = number.partition(".")
-    return whole if point and whole.isdigit() and not decimals.strip("0") else number
+    return whole if point and whole.removeprefix("-").isdigit() and not decimals.strip("0") else number
 
 
 def _grades_by_name(grades: int, labels: Sequence[str]) -> dict[str, int]:

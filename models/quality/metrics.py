@@ -12,15 +12,14 @@ from headroom.models.arrays import Floats
 class Measures:
     """The metrics by which a study judges a kind of model.
 
-    names: all of them, in the order of reports. main: the one that orders heads and layers. judged: a mask is
-    harmless if none of these falls by the margin. tested: a network must be non-inferior in each of these, an
-    intersection–union test, which needs no correction (Berger 1982). share: the one that is a share of right
-    answers, whose relative change is told beside published ones of accuracy.
+    names: all of them, in the order of reports. main: the one that orders heads and layers. tested: a model
+    is shown to lose less than a margin if each of these falls by less, an intersection–union test, which
+    needs no correction (Berger 1982). share: the one that is a share of right answers, whose relative change
+    is told beside published ones of accuracy.
     """
 
     names: tuple[str, ...]
     main: str
-    judged: tuple[str, ...]
     tested: tuple[str, ...]
     share: str
 
@@ -28,8 +27,7 @@ class Measures:
 GRADED = Measures(
     names=("accuracy", "macro_f1", "qwk", "ndcg10"),
     main="qwk",
-    judged=("accuracy", "qwk", "ndcg10"),
-    tested=("qwk", "ndcg10"),
+    tested=("accuracy", "qwk", "ndcg10"),
     share="accuracy",
 )
 """Of a classifier with grades."""
@@ -37,7 +35,6 @@ GRADED = Measures(
 RANKED = Measures(
     names=("ndcg10", "mrr10", "pair_accuracy", "query_spearman"),
     main="ndcg10",
-    judged=("ndcg10",),
     tested=("ndcg10",),
     share="pair_accuracy",
 )

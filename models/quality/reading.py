@@ -8,6 +8,7 @@ from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.errors import ModelError
 from headroom.models.quality.comparison import Truth
 from headroom.models.quality.labelled import HIGHEST_GRADE, Columns, Rows, read_labelled
+from headroom.models.quality.order import positioned
 
 
 def shared_labels(configs: Sequence[ModelConfig]) -> tuple[str, ...]:
@@ -25,16 +26,19 @@ def read_truth(
     If all models with grades have as many, grades are theirs. Else they are any from 0 to HIGHEST_GRADE, the
     models are judged by their order, and there are no names.
     relevant: the lowest grade that counts as relevant; None: the highest of the models' grades, or without
-    grades 1. Raises ModelError as `read_labelled` does, and if there is no such grade.
+    grades 1. Raises ModelError as `read_labelled` and `positioned` do, and if there is no such
+    grade.
     """
     labels = shared_labels(configs)
     if labels:
         _check_relevant(relevant, len(labels) - 1, "the model's grades")
         pairs = read_labelled(path, grades=len(labels), labels=labels, columns=columns)
+        pairs = positioned(pairs, columns, str(path))
         return Truth(pairs, relevant or len(labels) - 1), labels
     _check_relevant(relevant, HIGHEST_GRADE, "the grades")
     names = max((config.labels for config in configs if config.is_graded), key=len, default=())
     pairs = read_labelled(path, grades=HIGHEST_GRADE + 1, labels=names, columns=columns)
+    pairs = positioned(pairs, columns, str(path))
     if len({pair.grade for pair in pairs}) == 1:
         raise ModelError(f"{path}: every pair has grade {pairs[0].grade}; an order takes two grades to judge")
     return Truth(pairs, relevant or 1, has_grades=False), ()

@@ -1,22 +1,24 @@
-"""Opens files of judgments, in any format, as rows with named columns."""
+"""Opens files of judgments, in any format, and rows in memory, as rows with named columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import orjson
 
-from headroom.models.errors import ModelError
-from headroom.models.files import check_regular, read_bytes
+from headroom.models.errors import ModelError, reading_problem
+from headroom.models.files import check_regular, read_text
 from headroom.models.rows import (
     CODECS,
     ROW_BYTES,
     Row,
+    begins_as_qrels,
+    check_columns,
     known_format,
     open_text,
     parquet_file,
@@ -36,12 +38,30 @@ https://docs.opensearch.org/latest/search-plugins/search-relevance/judgments/"""
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows in memory, which are read as a file's are.
+
+    name: of the data in errors and reports, which count rows from 0. values: each row's value of each column.
+    """
+
+    name: str
+    values: Sequence[Mapping[str, Any]]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Source = Path | str | Rows
+"""The path of a file, or rows in memory."""
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """A file's rows.
 
-    header: where the columns are named, for errors; "" if nothing names them. names: the columns; of jsonl
-    those of the first row. unit: of the numbers of rows. read: takes columns of texts and others, which are
-    there, and returns the rows.
+    kind: qrels, json, csv, tsv, jsonl, parquet or memory. header: where the columns are named, for errors; ""
+    if nothing names them. names: the columns; of jsonl and of rows in memory those of the first row. unit: of
+    the numbers of rows. read: takes columns of texts and others, which are there, and returns the rows.
     """
 
     kind: str
@@ -52,39 +72,48 @@ class Table:
 
 
 @contextmanager
-def opened(path: Path | str, delimiter: str) -> Iterator[Table]:
-    """Yield a file as a table. delimiter: between the cells of csv.
+def opened(source: Source, delimiter: str) -> Iterator[Table]:
+    """Yield a file, or rows in memory, as a table. delimiter: between the cells of csv.
 
-    Raises ModelError if its name ends in no known format or its header is wrong; OSError or ValueError if it
-    cannot be read.
+    Raises ModelError, in one sentence with the file's name, if it cannot be read or has no known format.
     """
+    try:
+        if isinstance(source, Rows):
+            yield _memory(source)
+        elif str(source).lower().endswith(".json"):
+            yield _workbench(str(source))
+        else:
+            with _opened_file(str(source), delimiter) as table:
+                yield table
+    except (ValueError, OSError, EOFError) as error:  # also pyarrow's
+        raise ModelError(reading_problem(str(source), error)) from None
+
+
+@contextmanager
+def _opened_file(name: str, delimiter: str) -> Iterator[Table]:
     import pyarrow
 
-    name = str(path)
-    check_regular(path)
-    if name.lower().endswith(".json"):
-        yield _workbench(name)
-        return
+    check_regular(name)
     is_qrels, compression = _qrels_format(name)
     file_format = None if is_qrels else known_format(name, delimiter)
     with pyarrow.OSFile(name) as file:
-        if file_format is None:
-            rows = _qrels(open_text(file, compression))
-            yield Table("qrels", "", QREL_COLUMNS, "line", _same(rows))
-        elif file_format.kind == "parquet":
+        if file_format is not None and file_format.kind == "parquet":
             names = tuple(parquet_file(name, file, ()).schema_arrow.names)
             yield Table("parquet", name, names, "row", lambda *wanted: parquet_rows(name, file, *wanted))
-        else:
-            stream = open_text(file, file_format.compression)
-            names, lines = text_rows(name, stream, file_format, ())
-            header = f"{name}, line 1"
-            if file_format.kind == "jsonl":
-                header = ""
-                first = next(lines, None)
-                if first is not None:
-                    names = tuple(first.values or ())
-                    lines = chain([first], lines)
-            yield Table(file_format.kind, header, names, "line", _same(lines))
+            return
+        stream = open_text(name, file, compression if file_format is None else file_format.compression)
+        if file_format is None or (file_format.kind == "tsv" and begins_as_qrels(stream)):
+            yield Table("qrels", "", QREL_COLUMNS, "line", _same(_qrels(stream)))
+            return
+        names, lines = text_rows(name, stream, file_format, ())
+        header = f"{name}, line 1"
+        if file_format.kind == "jsonl":
+            header = ""
+            first = next(lines, None)
+            if first is not None:
+                names = tuple(first.values or ())
+                lines = chain([first], lines)
+        yield Table(file_format.kind, header, names, "line", _same(lines))
 
 
 def _same(rows: Iterator[Row]) -> Callable[[Sequence[str], Sequence[str]], Iterator[Row]]:
@@ -96,37 +125,45 @@ def _same(rows: Iterator[Row]) -> Callable[[Sequence[str], Sequence[str]], Itera
     return read
 
 
+def _memory(rows: Rows) -> Table:
+    names = tuple(rows.values[0]) if rows.values else ()
+    numbered = (Row(number, b"", values) for number, values in enumerate(rows.values))
+    return Table("memory", "", names, "row", _same(numbered))
+
+
 def _qrels_format(name: str) -> tuple[bool, str]:
     """Return whether a file is named as qrels are, and its compression."""
     base = Path(name).name.lower()
     stem, _, end = base.rpartition(".")
     compression = end if end in CODECS else ""
     base = stem if compression else base
-    is_other = base.endswith((".csv", ".tsv", ".jsonl", ".parquet"))
+    is_other = base.endswith((".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"))
     return base.endswith(QRELS) or (base.startswith("qrels") and not is_other), compression
 
 
 def _qrels(lines: IO[bytes]) -> Iterator[Row]:
-    """Yield the lines of qrels. A grade below 0, as TREC marks spam, is 0."""
-    number = 0
-    while data := lines.readline(ROW_BYTES + 1):
-        number += 1
-        fields = data.decode("utf-8-sig" if number == 1 else "utf-8").split()
-        if not fields:
-            continue
+    """Yield the lines of qrels."""
+    for number, fields, data in fields_of_lines(lines):
         if len(fields) != len(QREL_COLUMNS):
             problem = f"{len(fields)} fields; a line of qrels has 4: query id, 0, document id, grade"
             yield Row(number, data, problem=problem)
-            continue
-        if fields[-1].removeprefix("-").isdigit() and fields[-1].startswith("-"):
-            fields[-1] = "0"
-        yield Row(number, data, dict(zip(QREL_COLUMNS, fields, strict=True)))
+        else:
+            yield Row(number, data, dict(zip(QREL_COLUMNS, fields, strict=True)))
+
+
+def fields_of_lines(lines: IO[bytes]) -> Iterator[tuple[int, list[str], bytes]]:
+    """Yield the number, from 1, the fields between blanks, and the bytes of each line that has any."""
+    number = 0
+    while data := lines.readline(ROW_BYTES + 1):
+        number += 1
+        if fields := data.decode("utf-8-sig" if number == 1 else "utf-8").split():
+            yield number, fields, data
 
 
 def _workbench(name: str) -> Table:
     """Return the ratings of a judgment list of the Search Relevance Workbench: the body that imports one, or
     the answer that holds one."""
-    document = orjson.loads(read_bytes(name, ROW_BYTES))
+    document = orjson.loads(read_text(name, ROW_BYTES))
     try:
         hits = document["hits"]["hits"] if "hits" in document else [{"_source": document}]
         ratings = [
@@ -142,3 +179,9 @@ def _workbench(name: str) -> Table:
         ) from None
     rows = (Row(number, b"", rating) for number, rating in enumerate(ratings, start=1))
     return Table("json", "", WORKBENCH_COLUMNS, "rating", _same(rows))
+
+
+def needs_columns(table: Table, needed: Sequence[str]) -> None:
+    """Raise ModelError if a column is missing where a header names the columns, or two have one name."""
+    if table.header:
+        check_columns(table.header, table.names, needed)

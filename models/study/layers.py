@@ -16,9 +16,9 @@ from headroom.models.quality.metrics import NAMES
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.runner import BATCH_TOKENS, Matrix
-from headroom.models.study.statistics import LEVEL, Effect, effects
+from headroom.models.study.statistics import Effect, effects
 from headroom.models.study.study import Study
-from headroom.models.study.wording import TOO_FEW, changes_of, layer_range, method, p_value, percent, power
+from headroom.models.study.wording import changes_of, layer_range, method, p_value, percent
 
 PAIRS = 400
 """How many pairs the tokens are drawn from."""
@@ -40,14 +40,17 @@ def run(study: Study) -> Result:
         *(("below", range(layer + 1)) for layer in range(depth)),
         *(("above", range(layer, depth)) for layer in range(depth)),
     ]
-    changes = effects(study, [_without(study, layers) for _, layers in ranges], "whole layers", families=3)
+    families = effects(study, [_without(study, layers) for _, layers in ranges], "whole layers", families=3)
+    changes = [effect for family in families for effect in family.effects]
+    (whole,) = study.runner.evaluate(study.data, [study.without(())], "whole model")
     likeness = _likeness(study)
-    alone = changes[:depth]
+    alone = families[0].effects
     picture = Figure(
         "layers-off",
         "Quality with whole layers off, with 95 % bands: one layer alone, all from layer 0 up to it, "
-        "all from it to the last. The dashed line is the whole model.",
-        partial(_draw, study, changes),
+        "all from it to the last. The dashed line is the whole model, the dotted one chance: a random "
+        "order of the titles, or a QWK of 0.",
+        partial(_draw, study, changes, whole.random_order_ndcg10()),
     )
     json = {
         "layers": [
@@ -56,8 +59,8 @@ def run(study: Study) -> Result:
         ],
         "cka": likeness,
     }
-    harmless = _harmless(alone, study)
-    verdict = f"{harmless}."
+    harmless = f"of {depth} layers alone, {families[0].claim('layers')}"
+    verdict = f"{harmless[0].upper()}{harmless[1:]}."
     main = study.measures.main
     if matter := [layer for layer, one in enumerate(alone) if one.matters]:
         worst = min(matter, key=lambda layer: alone[layer].delta[main].value)
@@ -79,17 +82,6 @@ def _table(study: Study, alone: list[Effect], likeness: Floats) -> Table:
     )
     header = ("layer off", *changes_of(study.measures), "adjusted p", "last layer's CKA")
     return Table(header, rows, "Each layer's heads off alone.")
-
-
-def _harmless(alone: list[Effect], study: Study) -> str:
-    """Say how many layers can go alone, and how many queries would show it."""
-    needed = [one.queries_needed for one in alone]
-    more = power(needed, len(study.data.queries), "layers")
-    if not alone[0].delta[study.measures.main].testable:
-        return "; ".join(filter(None, [TOO_FEW, more]))
-    harmless = sum(one.p_non_inferior <= LEVEL for one in alone)
-    detail = "; ".join(filter(None, [f"margin {study.margin}", more]))
-    return f"{harmless} of {len(alone)} layers non-inferior ({detail})"
 
 
 def _findings(study: Study, changes: list[Effect], likeness: Floats, harmless: str) -> tuple[Finding, ...]:
@@ -171,7 +163,7 @@ def cka(first: Floats32, second: Floats32) -> float:
     return float(np.square(left.T @ right).sum() / scale)
 
 
-def _draw(study: Study, changes: list[Effect]) -> plots.Drawing:
+def _draw(study: Study, changes: list[Effect], random_order: float) -> plots.Drawing:
     drawing, panels = plots.figure(13, 5.2, 1, 2)
     depth = study.shape[0]
     main = study.measures.main
@@ -188,5 +180,6 @@ def _draw(study: Study, changes: list[Effect]) -> plots.Drawing:
         axes.axhline(zero, color=plots.GREY, ls=(0, (4, 3)), lw=1.2)
         axes.set(title=f"Whole layers off: {title}", xlabel="layer", ylabel=title)
         axes.set_xticks(range(depth))
+    plots.random_order(panels[0], random_order if main == "ndcg10" else 0.0)
     panels[0].legend(loc="best")
     return drawing

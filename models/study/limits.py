@@ -1,6 +1,7 @@
 """Names the claims that a study cannot make, because too few queries or draws stand behind them."""
 
-from headroom.models.quality.bootstrap import MIN_TESTED
+from headroom.models.numbers import number, rounded
+from headroom.models.quality.bootstrap import ERROR_RATE, minimum_margin, minimum_queries
 from headroom.models.study.pairs import Judged
 from headroom.models.study.statistics import LEVEL
 from headroom.models.study.study import Study
@@ -11,8 +12,13 @@ def limits(kind: str, study: Study) -> list[str]:
     computing."""
     effort = study.effort
     sentences = []
-    if kind in ("single", "random", "layers", "all"):
-        sentences += _queries("that anything is harmless", study.data)
+    for which, claim, masks in (
+        ("single", "that a head alone is harmless", len(study.heads)),
+        ("layers", "that a layer alone is harmless", study.shape[0]),
+        ("random", "that some heads at random change nothing", len(study.measures.names)),
+    ):
+        if kind in (which, "all"):
+            sentences += _queries(claim, study.data, study.margin, LEVEL / masks, f"study {which}")
     if kind in ("roles", "all"):
         claim = "that a role's heads matter more than others of their layers"
         sentences += _draws(claim, "sets of heads", effort.role_sets)
@@ -21,17 +27,29 @@ def limits(kind: str, study: Study) -> list[str]:
         if study.holdout is None:
             sentences.append(f"This run cannot show {claim}: that takes other queries (--holdout).")
         else:
-            sentences += _queries(claim, study.holdout)
+            sentences += _queries(claim, study.holdout, study.margin, ERROR_RATE, "study search")
         sentences += _draws("that it matters which parts stay", "networks", effort.random_networks)
     return [*sentences, *study.too_hard]
 
 
-def _queries(claim: str, data: Judged) -> list[str]:
-    if data.ranked_queries >= MIN_TESTED:
+def _queries(claim: str, data: Judged, margin: float, level: float, command: str) -> list[str]:
+    """Say that the queries are too few for a margin, and what they can show. level: of the test of one mask.
+    command: that makes the claim."""
+    ranked = data.ranked_queries
+    needed = minimum_queries(margin, level)
+    if ranked >= needed:
         return []
+    smallest = minimum_margin(ranked, level)
+    possible = (
+        f"they can show a loss below {number(rounded(smallest, up=True, digits=2))} at best (--margin)"
+        if smallest <= 0.5
+        else "they can show no useful margin"
+    )
+    others = "" if command == "study search" else "; which parts matter can be shown all the same"
+    queries = f"{ranked} of the {len(data.queries)} queries of {data.source} have titles of different grades"
     return [
-        f"This run cannot show {claim}: {data.ranked_queries} of the {len(data.queries)} queries of "
-        f"{data.source} have titles of different grades, and the test needs {MIN_TESTED}."
+        f"`{command}` cannot show {claim} with a margin of {margin:g}: {queries}, and that takes {needed:,}; "
+        f"{possible}{others}."
     ]
 
 

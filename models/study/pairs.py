@@ -4,6 +4,7 @@ use."""
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,7 @@ from headroom.models.arrays import Bools, Ints
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.condense.words import has_jieba
 from headroom.models.errors import ModelError, how_to_install
-from headroom.models.quality.bootstrap import MIN_QUERIES, MIN_TESTED
+from headroom.models.quality.bootstrap import MIN_QUERIES, minimum_queries
 from headroom.models.quality.labelled import (
     DEFAULT,
     HIGHEST_GRADE,
@@ -28,6 +29,7 @@ from headroom.models.quality.labelled import (
     numbers_of_lists,
     numbers_of_queries,
     query_key,
+    settled,
 )
 
 MAX_PAIRS = 20_000
@@ -173,7 +175,7 @@ def read_judged(
     """
     read = partial(iter_labelled, path, grades=grades, labels=labels, columns=columns)
     kept, rows = sample_queries(read, max_pairs, seed)
-    data = Judged(kept, str(path))
+    data = Judged(settled(kept, str(path)), str(path))
     if len(data.queries) < MIN_QUERIES:
         raise ModelError(
             f"{path}: a study needs at least {MIN_QUERIES} queries (its intervals resample whole ones), and "
@@ -208,15 +210,15 @@ def sample_queries(
     return [pair for pair in read() if query_key(pair.query) in kept], sizes.total()
 
 
-def quick_sample(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
+def quick_sample(data: Judged, pairs: int, titles: int, seed: int, *, ranked: int = 0) -> Judged:
     """Return some `titles` titles of each of so many queries that there are about `pairs` pairs.
 
-    There are more queries if the one-sided tests need more with titles of different grades (MIN_TESTED), and
-    more titles per query if all queries are too few. What even all pairs cannot give is not asked for.
+    There are more queries, and if all are too few more titles per query, so that `ranked` queries have titles
+    of different grades. What even all pairs cannot give is not asked for.
     """
     if len(data) <= pairs:
         return data
-    needed = MIN_TESTED if data.ranked_queries >= MIN_TESTED else 0
+    needed = ranked if data.ranked_queries >= ranked else 0
     order = np.random.default_rng([seed, 11]).permutation(len(data.queries))
     shuffled, turn = data.in_turns(seed)
     rows = shuffled[turn < titles]
@@ -224,12 +226,44 @@ def quick_sample(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
         titles += 1
         rows = shuffled[turn < titles]
     sizes = np.bincount(data.query_of[rows])[order]
-    ranked = data.differ_in_grade(rows)[order]
-    too_few = (np.cumsum(sizes) < pairs) | (np.cumsum(ranked) < needed)
+    differs = data.differ_in_grade(rows)[order]
+    too_few = (np.cumsum(sizes) < pairs) | (np.cumsum(differs) < needed)
     drawn = order[: max(1 + np.count_nonzero(too_few), MIN_QUERIES)]
     rows = np.sort(rows[np.isin(data.query_of[rows], drawn)])
     note = f"{len(rows):,} of {len(data):,} pairs, {len(drawn)} of {len(data.queries)} queries, for --quick"
     return data.take(rows.tolist(), note)
+
+
+HELD_OUT = 1.5
+"""`split` holds out so many times as many queries as the margin needs at least."""
+
+HELD_OUT_SHARE = 2 / 3
+"""`split` holds out at most this share of the queries with titles of different grades."""
+
+
+def split(data: Judged, margin: float, seed: int) -> tuple[Judged, Judged]:
+    """Return the pairs to search on and those to hold out, of other queries, drawn by `seed`.
+
+    Held out are as many queries with titles of different grades as a test against the margin needs, and in
+    proportion others. Raises ModelError if a side has fewer than MIN_QUERIES queries.
+    """
+    order = np.random.default_rng([seed, 17]).permutation(len(data.queries))
+    differs = data.differ_in_grade(np.arange(len(data)))
+    needed = math.ceil(HELD_OUT * minimum_queries(margin))
+    wanted = min(needed, math.ceil(HELD_OUT_SHARE * np.count_nonzero(differs)))
+    count = int(np.searchsorted(np.cumsum(differs[order]), wanted)) + 1
+    is_held_out = np.isin(data.query_of, order[:count])
+    parts = []
+    for name, rows in (("searched", ~is_held_out), ("held out", is_held_out)):
+        part = data.take(np.flatnonzero(rows).tolist(), data.note)
+        parts.append(replace(part, source=f"{data.source} ({name})"))
+    for part in parts:
+        if len(part.queries) < MIN_QUERIES:
+            raise ModelError(
+                f"{data.source}: {len(data.queries)} queries are too few to hold some out; a study and its "
+                f"test need {MIN_QUERIES} each"
+            )
+    return parts[0], parts[1]
 
 
 def check_apart(data: Judged, holdout: Judged) -> None:

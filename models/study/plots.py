@@ -115,6 +115,12 @@ def _write_numbers(axes: Axes, image: AxesImage, cells: Floats, digits: int) -> 
         axes.text(head, layer, text, ha="center", va="center", fontsize=7.5, color=colour)
 
 
+def random_order(axes: Axes, ndcg10: float) -> None:
+    """Draw the NDCG@10 of a random order, where that is defined."""
+    if np.isfinite(ndcg10):
+        axes.axhline(ndcg10, color=GREY, ls=":", lw=1.2)
+
+
 def curve(
     axes: Axes,
     x: Sequence[float],

@@ -1,19 +1,21 @@
-"""The pairs of a `--quick` study: few, but as many queries as its claim needs by a pilot, within a bound."""
+"""The pairs of a `--quick` study: few, but as many queries as its claim needs by a pilot, within a bound.
+
+The held-out pairs of a search are never cut: its last test is the same, quick or not.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headroom.models.quality.bootstrap import ERROR_RATE, MIN_TESTED
+from headroom.models.quality.bootstrap import minimum_queries
 from headroom.models.study.pairs import Judged, quick_sample
 from headroom.models.study.runner import Matrix
 from headroom.models.study.statistics import LEVEL, Resamples
 from headroom.models.study.study import QUICK, QUICK_TITLES, Study
 
 PAIRS = 250
-HOLDOUT_PAIRS = 800
-"""The pairs of the pilot, or more if the tests need more queries. More are held out."""
+"""The pairs of the pilot, or more if the tests need more queries."""
 
 MOST = 4
 """A study takes at most so many times as many pairs as its pilot: it stays quick."""
@@ -40,11 +42,7 @@ class Pilot:
 def shortened(kind: str, study: Study) -> Study:
     """Return the study on few of its pairs. It knows which claims they will hardly show."""
     data, sentences = _sample(study, study.data, PAIRS, _of_data(kind, study))
-    holdout = study.holdout
-    if holdout is not None:
-        holdout, more = _sample(study, holdout, HOLDOUT_PAIRS, _of_holdout(kind, study))
-        sentences += more
-    return replace(study, data=data, holdout=holdout, effort=QUICK, too_hard=tuple(sentences))
+    return replace(study, data=data, effort=QUICK, too_hard=tuple(sentences))
 
 
 def _of_data(kind: str, study: Study) -> Pilot | None:
@@ -64,14 +62,6 @@ def _of_data(kind: str, study: Study) -> Pilot | None:
     return None
 
 
-def _of_holdout(kind: str, study: Study) -> Pilot | None:
-    """Return the pilot for what a study of this kind tests on held-out queries."""
-    if kind not in ("search", "all"):
-        return None
-    rng = np.random.default_rng([study.seed, 14])
-    return Pilot("that a smaller network is good enough", _random(study, rng), ERROR_RATE)
-
-
 def _random(study: Study, rng: np.random.Generator) -> list[Matrix]:
     """Return MASKS masks without the share DRAWN of the heads."""
     count = max(1, round(DRAWN * len(study.heads)))
@@ -84,18 +74,19 @@ def _random(study: Study, rng: np.random.Generator) -> list[Matrix]:
 def _sample(study: Study, whole: Judged, pairs: int, pilot: Pilot | None) -> tuple[Judged, list[str]]:
     """Return as many queries as the pilot asks for, about QUICK_TITLES titles each, and a sentence if these
     are more than there are or than a quick study takes."""
-    sample = quick_sample(whole, pairs, QUICK_TITLES, study.seed)
-    if pilot is None or sample.ranked_queries < MIN_TESTED:
+    minimum = 0 if pilot is None else minimum_queries(study.margin, pilot.level)
+    sample = quick_sample(whole, pairs, QUICK_TITLES, study.seed, ranked=minimum)
+    if pilot is None:
         return sample, []
+    if sample.ranked_queries < minimum:  # `limits` says that even these cannot show it
+        wanted = min(MOST * pairs, _of_all_queries(whole, study))
+        return quick_sample(whole, wanted, QUICK_TITLES, study.seed), []
     piloted = len(sample.queries)
     needed = _queries_needed(study, sample, pilot)
     if needed is None or needed <= piloted:
         return sample, []
-    _, turn = whole.in_turns(study.seed)
-    # With more pairs than these come more titles of fewer queries.
-    of_all_queries = int(np.count_nonzero(turn < QUICK_TITLES))
-    wanted = min(needed * QUICK_TITLES, MOST * pairs, of_all_queries)
-    larger = quick_sample(whole, wanted, QUICK_TITLES, study.seed)
+    wanted = min(needed * QUICK_TITLES, MOST * pairs, _of_all_queries(whole, study))
+    larger = quick_sample(whole, wanted, QUICK_TITLES, study.seed, ranked=minimum)
     sample = max(sample, larger, key=lambda data: len(data.queries))
     if needed <= len(sample.queries):
         return sample, []
@@ -105,15 +96,22 @@ def _sample(study: Study, whole: Judged, pairs: int, pilot: Pilot | None) -> tup
     ]
 
 
+def _of_all_queries(whole: Judged, study: Study) -> int:
+    """Return how many pairs QUICK_TITLES titles of each query are: with more come more titles of fewer
+    queries."""
+    _, turn = whole.in_turns(study.seed)
+    return int(np.count_nonzero(turn < QUICK_TITLES))
+
+
 def _queries_needed(study: Study, sample: Judged, pilot: Pilot) -> int | None:
     """Return how many queries would show that the easiest of the pilot's masks costs less than the margin,
     if it costs nothing; None if that is not known of one."""
     whole, *masked = study.runner.evaluate(sample, [study.without(()), *pilot.masks], "pilot")
     resamples = Resamples(whole, QUICK.resamples, study.seed)
-    judged = whole.measures.judged
+    tested = whole.measures.tested
     counts = [
         resamples.queries_needed_for(
-            resamples.changes(resamples.draws(one)), judged, study.margin, pilot.level
+            resamples.changes(resamples.draws(one)), tested, study.margin, pilot.level
         )
         for one in masked
     ]

@@ -18,13 +18,14 @@ from headroom.models.quality.bootstrap import (
     estimate,
     standard_errors,
 )
-from headroom.models.quality.evaluation import RANGES
+from headroom.models.quality.evaluation import RANGES, Evaluation
 from headroom.models.quality.metrics import NAMES
+from headroom.models.quality.noninferiority import on_queries, too_few
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.statistics import LEVEL, Resamples, holm, values_of
 from headroom.models.study.study import Study
-from headroom.models.study.wording import TOO_FEW, layer_range, listed, method, p_value, percent
+from headroom.models.study.wording import layer_range, listed, method, p_value, percent
 
 AT = 0.2
 """The fraction that the source study found removable at no loss."""
@@ -57,7 +58,8 @@ def mean_of_masks(resamples: Resamples, changes: Sequence[Draws], weights: Float
     spread = (weights * (values - means[:, None]) ** 2).sum(1)
     between_masks = spread / masks / max(masks - 1, 1)
     variance = standard_errors(influences, resamples.counts) ** 2 + between_masks
-    return estimate(means, np.sqrt(variance), testable=resamples.testable)
+    mean = Draws(values.mean(1), influences, changes[0].queries)
+    return estimate(means, np.sqrt(variance), mean.by_query(), mean.queries)
 
 
 def run(study: Study) -> Result:
@@ -77,7 +79,9 @@ def run(study: Study) -> Result:
     caption = f"At exactly {AT:.0%} off, mean of {draws} draws, margin ± {study.margin}."
     section = Section("Heads off at random", (method("random", study.measures),), (_table(tests, caption),))
     json = {"curves": [row for curve in curves for row in curve.rows], "equivalence": tests}
-    return Result("random", json, verdict, (section,), _picture(curves, draws), _findings(study, curves))
+    return Result(
+        "random", json, verdict, (section,), _picture(curves, draws, whole), _findings(study, curves)
+    )
 
 
 def _verdict(study: Study, resamples: Resamples, curve: Curve, tests: list[Json]) -> str:
@@ -87,9 +91,11 @@ def _verdict(study: Study, resamples: Resamples, curve: Curve, tests: list[Json]
     of_curve = tests[: len(study.measures.names)]
     within = listed([NAMES[test["metric"]] for test in of_curve if test["p_adjusted"] <= LEVEL])
     outcome = f"shown to stay within ± {study.margin} (two one-sided tests, 5 % for all of them): {within}"
+    basis = on_queries(resamples.ranked, resamples.queries)
     return (
         f"With {AT:.0%} of the heads off at random {NAMES[main]} changes by "
-        f"{curve.changes[AT][main].text()}; {outcome if resamples.testable else TOO_FEW}."
+        f"{curve.changes[AT][main].text()}, {basis}; {outcome}"
+        f"{too_few(resamples.ranked, study.margin, LEVEL / len(of_curve))}."
     )
 
 
@@ -175,16 +181,20 @@ def _findings(study: Study, curves: list[Curve]) -> tuple[Finding, ...]:
     return fifth, Finding(claim, "lower matter more", ours)
 
 
-def _picture(curves: list[Curve], draws: int) -> Figure:
+def _picture(curves: list[Curve], draws: int, whole: Evaluation) -> Figure:
     caption = (
         f"Quality as heads go off at random: mean of {draws} draws with 95 % bands (of the paired change); "
-        "dots are single draws, the dashed line is the whole model. 100 % of a half is half of all heads."
+        "dots are single draws, the dashed line is the whole model, the dotted one a random order of the "
+        "titles. 100 % of a half is half of all heads."
     )
-    return Figure("random-heads", caption, partial(_draw, curves))
+    return Figure("random-heads", caption, partial(_draw, curves, whole.random_order_ndcg10()))
 
 
-def _draw(curves: list[Curve]) -> plots.Drawing:
-    """Draw each metric against the share of heads off, with a line and its band per range of layers."""
+def _draw(curves: list[Curve], random_order: float) -> plots.Drawing:
+    """Draw each metric against the share of heads off, with a line and its band per range of layers.
+
+    random_order: the NDCG@10 of one.
+    """
     drawing, panels = plots.figure(13, 9.5, 2, 2)
     labels = ("all layers", "lower half", "upper half")
     for metric, axes in zip(next(iter(curves[0].changes.values())), panels.flat, strict=True):
@@ -206,6 +216,8 @@ def _draw(curves: list[Curve]) -> plots.Drawing:
                 limits=RANGES.get(metric, (0.0, 1.0)),
             )
         axes.axhline(base, color=plots.GREY, ls=(0, (4, 3)), lw=1.2)
+        if metric == "ndcg10":
+            plots.random_order(axes, random_order)
         axes.axvline(AT * 100, color=plots.GREY, ls=":", lw=1.2)
         axes.set_xlim(-2, 102)
         axes.set(title=NAMES[metric], xlabel="heads off, % of those in the range", ylabel=NAMES[metric])

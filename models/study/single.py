@@ -7,9 +7,9 @@ import numpy as np
 from headroom.models.quality.metrics import NAMES
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
-from headroom.models.study.statistics import LEVEL, Effect, effects
+from headroom.models.study.statistics import LEVEL, Effect, Family, effects
 from headroom.models.study.study import Study
-from headroom.models.study.wording import TOO_FEW, changes_of, method, p_value, power
+from headroom.models.study.wording import changes_of, method, p_value
 
 SHOWN = 12
 """How many heads the table shows."""
@@ -18,11 +18,12 @@ SHOWN = 12
 def run(study: Study) -> Result:
     """Switch each head off alone, and compare the metrics with those of the whole model."""
     heads = study.heads
-    changes = effects(study, [study.without([head]) for head in heads], "single heads")
+    (family,) = effects(study, [study.without([head]) for head in heads], "single heads")
+    changes = family.effects
     names = [f"{layer}.{head}" for layer, head in heads]
     main = study.measures.main
     order = np.argsort([effect.delta[main].value for effect in changes], kind="stable").tolist()
-    counts = _counts(changes, study)
+    counts = _counts(family)
     verdict = f"{counts}."
     if matter := [index for index in order if changes[index].matters]:
         change = changes[matter[0]].delta[main].text()
@@ -51,17 +52,11 @@ def run(study: Study) -> Result:
     )
 
 
-def _counts(changes: list[Effect], study: Study) -> str:
-    """Say how many heads matter, how many cost less than the margin, and how many queries would show it."""
-    matter = sum(one.matters for one in changes)
-    harmless = sum(one.p_non_inferior <= LEVEL for one in changes)
-    counts = f"{matter} of {len(changes)} heads are shown to matter by themselves"
-    more = power([one.queries_needed for one in changes], len(study.data.queries), "heads")
-    testable = all(one.delta[study.measures.main].testable for one in changes)
-    if not testable:
-        return f"{counts} ({'; '.join(filter(None, [TOO_FEW, more]))})"
-    counts += f", {harmless} to cost less than {study.margin:g}"
-    return f"{counts} ({more})" if more else counts
+def _counts(family: Family) -> str:
+    """Say how many heads matter, and how many cost less than the margin."""
+    matter = sum(one.matters for one in family.effects)
+    counts = f"{matter} of {len(family.effects)} heads are shown to matter by themselves"
+    return f"{counts}; {family.claim('heads')}"
 
 
 def _maps(study: Study, changes: list[Effect]) -> plots.Drawing:

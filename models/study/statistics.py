@@ -8,23 +8,24 @@ import numpy as np
 from scipy.stats import false_discovery_control
 
 from headroom.models.arrays import Floats
-from headroom.models.quality import bootstrap
 from headroom.models.quality.bootstrap import (
-    ERROR_RATE,
     MIN_QUERIES,
-    MIN_TESTED,
     Draws,
     Estimate,
     Interval,
     MetricDraws,
     estimate,
+    estimate_of,
+    queries_needed,
     resample,
     standard_errors,
 )
 from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.metrics import Measures
+from headroom.models.quality.noninferiority import NO_SKILL_ALONE, largest, on_queries, skill_of, too_few
 from headroom.models.study.runner import Matrix
 from headroom.models.study.study import Study
+from headroom.models.study.wording import power
 
 LEVEL = 0.05
 """The error rate of the tests."""
@@ -39,15 +40,13 @@ class Resamples:
     """The resamples of a study's queries. All masks share them, so differences are paired.
 
     counts: (1 + resamples, clusters); row 0 is the data as they are. queries: how many there are; ranked: how
-    many of them have titles of different grades. testable: these are at least MIN_TESTED, so that one-sided
-    tests may claim something. intact: the draws of `whole`, the model with all heads on.
+    many of them have titles of different grades. intact: the draws of `whole`, the model with all heads on.
     """
 
     def __init__(self, whole: Evaluation, resamples: int, seed: int) -> None:
         self.queries = whole.queries
         self.counts = resample(whole.clusters, resamples, seed)
         self.ranked = whole.ranked_queries
-        self.testable = self.ranked >= MIN_TESTED
         self.intact = self.draws(whole)
 
     def draws(self, evaluation: Evaluation) -> MetricDraws:
@@ -64,16 +63,14 @@ class Resamples:
 
     def estimate(self, draws: Draws) -> Estimate:
         """Return the estimate of a metric or of a change."""
-        return estimate(draws.values, standard_errors(draws.influences, self.counts), testable=self.testable)
+        return estimate_of(draws, self.counts)
 
     def queries_needed(self, change: Estimate, margin: float, level: float) -> int | None:
         """Return how many queries give a mask that changes nothing on average the chance POWER to pass.
 
         level: of the one-sided test. None if too few queries have the metric for a spread.
         """
-        return bootstrap.queries_needed(
-            change, queries=self.queries, having=self.ranked, margin=margin, level=level
-        )
+        return queries_needed(change, queries=self.queries, margin=margin, level=level)
 
     def queries_needed_for(
         self, changes: Mapping[str, Estimate], metrics: Sequence[str], margin: float, level: float
@@ -99,7 +96,7 @@ class Effect:
     model.
 
     p_change: the p-value of "the mask changes no metric", by `adjusted_p` over the masks of its family.
-    falls: whether the metric whose own p is lowest falls. p_non_inferior: the p-value of "a judged metric
+    falls: whether the metric whose own p is lowest falls. p_non_inferior: the p-value of "a tested metric
     falls by the margin or more", by `holm` over the same masks; 1 if that cannot be tested. queries_needed:
     how many would show that the mask costs less than the margin, if it costs nothing; None: not known.
     """
@@ -134,8 +131,41 @@ class Effect:
         }
 
 
-def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1) -> list[Effect]:
-    """Return the effect of each mask.
+@dataclass(frozen=True)
+class Family:
+    """The effects of masks that one correction covers, and what they can show.
+
+    has_skill: whether the intact model is shown to be better than chance; else nothing is harmless.
+    queries_that_count: of the tested metric that fewest have. queries: all. level: of Holm's first step.
+    """
+
+    effects: list[Effect]
+    has_skill: bool
+    queries_that_count: int
+    queries: int
+    margin: float
+    level: float
+
+    @property
+    def harmless(self) -> int:
+        """Return how many masks are shown to cost less than the margin."""
+        return sum(one.p_non_inferior <= LEVEL for one in self.effects) if self.has_skill else 0
+
+    def claim(self, parts: str) -> str:
+        """Say how many masks are shown to cost less than the margin, and what more would show.
+
+        parts: their name.
+        """
+        if self.queries_that_count >= MIN_QUERIES and not self.has_skill:
+            return f"none is shown to cost less than {self.margin:g}: {NO_SKILL_ALONE}"
+        claim = f"{self.harmless} are shown to cost less than {self.margin:g} each"
+        limit = too_few(self.queries_that_count, self.margin, self.level)
+        more = power([one.queries_needed for one in self.effects], self.queries, parts)
+        return f"{claim} {on_queries(self.queries_that_count, self.queries)}{limit}{more}"
+
+
+def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1) -> list[Family]:
+    """Return the effect of each mask, by family.
 
     what: the name of the masks on the progress bar. families: how many questions of equally many masks are
     asked, one after the other; p-values are adjusted within each. There are enough resamples for one mask to
@@ -152,16 +182,24 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
         deltas.append(resamples.changes(draws))
         relatives.append(resamples.relative_changes(draws))
     measures = whole.measures
-    harm = np.array([max(delta[name].p_above(-study.margin) for name in measures.judged) for delta in deltas])
+    harm = np.array([max(delta[name].p_above(-study.margin) for name in measures.tested) for delta in deltas])
     permutations = permutations_for(len(masks) // families, len(whole.measures.names))
     study.progress.start(f"p-values of {what}", permutations * len(masks))
     swapped = swap_p(whole, masked, draws=permutations, seed=study.seed, done=study.progress.advance)
     falls = [_falls(measures, *of_mask) for of_mask in zip(deltas, swapped, strict=True)]
     p_change = _by_family(adjusted_p, swapped, families)
     p_non_inferior = _by_family(holm, harm, families)
-    level = LEVEL * families / len(masks)  # of Holm's first step
-    needed = [resamples.queries_needed_for(delta, measures.judged, study.margin, level) for delta in deltas]
-    return list(map(Effect, values, deltas, relatives, p_change, falls, p_non_inferior, needed))
+    level = LEVEL * families / len(masks)
+    needed = [resamples.queries_needed_for(delta, measures.tested, study.margin, level) for delta in deltas]
+    found = list(map(Effect, values, deltas, relatives, p_change, falls, p_non_inferior, needed))
+    skill = skill_of(whole, resamples.intact, resamples.counts, measures.tested)
+    has_skill = all(interval.is_above(0) for interval in skill.values())
+    counted = min(resamples.intact[name].queries for name in measures.tested)
+    size = len(masks) // families
+    return [
+        Family(found[start : start + size], has_skill, counted, whole.queries, study.margin, level)
+        for start in range(0, len(masks), size)
+    ]
 
 
 def permutations_for(masks: int, metrics: int) -> int:
@@ -183,12 +221,6 @@ def _falls(measures: Measures, changes: Mapping[str, Estimate], p: Floats) -> bo
     of_metrics = dict(zip(measures.names, p.tolist(), strict=True))
     surest = min(measures.names, key=lambda name: (of_metrics[name], name != measures.main))
     return changes[surest].value < 0
-
-
-def largest(counts: Sequence[int | None]) -> int | None:
-    """Return the largest count; None if one is not known."""
-    known = [count for count in counts if count is not None]
-    return max(known) if len(known) == len(counts) else None
 
 
 def swap_p(
@@ -271,61 +303,3 @@ def mean_intervals(values: Floats, resamples: int, seed: int) -> list[Interval]:
         influences = column - means[0] if queries >= MIN_QUERIES else np.full(queries, np.nan)
         intervals.append(estimate(means, standard_errors(influences, counts)).interval())
     return intervals
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """One metric's change under a mask, on the same queries as the intact model.
-
-    delta: masked minus intact; bound: its one-sided lower confidence bound, −inf if fewer than MIN_TESTED
-    queries have titles of different grades, because nothing can be tested then. queries_needed: as
-    `Resamples.queries_needed` returns it.
-    """
-
-    delta: float
-    bound: float
-    queries_needed: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class NonInferiority:
-    """The outcome of the test of one network.
-
-    loss: by metric. tested: False if an earlier network of the sequence failed.
-    """
-
-    passed: bool
-    loss: dict[str, Loss]
-    tested: bool
-
-    @property
-    def queries_needed(self) -> int | None:
-        """Return the largest number of queries that a metric needs; None if one's is not known."""
-        return largest([loss.queries_needed for loss in self.loss.values()])
-
-
-def loss_by_metric(resamples: Resamples, masked: Evaluation, margin: float) -> dict[str, Loss]:
-    """Return the loss in each metric that is tested, with bounds at the one-sided level ERROR_RATE."""
-    changes = resamples.changes(resamples.draws(masked))
-    by_metric = {}
-    for metric in masked.measures.tested:
-        change = changes[metric]
-        bound = change.lower_bound(ERROR_RATE)
-        needed = resamples.queries_needed(change, margin, ERROR_RATE)
-        by_metric[metric] = Loss(change.value, bound, needed)
-    return by_metric
-
-
-def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[NonInferiority]:
-    """Test networks in the order given and stop at the first that fails.
-
-    The order was fixed before the held-out queries were looked at. Each test may therefore use the whole
-    error rate, and the chance that any network worse than the margin passes is at most that rate (Maurer et
-    al. 1995). A bound exactly at −margin does not pass.
-    """
-    tests: list[NonInferiority] = []
-    for by_metric in losses:
-        tested = all(test.passed for test in tests)
-        passed = tested and all(loss.bound > -margin for loss in by_metric.values())
-        tests.append(NonInferiority(passed, by_metric, tested))
-    return tests

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headroom.models.numbers import fixed
-from headroom.models.quality.bootstrap import MIN_TESTED, Interval
+from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.metrics import GRADED, NAMES, RANKED, Measures
 
 
@@ -14,22 +14,16 @@ def changes_of(measures: Measures) -> tuple[str, ...]:
     return tuple(f"Δ {NAMES[name]}" for name in measures.names)
 
 
-TOO_FEW = (
-    f"too few queries: nothing is called harmless if fewer than {MIN_TESTED} have titles of different grades"
-)
-"""Why one-sided tests claim nothing."""
-
 _METHODS: dict[str, str] = tomllib.loads(Path(__file__).with_name("methods.toml").read_text("utf-8"))
 
 
 def method(name: str, measures: Measures) -> str:
     """Return how the tables of `name` were made, with the metrics of the model's kind."""
-    judged = listed([NAMES[metric] for metric in measures.judged])
+    tested = listed([NAMES[metric] for metric in measures.tested])
     return _METHODS[name].format(
-        judged_fall=f"{judged} each fall" if len(measures.judged) > 1 else f"{judged} falls",
+        tested_fall=f"{tested} each fall" if len(measures.tested) > 1 else f"{tested} falls",
         tested=listed([f"of {NAMES[metric]}" for metric in measures.tested]),
         needed=_NEEDED,
-        min_tested=MIN_TESTED,
         loss=_LOSS[measures],
         answers="grades differ" if measures == GRADED else "scores differ",
     )
@@ -93,7 +87,7 @@ def about(count: int) -> str:
 
 
 def power(needed: Sequence[int | None], queries: int, parts: str) -> str:
-    """Say how many queries would show of half of the parts that they cost less than the margin.
+    """Say how many queries would show that half of the parts cost less than the margin.
 
     needed: of each part. queries: how many there are. parts: their name. Empty if these are enough for half
     of them, or if it is not known.
@@ -102,7 +96,7 @@ def power(needed: Sequence[int | None], queries: int, parts: str) -> str:
     if not known or known[len(known) // 2] <= queries:
         return ""
     median = about(known[len(known) // 2])
-    return f"about {median} queries like these would show it of half of the {parts}, if those cost nothing"
+    return f"; if half of the {parts} cost nothing, about {median} queries like these would show that"
 
 
 def listed(items: Sequence[str]) -> str:

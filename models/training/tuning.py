@@ -318,6 +318,7 @@ def start(base: Path, labels: Sequence[str], seed: int) -> Learner:
         config,
         labels=tuple(labels),
         label_order=tuple(range(len(labels))),
+        is_order_known=True,
         temperature=1.0,
         bias=(0.0,),
         score_activation="softmax",

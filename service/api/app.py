@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headroom.service.api.arrival import seconds_at_proxy
 from headroom.service.api.body import HeldBytes, send_and_drain
 from headroom.service.api.clients import add_compat_routes
-from headroom.service.api.edge import SAFE_REQUEST_ID
+from headroom.service.api.edge import MARK, SAFE_REQUEST_ID
 from headroom.service.api.errors import error_response, json_response, to_invalid_request
 from headroom.service.api.keys import check_caller
 from headroom.service.api.openapi import complete
@@ -168,11 +168,11 @@ class RequestMiddleware:
             return
         arrived = time.monotonic()
         record = self.access_log.start(scope, _request_id(scope))
-        end_span = None
-        if self.traces is not None and scope["path"] not in PROBES:
-            end_span = self.traces.start(scope, record)
+        path = _tidied(scope)
+        is_traced = self.traces is not None and path not in PROBES
+        end_span = self.traces.start(scope, record) if self.traces is not None and is_traced else None
         is_head = scope["method"] == "HEAD"
-        scope = {**scope, "path": _tidied(scope)}
+        scope = {**scope, "path": path}
         if is_head:
             scope["method"] = "GET"
         scope.setdefault("state", {})["arrived"] = arrived - seconds_at_proxy(scope["headers"])
@@ -183,6 +183,7 @@ class RequestMiddleware:
                 record.status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = record.request_id
+                headers[MARK] = "1"
                 if record.is_from_playground and scope["app"].state.backend is not None:
                     headers[FACTS_HEADER] = facts_version(scope["app"].state.backend)
                 if "server-timing" not in headers:

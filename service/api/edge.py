@@ -7,9 +7,10 @@ things:
 * removes the request headers with which a client could steer Serve (switch off its request timeout and its
   disconnect handling, pick a replica), before Serve reads them, and a stamp that HAProxy did not make;
 * tells Serve in a replica, with the same headers, to leave clients and clocks of POST requests to us;
-* replaces the answers that Serve makes itself (plain text, or none at all when a replica dies) by errors of
-  our shape. Everything our application answers passes untouched, and so does what a replica tells HAProxy's
-  health check, which reads the text (see service/ray/haproxy.cfg.jinja).
+* replaces the errors that Serve makes itself (plain text, or none at all when a replica dies) by errors of
+  our shape. Everything our application answers passes untouched: it marks its answers with a header (`MARK`),
+  which is taken off here. So does what a replica tells HAProxy's health check, which reads the text (see
+  service/ray/haproxy.cfg.jinja).
 
 It imports neither ray nor the application, and costs a few microseconds a request.
 """
@@ -46,6 +47,10 @@ SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 """Request ids that we take over. Serve decodes the header as UTF-8 and writes it into its logs; any other is
 dropped, and Serve makes its own."""
 
+MARK = "x-headroom-answer"
+"""Header by which the application tells this layer that an answer is its own. No client sees it."""
+
+_MARK = MARK.encode()
 _HEALTH_CHECK = "/-/healthz"
 _MADE_BY_SERVE: dict[int, Callable[[], ServiceError]] = {
     400: InvalidHTTP,
@@ -59,18 +64,18 @@ _MADE_BY_SERVE: dict[int, Callable[[], ServiceError]] = {
 
 def middlewares() -> list[Middleware]:
     """Return the middlewares that Ray Serve asks for: Starlette middlewares, outermost last."""
-    return [Middleware(Edge)]
+    return [Middleware(Edge, in_replica=os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1")]
 
 
 class Edge:
-    """Wraps one ASGI application of Ray Serve."""
+    """Wraps one ASGI application of Ray Serve. in_replica: it is a replica's own, and HAProxy in front."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, in_replica: bool) -> None:
         self._app = app
         # In the replica's own server, no answer at all means that our application raised; in the proxy, that
         # the replica died during the request.
-        self._in_replica = os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
-        self._silence = InternalError if self._in_replica else ReplicaLost
+        self._in_replica = in_replica
+        self._silence = InternalError if in_replica else ReplicaLost
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (self._in_replica and scope["path"] == _HEALTH_CHECK):
@@ -104,12 +109,12 @@ class _Answer:
     async def __call__(self, message: Message) -> None:
         if self._replaced:
             return
-        if message["type"] == "http.response.start" and _is_made_by_serve(message):
-            await self.replace(_MADE_BY_SERVE.get(message["status"], InternalError)())
-            return
-        self.started = True
         if message["type"] == "http.response.start":
-            _drop_second_request_id(message)
+            if message["status"] >= 400 and not _is_marked(message):
+                await self.replace(_MADE_BY_SERVE.get(message["status"], InternalError)())
+                return
+            _tidy_headers(message)
+        self.started = True
         await self._send(message)
 
     async def replace(self, error: ServiceError) -> None:
@@ -132,18 +137,14 @@ def _steers_serve(name: bytes, value: bytes) -> bool:
     return key in _STEERING or key.startswith(_STEERING_PREFIXES)
 
 
-def _drop_second_request_id(start: Message) -> None:
-    """Serve adds the header to the one that our application sent already."""
-    ids = [header for header in start.get("headers", ()) if header[0].lower() == _REQUEST_ID]
-    others = [header for header in start.get("headers", ()) if header[0].lower() != _REQUEST_ID]
+def _is_marked(start: Message) -> bool:
+    """Return whether our application made this answer."""
+    return any(name.lower() == _MARK for name, _ in start.get("headers", ()))
+
+
+def _tidy_headers(start: Message) -> None:
+    """Take off the mark, and the request id that Serve adds to the one that our application sent already."""
+    headers = [(bytes(name), value) for name, value in start.get("headers", ())]
+    ids = [header for header in headers if header[0].lower() == _REQUEST_ID]
+    others = [header for header in headers if header[0].lower() not in (_REQUEST_ID, _MARK)]
     start["headers"] = others + ids[:1]
-
-
-def _is_made_by_serve(start: Message) -> bool:
-    """Our application answers errors as JSON, always; Serve's own are plain text."""
-    if start["status"] < 400:
-        return False
-    for name, value in start["headers"]:
-        if name.lower() == b"content-type":
-            return not bytes(value).startswith(b"application/json")
-    return True

@@ -94,6 +94,19 @@ class OfrepError:
     """One sentence; for people."""
 
 
+@documented
+@dataclass(slots=True)
+class OfrepBulkError:
+    """An error of OpenFeature's remote evaluation of all flags at once."""
+
+    errorCode: Literal[  # noqa: N815 - the protocol's name
+        "TARGETING_KEY_MISSING", "INVALID_CONTEXT", "PARSE_ERROR", "GENERAL"
+    ]
+    """For programs."""
+    errorDetails: str  # noqa: N815 - the protocol's name
+    """One sentence; for people."""
+
+
 def _rerank(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
     """Write one answer for all rerank clients; wrong fields get 400, as from their servers.
 
@@ -133,13 +146,15 @@ _OFREP_CODES: tuple[tuple[type[ServiceError], str], ...] = (
 )
 
 
-def _ofrep(error: ServiceError, answer: ErrorResponse, key: str = "") -> ErrorResponse:
-    """Write an answer as OpenFeature's remote evaluation protocol says; wrong fields get 400."""
+def _ofrep(error: ServiceError, answer: ErrorResponse, key: str | None = None) -> ErrorResponse:
+    """Write an answer as OpenFeature's remote evaluation protocol says; wrong fields get 400.
+
+    key: the flag; None: all were asked for.
+    """
     status = 400 if error.status == InvalidRequest.status else answer.status
     code = next((code for kind, code in _OFREP_CODES if isinstance(error, kind)), "GENERAL")
-    return ErrorResponse(
-        status, {"key": key, "errorCode": code, "errorDetails": error.message}, answer.headers
-    )
+    flag = {} if key is None else {"key": key}
+    return ErrorResponse(status, {**flag, "errorCode": code, "errorDetails": error.message}, answer.headers)
 
 
 OURS = ErrorShape(lambda _, answer: answer, Error, (*STATUSES, 422))
@@ -148,12 +163,14 @@ TEI = ErrorShape(_tei, TeiError, (*STATUSES, 422, 424))
 OIP = ErrorShape(_oip, OipError, STATUSES)
 WEAVIATE = OIP
 OFREP = ErrorShape(_ofrep, OfrepError, (*STATUSES, 404))
+OFREP_BULK = ErrorShape(_ofrep, OfrepBulkError, STATUSES)
 _FLAG_PATH = re.compile(r"/ofrep/v1/evaluate/flags/(.+)", re.DOTALL)
 _BY_PATH: tuple[tuple[re.Pattern[str], ErrorShape], ...] = (
     # Also where a client's base URL is wrong: /v1/v2/rerank.
     (re.compile(r"(?!/v2/models/).*/rerank(ing)?/?"), RERANK),
     (re.compile(r"/|/(predict|info|health|ping)/?"), TEI),
     (re.compile(r"/v2(/.*)?"), OIP),
+    (re.compile(r"/ofrep/v1/evaluate/flags/?"), OFREP_BULK),
 )
 
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 REFUSAL = "refusal"
 """Key of a request's state, by which the gate leaves it to the route to refuse it."""
 
+ORIGINAL_ORDER = b"original_order"
+
 LAST_S = 5.0
 """Seconds after the deadline in which a request that keeps the order is given up: it answers by itself."""
 
@@ -148,7 +150,10 @@ class PostRoute(APIRoute):
         """Return what the endpoint answers, and the version of the config that it was made under."""
         scope = request.scope
         settings = request.settings
-        value = await self.read_body(request, receive, hold)
+        content = await self.read_body(request, receive, hold)
+        if request.refusal is not None and not _may_want_order(content, request.app.state.backend):
+            raise request.refusal
+        value = parse(content, max_parts=settings.max_json_parts)
         is_typed = bool(request.headers.get("content-type"))
         shape = self.default if is_typed or self.untyped is None else self.untyped
         if self.shapes and isinstance(value, dict):
@@ -181,12 +186,16 @@ class PostRoute(APIRoute):
         work = shape.endpoint(request, body=body, **request.path_params)
         return await answer(work, receive, timeout_s=patience_s), config_version
 
-    async def read_body(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> Any:
-        """Return the JSON value of the body. hold: as `read` takes it. Raises ServiceError."""
+    async def read_body(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> bytes:
+        """Return the body. hold: as `read` takes it. Raises ServiceError."""
         takes_untyped = self.untyped is not None and not _is_from_browser(request.headers)
         types = ("",) if takes_untyped else ()
-        content = await read(receive, request.headers, request.settings, hold, other_types=types)
-        return parse(content, max_parts=request.settings.max_json_parts)
+        return await read(receive, request.headers, request.settings, hold, other_types=types)
+
+
+def _may_want_order(content: bytes, replica: Replica | None) -> bool:
+    """Return whether a refused request may get its titles back in their order. Only if so it is parsed."""
+    return ORIGINAL_ORDER in content or (replica is not None and replica.on_failure != "error")
 
 
 def _is_from_browser(headers: Headers) -> bool:

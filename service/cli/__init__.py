@@ -5,7 +5,7 @@ Nothing but `main` is here, so that Ctrl-C in that second ends the program as it
 
 import sys
 
-from headroom.models.terminal import EXIT_STATUS
+from headroom.models.terminal import EXIT_STATUS, write_what_the_terminal_can
 from headroom.service.cli.messages import message_of
 
 
@@ -20,6 +20,8 @@ def main() -> None:
         arguments.remove("--debug")
     try:
         from headroom.service.cli.program import app
+
+        write_what_the_terminal_can()
 
         app(arguments, prog_name="headroom")
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ class Setup:
     device: str
     dtype: str
     path: Path | None
+    label_order: tuple[str, ...] | None = None
 
     def only(self, variants: Sequence[str]) -> LiveConfig:
         """Return a config with these variants and the stages of cascades among them.
@@ -58,7 +60,13 @@ class Setup:
         return LiveConfig(masks=self.live.masks, variants=named, default=variants[0])
 
 
-def read_setup(model: str | None, config: Path | None, device: str, dtype: str) -> Setup:
+def read_setup(
+    model: str | None,
+    config: Path | None,
+    device: str,
+    dtype: str,
+    label_order: tuple[str, ...] | None = None,
+) -> Setup:
     """Return what a config file says, unless the options say otherwise; "auto" leaves it to the file.
 
     Without a file, the default one counts, which belongs to the default model only.
@@ -72,7 +80,7 @@ def read_setup(model: str | None, config: Path | None, device: str, dtype: str) 
     check_dtype_name(dtype)
     path = DEFAULT_CONFIG if config is None and model is None else config
     if path is None:
-        return Setup(model, LiveConfig(), device, dtype, None)
+        return Setup(model, LiveConfig(), device, dtype, None, label_order)
     file = config_file.load(path, config_file.Overrides())
     settings = file.settings
     if device == "auto":
@@ -85,7 +93,12 @@ def read_setup(model: str | None, config: Path | None, device: str, dtype: str) 
         device,
         dtype,
         path,
+        label_order=label_order or (settings.label_order if model is None else None),
     )
+
+
+def _setup_of(network: Network) -> Setup:
+    return read_setup(network.model, network.config, network.device, network.dtype, network.label_order)
 
 
 def resolve(network: Network) -> Variant:
@@ -96,17 +109,15 @@ def resolve(network: Network) -> Variant:
 def both(network: Network) -> tuple[Variant, Variant]:
     """Return the config's default variant, and the variant and mask that the options name."""
     form = None if network.mask is None else read_form(network.mask)
-    setup = read_setup(network.model, network.config, network.device, network.dtype)
+    setup = _setup_of(network)
     default = setup.live.default_variant
     live = setup.only(list(dict.fromkeys([default, network.variant or default])))
 
     from headroom import Classifier
     from headroom.service.scoring.catalog import BASE, build_catalog
 
-    def load(path: str | None) -> Classifier:
-        return Classifier.load(path, setup.device, setup.dtype)
-
-    catalog = build_catalog(live, {BASE: load(setup.model)}, load)
+    load = partial(Classifier.load, device=setup.device, dtype=setup.dtype)
+    catalog = build_catalog(live, {BASE: load(setup.model, label_order=setup.label_order)}, load)
     return catalog.choose(default, None), catalog.choose(network.variant, form, with_units=True)
 
 
@@ -121,16 +132,17 @@ def _resolve_with_model(network: Network) -> tuple[Variant, Classifier]:
     from headroom.models.checkpoint.hub import locate
 
     form = None if network.mask is None else read_form(network.mask)
-    setup = read_setup(network.model, network.config, network.device, network.dtype)
+    setup = _setup_of(network)
     live = setup.only([network.variant or setup.live.default_variant])
     for entry in live.variants:
         if entry.cascade is None:
             directory = locate(entry.checkpoint or setup.model, setup.model)
-            check_masks(live.model_copy(update={"variants": (entry,)}), directory, form)
+            order = entry.label_order if entry.checkpoint else setup.label_order
+            check_masks(live.model_copy(update={"variants": (entry,)}), directory, form, order)
 
     from headroom.service.scoring.catalog import load_catalog  # torch comes after the checks without it
 
-    catalog = load_catalog(live, setup.model, setup.device, setup.dtype)
+    catalog = load_catalog(live, setup.model, setup.device, setup.dtype, setup.label_order)
     return catalog.choose(None, form, with_units=True), catalog.base
 
 
@@ -140,15 +152,18 @@ def default_line(variant: str, mask: str | None) -> str:
     return f"the config's default, {variant}, scores{with_mask} (--variant names another)"
 
 
-def check_masks(live: LiveConfig, directory: Path, mask: MaskForm | None) -> None:
+def check_masks(
+    live: LiveConfig, directory: Path, mask: MaskForm | None, label_order: Sequence[str] | None = None
+) -> None:
     """Raise the errors of a wrong checkpoint or mask before torch is imported, which takes seconds.
 
-    live: a config whose only variant is the one to score with. directory: that variant's checkpoint.
+    live: a config whose only variant is the one to score with. directory: that variant's checkpoint;
+    label_order: of its labels.
     """
     from headroom.models.checkpoint.config import read_config, read_stored_masks
     from headroom.service.config.masks import left_out, resolve_masks
 
-    model = read_config(directory)
+    model = read_config(directory, label_order)
     stored = read_stored_masks(directory, model)
     masks, of_variant = resolve_masks(live, model, stored, live.variants[0].checkpoint)
     left_out(live, of_variant)

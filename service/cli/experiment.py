@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
@@ -24,6 +25,7 @@ LATEST = 10
 """How many entries of the log are shown, newest last."""
 
 Name = Annotated[str, typer.Argument(help="Name of the experiment.")]
+Address = Annotated[str | None, typer.Argument(help="Address of the service, as --url.", metavar="[URL]")]
 Url = Annotated[str, typer.Option(envvar="HEADROOM_URL", help="Address of the service.")]
 Key = Annotated[
     str | None, typer.Option(envvar="HEADROOM_API_KEY", help="API key; changes need one with the admin role.")
@@ -47,6 +49,7 @@ def start(
     file: Annotated[
         Path, typer.Argument(help="YAML or JSON file with the experiment, as the config would declare it.")
     ],
+    address: Address = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: Json = False,
@@ -58,7 +61,7 @@ def start(
     from headroom.service.config.file import load_experiment
 
     experiment = load_experiment(file)
-    answer = call(url, key, body=experiment.model_dump(mode="json", exclude_unset=True))
+    answer = call(address or url, key, body=experiment.model_dump(mode="json", exclude_unset=True))
     show(answer, as_json)
     if experiment.is_interleaved and not as_json:
         from headroom.service.experiments.retention import window_text
@@ -72,6 +75,7 @@ def start(
 @app.command()
 def report(
     name: Name,
+    address: Address = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     out: Annotated[
@@ -83,7 +87,7 @@ def report(
 
     Example: headroom experiment report prune20 --out prune20.html
     """
-    experiment = call(url, key, name)
+    experiment = call(address or url, key, name)
     if out is not None:
         from headroom.models.files import write_whole
         from headroom.service.experiments import report_page
@@ -99,6 +103,7 @@ def ramp(
     name: Name,
     traffic: Annotated[float, typer.Option(min=0, max=1, help="Share of the units to expose.")],
     reason: Reason = "",
+    address: Address = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: Json = False,
@@ -107,18 +112,23 @@ def ramp(
 
     Example: headroom experiment ramp prune20 --traffic 0.25 --reason "p99 is fine"
     """
-    show(call(url, key, name, "ramp", {"traffic": traffic, "reason": reason}), as_json)
+    show(call(address or url, key, name, "ramp", {"traffic": traffic, "reason": reason}), as_json)
 
 
 @app.command()
 def stop(
-    name: Name, reason: Reason = "", url: Url = DEFAULT_URL, key: Key = None, as_json: Json = False
+    name: Name,
+    address: Address = None,
+    reason: Reason = "",
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: Json = False,
 ) -> None:
     """End an experiment and give every unit the default variant again.
 
     Example: headroom experiment stop prune20 --reason "sample ratio is off"
     """
-    show(call(url, key, name, "stop", {"reason": reason}), as_json)
+    show(call(address or url, key, name, "stop", {"reason": reason}), as_json)
 
 
 @app.command()
@@ -126,6 +136,7 @@ def ship(
     name: Name,
     arm: Annotated[str, typer.Argument(help="Arm whose variant every unit gets.")],
     reason: Reason = "",
+    address: Address = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: Json = False,
@@ -134,7 +145,7 @@ def ship(
 
     Example: headroom experiment ship prune20 pruned --reason "good enough on clicks"
     """
-    show(call(url, key, name, "ship", {"arm": arm, "reason": reason}), as_json)
+    show(call(address or url, key, name, "ship", {"arm": arm, "reason": reason}), as_json)
 
 
 @app.command()
@@ -146,6 +157,7 @@ def export(
         str | None,
         typer.Option(help="Read this database, sqlite:////path or postgresql://…, not the service."),
     ] = None,
+    address: Address = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
@@ -164,7 +176,7 @@ def export(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--out") from None
     if database_url is not None:
-        options.refuse_unused(context, "--database-url asks no service", "url", "key")
+        options.refuse_unused(context, "--database-url asks no service", "address", "url", "key")
         try:
             get_page, close = database_pages(database_url, name)
         except ValueError as error:
@@ -176,7 +188,7 @@ def export(
     else:
 
         def from_service(source: str, after: str) -> Page:
-            answer = call(url, key, name, f"rows?{urlencode({'source': source, 'after': after})}")
+            answer = call(address or url, key, name, f"rows?{urlencode({'source': source, 'after': after})}")
             return Page(answer["rows"], answer["next"])
 
         rows = export_rows(from_service, out)
@@ -185,13 +197,18 @@ def export(
 
 @app.command()
 def rollback(
-    name: Name, reason: Reason = "", url: Url = DEFAULT_URL, key: Key = None, as_json: Json = False
+    name: Name,
+    address: Address = None,
+    reason: Reason = "",
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: Json = False,
 ) -> None:
     """Take a ship back: every unit gets the default variant again.
 
     Example: headroom experiment rollback prune20 --reason "more complaints"
     """
-    show(call(url, key, name, "rollback", {"reason": reason}), as_json)
+    show(call(address or url, key, name, "rollback", {"reason": reason}), as_json)
 
 
 def call(
@@ -207,6 +224,8 @@ def call(
     """
     import httpx2
 
+    url = url.strip()
+    key = key.strip() if key else None  # a Secret made with `echo` ends in a line end
     if not url.startswith(("http://", "https://")):
         raise typer.BadParameter("must be an address such as http://127.0.0.1:8000", param_hint="--url")
     address = f"{url.rstrip('/')}/v1/experiments"
@@ -221,11 +240,12 @@ def call(
             json=body,
             headers={"authorization": f"Bearer {key}"} if key else {},
             timeout=TIMEOUT_S,
+            trust_env=not is_this_machine(url),
         )
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
         reason = str(error).rpartition("] ")[-1] or type(error).__name__  # without "[Errno 111]"
         raise RuntimeError(
-            f"no answer from {url}: {reason}; does it run there? --url names another"
+            f"no answer from {without_password(url)}: {reason}; does it run there? --url names another"
         ) from None
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
         if key:
@@ -237,8 +257,19 @@ def call(
             return dict(document)
         message = str(document["error"]["message"])
     except (ValueError, KeyError, TypeError):  # another program answered
-        message = f"{address} answered {answer.status_code} {answer.reason_phrase}"
+        message = f"{without_password(address)} answered {answer.status_code} {answer.reason_phrase}"
     raise RuntimeError(message)
+
+
+def without_password(url: str) -> str:
+    """Return a URL as a message may show it: without a name and a key before the host."""
+    return re.sub(r"//[^/]*@", "//", url, count=1)
+
+
+def is_this_machine(url: str) -> bool:
+    """Return whether a URL names this machine, to which no proxy of HTTP_PROXY leads."""
+    host = urlsplit(url).hostname or ""
+    return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 def show(experiment: dict[str, Any], as_json: bool, *, analysed: bool = False) -> None:

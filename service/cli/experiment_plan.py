@@ -102,6 +102,7 @@ def command(
     variant: Variant = None,
     model: options.Model = None,
     config: options.Config = None,
+    label_order: options.LabelOrder = None,
     shown: Shown = None,
     differing: Differing = None,
     shadow: Shadow = None,
@@ -120,7 +121,7 @@ def command(
     daily = None if units_per_day is None else units_per_day * traffic
     if daily is None:
         options.refuse_unused(context, "it needs --units-per-day", "traffic")
-    of_data = ("mask", "variant", "model", "config", "shown")
+    of_data = ("mask", "variant", "model", "config", "label_order", "shown")
     if not interleave:
         of_interleaving = ("clicked", "data", "differing", "shadow", *of_data)
         options.refuse_unused(context, "it needs --interleave", *of_interleaving)
@@ -133,7 +134,7 @@ def command(
         options.refuse_unused(context, "it needs --data", *of_data)
     from headroom.service.cli import lists
 
-    network = options.Network(model, config, variant, mask, "auto", "auto")
+    network = options.Network(model, config, variant, mask, "auto", "auto", options.label_names(label_order))
     check_preference(margin, effect, clicked)
     measured = lists.measure(network, data, shown, differing, shadow)
     assert clicked is not None

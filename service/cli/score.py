@@ -8,6 +8,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from headroom.models.commands.options import (
     FORMS,
@@ -15,10 +16,12 @@ from headroom.models.commands.options import (
     Delimiter,
     Device,
     Dtype,
+    LabelOrder,
     Model,
     Network,
     QueryColumn,
     TitleColumn,
+    label_names,
     refuse_unused,
 )
 from headroom.models.terminal import warn
@@ -63,6 +66,19 @@ Instruction = Annotated[
 ]
 
 
+class TakesTitles(TyperCommand):
+    """Says how to give a title that begins with a dash."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line, given typer's context."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # typer does not export the class
+            if type(error).__name__ == "NoSuchOption":
+                error.message += " (put -- before titles that begin with a dash)"  # type: ignore[attr-defined]
+            raise
+
+
 def command(
     context: typer.Context,
     query: Annotated[
@@ -76,6 +92,7 @@ def command(
     config: Config = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    label_order: LabelOrder = None,
     overflow: Overflow = "truncate",
     instruction: Instruction = None,
     as_json: Annotated[
@@ -112,7 +129,7 @@ def command(
             refuse_unused(context, "it needs --output", "prefix", "judgments", "overwrite")
         from headroom.models.quality.labelled import Columns
 
-        setup = choice.read_setup(model, config, device, dtype)
+        setup = choice.read_setup(model, config, device, dtype, label_names(label_order))
         options = score_files.options_of(
             setup,
             mask or (),
@@ -128,7 +145,10 @@ def command(
     if query is None:
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
     refuse_unused(context, "it needs --input", *OF_FILES)
-    network = Network(model, config, only_one("--variant", variant), only_one("--mask", mask), device, dtype)
+    only_variant = only_one("--variant", variant)
+    only_mask = only_one("--mask", mask)
+    order = label_names(label_order)
+    network = Network(model, config, only_variant, only_mask, device, dtype, order)
     pairs = pairs_of(query, titles)
     chosen = choice.resolve(network)
     if network.variant is None:

@@ -188,9 +188,10 @@ def options_of(
     for variant in live.variants:
         only = live.model_copy(update={"variants": (variant,), "default": None})
         directory = locate(variant.checkpoint or setup.model, setup.model)
-        graded |= read_config(directory).is_graded
+        order = variant.label_order if variant.checkpoint else setup.label_order
+        graded |= read_config(directory, order).is_graded
         for each in columns[: max(1, len(masks))]:  # those of one variant: each mask once
-            choice.check_masks(only, directory, each.mask)
+            choice.check_masks(only, directory, each.mask, order)
     return ScoreOptions(
         model=setup.model,
         live=live,
@@ -202,6 +203,7 @@ def options_of(
         dtype=setup.dtype,
         prefix=prefix,
         judged_ids=judgments or "",
+        label_order=setup.label_order,
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
+from headroom.models.commands import options
 from headroom.service.cli.messages import message_of
 from headroom.service.config.edits import FileState, LiveEdits, pinned, read_state
 from headroom.service.config.file import ConfigFile, Overrides, load
@@ -76,6 +77,7 @@ def command(
         Literal["auto", "float32", "bfloat16", "float16"] | None,
         typer.Option(help="Number format of the weights.  [default: the file's, or auto]"),
     ] = None,
+    label_order: options.LabelOrder = None,
 ) -> None:
     """Start the service. Ctrl-C or SIGTERM stops it after every accepted request is answered.
 
@@ -85,7 +87,8 @@ def command(
     """
     if model is not None and Path(model).exists():
         model = str(Path(model).resolve())  # a replica has another working directory
-    overrides = Overrides(host, port, model, device, dtype, replicas)
+    order = options.label_names(label_order)
+    overrides = Overrides(host, port, model, device, dtype, replicas, order)
     run(config.absolute(), overrides)
 
 

@@ -83,7 +83,8 @@ def _checkpoints(
     """Return directory and shape of each checkpoint that can be served, by its name in variants; None is the
     service's own. Raises UnsupportedCheckpoint if that cannot be served."""
     own = locate(config.settings.model, weights=weights)
-    found: dict[str | None, tuple[Path, ModelConfig]] = {None: (own, read_config(own))}
+    base = read_config(own, config.settings.label_order)
+    found: dict[str | None, tuple[Path, ModelConfig]] = {None: (own, base)}
     wrong: set[str] = set()
     for variant in config.live.variants:
         name = variant.checkpoint
@@ -91,7 +92,7 @@ def _checkpoints(
             continue
         try:
             directory = locate(name, own, weights=weights)
-            found[name] = directory, read_config(directory)
+            found[name] = directory, read_config(directory, variant.label_order)
         except ModelError as error:
             wrong.add(name)
             on_fault(_fault_of_checkpoint(config, name, error))

@@ -64,6 +64,7 @@ class Overrides:
     device: str | None = None
     dtype: str | None = None
     replicas: int | None = None
+    label_order: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +323,8 @@ def _with_overrides(document: Mapping[str, Any], overrides: Overrides, path: Pat
         options = _mapping(options, name, path)
     _override(http, overrides, "host", "port")
     _override(arguments, overrides, "model", "device", "dtype")
+    if overrides.label_order is not None:
+        arguments["label_order"] = list(overrides.label_order)  # JSON has no tuples
     if overrides.replicas is not None:
         deployment.pop("autoscaling_config", None)  # Serve takes one of the two
         deployment["num_replicas"] = overrides.replicas

@@ -44,11 +44,13 @@ def key_ring(settings: Settings) -> KeyRing | None:
 def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
     """Return the keys of a file: entries as in `HEADROOM_API_KEYS`, separated by commas or line breaks.
 
+    A line that begins with # is a comment; the file may begin with a byte order mark.
     Raises InvalidConfig; the message names the file and repeats no key.
     """
     try:
-        lines = read_text(path, MAX_BYTES).splitlines()
-        return parse_api_keys(",".join(line for line in lines if line.strip()))
+        lines = read_text(path, MAX_BYTES).removeprefix("\ufeff").splitlines()
+        entries = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        return parse_api_keys(",".join(entries))
     except UnicodeDecodeError:
         reason = "not UTF-8 text"
     except OSError as error:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
+from urllib.parse import urlsplit
 
 import orjson
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     StringConstraints,
@@ -39,7 +41,33 @@ _ApiKeys = Annotated[
     tuple[ApiKey, ...], NoDecode, BeforeValidator(parse_api_keys), WithJsonSchema({"type": "string"})
 ]
 ORIGIN_PATTERN = r"^(?i:https?://[^/\s*@?#]+)$"
-_Origin = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, pattern=ORIGIN_PATTERN)]
+
+
+def _as_sent(origin: str) -> str:
+    """Return an origin that a browser could send. Raises ValueError.
+
+    https://html.spec.whatwg.org, "serialization of an origin": without the scheme's own port, and the host in
+    ASCII.
+    """
+    try:
+        url = urlsplit(origin)
+        port = url.port
+    except ValueError:
+        raise ValueError("has no such port; give one from 1 to 65535, or none") from None
+    if not origin.isascii():
+        raise ValueError("a browser sends the host in ASCII: write its xn--… form")
+    if port == 0 or url.netloc.endswith(":"):
+        raise ValueError("has no such port; give one from 1 to 65535, or none")
+    if port == {"http": 80, "https": 443}[url.scheme]:
+        raise ValueError(f"a browser leaves out :{port}, the port of {url.scheme}; leave it out, too")
+    return origin
+
+
+_Origin = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, to_lower=True, pattern=ORIGIN_PATTERN),
+    AfterValidator(_as_sent),
+]
 _Origins = Annotated[
     tuple[_Origin, ...],
     NoDecode,
@@ -82,6 +110,12 @@ class Settings(BaseSettings):
         None,
         min_length=1,
         description="Checkpoint directory or hub id (`name@revision`). Unset: the shipped model.",
+    )
+    label_order: tuple[str, ...] | None = Field(
+        None,
+        min_length=2,
+        description="Names of the model's labels from least to most relevant. Unset: what its config.json or "
+        "the names say; if neither does, `GET /v1/models` and the log say which label counts as best.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
@@ -183,7 +217,8 @@ class Settings(BaseSettings):
     api_keys_file: Path | None = Field(
         None,
         description="File of API keys in place of `api_keys` (an absolute path), one per line or "
-        "comma-separated. It is read again every 5 seconds; while it is wrong, the keys before stay.",
+        "comma-separated; lines that begin with # are comments. It is read again every 5 seconds; while it "
+        "is wrong, the keys before stay.",
     )
 
     cors_origins: _Origins = Field(
@@ -210,6 +245,12 @@ class Settings(BaseSettings):
             if name in values or variable_of(name) in os.environ:
                 raise ValueError(f"{name}: this setting is gone: {advice}")
         return values
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _without_line_end(cls, value: object) -> object:
+        """Drop blanks and line ends around a value, such as `echo` leaves in a Secret."""
+        return value.strip() if isinstance(value, str) else value
 
     @field_validator("*", mode="before")
     @classmethod

@@ -48,6 +48,13 @@ class VariantConfig(Declared):
         description="Checkpoint directory, hub id (`name@revision`), or `@NAME`: the smaller network "
         "`networks/NAME` beside the model's weights. Unset: the service's own model.",
     )
+    label_order: tuple[str, ...] | None = Field(
+        None,
+        min_length=2,
+        strict=False,
+        description="Names of the checkpoint's labels from least to most relevant. Unset: what its "
+        "config.json or the names say.",
+    )
     cascade: tuple[StageConfig, ...] | None = Field(
         None,
         min_length=2,
@@ -61,11 +68,16 @@ class VariantConfig(Declared):
         if self.name == CUSTOM:
             raise ValueError(f"the name {CUSTOM!r} is taken: it stands for masks that callers bring along")
         if self.cascade is not None:
-            for field in ("head_mask", "sliced", "checkpoint"):
+            for field in ("head_mask", "sliced", "checkpoint", "label_order"):
                 if getattr(self, field):
                     raise ValueError(f"{field}: a cascade has none of its own; its stages' variants have")
             _check_stages(self.cascade)
             return self
+        if self.label_order is not None and self.checkpoint is None:
+            raise ValueError(
+                "label_order: it belongs to a checkpoint of the variant's own; that of the service's model "
+                "is a setting"
+            )
         if self.sliced and self.head_mask is None:
             raise ValueError("sliced needs a head_mask that says which heads to cut out")
         named = (self.head_mask, self.checkpoint)

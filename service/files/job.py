@@ -68,6 +68,7 @@ class Job:
             "--overflow": options.overflow,
             "--judgments": options.judged_ids,
             "device or number format": [options.device, options.dtype],
+            "--label-order": options.label_order,
             "version of headroom": [version(), metadata.version("pyarrow"), self.window_rows, WINDOW_BYTES],
         }
 

@@ -33,7 +33,8 @@ class ScoreOptions:
 
     model: a checkpoint's directory or hub id, or None for the shipped one. live: variants and masks.
     graded: whether there are grades. prefix: begins the names of the new columns. judged_ids: if the output
-    is a judgment list, the column of its ids, else "".
+    is a judgment list, the column of its ids, else "". label_order: of the model's labels, from least to most
+    relevant; None: as it says.
     """
 
     model: str | None
@@ -46,6 +47,7 @@ class ScoreOptions:
     dtype: str = "auto"
     prefix: str = ""
     judged_ids: str = ""
+    label_order: tuple[str, ...] | None = None
 
     @property
     def texts(self) -> tuple[str, str]:

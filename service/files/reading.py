@@ -87,7 +87,7 @@ def _text(
 ) -> Iterator[Window]:
     """Yield windows of csv, tsv or jsonl, cut by rows and bytes of the input alone."""
     file_bytes = max(raw.size(), 1)
-    stream = open_text(raw, source.compression)
+    stream = open_text(window.name, raw, source.compression)
     window.names, rows = text_rows(window.name, stream, source, (*options.texts, *options.others))
     window_bytes = 0
     for row in rows:

@@ -52,7 +52,9 @@ class WindowScorer:
 
     def __init__(self, options: ScoreOptions) -> None:
         self.options = options
-        self.catalog = load_catalog(options.live, options.model, options.device, options.dtype)
+        self.catalog = load_catalog(
+            options.live, options.model, options.device, options.dtype, options.label_order
+        )
         self._variants = [
             self.catalog.choose(column.variant, column.mask, with_units=True) for column in options.columns
         ]

@@ -18,10 +18,17 @@ COLLECTORS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 def open_traces(instance: str, notify_operator: Callable[[str], None]) -> Traces | None:
     """Return this process's traces; None, without an import, if the environment names no collector.
 
-    None, too, if they cannot be recorded: the operator is told why, and requests are served without them.
+    None, too, if the environment switches traces off (https://opentelemetry.io/docs/specs/otel/configuration/
+    sdk-environment-variables), or if they cannot be recorded: the operator is told why, and requests are
+    served without them.
     """
     variable = next((name for name in COLLECTORS if os.environ.get(name)), None)
-    if variable is None:
+    is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    exporter = os.environ.get("OTEL_TRACES_EXPORTER", "").strip() or "otlp"
+    if variable is None or is_disabled or exporter == "none":
+        return None
+    if exporter != "otlp":
+        notify_operator("there are no traces: OTEL_TRACES_EXPORTER: should be otlp, or none")
         return None
     try:
         from headroom.service.observe.traces import Traces

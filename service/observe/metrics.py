@@ -130,7 +130,11 @@ _GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's
     "unread_characters": ("Characters of texts waiting to be tokenized.", [], "livesum"),
     "ready": ("Replicas that take requests, of those on this node.", [], "livesum"),
     # Each replica shows its own version, so that different values reveal an unfinished roll-out.
-    "config_version": ("The live config's version, its hexadecimal digits read as a number.", [], "liveall"),
+    "config_version": (
+        "1 for the live config's version, as in x-config-version; 0 for those before it.",
+        ["version"],
+        "liveall",
+    ),
     "api_keys_refused": (
         "1 while `api_keys_file` is wrong and the keys before stay, else 0.",
         [],
@@ -201,6 +205,7 @@ class Metrics:
         """The times and charted lines of the last scrapes, so that the page's charts do not begin empty."""
         self._scrapes = ThreadPoolExecutor(1, thread_name_prefix="scrape")
         self._variants: set[str] = set()
+        self._config_version = ""
         self._series: dict[tuple[str, ...], Any] = {}
         self._metrics: dict[str, Any] = {}
         self.notify_operator: Callable[[str], None] = lambda _: None
@@ -302,11 +307,14 @@ class Metrics:
         """Record a new live config.
 
         Args:
-            version: up to 13 hexadecimal digits, which a double can represent exactly.
+            version: as answers bring it in x-config-version.
             heads_on: heads kept, by variant. Variants that the config no longer has become NaN, because
                 multi-process mode cannot remove a series.
         """
-        self.series("config_version").set(int(version, 16))
+        if self._config_version not in ("", version):
+            self.series("config_version", self._config_version).set(0)
+        self._config_version = version
+        self.series("config_version", version).set(1)
         for removed in self._variants - heads_on.keys():
             self.series("heads_on", removed).set(math.nan)
         for variant, count in heads_on.items():

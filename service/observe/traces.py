@@ -2,8 +2,8 @@
 
 Only a replica whose environment names a collector imports this module, and with it the SDK. The SDK reads its
 own variables (https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/): sampler,
-headers, the size of the queue. A span that finds the queue full is dropped. Nothing here waits for the
-collector but `flush`.
+headers, propagators, the size of the queue. A span that finds the queue full is dropped. Nothing here waits
+for the collector but `flush`.
 
 Attributes follow the semantic conventions for HTTP servers and feature flags, and `headroom.*` for the rest.
 A span holds no text, header, API key or query string.
@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
@@ -36,7 +37,6 @@ from opentelemetry.semconv.attributes.service_attributes import (
 )
 from opentelemetry.semconv.attributes.url_attributes import URL_PATH, URL_SCHEME
 from opentelemetry.trace import Span, SpanKind, StatusCode, format_trace_id
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from headroom.service.observe.access_log import MAX_PATH_BYTES, Record
 from headroom.version import version
@@ -46,7 +46,6 @@ UNSENT = "traces: spans cannot be sent to the collector; the replicas' logs say 
 MAX_METHOD_CHARS = 32
 
 _METHODS = frozenset("CONNECT DELETE GET HEAD OPTIONS PATCH POST PUT TRACE".split())
-_PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class Traces:
@@ -59,6 +58,8 @@ class Traces:
 
     def __init__(self, instance: str, notify_operator: Callable[[str], None]) -> None:
         _check_environment()
+        self._propagator = _propagator()
+        self._propagated = frozenset(self._propagator.fields)
         named = Resource({SERVICE_NAME: "headroom", SERVICE_VERSION: version()})
         named = named.merge(OTELResourceDetector().detect())  # the operator's names win
         resource = Resource.create({**named.attributes, SERVICE_INSTANCE_ID: instance})
@@ -71,26 +72,28 @@ class Traces:
         self._is_idle.set()
 
     def start(self, scope: Mapping[str, Any], record: Record) -> Callable[[str | None, int], None]:
-        """Start a request's span, as a child of the caller's `traceparent` if there is one.
+        """Start a request's span, as a child of the caller's if its headers name one (`traceparent`, or as
+        OTEL_PROPAGATORS says).
 
         Return the function that ends it. It takes the route's template, None if no route matches, and the
         status. The record gets the trace's id.
         """
-        parents: dict[str, list[str]] = {"traceparent": [], "tracestate": []}
+        parents: dict[str, list[str]] = {}
         host = ""
         for name, value in scope["headers"]:
             key = str(name, "latin-1")
-            if key in parents:
-                parents[key].append(str(value, "latin-1"))
+            if key in self._propagated:
+                parents.setdefault(key, []).append(str(value, "latin-1"))
             elif key == "host":
                 host = str(value, "latin-1")
         span = self._tracer.start_span(
             record.method,
-            context=_PROPAGATOR.extract({key: values for key, values in parents.items() if values}),
+            context=self._propagator.extract(parents),
             kind=SpanKind.SERVER,
             attributes=_known_at_start(scope, record, host),
         )
-        record.trace_id = format_trace_id(span.get_span_context().trace_id)
+        if (context := span.get_span_context()).is_valid:
+            record.trace_id = format_trace_id(context.trace_id)
         self._open += 1
         self._is_idle.clear()
         return partial(self._end, span, record)
@@ -177,6 +180,17 @@ def _known_at_end(record: Record, route: str | None, status: int) -> dict[str, A
 
 def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
+
+
+def _propagator() -> TextMapPropagator:
+    """Return what reads the caller's span from headers. Raises ValueError for wrong OTEL_PROPAGATORS."""
+    try:
+        from opentelemetry.propagate import get_global_textmap  # which reads the variable when it is imported
+    except ValueError:
+        raise ValueError(
+            "OTEL_PROPAGATORS: should be tracecontext, baggage or none, or be installed with its package"
+        ) from None
+    return get_global_textmap()
 
 
 def _check_environment() -> None:

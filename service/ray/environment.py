@@ -74,6 +74,15 @@ BODY_TIMEOUT = "HEADROOM_HAPROXY_BODY_TIMEOUT_S"
 RETRY_ON = "conn-failure empty-response"
 """When HAProxy sends a request to another replica: its own refuses connections, or dies before it answers. So
 a request that kills replicas kills at most one more than there are retries."""
+REPEATABLE = (
+    *("/v1/score", "/v1/compare", "/v1/attention", "/v1/condense"),
+    *("/v1/rerank", "/v2/rerank", "/rerank", "/v1/reranking", "/reranking"),
+    *("/predict", "/score", "/ofrep/v1/evaluate/flags"),
+)
+"""Paths of POST requests that change nothing, and `/` with them: HAProxy may send one to a second replica if
+the first one died. A path that is written in another way, such as in percent encoding, is none of them."""
+REPEATABLE_BELOW = ("/v2/models/", "/ofrep/v1/evaluate/flags/")
+"""What the longer ones of such paths begin with."""
 RETRIED_BYTES = 128 * 1024
 """HAProxy's buffer: larger requests get 503 when their replica dies. (HAProxy's default is 16 KiB.)"""
 SERVE = {
@@ -105,7 +114,8 @@ def prepare(run: Path, *, request_timeout_s: float, body_timeout_s: float = 15.0
     token = run / "token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
-    for inherited in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "PROMETHEUS_MULTIPROC_DIR"):
+    # PYTHONOPTIMIZE: few machines have compiled files for it, so that Ray's processes would start too late.
+    for inherited in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "PROMETHEUS_MULTIPROC_DIR", "PYTHONOPTIMIZE"):
         os.environ.pop(inherited, None)
     os.environ |= RAY | {"RAY_AUTH_TOKEN_PATH": str(token)}
     for name, value in UNLESS_SET.items():

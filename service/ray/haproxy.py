@@ -24,7 +24,7 @@ from typing import Any
 
 from headroom.service.api.arrival import MACHINE, STAMP
 from headroom.service.ray import patches
-from headroom.service.ray.environment import BODY_TIMEOUT
+from headroom.service.ray.environment import BODY_TIMEOUT, REPEATABLE, REPEATABLE_BELOW
 from headroom.service.ray.notices import notify_operator, show_controller_to_operator
 
 TEMPLATE = Path(__file__).with_name("haproxy.cfg.jinja")
@@ -65,6 +65,7 @@ class TemplateValues:
     """Values that our template needs beyond Serve's own. pages: the directory of HAProxy's answers.
 
     stamp, machine: the header of the time of arrival, and the part of it that says whose clock it is.
+    repeatable, repeatable_below: `REPEATABLE`, `REPEATABLE_BELOW`.
 
     It keeps the servers that each backend had before. Serve does not list a replica while it takes a new live
     config, so the death of the only listed one would be an outage. HAProxy itself finds out which are down.
@@ -72,6 +73,8 @@ class TemplateValues:
 
     stamp = STAMP
     machine = MACHINE
+    repeatable = REPEATABLE
+    repeatable_below = REPEATABLE_BELOW
     patience_s = 10
     """A replica is down for good once it has let two checks wait for so long. A busy one is back earlier."""
 

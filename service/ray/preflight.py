@@ -96,16 +96,15 @@ def and_why(left_out: Mapping[str, str]) -> str:
 
 def check_port(host: str, port: int) -> None:
     """Raise OSError if the service could not listen on this address."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    no_such_host = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-        except OSError as error:
-            is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-            other = "--host" if is_host else "--port"
-            raise OSError(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another {other}"
-            ) from None
+    except OSError as error:
+        is_host = isinstance(error, socket.gaierror) or error.errno in no_such_host
+        other = "--host" if is_host else "--port"
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}; choose another {other}") from None
 
 
 def check_schema(path: Path, config: ConfigFile) -> None:

@@ -40,6 +40,8 @@ class ModelInfo:
     """The window: longer pairs are truncated."""
     grades: list[str] | None
     """From least to most relevant; null: one score."""
+    label_order_note: str | None
+    """Which label counts as best, if neither its name nor a setting says it; null: that is known."""
     score_activation: Literal["softmax", "sigmoid", "identity"]
     """The function from logits to a score: softmax (grades), sigmoid, or identity (raw logits)."""
     parameters: int

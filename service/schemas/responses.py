@@ -7,7 +7,7 @@ Plain slotted dataclasses: orjson writes them field by field in this order, nump
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
@@ -130,7 +130,11 @@ Stages = Annotated[
 @documented
 @dataclass  # without slots: orjson then writes it three times as fast
 class ScoreResult:
-    """One pair's relevance. The grade fields are null for models that give one score and no grades."""
+    """One pair's relevance. The grade fields are null for models that give one score and no grades. `empty`,
+    `chunk`, `stage`, `scored` and `rank` are left out where they say nothing."""
+
+    # The last ones are no arguments of `__init__`: orjson writes what an instance has set, and a default
+    # stays with the class.
 
     index: int
     """Position in the request."""
@@ -155,20 +159,20 @@ class ScoreResult:
     raw_score: Number = 0.0
     """What ranks the titles: log(score / (1 − score)), computed from the logits, so it tells titles apart
     whose score rounds to 1 or 0. Of a model that gives one score, its logit."""
-    empty: bool = False
-    """Whether the title holds nothing that the model can read. It then has the lowest grade and score,
+    empty: bool = field(default=False, init=False)
+    """True: the title holds nothing that the model can read. It then has the lowest grade and score,
     whatever the model would say, and ranks last."""
-    chunk: Chunk | None = None
-    """With `overflow: chunks`, the best chunk of a title that did not fit; else null."""
-    stage: str | None = None
+    chunk: Chunk | SkipJsonSchema[None] = field(default=None, init=False)
+    """With `overflow: chunks`, the best chunk of a title that did not fit."""
+    stage: str | SkipJsonSchema[None] = field(default=None, init=False)
     """The variant whose stage of a cascade scored the title last; grades and probabilities are that
-    variant's. Else null."""
-    scored: bool = True
-    """Whether the model scored the pair. If not, it has no grade, and the score of all titles is 0."""
-    rank: int | None = None
+    variant's."""
+    scored: bool = field(default=True, init=False)
+    """False: the model did not score the pair. It has no grade, and the score of all titles is 0."""
+    rank: int | SkipJsonSchema[None] = field(default=None, init=False)
     """The title's position in the order of an interleaved answer, from 1. Scores fall along it: a
     title whose score does not is lowered as far as needed. Grades and probabilities are those of the arm that
-    picked the title. Else null."""
+    picked the title."""
     _logits: SkipJsonSchema[Numbers] = ()  # orjson leaves out names that begin with an underscore
 
     @property

@@ -65,22 +65,22 @@ class Column:
             is_empty = pair.has_empty_title
             if is_empty:
                 score = _lowest(self.variant.classifier, score)
-            results.append(
-                ScoreResult(
-                    index=index,
-                    grade=score.grade,
-                    label=None if score.grade is None else labels[score.grade],
-                    expected_grade=score.expected_grade,
-                    score=score.score,
-                    probabilities=score.probabilities,
-                    tokens=len(pair),
-                    unknown_tokens=pair.unknown_tokens,
-                    truncated=pair.truncated,
-                    raw_score=score.raw_score,
-                    empty=is_empty,
-                    _logits=score.logits,
-                )
+            result = ScoreResult(
+                index=index,
+                grade=score.grade,
+                label=None if score.grade is None else labels[score.grade],
+                expected_grade=score.expected_grade,
+                score=score.score,
+                probabilities=score.probabilities,
+                tokens=len(pair),
+                unknown_tokens=pair.unknown_tokens,
+                truncated=pair.truncated,
+                raw_score=score.raw_score,
+                _logits=score.logits,
             )
+            if is_empty:
+                result.empty = True
+            results.append(result)
         for result, chunk in zip(results, chunks, strict=False):
             if chunk is not None:
                 result.chunk = Chunk(chunk.index, chunk.chunks, chunk.start, chunk.end)

@@ -38,6 +38,7 @@ def model(classifier: Classifier) -> ModelInfo:
         vocab_size=config.vocab_size,
         max_tokens=classifier.max_tokens,
         grades=list(config.labels) if config.is_graded else None,
+        label_order_note=config.order_note,
         score_activation=config.score_activation,
         parameters=network.parameters,
         bytes=network.nbytes,

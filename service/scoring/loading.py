@@ -1,6 +1,7 @@
 """Loads the checkpoints of a config and warms them up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from headroom.models.classifier import Classifier
 from headroom.models.device import one_thread
@@ -16,16 +17,20 @@ def load(
 
     threads, on_failure: as `Engine` takes them. Raises ModelError or InvalidConfig.
     """
-    base = load_classifier(settings, settings.model)
+    base = load_classifier(settings, settings.model, settings.label_order)
     config.check_limits(settings.queue_tokens(base.network.device.type))
-    catalog = build_catalog(config, {BASE: base}, lambda path: load_classifier(settings, path))
+    catalog = build_catalog(config, {BASE: base}, partial(load_classifier, settings))
     engine = Engine({BASE: base} | catalog.classifiers, threads=threads, on_failure=on_failure)
     warm_up(engine, settings, catalog)
     return engine, catalog
 
 
-def load_classifier(settings: Settings, path: str | None) -> Classifier:
+def load_classifier(
+    settings: Settings, path: str | None, label_order: Sequence[str] | None = None
+) -> Classifier:
     """Load a checkpoint onto the device and in the number format of the settings. Raises ModelError.
+
+    label_order: as `Classifier.load` takes it.
 
     On one torch thread, so that the calling thread gets no OpenMP helpers: helpers stay awake between two
     products only while the process has no more of them than cores. With a second set of helpers a batch of
@@ -37,6 +42,7 @@ def load_classifier(settings: Settings, path: str | None) -> Classifier:
             settings.device,
             settings.dtype,
             deterministic=settings.deterministic,
+            label_order=label_order,
         )
 
 

@@ -43,7 +43,7 @@ def unscored(request: ScoreRequest, deadline: Deadline, catalog: Catalog | None)
 
 
 def _unscored(index: int) -> ScoreResult:
-    return ScoreResult(
+    result = ScoreResult(
         index=index,
         grade=None,
         label=None,
@@ -54,5 +54,6 @@ def _unscored(index: int) -> ScoreResult:
         unknown_tokens=0,
         truncated=False,
         raw_score=0.0,
-        scored=False,
     )
+    result.scored = False
+    return result

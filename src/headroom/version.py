@@ -39,6 +39,9 @@ BUILT_FROM = (
 )
 """What a wheel, an image and the chart are built from. Files elsewhere may be a job's output, say."""
 
+RELEASES = "v[0-9]*.[0-9]*.[0-9]*"
+"""The tags of releases. A tag that moves with them, such as v1, is none."""
+
 GIT_S = 10.0
 
 
@@ -61,7 +64,7 @@ def _from_git() -> str | None:
     """Return the version of the checked-out commit; None without git or a checkout."""
     if not (ROOT / ".git").exists():
         return None
-    described = _git("describe", "--tags", "--long", "--abbrev=8", "--match", "v[0-9]*")
+    described = _git("describe", "--tags", "--long", "--abbrev=8", "--match", RELEASES)
     if described:
         tag, distance, commit = described.rsplit("-", 2)
         release = tag.removeprefix("v")

@@ -7,6 +7,8 @@ from benchmarks import decoder, encoder
 from benchmarks.measure import Ratio, alternate, ratio
 from benchmarks.workload import Shape, document_lengths, query_title_lengths, useful_flops
 
+pytestmark = pytest.mark.more
+
 TINY = Shape("tiny", hidden=24, inner=48, vocabulary=100, layers=2, heads=2)
 
 

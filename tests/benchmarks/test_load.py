@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks.load import Client, bodies, texts
 
+pytestmark = pytest.mark.more
+
 
 def test_a_client_counts_answers_refusals_and_lost_connections() -> None:
     answers = [b"HTTP/1.1 200 OK", b"HTTP/1.1 429 Too Many Requests", None, b"HTTP/1.1 200 OK"]

@@ -1,12 +1,13 @@
 """A page shows every row with its target, and a run of one section leaves the other pages as they were."""
 
 import math
-from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import SECTIONS, main
-from benchmarks.report import RESULTS, Report, Row, at_least, at_most, sections_of, write
+from benchmarks.report import RESULTS, Report, Row, at_least, at_most, sections_of
+
+pytestmark = pytest.mark.more
 
 
 def test_a_missed_target_is_said_with_its_row() -> None:
@@ -24,40 +25,8 @@ def test_a_missed_target_is_said_with_its_row() -> None:
     assert "\n| p99 | 40 ms | ≤ 50 ms | yes |\n| ratio | nan | ≥ 1.00 | no |\n| size | 3 MB |  |  |\n" in page
 
 
-def test_a_page_shows_its_tables_and_what_could_not_be_measured() -> None:
-    tables = {"titles": [{"engine": "a", "pairs/s": "9"}, {"engine": "b", "pairs/s": "8"}], "documents": []}
-    page = Report("One turn.", tables=tables, notes=["Not measured: c: not installed."]).as_markdown()
-    assert "**titles**\n\n| engine | pairs/s |\n| --- | --- |\n| a | 9 |\n| b | 8 |" in page
-    assert page.endswith("**documents**\n\nNothing was measured.\n\nNot measured: c: not installed.")
-
-
-@pytest.mark.parametrize(
-    ("features", "name"),
-    [(["avx2", "avx512", "amx"], "amx"), (["avx2"], "avx2"), (["avx2", "avx512"], "avx512"), ([], "other")],
-)
-def test_each_kind_of_processor_has_a_page_whose_other_sections_stay(
-    features: list[str], name: str, tmp_path: Path
-) -> None:
-    (tmp_path / f"{name}.md").write_text("# Results\n\n## a\n\nold a\n\n## b\n\nold b\n")
-    page = write("a", "what it measures", Report("One turn."), features, tmp_path)
-    assert page == tmp_path / f"{name}.md"
-    sections = sections_of(page)
-    assert sections["a"].startswith("what it measures (`make bench ONLY=a`).\n\n")
-    assert sections["a"].endswith("One turn.")
-    assert sections["b"] == "old b"
-
-
 def test_every_section_has_results() -> None:
     assert {*SECTIONS} <= {name for page in RESULTS.glob("*.md") for name in sections_of(page)}
-
-
-def test_an_unknown_section_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["benchmarks", "--only", "encoder,brakes"])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert "'brakes' is none of encoder, int8, engines, servers, studies, service" in capsys.readouterr().err
 
 
 def test_a_missed_target_or_a_section_that_fails_is_an_error(

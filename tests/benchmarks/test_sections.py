@@ -5,36 +5,24 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, nullcontext
-from itertools import islice
+from contextlib import nullcontext
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 import torch
-import yaml
 
-from benchmarks import bulk, cascade, condense, front, int8, load, pruned, service, studies
-from benchmarks.load import LoadRuns, plan_for
-from benchmarks.model_alone import ModelAlone
+from benchmarks import front, int8, load, pruned, service
 from benchmarks.report import Report
 from benchmarks.serving import CONFIG, Server, headroom
-from benchmarks.workload import SAMPLE, SHAPES, Shape, encoder, network
+from benchmarks.workload import SHAPES, Shape, encoder, network
 from default_model.smaller import share_words
-from headroom.loadtest.plan import Plan
-from headroom.models.checkpoint.hub import DEFAULT
-from headroom.models.classifier import Classifier
-from headroom.models.quality.labelled import read_labelled
 from tests.checkpoints import write_checkpoint
-from tests.loadtest.servers import reference
-from tests.service import in_process
 
 pytestmark = pytest.mark.more
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, at import
-    from benchmarks import front_engine
 
 MIXED = """
 rate: 15
@@ -54,14 +42,6 @@ def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random checkpoint that some tens of requests a second saturate, so that a short load is enough."""
     shape = {"hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 512}
     return write_checkpoint(tmp_path_factory.mktemp("small"), **shape)
-
-
-def test_a_model_alone_that_stops_early_had_texts_of_all_lengths(small_checkpoint: Path) -> None:
-    texts = [(query, title) for query, titles in load.texts(20, 100) for title in titles]
-    with closing(ModelAlone(texts, small_checkpoint)) as alone:
-        seen = [pair for batch in islice(alone._batches, 10) for pair in batch]
-        encoded = alone._classifier.tokenizer.encode(texts)
-    assert np.mean([*map(len, seen)]) == pytest.approx(np.mean([*map(len, encoded)]), rel=0.15)
 
 
 @pytest.fixture(scope="module")
@@ -134,33 +114,6 @@ def test_a_short_run_of_the_service_has_every_row(
     assert ", 0 long requests" not in crowd
 
 
-def test_a_run_that_the_client_spoiled_is_kept_by_name() -> None:
-    with reference("0") as referee:
-        one_title = [{"titles": 1}]  # as many results as the referee answers with
-        plan = Plan(url=referee.url, rate=20.0, duration=0.5, warmup=0.0, max_lag=1e-6, traffic=one_title)
-        runs = LoadRuns()
-        runs.run(plan, "the first")
-        runs.run(plan.changed(max_lag=60.0), "the second")
-    (line,) = runs.invalid
-    assert line.startswith("the first: the client sent late")
-
-
-@pytest.mark.slow
-def test_latency_compares_the_cascade_with_the_full_model(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert cascade.stage_of() == ("rough", "10"), "the cascade is that of deploy/serve.yaml"
-    monkeypatch.setattr(cascade, "CASCADE", "pruned20")  # the shared server's variants
-    monkeypatch.setattr(cascade, "TITLES", 5)
-    monkeypatch.setattr(cascade, "LATENCY_S", 1.0)
-    report, runs = Report(""), LoadRuns()
-    cascade.latency(report, runs, plan_for(server.url).changed(rate=5.0), rounds=1)
-    p99, failed = report.rows
-    assert float(p99.value.split()[0]) > 0
-    assert p99.target.endswith(" ms")
-    assert failed.value == "0"
-
-
 @pytest.mark.slow
 def test_a_short_run_of_the_front_has_every_row(
     server: Server, small_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
@@ -174,40 +127,6 @@ def test_a_short_run_of_the_front_has_every_row(
         f"pairs/s and core of front, 1 replica(s), {kind} texts" for kind in ("known", "new")
     ]
     assert all(float(row.value.split()[0].replace(",", "")) > 0 for row in report.rows)
-
-
-async def test_the_front_answers_without_a_network(tiny_checkpoint: Path) -> None:
-    with front_engine.WITHOUT_NETWORK:
-        async with in_process.serve(tiny_checkpoint) as running:
-            assert isinstance(running.replica.engine, front_engine.InstantEngine)
-            answer = await running.post("/v1/score", query="lamp", titles=["red lamp", "screw"])
-        assert len(answer["results"]) == 2
-    (named,) = yaml.safe_load(front.front_config())["applications"]
-    assert named["import_path"] == f"{front_engine.__name__}:build"
-    assert front_engine.build({"max_pairs": 7})._bound_deployment.init_args[0] == {"max_pairs": 7}
-
-
-def test_bulk_measures_the_same_pairs_both_ways(tiny_checkpoint: Path) -> None:
-    report = bulk.measure(rounds=1, model=str(tiny_checkpoint), pairs=300, seconds=0.1)
-    assert [row.name for row in report.rows] == [bulk.ALONE, bulk.JOB, "share of the network's rate"]
-    assert "a csv file of 300 different" in report.as_markdown()
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_condense_measures_every_method_in_passes(tiny_checkpoint: Path) -> None:
-    report = condense.measure(rounds=1, model=tiny_checkpoint, candidates=3)
-    rows = {row.name: row for row in report.rows}
-    assert {f"{method}: passes" for method in condense.METHODS} == rows.keys()
-    assert rows["greedy: passes"].target == "≤ 90"
-    assert "15 words with 3 candidates" in report.as_markdown()
-
-
-def test_studies_give_the_same_logits_both_ways(tiny_checkpoint: Path) -> None:
-    report = studies.measure(rounds=2, model=tiny_checkpoint, pairs=12)
-    rows = {row.name: row for row in report.rows}
-    assert float(rows["largest difference of a logit"].value) < 0.1
-    assert rows["one pass, share of the time"].target == "≤ 60%"
-    assert "12 pairs under " in report.as_markdown()
 
 
 def test_every_stored_mask_and_network_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,14 +159,3 @@ def test_int8_measures_the_speed_of_every_format(monkeypatch: pytest.MonkeyPatch
     engines = [f"ours {name}" for name in (*int8.formats(), int8.INT8, int8.MASKED)]
     assert [line["engine"] for line in report.tables["tiny"]] == engines
     assert report.rows[-1].name == "tiny: cost of masks"
-
-
-def test_int8_compares_accuracy_under_every_mask() -> None:
-    report = Report("")
-    exact, other = (Classifier.load(DEFAULT, "cpu", name) for name in ("float32", "bfloat16"))
-    test = read_labelled(SAMPLE / "test.jsonl.gz", grades=5)[:20]
-    int8.accuracy(report, {int8.BF16: other, int8.FP32: exact, int8.INT8: other}, test)
-
-    assert len(report.rows) == 2 * len(int8.MASKS)
-    assert [row.target for row in report.rows[:2]] == ["", "QWK ≥ −0.005"]
-    assert "have the same grade" in report.rows[0].value

@@ -9,6 +9,8 @@ from tokenizers import Tokenizer
 
 from default_model.base import tokenizer_of
 
+pytestmark = pytest.mark.more
+
 LETTERS = "abc"
 PIECES = [
     *((piece, 0.0) for piece in ("<s>", "<pad>", "</s>", "<unk>")),

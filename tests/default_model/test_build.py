@@ -14,6 +14,8 @@ from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.training.loop import logits_of
 from tests.checkpoints import write_checkpoint
 
+pytestmark = pytest.mark.more
+
 
 def test_calibration_finds_the_map_that_spoiled_the_probabilities() -> None:
     rng = np.random.default_rng(0)

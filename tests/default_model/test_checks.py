@@ -1,6 +1,7 @@
 """The checks of a model: one that fails them must be seen to fail."""
 
 import numpy as np
+import pytest
 
 from default_model.checks import (
     FIRST,
@@ -9,6 +10,8 @@ from default_model.checks import (
     read_quadruples,
 )
 from default_model.mixture import Judged
+
+pytestmark = pytest.mark.more
 
 
 def test_quadruples_are_counted_by_what_comes_first_and_last() -> None:

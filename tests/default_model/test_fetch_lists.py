@@ -13,6 +13,8 @@ from default_model.fetch import PUBLIC
 from default_model.fetch_lists import MAKERS, Row, make_lists
 from default_model.recipes import RECIPES
 
+pytestmark = pytest.mark.more
+
 TOPICS = 2
 MEANINGS = 3
 
@@ -112,62 +114,6 @@ def test_a_pair_has_one_grade_and_the_same_files_make_the_same_lists(raw: Path, 
     assert len(by_pair) == len(set(by_pair))
     bad = {(row.query, row.title, row.lang) for row in rows if row.grade < 3}
     assert name in ("osm_presets", "cldr_annotations") or not bad & set(by_pair)
-
-
-def test_a_question_comes_with_the_phrase_that_a_person_made_of_it_and_others_phrases(raw: Path) -> None:
-    rows = [row for row in rows_of("sae4k", raw) if row.query == "책상 조명 켜 줄래"]
-    assert [row.title for row in rows if row.grade == 4] == ["책상 조명 켜기"]
-    assert {row.title for row in rows if row.source == "sae4k_near"} == {"거실 조명 켜기"}
-    assert [row.grade for row in rows if row.source == "sae4k_rand"] == [0]
-
-
-def test_ten_wordings_in_a_row_mean_the_same_and_another_topic_is_unrelated(raw: Path) -> None:
-    rows = rows_of("stylekqc", raw)
-    assert len({row.query for row in rows}) == 2 * TOPICS * MEANINGS
-    for row in rows:
-        same_topic = row.query.split()[1] == row.title.split()[1]
-        same_meaning = same_topic and row.query.split()[3] == row.title.split()[3]
-        assert row.grade == (4 if same_meaning else 1 if same_topic else 0)
-
-
-def test_raters_means_become_the_nearest_grade(raw: Path) -> None:
-    assert [(row.title, row.grade) for row in rows_of("klue_sts_train", raw)] == [
-        ("비, 온다", 4),
-        ("해가 뜬다", 0),
-    ]
-
-
-def test_a_title_belongs_to_its_category_more_than_to_the_coarse_one(raw: Path) -> None:
-    of_title = {row.query: row.grade for row in rows_of("openbg_slice", raw) if row.title == "4K电视"}
-    assert of_title == {"电视": 4, "家电": 3, "冰箱": 1, "风扇": 1, "袜子": 0}
-
-
-def test_two_titles_of_one_product_are_best_and_the_attributes_behind_them_are_cut_off(raw: Path) -> None:
-    judged = [row for row in rows_of("openbg_slice", raw) if row.source == "openbg_align"]
-    assert [(row.query, row.title, row.grade) for row in judged] == [
-        ("白 风扇", "风扇 白色", 4),
-        ("白 风扇", "黑 风扇", 2),
-    ]
-
-
-def test_the_page_that_was_chosen_for_the_answer_is_best(raw: Path) -> None:
-    of_query = {row.title: row.grade for row in rows_of("dureader_demo", raw) if row.query == "网页"}
-    strangers = {title: of_query.pop(title) for title in ("天气0", "天气1") if title in of_query}
-    assert of_query == {"网页0": 2, "网页1": 4, "网页2": 2}
-    assert set(strangers.values()) == {0}
-
-
-def test_a_shop_is_found_by_its_name_its_terms_and_in_other_languages(raw: Path) -> None:
-    best = {(row.query, row.title): row.grade for row in rows_of("osm_presets", raw) if row.grade >= 3}
-    assert best["Bakery en", "Bakery en"] == 4
-    assert best["bread", "Bakery en"] == 3
-    assert best["Bakery ko", "Bakery zh"] == 4
-
-
-def test_a_keyword_finds_each_sign_that_has_it_and_ranks_its_relatives_below(raw: Path) -> None:
-    rows = [row for row in rows_of("cldr_annotations", raw) if row.lang == "en"]
-    assert {row.title for row in rows if (row.query, row.grade) == ("loaf", 3)} == {"bread en", "baguette en"}
-    assert {row.title for row in rows if (row.query, row.grade) == ("toast", 1)} == {"baguette en"}
 
 
 def test_every_set_that_is_fetched_can_be_made_and_every_recipes_source_is_known() -> None:

@@ -12,6 +12,8 @@ from default_model.tuning import batches_of
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.training.loop import graded_target
 
+pytestmark = pytest.mark.more
+
 TARGETS = torch.eye(5)
 
 

@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,7 @@ from tokenizers import Tokenizer
 from default_model.base import MAX_TOKENS
 from default_model.build import Phase, Training, build
 from default_model.drawers import LISTS, SENTENCES, all_sources
-from default_model.grouped_batches import GroupedBatch, ranking_loss
+from default_model.grouped_batches import GroupedBatch
 from default_model.groups import TEST_FOLDS, VALIDATION_FOLDS
 from default_model.mixture import mixed_groups
 from default_model.recipes import (
@@ -30,39 +28,19 @@ from default_model.recipes import (
     softened,
 )
 from default_model.tuning import untuned
-from default_model.yardstick import LISTED
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.classifier import Classifier
 from headroom.models.scores import Scores
 from tests.checkpoints import write_checkpoint
 
+pytestmark = pytest.mark.more
+
 
 def test_raw_scores_are_those_that_the_service_ranks_by() -> None:
     logits = torch.randn(50, 5, generator=torch.Generator().manual_seed(0)) * 4
     wanted = Scores.from_logits(logits.numpy()).raw_score
     np.testing.assert_allclose(raw_scores(logits).numpy(), wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_two_good_titles_near_the_top_of_the_scale_are_still_pulled_apart() -> None:
-    logits = torch.tensor([[0.0, 0, 0, 0, 12], [0.0, 0, 0, 0, 12]], requires_grad=True)
-    targets = torch.tensor([[0.0, 0, 0, 0, 1], [0.0, 0, 0, 0.5, 0.5]])
-    groups = torch.zeros(2)
-    (of_raw,) = torch.autograd.grad(raw_ranking_loss(logits, targets, groups), logits)
-    (of_grades,) = torch.autograd.grad(ranking_loss(logits, targets, groups), logits)
-    assert of_raw.abs().sum() > 1000 * of_grades.abs().sum()
-    assert raw_ranking_loss(logits, targets, groups).item() == pytest.approx(math.log(2), rel=1e-3)
-
-
-def test_near_titles_count_as_much_as_far_ones_if_the_widest_difference_is_small() -> None:
-    logits = torch.tensor([[0.0, 0, 0, 0, 1], [0.0, 0, 0, 0, 2], [2.0, 0, 0, 0, 0]])
-    targets = torch.eye(5)[[4, 3, 0]]
-    groups = torch.zeros(3)
-    wrong = raw_ranking_loss(logits[:2], targets[:2], groups[:2]).item()
-    right = [raw_ranking_loss(logits[[at, 2]], targets[[at, 2]], groups[:2]).item() for at in (0, 1)]
-    weighted = (1 * wrong + 4 * right[0] + 3 * right[1]) / 8
-    assert raw_ranking_loss(logits, targets, groups).item() == pytest.approx(weighted)
-    assert raw_ranking_loss(logits, targets, groups, 1.0).item() == pytest.approx((wrong + sum(right)) / 3)
 
 
 def test_titles_of_different_queries_are_not_ranked_against_each_other() -> None:
@@ -100,19 +78,6 @@ def test_frozen_layers_take_no_part_in_training_and_the_others_do(tmp_path: Path
     model = partly_frozen(untuned(write_checkpoint(tmp_path / "base", num_labels=5)), 2)
     trained = {layer_of(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert trained == {2, 1000}
-
-
-@pytest.mark.parametrize(
-    ("name", "layer"),
-    [
-        ("bert/embeddings/LayerNorm/weight", -1),
-        ("bert/encoder/layer/11/attention/self/query/weight", 11),
-        ("bert/encoder/layer/0/output/dense/bias", 0),
-        ("classifier/weight", 1000),
-    ],
-)
-def test_a_parameter_belongs_to_its_layer(name: str, layer: int) -> None:
-    assert layer_of(name) == layer
 
 
 def write_data(data: Path) -> Path:
@@ -185,19 +150,6 @@ def test_a_recipe_trains_what_is_not_frozen_and_goes_on_where_it_was_killed(
         torch.testing.assert_close(weight, model.get_parameter(name))
 
 
-def test_a_recipe_may_end_with_the_mean_of_the_weights_before_and_after(tmp_path: Path) -> None:
-    base = write_checkpoint(tmp_path / "base", num_labels=5)
-    data = write_data(tmp_path / "data")
-    recipe = Recipe(2, 1e-3, {"ranked": 1.0}, batch_tokens=256)
-    models = {share: untuned(base) for share in (0.0, 0.25)}
-    for share, model in models.items():
-        averaged = replace(recipe, averaged=share)
-        follow(averaged, model, untuned(base).eval(), base, data, [], tmp_path / f"{share}.pt")
-    for name, weight in untuned(base).named_parameters():
-        trained = models[0.0].get_parameter(name)
-        torch.testing.assert_close(models[0.25].get_parameter(name), 0.25 * weight + 0.75 * trained)
-
-
 def test_a_model_made_from_nothing_ends_with_the_recipes_that_are_named(tmp_path: Path) -> None:
     """The path of `make model RECIPES=…`: training, recipes one after another, calibration, files."""
     base = write_checkpoint(tmp_path / "base", num_labels=5, max_position_embeddings=MAX_TOKENS)
@@ -227,7 +179,3 @@ def test_a_model_made_from_nothing_ends_with_the_recipes_that_are_named(tmp_path
     build(data, base, plain, tmp_path / "other", [training], [], without=())
     name = "bert.encoder.layer.0.output.dense.weight"
     assert not load_file(out / "model.safetensors")[name].equal(load_file(plain / "model.safetensors")[name])
-
-
-def test_every_kind_of_a_recipe_and_every_measured_source_can_be_left_out_by_one_name() -> None:
-    assert set(LISTED) <= set(LISTS) | set(SENTENCES)

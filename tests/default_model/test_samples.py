@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from headroom.models.quality.labelled import read_labelled
+
+pytestmark = pytest.mark.more
 
 SAMPLES = Path(__file__).parents[2] / "data" / "sample"
 

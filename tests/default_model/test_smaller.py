@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from default_model.smaller import mean_shares, share_words, starting_network
+from default_model.smaller import share_words, starting_network
 from headroom import HeadMask
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.tensors import read_tensors, write_tensors
 from headroom.models.compress.prune import prune
-from headroom.models.errors import ModelError
 from headroom.models.training.distil.teaching import WORDS
 from tests.checkpoints import write_checkpoint
+
+pytestmark = pytest.mark.more
 
 
 @pytest.fixture
@@ -38,12 +39,3 @@ def test_a_network_goes_on_with_its_own_layers_and_the_models_words(model: Path)
     assert of_network.kept_heads[0] == tuple(range(1, config.num_heads))
     for name, tensor in before.items():
         torch.testing.assert_close(started[name], tensor + 1 if name == WORDS else tensor)
-
-
-def test_a_network_of_a_model_with_other_grades_is_refused(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"--start .*grades differ"):
-        starting_network(write_checkpoint(tmp_path / "other", num_labels=3), model / "networks" / "fast")
-
-
-def test_the_mean_of_two_mixtures_weighs_both_the_same() -> None:
-    assert mean_shares([{"one": 0.5, "two": 0.5}, {"two": 3.0}]) == {"one": 0.25, "two": 0.75}

@@ -1,7 +1,6 @@
 """Lists written by hand: nothing that the model is judged with, and the right title on top."""
 
 import random
-from collections import defaultdict
 
 import pytest
 
@@ -11,11 +10,11 @@ from default_model.written_lists import (
     EXACT,
     BrandLists,
     ShopLists,
-    read_kinds,
     read_shop_lists,
-    says_enough,
 )
 from default_model.yardstick import read_short_lists
+
+pytestmark = pytest.mark.more
 
 LANGUAGES = ("en", "ko", "zh")
 
@@ -57,49 +56,3 @@ def test_a_list_teaches_order_alone_and_its_exact_titles_stand_above_the_others(
             assert {example.weight for example in group} == {0.0}
             assert grade(group[0]) == EXACT
             assert min(map(grade, group)) < EXACT
-
-
-def test_a_brand_and_a_model_without_the_noun_are_what_was_asked_for() -> None:
-    models = {model for kind in read_kinds("en") for names in kind.models.values() for model in names}
-    nouns = {noun for kind in read_kinds("en") for noun in kind.nouns}
-    best = [group[0] for group in groups(BrandLists("en"), 3000)]
-    for_noun = [example for example in best if example.query in nouns]
-    assert len(for_noun) > 1000
-    assert all(example.title.partition(" ")[0] not in nouns for example in for_noun)
-    alone = [example for example in best if example.title in models]
-    assert len(alone) > 100
-    assert all(says_enough(example.title) for example in alone)
-
-
-def test_a_thing_of_the_same_family_is_no_stranger() -> None:
-    """A Sportage is a car too, and a hot noodle soup is a noodle soup: neither is a wrong answer."""
-    of_family = defaultdict[str, set[str]](set)
-    kinds = read_kinds("en")
-    for kind in kinds:
-        of_family[kind.family] |= {
-            f"{brand} {model}" for brand, models in kind.models.items() for model in models
-        }
-    by_noun = {noun: kind for kind in kinds for noun in kind.nouns}
-    asked = 0
-    for group in groups(BrandLists("en"), 3000):
-        if group[0].query in by_noun:
-            asked += 1
-            wrong = {example.title for example in group[1:]}
-            assert not wrong & of_family[by_noun[group[0].query].family]
-    assert asked > 500
-
-
-@pytest.mark.parametrize(
-    ("model", "enough"), [("WH-CH720N", True), ("153", False), ("Jamsil", False), ("Galaxy Buds FE", True)]
-)
-def test_a_model_is_a_title_alone_only_if_it_says_enough(model: str, enough: bool) -> None:
-    assert says_enough(model) == enough
-
-
-def test_every_row_has_every_title_in_a_language_that_is_known() -> None:
-    rows = read_shop_lists()
-    assert {row["language"] for row in rows} == set(LANGUAGES)
-    assert all(text for row in rows for text in row.values())
-    for row in rows:
-        titles = [text for column, text in row.items() if column not in ("language", "queries")]
-        assert len(set(titles)) == len(titles) == 6

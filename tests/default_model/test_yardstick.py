@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,17 +13,15 @@ from default_model.groups import VALIDATION_FOLDS, fold_of
 from default_model.yardstick import (
     JUDGED,
     LISTED,
-    MOST_TITLES,
     Measure,
-    best_first,
     measures,
     quick_figures,
-    read_short_lists,
-    sampled,
     short_list_lines,
     standing,
 )
 from headroom.models.quality.labelled import LabelledPair
+
+pytestmark = pytest.mark.more
 
 
 def perfect(pairs: Sequence[LabelledPair]) -> np.ndarray:
@@ -83,15 +80,6 @@ def test_a_perfect_model_is_shown_to_be_better_than_overlap_and_a_level_one_is_n
     assert "random order" in str(best)
 
 
-def test_no_order_within_queries_is_reported_of_sources_with_one_title_a_query(data: Path) -> None:
-    klue = next(measure for measure in measures(data, []) if measure.name == "klue")
-    text = str(standing(klue, perfect))
-    assert "  spearman " in text
-    assert "query_spearman" not in text
-    assert "ndcg10" not in text
-    assert "random order" not in text
-
-
 def test_the_correlation_over_all_pairs_is_scipys() -> None:
     rng = np.random.default_rng(0)
     pairs = [LabelledPair(f"q{n % 7}", f"t{n}", int(grade)) for n, grade in enumerate(rng.integers(0, 5, 60))]
@@ -99,29 +87,6 @@ def test_the_correlation_over_all_pairs_is_scipys() -> None:
     figures = quick_figures([Measure("some", "en", pairs)], lambda _: probabilities)
     wanted = spearmanr([pair.grade for pair in pairs], probabilities @ np.arange(5)).statistic
     assert figures["some"][2] == pytest.approx(wanted, abs=0.001)
-
-
-def test_the_same_queries_are_asked_each_time_whatever_the_order_of_the_rows() -> None:
-    pairs = [LabelledPair(f"q{n % 9}", f"t{n}", n % 5) for n in range(400)]
-    chosen = sampled(pairs, 4)
-    assert chosen == sampled(pairs[::-1], 4)
-    counts = Counter(pair.query for pair in chosen)
-    assert len(counts) == 4
-    assert max(counts.values()) == MOST_TITLES
-
-
-def test_there_are_a_hundred_short_lists_in_three_languages_each_with_five_titles() -> None:
-    lists = read_short_lists()
-    assert len(lists) == len({(one.language, one.kind, one.query) for one in lists}) == 100
-    assert min(Counter(one.language for one in lists).values()) >= 33
-    assert min(Counter(one.kind for one in lists).values()) >= 15
-    assert all(len(set(one.titles)) == 5 and all(one.titles) for one in lists)
-
-
-def test_a_tie_is_no_first_place() -> None:
-    lists = read_short_lists()
-    assert all(best_first(lists, lambda pairs: np.array([pair.grade for pair in pairs], float)))
-    assert not any(best_first(lists, lambda pairs: np.ones(len(pairs))))
 
 
 def test_counting_words_does_not_solve_the_short_lists() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,8 +112,7 @@ def test_the_wheel_leaves_another_wheels_models_package_alone(run: Run, headroom
         owned = {line.partition("/")[0] for line in record.splitlines()}
         assert {name for name in owned if not name.startswith(("headroom", ".."))} == set()
     finally:
-        theirs.unlink()
-        theirs.parent.rmdir()
+        shutil.rmtree(theirs.parent)
 
 
 def test_the_service_runs_in_an_empty_directory(run: Run, headroom: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from headroom.loadtest import find_max
 from headroom.loadtest.cli import app
+from headroom.loadtest.server import metrics as metrics_of_server
 from tests.loadtest import servers
 from tests.loadtest.servers import faulty, reference
 from tests.loadtest.test_comparing import run as measured_run
@@ -104,6 +105,22 @@ def test_a_missed_objective_exits_1_and_an_invalid_run_3_each_with_its_reason(tm
     assert json.loads((tmp_path / "b" / "report.json").read_text())["valid"] is False
 
 
+def test_no_proxy_stands_between_the_client_and_its_server_and_missing_metrics_are_said(
+    tmp_path, monkeypatch
+):
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    start = f"{sys.executable} -m tests.loadtest.servers --port {{port}}"
+    with program("run", "--start", start, *SHORT.split(), "--out", str(tmp_path / "a")) as started:
+        _, stderr = started.communicate(timeout=60)
+    assert started.returncode == 0, stderr
+    with reference("0") as server:
+        assert metrics_of_server(server.url) is None
+        run = load("run --url", server.url, SHORT, "--out", tmp_path / "b")
+    assert f"{server.url}/metrics gave no counters of headroom" in run.stderr
+    assert json.loads((tmp_path / "b" / "report.json").read_text())["server_metrics"] is None
+
+
 def test_the_api_key_is_sent_and_never_written(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADROOM_API_KEY", "very-s3cret")
     with faulty(servers.answer) as url:
@@ -141,7 +158,7 @@ def test_the_api_key_is_sent_and_never_written(tmp_path, monkeypatch):
         ("run --start never-started --endpoint scores", "--endpoint: 'scores' is none of score, compare,"),
         ("run --start never-started --endpoint GET", "--endpoint: 'GET' is none of"),
         ("run --start never-started --pairs nowhere.csv", "--pairs: nowhere.csv cannot be read"),
-        ("run --start never-started --pairs ../two_seconds", "is none of .csv, .tsv, .jsonl, .parquet"),
+        ("run --start never-started --pairs ../two_seconds", "is none of .csv, .tsv, .jsonl, .ndjson"),
         ("run --start never-started --api-key é", "the API key holds characters that a header cannot"),
     ],
 )

@@ -6,12 +6,16 @@ import threading
 import time
 from collections import Counter
 
+import pytest
+
 from headroom.loadtest.alarm import clock
 from headroom.loadtest.judging import client_limits, invalid_because
 from headroom.loadtest.running import Outcome
 from tests.loadtest import servers
 from tests.loadtest.measuring import measure
 from tests.loadtest.servers import faulty, reference
+
+pytestmark = pytest.mark.more
 
 SLACK_S = 10.0
 """For collecting what the client processes recorded on a busy machine."""

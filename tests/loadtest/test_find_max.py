@@ -14,6 +14,8 @@ from headroom.loadtest.plan import LoadTestError, Plan, make_plan
 from headroom.loadtest.recorder import Recorder, Tally
 from headroom.loadtest.running import Outcome
 
+pytestmark = pytest.mark.more
+
 PLAN = make_plan({"url": "http://127.0.0.1:1", "duration": 10, "warmup": 0, "rate": 50})
 
 
@@ -68,6 +70,40 @@ def test_it_finds_and_confirms_the_rate_at_which_the_objective_is_lost(first):
     assert sum(p.purpose == "confirmation" and p.held and p.rate == found.rate for p in found.curve) == 2
     rates = [point.rate for point in found.curve]
     assert rates == sorted(rates)
+
+
+def test_a_confirmation_that_failed_leaves_no_run_to_report_at_its_rate():
+    """The report named a rate and showed the figures of a higher one."""
+    confirmed: list[float] = []
+
+    def probe(plan: Plan) -> Outcome:
+        """Holds up to 80 a second, but one confirmation of the first rate that is tried again fails."""
+        confirmed.append(plan.rate)
+        is_second = confirmed.count(plan.rate) == 3 and plan.rate == confirmed[0]
+        slow = plan.rate > 80 or is_second
+        return outcome(plan, np.full(int(plan.rate * plan.duration), 5.0 if slow else 0.01))
+
+    found = search(probe, first=79.0)
+    assert found.rate == pytest.approx(79 / 1.05)
+    assert found.last.plan.rate == found.rate
+
+
+def test_answers_that_were_not_reranked_are_failures_unless_let_through_by_name():
+    def unreranked_above_50(plan: Plan) -> Outcome:
+        """A server that answers the original order beyond 50 requests a second."""
+        count = int(plan.rate * plan.duration)
+        found = outcome(plan, np.full(count, 0.01))
+        kept = max(0, count - int(50 * plan.duration))
+        found.recorder.windows[0].unreranked = kept if plan.rate < 500 else count
+        return found
+
+    found = search(unreranked_above_50)
+    assert found.rate == pytest.approx(50, rel=0.06)
+    lost = [point for point in found.curve if not point.held]
+    assert all("were not reranked" in point.missed_because[0] for point in lost)
+    assert min(point.unreranked for point in lost) > 0.001
+    tolerant = search(unreranked_above_50, slo="p99=200ms,unreranked=60%")
+    assert tolerant.rate == pytest.approx(50 / 0.4, rel=0.06)
 
 
 def test_answers_that_come_after_the_last_send_do_not_make_a_rate_look_higher():

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from headroom.loadtest import arrivals
 from headroom.loadtest.alarm import clock
 from headroom.loadtest.judging import invalid_because
@@ -15,6 +17,8 @@ from headroom.loadtest.running import client_process, find
 from headroom.loadtest.server import free_port
 from tests.loadtest.measuring import measure
 from tests.loadtest.servers import reference
+
+pytestmark = pytest.mark.more
 
 
 def test_requests_that_the_client_had_no_time_for_count_as_unsent() -> None:

@@ -1,5 +1,6 @@
 """The requests: what the plan says, and the same every time."""
 
+import gzip
 import json
 from collections import Counter
 
@@ -157,6 +158,11 @@ def test_pairs_are_read_from_the_files_that_people_have(tmp_path):
     jsonl = tmp_path / "a.jsonl"
     jsonl.write_text("\n".join(json.dumps({"query": q, "title": t, "grade": 1}) for q, t in pairs) + "\n\n")
     assert read_pairs(csv) == read_pairs(tsv) == read_pairs(jsonl) == pairs
+    for file in (csv, tsv, jsonl):
+        packed = tmp_path / f"{file.name}.gz"
+        packed.write_bytes(gzip.compress(file.read_bytes()))
+        assert read_pairs(packed) == pairs
+    assert read_pairs(jsonl.rename(tmp_path / "a.ndjson")) == pairs
 
 
 @pytest.mark.parametrize(
@@ -177,7 +183,7 @@ def test_pairs_are_read_from_the_files_that_people_have(tmp_path):
             'query\ttitle\na\tb\nc\t"d\ne\tf"\n',
             "row 2: a quote does not close in its line; double it",
         ),
-        ("a.txt", "a\tb\n", "none of .csv, .tsv, .jsonl, .parquet"),
+        ("a.txt", "a\tb\n", "none of .csv, .tsv, .jsonl, .ndjson"),
     ],
 )
 def test_a_wrong_file_of_pairs_is_refused(tmp_path, name, text, reason):

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow
 import pytest
 
 from headroom import Classifier, HeadMask, InvalidMask, ModelError
@@ -134,6 +136,17 @@ def test_wrong_masks_are_refused(clf: Classifier) -> None:
         clf.score(PAIRS, head_mask=["1.*"])
 
 
+def test_rows_are_read_by_their_keys_and_tables_by_their_columns(clf: Classifier) -> None:
+    """The words "query" and "title" were scored."""
+    rows = [{"title": title, "query": query, "id": "7"} for query, title in PAIRS]
+    frame = pd.DataFrame(rows)
+    expected = clf.score(PAIRS).raw_score
+    for given in (rows, frame, frame[["query", "title"]].to_numpy(), pyarrow.Table.from_pylist(rows)):
+        np.testing.assert_array_equal(clf.score(given).raw_score, expected)
+    of_column = clf.score("usb cable", frame["title"])
+    assert of_column.pairs == tuple(("usb cable", title) for _, title in PAIRS)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -146,6 +159,12 @@ def test_wrong_masks_are_refused(clf: Classifier) -> None:
         (([("usb", "cable"), ("usb", "cable", 3)],), r"pairs\[1\]: \('usb', 'cable', 3\) is not a pair"),
         (([("usb", float("nan"))],), r"pairs\[0\]: \('usb', nan\) is not a pair of texts"),
         (([("usb", "cable")], "none", "none"), "titles: pairs hold their titles"),
+        (([{"query": "usb", "text": "cable"}],), r"pairs\[0\]: {'query': .* is not a pair of texts"),
+        (([{"usb", "cable"}],), r"pairs\[0\]: {.*} is not a pair of texts"),
+        (({("usb", "cable")},), "pairs: {.*}; give a query and its titles, or pairs"),
+        (("usb", {"cable"}), "titles: a set; give a list"),
+        (("usb", pd.DataFrame({"title": ["cable"]})), r"titles: a DataFrame has columns; .*\['title'\]"),
+        ((pd.DataFrame({"q": ["usb"], "title": ["cable"]}),), "pairs: a DataFrame needs one column 'query'"),
     ],
 )
 def test_what_is_no_pair_of_texts_is_refused_in_a_sentence(

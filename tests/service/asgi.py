@@ -1,4 +1,5 @@
-"""Drives an ASGI app, also by hand, because an HTTP client library would not send such requests."""
+"""Drives an ASGI app through the edge, as behind HAProxy, also by hand, because an HTTP client library would
+not send such requests."""
 
 import asyncio
 import json
@@ -12,6 +13,8 @@ import httpx
 import jsonschema_rs
 import orjson
 from starlette.types import ASGIApp
+
+from headroom.service.api.edge import Edge
 
 
 class Answer(NamedTuple):
@@ -28,7 +31,7 @@ class Answer(NamedTuple):
 @asynccontextmanager
 async def client(app: ASGIApp) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the app that checks each answer against the OpenAPI document."""
-    transport = httpx.ASGITransport(app)
+    transport = httpx.ASGITransport(Edge(app, in_replica=True))
     kind = {"content-type": "application/json"}
     async with httpx.AsyncClient(
         transport=transport, base_url="http://localhost", headers=kind, event_hooks={"response": [conforms]}
@@ -74,7 +77,7 @@ class Exchange:
             "client": ("127.0.0.1", 1),
             "server": ("service", 80),
         }
-        self.task = asyncio.create_task(app(scope, self._receive, self._send))  # type: ignore[arg-type]
+        self.task = asyncio.create_task(Edge(app, in_replica=True)(scope, self._receive, self._send))  # type: ignore[arg-type]
 
     async def _receive(self) -> dict[str, Any]:
         message = await self.incoming.get()

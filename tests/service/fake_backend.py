@@ -190,6 +190,7 @@ class FakeBackend:
                     sliced_bytes=0,
                     processor=["avx512_bf16"],
                     kernels=None,
+                    label_order_note=None,
                     kernels_skipped=[],
                     int8_input_bits=None,
                     quality={"accuracy": 0.9},

@@ -45,6 +45,7 @@ async def test_a_client_cannot_switch_the_time_limit_off(server: Server) -> None
     assert answer.seconds < 8
 
 
+@pytest.mark.more
 @pytest.mark.slow
 async def test_slow_headers_do_not_hold_a_connection(server: Server) -> None:
     answer = await send_raw(server.port, b"GET /health/live HTTP/1.1\r\nhost: te", timeout_s=20)
@@ -52,6 +53,7 @@ async def test_slow_headers_do_not_hold_a_connection(server: Server) -> None:
     assert 8 < answer.seconds < 15
 
 
+@pytest.mark.more
 @pytest.mark.slow
 async def test_ten_thousand_idle_connections_do_not_stop_the_service(server: Server) -> None:
     alone = sorted([(await send_raw(server.port, score(1))).seconds for _ in range(20)])[10]
@@ -105,6 +107,7 @@ async def test_a_request_of_more_than_the_queues_limit_shuts_nobody_out(server: 
     assert beside[200] >= 5, "too short for the test to mean something"
 
 
+@pytest.mark.more
 @pytest.mark.slow
 async def test_haproxy_that_hangs_is_killed_and_back_within_ten_seconds(server: Server) -> None:
     (haproxy,) = [process for process in server.family() if process.name() == "haproxy"]
@@ -117,6 +120,7 @@ async def test_haproxy_that_hangs_is_killed_and_back_within_ten_seconds(server: 
     assert server.wait_for_line("does not answer") == "headroom: HAProxy does not answer; killing it"
 
 
+@pytest.mark.more
 @pytest.mark.slow
 async def test_a_thousand_titles_do_not_delay_one(server: Server) -> None:
     alone = sorted([(await send_raw(server.port, score(1))).seconds for _ in range(20)])[10]

@@ -500,6 +500,26 @@ async def test_a_request_that_is_not_done_at_the_drain_timeout_gets_503(
         assert (await asking)["type"] == "draining"
 
 
+async def test_a_disk_that_hangs_does_not_hold_up_the_end_for_ever(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(replica, "CLOSE_SECONDS", 0.1)
+    is_back = threading.Event()
+    try:
+        async with serve(tiny_checkpoint) as service:
+            close = service.replica.live.pool.close
+
+            def hang() -> None:
+                is_back.wait()
+                close()
+
+            monkeypatch.setattr(service.replica.live.pool, "close", hang)
+            await service.post("/v1/score", query=QUERY, titles=TITLES)
+    finally:
+        is_back.set()
+    assert "the experiments' database has not ended" in caplog.text
+
+
 async def test_a_background_task_that_fails_begins_again_and_the_replica_serves_on(
     tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

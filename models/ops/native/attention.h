@@ -192,10 +192,12 @@ void attend_head(const T* query, const T* key, long stride, const T* value, long
 #ifdef __AMX_BF16__
     if constexpr (tiles) {
       const long filled = up(rows, 16);  // rows beyond may be other sequences' tokens; their scores are not read
-      if (first + filled > following) {
-        for (long row = 0; row < rows; ++row)
-          for (long step = 0; step < steps; step += kLanes)
-            store(filled_queries + row * steps + step, load<Floats>(from + row * unit_stride + step));
+      // Behind a row that is no whole tiles wide lies another head's or token's, and NaN · 0, a key's padding, is NaN.
+      if (first + filled > following || key_steps < steps) {
+        for (long row = 0; row < rows; ++row) {
+          std::copy_n(from + row * unit_stride, key_steps, filled_queries + row * steps);
+          std::fill(filled_queries + row * steps + key_steps, filled_queries + (row + 1) * steps, U{});
+        }
         from = filled_queries;
         from_stride = steps;
       }
@@ -296,9 +298,6 @@ int attend(const T* projected, long tokens, const int32_t* offsets, long sequenc
         T* turned_queries = reinterpret_cast<T*>(rows + 2 * size);
         T* turned_keys = turned_queries + room.turned_rows * size;
         rotate(query, stride, queries, size, rotation, rows, turned_queries);
-        // A tile may read past the last row, into memory that can hold NaN; the keys, written next, have zeros there.
-        const long past = room.steps * Room<T>::per_unit - size;
-        if (past > 0) std::fill_n(turned_queries + queries * size, past, T{});
         rotate(key, stride, length, size, rotation, rows, turned_keys);
         query = turned_queries, key = turned_keys, query_stride = size, following = room.turned_rows;
       }

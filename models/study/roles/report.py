@@ -161,7 +161,7 @@ def causal_check(study: Study, data: Judged, sets: Mapping[str, Heads]) -> dict[
     masks = [study.without(off) for off in tried]
     evaluations = iter(study.runner.evaluate(data, masks, "heads of a role off, and random ones"))
     resamples = Resamples(next(evaluations), study.effort.resamples, study.seed)
-    metrics = tuple(dict.fromkeys((*study.measures.judged, study.measures.share)))
+    metrics = tuple(dict.fromkeys((*study.measures.tested, study.measures.share)))
     comparisons = {}
     for name, heads in sets.items():
         changes = resamples.relative_changes(resamples.draws(next(evaluations)))

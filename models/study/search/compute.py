@@ -9,12 +9,19 @@ from headroom.models.checkpoint.hub import locate
 from headroom.models.compress.prune import intact_mask, removable_layers
 from headroom.models.errors import ModelError
 from headroom.models.masks.head_mask import HeadMask
+from headroom.models.quality.bootstrap import resample
 from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.noninferiority import (
+    RESAMPLES,
+    SEED,
+    NonInferiority,
+    fixed_sequence,
+    non_inferiority,
+)
 from headroom.models.study.search import plans
 from headroom.models.study.search.networks import Networks, Pace, measure_times
 from headroom.models.study.search.plans import Gradients, Planner, gradients
 from headroom.models.study.search.recovery import recover
-from headroom.models.study.statistics import NonInferiority, Resamples, fixed_sequence, loss_by_metric
 from headroom.models.study.study import Study
 from headroom.models.training.distil.teaching import Student
 
@@ -45,7 +52,14 @@ class SearchResult:
     candidates: list[Candidate]  # the others, from large to small
     chosen: Candidate | None  # the smallest that passed, or that of the wanted speed
     random: Sequence[Evaluation]  # held out: networks that keep as much of each layer, drawn at random
-    recovered: Student | None  # the chosen one after its training
+    recovered: Student | None = None  # the chosen one after its training
+    recovered_test: NonInferiority | None = None  # of it on the held-out queries, if there are any
+
+    @property
+    def best_that_passed(self) -> Candidate | None:
+        """Return the smallest network that passed, whether or not it is as fast as wanted."""
+        passed = [one for one in self.candidates if one.test is not None and one.test.passed]
+        return passed[-1] if passed else None
 
 
 def measure(study: Study) -> SearchResult:
@@ -69,27 +83,53 @@ def measure(study: Study) -> SearchResult:
     timed = tried
     if not study.by_time:
         timed = [] if chosen is None else [intact, chosen]
-    for one, pace in zip(timed, networks.paces([one.mask for one in timed]), strict=True):
-        one.pace = pace
+    _time(networks, timed, chosen, study.speedup)
     if chosen is None:
-        return SearchResult(intact, planned, None, [], None)
+        return SearchResult(intact, planned, None, [])
     random = list[Evaluation]()
     if study.holdout is not None:
         seeds = range(study.seed, study.seed + study.effort.random_networks)
         others = [plans.shuffled(chosen.mask, clf.config, seed) for seed in seeds]
         random = networks.evaluate(study.holdout, others, "random networks of the same layers")
-    recovered = recover(networks, chosen.mask, study.recover_minutes) if study.recover_minutes else None
-    return SearchResult(intact, planned, chosen, random, recovered)
+    if not study.recover_minutes:
+        return SearchResult(intact, planned, chosen, random)
+    recovered = recover(networks, chosen.mask, study.recover_minutes)
+    if intact.held_out is None or study.holdout is None:
+        return SearchResult(intact, planned, chosen, random, recovered)
+    (test,) = tests_of(intact.held_out, [networks.recovered(study.holdout)], study.margin)
+    return SearchResult(intact, planned, chosen, random, recovered, test)
 
 
 def _judge(study: Study, tried: list[Candidate], held_out: list[Evaluation]) -> None:
     """Test all but the first, the intact model, on held-out queries in their order."""
-    resamples = Resamples(held_out[0], study.effort.resamples, study.seed)
-    by_network = [loss_by_metric(resamples, evaluation, study.margin) for evaluation in held_out[1:]]
-    tests = [None, *fixed_sequence(by_network, study.margin)]
-    for one, evaluation, test in zip(tried, held_out, tests, strict=True):
+    outcomes = fixed_sequence(tests_of(held_out[0], held_out[1:], study.margin))
+    for one, evaluation, test in zip(tried, held_out, [None, *outcomes], strict=True):
         one.held_out = evaluation
         one.test = test
+
+
+def tests_of(intact: Evaluation, smaller: Sequence[Evaluation], margin: float) -> list[NonInferiority]:
+    """Test networks against the intact one on the same queries, as `headroom evaluate` does."""
+    counts = resample(intact.clusters, RESAMPLES, SEED)
+    before = intact.draws(counts, intact.of_sums)
+    return [
+        non_inferiority(intact, before, one.draws(counts, one.of_sums), counts, margin) for one in smaller
+    ]
+
+
+WIDE = 1.5
+"""A speed-up whose interval's ends differ by more than this factor says that the machine was busy."""
+
+
+def _time(networks: Networks, timed: list[Candidate], chosen: Candidate | None, wanted: float | None) -> None:
+    """Measure the speed of networks; once more if the chosen one's was too uncertain, or is not as wanted."""
+    for one, pace in zip(timed, networks.paces([one.mask for one in timed]), strict=True):
+        one.pace = pace
+    if chosen is None or chosen.pace is None or not chosen.pace.is_doubtful(wanted, WIDE):
+        return
+    first = timed[0]
+    for one, pace in zip((first, chosen), networks.paces([first.mask, chosen.mask]), strict=True):
+        one.pace = pace
 
 
 def _choose(planned: list[Candidate], speedup: float | None) -> Candidate | None:

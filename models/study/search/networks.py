@@ -34,6 +34,9 @@ TOKENS = 2048
 STEPS = 12
 """At most this many counts of heads, and of units, above 0 are timed; those between are interpolated."""
 
+RECOVERED = "recovered"
+"""The folder of a search's report that holds the checkpoint of the trained network."""
+
 _SECONDS = "seconds-"
 """The names of files with measured times begin with it."""
 
@@ -44,6 +47,14 @@ class Pace:
 
     pairs_per_second: float  # the median of the rounds
     speedup: Interval  # the median ratio to the intact model, with its 95 % interval
+
+    def is_doubtful(self, wanted: float | None, factor: float) -> bool:
+        """Return whether the interval's ends differ by more than a factor, or it does not hold the speed that
+        was wanted."""
+        speedup = self.speedup
+        is_wide = speedup.high > factor * speedup.low
+        is_missed = wanted is not None and not speedup.low <= wanted <= speedup.high
+        return is_wide or is_missed
 
 
 class Networks:
@@ -76,6 +87,18 @@ class Networks:
         return [
             runner.evaluation(data, self._logits(self.smaller(mask), data, mask.id, what)) for mask in masks
         ]
+
+    def recovered(self, data: Judged) -> Evaluation:
+        """Return the quality of the network that was trained, on some pairs, as its checkpoint is served."""
+        clf = self.study.classifier
+        device = str(clf.network.device)
+        dtype = str(clf.network.dtype).removeprefix("torch.")
+        order = clf.config.labels if clf.config.is_graded else None
+        taught = Classifier.load(self.study.out / RECOVERED, device, dtype, label_order=order)
+        logits = Runner(taught, progress=self.study.progress).logits(
+            data, [taught.all_heads.matrix], "the recovered network"
+        )
+        return self.study.runner.evaluation(data, logits[0])
 
     def divergence(self, mask: HeadMask) -> float:
         """Return the mean Kullback–Leibler divergence of the answers under a mask from the intact model's.

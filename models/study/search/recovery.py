@@ -10,7 +10,7 @@ from torch import Tensor
 from headroom.models.checkpoint.hub import locate
 from headroom.models.compress.prune import write_checkpoint
 from headroom.models.masks.head_mask import HeadMask
-from headroom.models.study.search.networks import Networks
+from headroom.models.study.search.networks import RECOVERED, Networks
 from headroom.models.study.study import Study
 from headroom.models.training.distil.teaching import (
     WARM_UP,
@@ -56,7 +56,7 @@ def recover(networks: Networks, mask: HeadMask, minutes: float) -> Student:
         seed=study.seed,
         after_step=show,
     )
-    directory = study.out / "recovered"
+    directory = study.out / RECOVERED
     shutil.rmtree(directory, ignore_errors=True)
     source = networks.tensors
     taught = {name: tensor.to("cpu", _stored_dtype(source[name])) for name, tensor in student.tensors.items()}

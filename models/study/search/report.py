@@ -1,7 +1,6 @@
 """The report of `search`: verdict, picture, tables, JSON and the mask's file."""
 
 import json
-from dataclasses import asdict
 from functools import partial
 
 import numpy as np
@@ -9,14 +8,18 @@ import numpy as np
 from headroom.models.files import Json
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.numbers import fixed
-from headroom.models.quality.bootstrap import MIN_TESTED
 from headroom.models.quality.metrics import NAMES
+from headroom.models.quality.noninferiority import NonInferiority
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Result, Section, Table
-from headroom.models.study.search.compute import Candidate, SearchResult, measure
-from headroom.models.study.statistics import NonInferiority, metrics_of, permutation_p
+from headroom.models.study.search.compute import WIDE, Candidate, SearchResult, measure
+from headroom.models.study.search.networks import RECOVERED, Pace
+from headroom.models.study.statistics import metrics_of, permutation_p
 from headroom.models.study.study import Study
 from headroom.models.study.wording import about, listed, method, p_value, signed, speed_claim
+
+PASSED = "mask_passed.json"
+"""The mask of the best network that passed, if the one of the wanted speed did not."""
 
 DEEPEST = 12
 """The picture reaches down to a loss of so many margins: a larger one would flatten the rest."""
@@ -33,65 +36,103 @@ def run(study: Study) -> Result:
     )
     picture = Figure("search", caption, partial(_draw, search, study))
     sections = [_networks_section(search, study)]
-    files: dict[str, str | None] = {"mask.json": None}
+    files: dict[str, str | None] = {"mask.json": None, PASSED: None}
     if search.chosen is not None:
         sections.append(_chosen_section(search, search.chosen, study))
         files["mask.json"] = _mask_file(study, search.chosen.mask)
+        best = search.best_that_passed
+        if best is not None and best is not search.chosen:
+            files[PASSED] = _mask_file(study, best.mask)
     verdict = _verdict(search, study)
     if search.recovered is not None:
         before, after = search.recovered.before_and_after
         verdict += (
             f" After {study.recover_minutes:g} minutes of distillation (loss {before:.4f} to {after:.4f}) it "
-            "is in recovered/; `headroom evaluate` compares it with the intact model."
+            f"is in {RECOVERED}/."
         )
+        if search.recovered_test is not None:
+            verdict += f" {search.recovered_test.sentence('There it')}"
     return Result("search", _json(search, study), verdict, tuple(sections), picture, (), files)
 
 
 def _verdict(search: SearchResult, study: Study) -> str:
-    """Say what was chosen, and whether it is shown to be good enough: its own figures are too good, because
-    they chose it."""
+    """Say what the network loses, what that shows, and what it is: its own figures are too good, because they
+    chose it."""
     chosen = search.chosen
-    whole = search.intact.held_out
-    tested = listed([f"of {NAMES[name]}" for name in study.measures.tested])
-    claim = f"shown to lose less than {study.margin:g} {tested}"
-    if whole is None:
-        claim += " (that takes --holdout: the data that made the networks cannot judge them)"
-    elif (ranked := whole.ranked_queries) < MIN_TESTED:
-        claim += (
-            f" (too few queries: {ranked} of the {whole.queries} held-out queries have titles of different "
-            f"grades, and the test needs {MIN_TESTED})"
-        )
-    else:
-        claim += f" on {whole.queries} held-out queries"
     if chosen is None or chosen.pace is None:
-        more = _power(search.candidates[0].test, search) if search.candidates else ""
-        return f"Nothing is chosen, because no network is {claim}.{more}"
+        return _nothing_chosen(search, study)
+    speed = speed_claim(chosen.pace.speedup, "the intact network", study.speedup or 1.0)
+    parts = f"It keeps {_kept(chosen.mask, study)} and {speed}."
+    if chosen.pace.is_doubtful(study.speedup, WIDE):
+        parts += f" {_doubt(chosen.pace, study.speedup)}"
+    if chosen.test is None:
+        return (
+            f"The chosen network is not tested: that takes --holdout, because the data that made the "
+            f"networks cannot judge them. {parts}"
+        )
+    if chosen.test.passed:
+        return f"{chosen.test.sentence('The chosen network')} {parts}"
+    sentence = chosen.test.sentence("The network of the wanted speed")
+    return f"{sentence} {parts}{_power(chosen.test, 'it')}{_best(search, study)}"
+
+
+def _nothing_chosen(search: SearchResult, study: Study) -> str:
+    """Say why no network is chosen, and what the largest one that was tried loses."""
+    if search.intact.held_out is None:
+        return (
+            "Nothing is chosen: that takes --holdout, because the data that made the networks cannot judge "
+            "them."
+        )
+    largest = search.candidates[0] if search.candidates else None
+    if largest is None or largest.test is None:
+        return "Nothing is chosen: there is no smaller network to try."
+    name = f"Nothing is chosen. The largest network that was tried ({_kept(largest.mask, study)})"
+    return f"{largest.test.sentence(name)}{_power(largest.test, 'it')}"
+
+
+def _kept(mask: HeadMask, study: Study) -> str:
+    """Say how many heads, units and layers stay."""
     config = study.classifier.config
-    heads, units = _counts(chosen.mask, study)
+    heads, units = _counts(mask, study)
     kept = [f"{heads} of {sum(map(len, config.kept_heads))} heads"]
     if units < sum(config.widths):
         kept.append(f"{units:,} of {sum(config.widths):,} units")
-    if chosen.mask.skipped:
-        kept.append(f"{len(chosen.mask.layers_kept)} of {config.num_layers} layers")
-    speed = speed_claim(chosen.pace.speedup, "the intact network", study.speedup or 1.0)
-    passed = chosen.test is not None and chosen.test.passed
-    more = "" if passed else _power(chosen.test, search)
+    if mask.skipped:
+        kept.append(f"{len(mask.layers_kept)} of {config.num_layers} layers")
+    return listed(kept)
+
+
+def _best(search: SearchResult, study: Study) -> str:
+    """Name the best network that passed, if the wanted one did not; empty if none did."""
+    best = search.best_that_passed
+    if best is None or best.test is None:
+        return " No network passed."
+    speed = "" if best.pace is None else f" and {speed_claim(best.pace.speedup, 'the intact network')}"
     return (
-        f"The chosen network keeps {listed(kept)}, {speed}, {'and is' if passed else 'but is not'} {claim}."
-        f"{more}"
+        f" The best that passed keeps {_kept(best.mask, study)}{speed}; it {best.test.changes}. Its mask is "
+        f"{PASSED}."
     )
 
 
-def _power(test: NonInferiority | None, search: SearchResult) -> str:
-    """Say how many held-out queries would show it of a network that loses nothing; empty if as many are here,
-    or if it is not known."""
-    if test is None or search.intact.held_out is None:
-        return ""
+def _doubt(pace: Pace, wanted: float | None) -> str:
+    """Say why a speed is doubtful, after it was measured twice."""
+    speedup = pace.speedup
+    if speedup.high > WIDE * speedup.low:
+        return "That interval is very wide, twice: the machine is busy, so measure again on an idle one."
+    assert wanted is not None
+    return (
+        f"It was to be {wanted:g} ×, by the times of its parts; measured twice, it is not. Ask for another "
+        "--speedup, or measure again on an idle machine."
+    )
+
+
+def _power(test: NonInferiority, which: str) -> str:
+    """Say how many held-out queries would show that a network that loses nothing is good enough; empty if as
+    many are here, or if it is not known."""
     needed = test.queries_needed
-    if needed is None or needed <= search.intact.held_out.queries:
+    if needed is None or needed <= test.queries or not test.has_skill:
         return ""
-    which = "the largest" if search.chosen is None else "it"
-    return f" About {about(needed)} queries like these would show it of {which}, if it loses nothing."
+    return f" If {which} loses nothing, about {about(needed)} queries like these would show that."
 
 
 def _counts(mask: HeadMask, study: Study) -> tuple[int, int]:
@@ -141,11 +182,9 @@ def _speed_and_quality(network: Candidate) -> list[str]:
 
 
 def _test(test: NonInferiority) -> list[str]:
-    losses = test.loss.values()
-    cells = [cell for loss in losses for cell in (signed(loss.delta), signed(loss.bound, 4))]
+    losses = test.losses.values()
+    cells = [cell for loss in losses for cell in (signed(loss.change.value, 4), signed(loss.bound, 4))]
     needed = "–" if test.queries_needed is None else f"{test.queries_needed:,}"
-    if not all(np.isfinite(loss.bound) for loss in losses):
-        return [*cells, needed, "–"]
     outcome = "failed" if test.tested else "not tested"
     return [*cells, needed, "passed" if test.passed else outcome]
 
@@ -178,12 +217,16 @@ def _chosen_section(search: SearchResult, chosen: Candidate, study: Study) -> Se
 def _json(search: SearchResult, study: Study) -> Json:
     """Return the keys of report.json that belong to this study."""
     pace = search.intact.pace
-    chosen = recovered = None
+    chosen = passed = recovered = None
     if search.chosen is not None:
         chosen = _network_json(search.chosen, study) | {"file": "mask.json"}
+        if search.best_that_passed is not None:
+            file = "mask.json" if search.best_that_passed is search.chosen else PASSED
+            passed = _network_json(search.best_that_passed, study) | {"file": file}
     if search.recovered is not None:
         recovered = {
-            "directory": "recovered",
+            "directory": RECOVERED,
+            "holdout": None if search.recovered_test is None else search.recovered_test.as_json(),
             "steps": len(search.recovered.losses),
             "minutes": study.recover_minutes,
             "loss": search.recovered.before_and_after,
@@ -193,6 +236,7 @@ def _json(search: SearchResult, study: Study) -> Json:
         "wanted_speedup": study.speedup,
         "path": [_network_json(one, study) for one in search.candidates],
         "chosen": chosen,
+        "best_that_passed": passed,
         "random": [metrics_of(one) for one in search.random],
         "recovered": recovered,
         "intact_pairs_per_second": None if pace is None else pace.pairs_per_second,
@@ -214,7 +258,7 @@ def _network_json(one: Candidate, study: Study) -> Json:
         **metrics_of(one.quality),
     }
     if one.held_out is not None and one.test is not None:
-        content["holdout"] = metrics_of(one.held_out) | asdict(one.test)
+        content["holdout"] = metrics_of(one.held_out) | one.test.as_json()
     return content
 
 
@@ -274,5 +318,5 @@ def _change_and_bound(network: Candidate, metric: str, intact: float) -> tuple[f
     if network.test is None:
         change = metrics_of(network.quality)[metric] - intact
         return change, change
-    loss = network.test.loss[metric]
-    return loss.delta, loss.bound if np.isfinite(loss.bound) else loss.delta
+    loss = network.test.losses[metric]
+    return loss.change.value, loss.bound if np.isfinite(loss.bound) else loss.change.value

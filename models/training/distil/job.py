@@ -187,6 +187,7 @@ def _with_labels(source: Path, config: ModelConfig, teacher: ModelConfig | None)
         config,
         labels=labels,
         label_order=tuple(range(len(labels))),
+        is_order_known=True,
         temperature=1.0,
         bias=(0.0,),
         score_activation=activation,

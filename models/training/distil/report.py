@@ -18,6 +18,7 @@ from headroom.models.quality.bootstrap import MetricDraws, resample
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.labelled import LabelledPair, numbers_of_queries
+from headroom.models.quality.noninferiority import MARGIN, SEED, non_inferiority
 from headroom.models.quality.scoring import scored_in_portions
 from headroom.models.quality.speed import speedup
 from headroom.models.scores import Scores
@@ -54,7 +55,8 @@ def measure(
     agreed = _agreement(sides, held_out, job, notify)
     figures: Json = {"agreement": agreed}
     if job.test:
-        quality = _quality(sides, job, notify)
+        quality, test = _quality(sides, job, notify)
+        figures["against_teacher"] = test
         figures |= {"test": {name: one.value for name, one in quality["student"].items()}, "quality": quality}
         figures |= {"test_file": job.test_name, "test_pairs": len(job.test)}
         figures["test_queries"] = len(set(numbers_of_queries(job.test)))
@@ -90,13 +92,16 @@ def _scores(clf: Classifier, pairs: Sequence[tuple[str, str]], what: str, notify
     return scored_in_portions(clf, pairs, advance)
 
 
-def _quality(sides: dict[str, Classifier], job: Job, notify: Notify) -> Json:
-    """Return each side's metrics, and the student's paired differences to the others, an Interval each.
+def _quality(sides: dict[str, Classifier], job: Job, notify: Notify) -> tuple[Json, Json | None]:
+    """Return each side's metrics, and the student's paired differences to the others, an Interval each; and
+    whether the student is shown to lose less than MARGIN against the teacher, None without one.
 
     The test has the student's grades. A side with another number of labels is judged by its order alone.
     """
     texts = [(pair.query, pair.title) for pair in job.test]
     draws: dict[str, MetricDraws] = {}
+    every: dict[str, MetricDraws] = {}
+    evaluations: dict[str, Evaluation] = {}
     counts = np.empty(0)
     for name, clf in sides.items():
         scores = _scores(clf, texts, f"judging the {name}", notify)
@@ -104,9 +109,10 @@ def _quality(sides: dict[str, Classifier], job: Job, notify: Notify) -> Json:
             evaluation = evaluation_of(job.test, scores)
         else:
             evaluation = Evaluation(job.test, scores.raw_score)
-        counts = resample(evaluation.clusters, job.options.resamples, job.options.seed)
-        every = evaluation.draws(counts)
-        draws[name] = {metric: every[metric] for metric in METRICS if metric in every}
+        counts = resample(evaluation.clusters, job.options.resamples, SEED)
+        every[name] = evaluation.draws(counts)
+        evaluations[name] = evaluation
+        draws[name] = {metric: every[name][metric] for metric in METRICS if metric in every[name]}
     quality: Json = {name: intervals_of(drawn, counts) for name, drawn in draws.items()}
     for name in draws.keys() - {"student"}:
         both = [metric for metric in draws["student"] if metric in draws[name]]
@@ -114,7 +120,10 @@ def _quality(sides: dict[str, Classifier], job: Job, notify: Notify) -> Json:
             {metric: drawn[metric] for metric in both} for drawn in (draws[name], draws["student"])
         )
         quality[f"student_minus_{name}"] = changes_of(first, second, counts)
-    return quality
+    if "teacher" not in evaluations:
+        return quality, None
+    outcome = non_inferiority(evaluations["teacher"], every["teacher"], every["student"], counts, MARGIN)
+    return quality, outcome.as_json() | {"margin": MARGIN, "verdict": outcome.sentence("The student")}
 
 
 def _agreement(

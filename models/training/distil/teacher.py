@@ -51,10 +51,13 @@ class Teacher:
         else:
             for rows in batches_by_length([len(pair) for pair in encoded], BATCH_TOKENS):
                 answers[rows] = self._with_states([encoded[row] for row in rows])
-        row = int(np.argmin(np.isfinite(answers["logits"]).all(1)))
-        if not np.isfinite(answers["logits"][row]).all():
-            problem = "are not finite numbers"
-            raise ModelError(f"the teacher's logits of the title {pairs[row].title!r} {problem}")
+        for part, name in (("logits", "logits"), ("state", "last hidden state")):
+            finite = np.isfinite(answers[part]).all(1)
+            if not finite.all():
+                title = pairs[int(np.argmin(finite))].title
+                raise ModelError(
+                    f"the teacher's {name} of the title {title!r} holds numbers that are not finite"
+                )
         return answers
 
     def _with_states(self, pairs: Sequence[EncodedPair]) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from headroom.models.checkpoint.config import ModelConfig
-from headroom.models.checkpoint.tensors import TensorDict
+from headroom.models.checkpoint.tensors import TensorDict, read_tensors
 from headroom.models.classifier import Classifier
 from headroom.models.compress.prune import cut
 from headroom.models.learner import Learner
@@ -81,9 +81,13 @@ def teach(
 def remaining_network(teacher: Classifier, mask: HeadMask) -> tuple[TensorDict, ModelConfig]:
     """Return what a mask leaves of a classifier's network, as `teach_network` takes it.
 
-    Raises ModelError if the mask keeps no head.
+    The weights are those of the checkpoint, because what is served may be rounded to bfloat16. Of int8, and
+    of a classifier that was not loaded from a directory, they are the served ones. Raises ModelError if the
+    mask keeps no head.
     """
-    return cut(teacher.network.in_plain_torch().tensors(), replace(teacher.config, int8=False), mask)
+    if teacher.directory is None or teacher.config.int8:
+        return cut(teacher.network.in_plain_torch().tensors(), replace(teacher.config, int8=False), mask)
+    return cut(read_tensors(teacher.directory, teacher.config), teacher.config, mask)
 
 
 def teach_network(

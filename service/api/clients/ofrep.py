@@ -3,14 +3,16 @@
 https://github.com/open-feature/protocol/blob/main/service/openapi.yaml
 """
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Body, FastAPI, Path
 from pydantic import BaseModel, ConfigDict, Field
 
-from headroom.service.api.errors import OFREP
+from headroom.service.api.errors import OFREP, OFREP_BULK
 from headroom.service.api.openapi import errors
 from headroom.service.api.post import Post, PostRoute
+from headroom.service.descriptions import documented
 from headroom.service.errors import TargetingKeyMissing
 from headroom.service.experiments.fields import Unit
 from headroom.service.experiments.flags import Flag
@@ -28,13 +30,22 @@ class FlagContext(BaseModel):
 
 
 class FlagRequest(BaseModel):
-    """Ask for a flag."""
+    """Ask for a flag, or for all."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True) | example(
         context={"targetingKey": "user-123"}
     )
 
     context: FlagContext = Field(FlagContext(), description="Who asks.")
+
+
+@documented
+@dataclass(slots=True)
+class Flags:
+    """The flags of all experiments for a unit."""
+
+    flags: list[Flag]
+    """One per experiment."""
 
 
 async def evaluate_flag(
@@ -45,10 +56,19 @@ async def evaluate_flag(
     body: Annotated[FlagRequest, Body()],
 ) -> Flag:
     """The arm of a unit, for OpenFeature's clients. It exposes nobody: the unit's scoring requests do."""
-    unit = body.context.targetingKey
-    if unit is None:
+    return request.backend.flag(experiment, _unit(body))
+
+
+async def evaluate_flags(request: Post, body: Annotated[FlagRequest, Body()]) -> Flags:
+    """The arms of a unit in all experiments, for OpenFeature's clients that ask once. It exposes nobody."""
+    return Flags(request.backend.flags(_unit(body)))
+
+
+def _unit(body: FlagRequest) -> str:
+    """Return the unit that flags are asked for. Raises TargetingKeyMissing."""
+    if body.context.targetingKey is None:
         raise TargetingKeyMissing
-    return request.backend.flag(experiment, unit)
+    return body.context.targetingKey
 
 
 def add_routes(app: FastAPI) -> None:
@@ -60,6 +80,16 @@ def add_routes(app: FastAPI) -> None:
         methods=["POST"],
         response_model=Flag,
         responses=errors(*OFREP.statuses, model=OFREP.model),
+        tags=["OpenFeature"],
+        route_class_override=PostRoute,
+    )
+    app.router.add_api_route(
+        "/ofrep/v1/evaluate/flags",
+        evaluate_flags,
+        name="ofrep_flags",
+        methods=["POST"],
+        response_model=Flags,
+        responses=errors(*OFREP_BULK.statuses, model=OFREP_BULK.model),
         tags=["OpenFeature"],
         route_class_override=PostRoute,
     )

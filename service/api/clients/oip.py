@@ -19,7 +19,7 @@ from fastapi import Body, FastAPI, Path, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from starlette.types import Receive
 
-from headroom.service.api.body import parse, read
+from headroom.service.api.body import read
 from headroom.service.api.clients.base import OurFields, refuse_order_fields, renamed
 from headroom.service.api.clients.documents import query_and_titles
 from headroom.service.api.errors import OIP, json_response
@@ -172,8 +172,8 @@ class InferRequest(Fields):
 class InferRoute(PostRoute):
     """A POST route whose body may hold tensors after its JSON."""
 
-    async def read_body(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> Any:
-        """Return the JSON value of the body; `request.state.tensors` holds the bytes after it."""
+    async def read_body(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> bytes:
+        """Return the JSON of the body; `request.state.tensors` holds the bytes after it."""
         # Triton's client names no type. A web page that sends none names its origin, which is checked.
         length = request.headers.get(LENGTH_HEADER)
         types = [""] if length is None else ["", "application/octet-stream"]
@@ -184,7 +184,7 @@ class InferRoute(PostRoute):
                 raise InvalidRequest(f"should be the bytes of the JSON, at most {end}", param=LENGTH_HEADER)
             end = int(length)
         request.state.tensors = content[end:]
-        return parse(content[:end], max_parts=request.settings.max_json_parts)
+        return content[:end]
 
 
 async def infer(request: Post, model: ModelName, body: Annotated[InferRequest, Body()]) -> Timed:

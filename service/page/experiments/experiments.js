@@ -8,6 +8,7 @@ import { usePolling } from "../lib/polling.js";
 import { update } from "../lib/store.js";
 import { Trouble } from "../lib/trouble.js";
 import { Actions } from "./actions.js";
+import { NeedsKeys, useKeyless } from "./admin.js";
 import { Arms, Guardrails, Log, Shadow } from "./arms.js";
 import { Findings } from "./findings.js";
 import { Start } from "./start.js";
@@ -146,6 +147,7 @@ function Share({ path, name }) {
 /** @param {{variants: import("../lib/types.js").Variant[], start: () => void}} props what to do where there is no experiment */
 function Nothing({ variants, start }) {
   const [note, setNote] = useState("");
+  const keyless = useKeyless();
   const other = variants.find((one) => !one.default)?.name ?? "pruned20";
   const yaml = `experiments:
   - name: first
@@ -162,7 +164,9 @@ function Nothing({ variants, start }) {
     <div class="nothing">
       <h1>No experiment yet</h1>
       <p>An experiment gives a share of your users another variant, and says when it is safe to ship.</p>
-      <p class="presets"><button class="strong" onClick=${start}>Start an experiment</button></p>
+      ${keyless
+        ? html`<${NeedsKeys} />`
+        : html`<p class="presets"><button class="strong" onClick=${start}>Start an experiment</button></p>`}
       <p>Or put this under <code>user_config</code> in the service's config, next to <code>variants</code>; it is taken over
         without a restart.</p>
       <pre tabindex="0">${yaml}</pre>

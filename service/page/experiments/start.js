@@ -5,7 +5,7 @@ import { asProblem, call } from "../lib/api.js";
 import { exact } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { update } from "../lib/store.js";
-import { askForAdmin } from "./admin.js";
+import { NeedsKeys, askForAdmin, useKeyless } from "./admin.js";
 
 /** @typedef {import("../lib/types.js").Experiment} Experiment */
 /** @typedef {import("../lib/types.js").Problem} Problem */
@@ -49,6 +49,7 @@ export function Start({ variants, listed, filled, started, cancel }) {
   const plan = { ...proposal(variants), ...standing(filled, variants) };
   const [problem, setProblem] = useState(/** @type {Problem | null} */ (null));
   const [busy, setBusy] = useState(false);
+  const keyless = useKeyless();
   const slots = largestFree(listed);
   const set = (/** @type {keyof Plan} */ field) => (/** @type {Event} */ event) =>
     update({ start: { ...filled, [field]: /** @type {HTMLInputElement} */ (event.target).value } });
@@ -77,6 +78,7 @@ export function Start({ variants, listed, filled, started, cancel }) {
     <form class="start" aria-labelledby="start-title" onSubmit=${start}>
       <h1 id="start-title">Start an experiment</h1>
       <p class="soft">It begins at once, on all replicas, and lasts over restarts. This needs an API key with the admin role.</p>
+      ${keyless ? html`<${NeedsKeys} />` : null}
       ${field("name", "Name", { pattern: "[a-z0-9_\\-]{1,64}", maxlength: 64, title: "a to z, 0 to 9, _ and -", autocomplete: "off" })}
       <div class="two">${choice("control", "Control: what users get today", names)} ${choice("treatment", "Treatment: what you try", names)}</div>
       ${choice("kind", "Kind", Object.entries(KINDS))}
@@ -91,7 +93,7 @@ export function Start({ variants, listed, filled, started, cancel }) {
       </div>
       ${slots ? html`<p class="soft">${reach(slots)}</p>` : html`<p class="wrong" role="alert">Other experiments have all users. Stop one first.</p>`}
       <p class="wrong" role="alert">${problem?.message ?? ""}</p>
-      <div class="presets"><button class="strong" disabled=${busy || !slots}>Start ${plan.name}</button>
+      <div class="presets"><button class="strong" disabled=${busy || keyless || !slots}>Start ${plan.name}</button>
         <button type="button" onClick=${cancel}>Cancel</button></div>
     </form>`;
 }

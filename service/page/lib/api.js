@@ -41,6 +41,12 @@ export async function needsKey() {
   return response?.status === 401;
 }
 
+/** @returns {Promise<boolean>} whether the service answers without a key; false if it cannot be reached */
+export async function isKeyless() {
+  const response = await fetch("v1/models").catch(() => null);
+  return response?.ok ?? false;
+}
+
 /**
  * @param {string} path such as `v1/compare`
  * @param {{body?: unknown, signal?: AbortSignal}} [options] with a body it is a POST

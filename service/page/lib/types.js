@@ -39,6 +39,7 @@
  * @property {number} heads
  * @property {number} max_tokens
  * @property {string[] | null} grades
+ * @property {string | null} label_order_note which label counts as best, if that is a guess
  * @property {"softmax" | "sigmoid" | "identity"} score_activation
  * @property {string} device
  * @property {string} dtype

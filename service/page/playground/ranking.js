@@ -97,14 +97,15 @@ function Kinds({ models, letters }) {
 
 /** @param {{model: import("../lib/types.js").Model, about: unknown}} props about: which masks have this kind of score; null: all */
 function Grades({ model, about }) {
-  const { grades } = model;
+  const { grades, label_order_note: note } = model;
   const range = isRaw(model) ? "raw score, any number," : "score from 0 to 1";
   if (!grades) return html`<p class="grades soft">${about ?? "This model gives "}one ${range} and no grades.</p>`;
   return html`
     <p class="grades soft">
       ${about}Bars, from left: ${grades.map((grade, i) => html`<span><i class=${`grade-${gradeShade(i, grades.length)}`}></i>${grade}</span>`)}
     </p>
-    <p class="grades soft">Number: the score, from 0 to 1. In small type: the change from the base.</p>`;
+    <p class="grades soft">Number: the score, from 0 to 1. In small type: the change from the base.</p>
+    ${note ? html`<p class="grades soft">Of ${model.name}, ${note}.</p>` : null}`;
 }
 
 /** @param {Answer} answer @param {number} column @returns {number[]} the titles' indices, best first */

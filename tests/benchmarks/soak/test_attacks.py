@@ -9,6 +9,8 @@ from benchmarks.soak import attacks
 from tests.loadtest import servers
 from tests.loadtest.servers import faulty
 
+pytestmark = pytest.mark.more
+
 REFUSED = servers.says(b"408 Request Timeout", b"{}", b"connection: close\r\n")
 
 

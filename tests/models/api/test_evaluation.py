@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 
 from headroom import Classifier, Evaluated, HeadMask, InvalidMask, ModelError, evaluate
@@ -27,8 +28,8 @@ def judged() -> pd.DataFrame:
     rows = []
     for number in range(40):
         query = f"{COLOURS[number % 5]} {THINGS[number % 8]} {number}"
-        for _ in range(4):
-            title = f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"
+        for drawn in rng.choice(len(COLOURS) * len(THINGS), 4, replace=False):
+            title = f"{COLOURS[drawn % 5]} {THINGS[drawn // 5]}"
             shared = len(set(query.split()) & set(title.split()))
             rows.append((query, title, 2 * shared))
     return pd.DataFrame(rows, columns=["query", "title", "grade"])
@@ -108,7 +109,8 @@ def test_several_models_are_compared_in_what_they_share(
 
 
 def test_it_shows_itself_in_a_terminal_and_in_a_notebook(evaluated: Evaluated) -> None:
-    assert repr(evaluated).splitlines()[0].endswith("on data: 160 pairs, 40 queries")
+    first = repr(evaluated).splitlines()[0]
+    assert first.endswith("on data: 160 pairs, 40 queries (40 with titles of different grades)")
     assert "ndcg10" in repr(evaluated)
     page = evaluated._repr_html_()
     assert page.startswith("<p><strong>160 pairs of 40 queries from data</strong></p>\n<table>")
@@ -149,6 +151,14 @@ def test_wrong_input_is_refused_in_a_sentence(
     assert "\n" not in str(error.value)
 
 
+def test_rows_and_tables_are_what_a_frame_is(
+    clf: Classifier, judged: pd.DataFrame, evaluated: Evaluated
+) -> None:
+    for data in (judged.to_dict("records"), pyarrow.Table.from_pandas(judged)):
+        ndcg10 = evaluate(clf, data, resamples=100).content["sides"][0]["metrics"]["ndcg10"].value
+        assert ndcg10 == evaluated.content["sides"][0]["metrics"]["ndcg10"].value
+
+
 def test_a_frame_with_two_columns_of_one_name_is_refused_as_a_file_is(
     clf: Classifier, judged: pd.DataFrame
 ) -> None:
@@ -182,6 +192,8 @@ def test_other_data_that_cannot_judge_is_refused_too(clf: Classifier, tmp_path: 
         ModelError, match=r"data\[1\]: \('usb', 'cable'\) is not a tuple \(query, title, grade\)"
     ):
         evaluate(clf, [("usb", "cable", 3), ("usb", "cable")])  # type: ignore[list-item]
+    with pytest.raises(ModelError, match=r"data\[0\] has no 'grade'; found 'query', 'title'"):
+        evaluate(clf, [{"query": "usb", "title": "cable"}])
     with pytest.raises(ModelError, match="data holds no pairs"):
         evaluate(clf, [])
     with pytest.raises(ModelError, match=r"nothing\.csv does not exist"):

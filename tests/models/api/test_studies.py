@@ -14,7 +14,7 @@ from tests.checkpoints import load, write_checkpoint
 from tests.prompt import Run
 from tests.prompt import run as run
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.more]
 
 WORDS = "lamp usb cable red blue steel kitchen towel screw deck laptop case".split()
 

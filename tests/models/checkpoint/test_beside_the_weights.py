@@ -10,7 +10,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 from transformers import AutoConfig, AutoTokenizer
 
-from headroom import Classifier, HeadMask, UnsupportedCheckpoint
+from headroom import HeadMask, UnsupportedCheckpoint
 from headroom.models.compress.prune import prune
 from tests.checkpoints import load, write_checkpoint
 from tests.families import write_family
@@ -35,17 +35,6 @@ def test_an_adapter_is_refused_and_not_left_out(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 8}))
     with pytest.raises(UnsupportedCheckpoint, match=r"adapter_config\.json: .* merge it"):
         load(tmp_path)
-
-
-@pytest.mark.parametrize("content", ['{"loss": 0.3}', "[1]", '{"test": 3}', "{"])
-def test_another_programs_figures_are_left_out_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
-) -> None:
-    write_checkpoint(tmp_path)
-    (tmp_path / "metrics.json").write_text(content)
-    with caplog.at_level(logging.WARNING, "headroom.models"):
-        assert load(tmp_path).quality is None
-    assert "metrics.json" in caplog.text
 
 
 @pytest.mark.parametrize("flag", ["single_word", "lstrip", "rstrip", "normalized"])
@@ -73,16 +62,6 @@ def test_a_space_before_a_text_is_added_as_transformers_5_adds_it(
     if adds is not None:
         edit(directory / "tokenizer_config.json", add_prefix_space=adds)
     assert load(directory).tokenizer.encode([PAIR])[0].ids.tolist() == theirs(directory)
-
-
-def test_sampling_of_pieces_is_for_training(tmp_path: Path) -> None:
-    """A BPE tokenizer with dropout cuts a text in another way each time."""
-    directory = write_modernbert(tmp_path)
-    expected = theirs(directory)
-    file = directory / "tokenizer.json"
-    edit(file, model=json.loads(file.read_text())["model"] | {"dropout": 0.5})
-    reader = Classifier.load(directory, "cpu").tokenizer.reading_as(keep_end=False)
-    assert all(reader.encode([PAIR])[0].ids.tolist() == expected for _ in range(9))
 
 
 @pytest.mark.parametrize("flags", [{}, {"normalized": False, "lstrip": True, "rstrip": True}])

@@ -13,7 +13,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from headroom import Classifier, UnsupportedCheckpoint
 from headroom.models.checkpoint import sandbox
-from headroom.models.checkpoint.chat_template import read_prompt
 from tests.checkpoints import load
 from tests.decoders import FAMILIES, write_decoder
 from tests.families import edit_config
@@ -23,8 +22,6 @@ PAIRS = [("angle bracket", "steel angle"), ("what is 12?", "-5 % (off)?\n"), ("u
 SIMPLE = "Q: {{ messages[0].content }}\nD: {{ messages[1].content }}\n->"
 QUERY = "messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first"
 DOCUMENT = "messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first"
-JUDGE = "messages | selectattr('role', 'eq', 'system') | map(attribute='content') | first | default('judge')"
-SYSTEM = f"{{{{ {JUDGE} }}}}"
 ENDING = f"{{{{ {QUERY} }}}}\n# {{{{ {DOCUMENT} }}}}"
 """The document stands at the end."""
 
@@ -92,31 +89,6 @@ def test_tokens_and_scores_are_those_of_transformers(tmp_path: Path, family: str
 
 
 @pytest.mark.parametrize(
-    "template",
-    [
-        f"{{{{ {QUERY} }}}}\n{SYSTEM}\n# {{{{ {DOCUMENT} }}}}<|im_end|>",
-        f"{ENDING}<|im_end|>\n{SYSTEM}\n",
-        f"{SYSTEM}\n{ENDING}\n{SYSTEM}<|im_end|>",
-        f"{{{{ instruction | default('find') }}}}\n{ENDING}\n->",
-        "{% if instruction %}{{ instruction }}\n{% endif %}" + SIMPLE,
-    ],
-)
-def test_an_instruction_stands_wherever_the_template_puts_it(tmp_path: Path, template: str) -> None:
-    directory = write(tmp_path, template)
-    tokenizer = load(directory).tokenizer
-    by_index = SIMPLE in template  # a message for the instruction would take the query's place
-
-    for instruction in (None, "find it: now?", " Judge\n"):
-        for pair, encoded in zip(PAIRS, tokenizer.instructed(instruction).encode(PAIRS), strict=True):
-            if by_index and instruction is not None:
-                text = f"{instruction}\nQ: {pair[0]}\nD: {pair[1]}\n->"
-                expected = AutoTokenizer.from_pretrained(directory)(text)["input_ids"]
-            else:
-                expected = theirs(directory, *pair, *([] if instruction is None else [instruction]))
-            assert encoded.ids.tolist() == expected
-
-
-@pytest.mark.parametrize(
     ("template", "reason"),
     [
         (SIMPLE.replace("content", "content | tojson"), "does more than to put texts in their places"),
@@ -173,31 +145,6 @@ def test_a_template_whose_texts_fill_the_memory_is_refused(tmp_path: Path) -> No
         load(directory)
 
 
-@pytest.mark.parametrize("file", ["chat_template.jinja", "tokenizer_config.json"])
-def test_a_template_longer_than_any_is_refused_before_it_is_tried(
-    tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each trial holds it several times: one of 4 MB took 2 GB."""
-    directory = write(tmp_path, SIMPLE)
-    long = "{#" + "é" * (128 << 10) + "#}" + SIMPLE
-    if file == "chat_template.jinja":
-        (directory / file).write_text(long, encoding="utf-8")
-    else:
-        (directory / "chat_template.jinja").unlink()
-        options = json.loads((directory / file).read_text()) | {"chat_template": long}
-        (directory / file).write_text(json.dumps(options))
-    started = []
-    monkeypatch.setattr(sandbox, "start", lambda *job: started.append(job))
-    with pytest.raises(UnsupportedCheckpoint, match="the chat template is longer than 256 KiB"):
-        read_prompt(directory, "qwen3", None)
-    assert not started
-
-
-def test_a_template_longer_than_published_ones_is_read(tmp_path: Path) -> None:
-    directory = write(tmp_path, "{#" + "a long comment " * 3_000 + "#}" + SIMPLE)
-    assert read_prompt(directory, "qwen3", None)[0].plain is not None
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("by", ["modules.json", "config.json"])
 def test_a_classifier_of_plain_pairs_is_served_as_such(tmp_path: Path, family: str, by: str) -> None:
@@ -219,42 +166,11 @@ def test_a_classifier_of_plain_pairs_is_served_as_such(tmp_path: Path, family: s
         np.testing.assert_allclose(scores, logits_of(directory, ids), atol=2e-5)
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_plain_pairs_of_an_empty_query_share_nothing(tmp_path: Path, deterministic: bool) -> None:
-    """Qwen's have no token before the title then, and torch refused a sequence without tokens."""
-    directory = write_decoder(tmp_path, "qwen2", 6, causal=False)
-    edit_config(directory, headroom={"prompt": "pair"})
-    clf = Classifier.load(directory, "cpu", "float32", deterministic=deterministic)
-    pairs = [
-        ("", "angle bracket"),
-        ("", "steel lamp"),
-        ("usb", "lamp"),
-        ("usb", "towel"),
-        ("u", ""),
-        ("u", ""),
-    ]
-    encoded = clf.tokenizer.encode(pairs)
-    assert [pair.shared_tokens for pair in encoded[::2]] == [0, encoded[2].title_start, 0]
-
-    together = clf.score(pairs).logits
-
-    for pair, scores in zip(encoded, together, strict=True):
-        np.testing.assert_allclose(scores, logits_of(directory, pair.ids.tolist()), atol=2e-5)
-
-
 def test_a_pad_token_that_texts_may_hold_is_refused(tmp_path: Path) -> None:
     directory = write(tmp_path, "Q: {{ messages[0].content }}\nD: {{ messages[1].content }}")
     steel = Tokenizer.from_file(str(directory / "tokenizer.json")).encode("steel").ids[-1]
     edit_config(directory, pad_token_id=steel)
     with pytest.raises(UnsupportedCheckpoint, match=f"pad_token_id is {steel}"):
-        load(directory)
-
-
-@pytest.mark.parametrize(("heads", "key_heads"), [(6, 4), (4, 8)])
-def test_heads_that_share_no_keys_evenly_are_refused(tmp_path: Path, heads: int, key_heads: int) -> None:
-    directory = write_decoder(tmp_path, "qwen3")
-    edit_config(directory, num_attention_heads=heads, num_key_value_heads=key_heads)
-    with pytest.raises(UnsupportedCheckpoint, match=f"num_key_value_heads is {key_heads}"):
         load(directory)
 
 

@@ -9,11 +9,9 @@ from transformers import AutoTokenizer
 
 from headroom import UnsupportedCheckpoint
 from headroom.models.checkpoint.tokenizer import PairTokenizer
-from headroom.models.study.words import Words
 from tests import families
 from tests.families import (
     SPECIAL,
-    byte_level_tokenizer,
     word_piece_tokenizer,
     write_tokenizer,
 )
@@ -96,15 +94,6 @@ def test_a_title_cannot_forge_special_tokens(directory: Path) -> None:
     assert [i for i, token in enumerate(tokens) if token in special] == pair.special
 
 
-def test_the_words_of_a_pair_are_those_of_the_texts(directory: Path) -> None:
-    ours = load(directory)
-    words = Words.of(ours, ours.encode([("bracket steel", "steel bracket, screws")])[0])
-
-    assert words.spelled == ("bracket", "steel", "steel", "bracket", ",", "screws")
-    assert words.matches == [(0, 3), (1, 2)]
-    assert words.texts[1].tolist() == [2, 3, 4, 5]
-
-
 @pytest.mark.parametrize("add_prefix_space", [True, False])
 def test_robertas_leading_space_is_as_its_config_says(tmp_path: Path, add_prefix_space: bool) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
@@ -115,19 +104,6 @@ def test_robertas_leading_space_is_as_its_config_says(tmp_path: Path, add_prefix
 
     assert pair.ids.tolist() == theirs("angle", "bracket")["input_ids"]
     assert load(tmp_path).tokens(pair)[1].startswith("Ġ") == add_prefix_space
-
-
-def test_a_roberta_from_before_tokenizer_json_is_converted(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
-    model = json.loads(byte_level_tokenizer())["model"]
-    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
-    merges = "\n".join(" ".join(merge) for merge in model["merges"])
-    (tmp_path / "merges.txt").write_text(f"#version: 0.2\n{merges}\n", encoding="utf-8")
-    theirs = AutoTokenizer.from_pretrained(tmp_path)
-
-    for query, title in [("angle bracket", "steel 12-gauge"), ("", "Résumé")]:
-        pair = load(tmp_path).encode([(query, title)])[0]
-        assert pair.ids.tolist() == theirs([query], [title])["input_ids"][0]
 
 
 def test_a_sentencepiece_model_that_cannot_be_converted_says_what_is_missing(tmp_path: Path) -> None:

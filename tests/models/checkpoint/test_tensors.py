@@ -293,3 +293,11 @@ def test_the_files_of_modules_count(tmp_path: Path) -> None:
         assert digest_of(checkpoint) != before
         before = digest_of(checkpoint)
     assert bytes_of_weights(checkpoint) == size + len(weights)
+
+
+def test_a_pointer_of_git_lfs_is_named_as_such(checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
+    )
+    with pytest.raises(UnsupportedCheckpoint, match=r"a pointer of Git LFS, .*; run git lfs pull"):
+        load(checkpoint)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, processors
+from tokenizers import Tokenizer, processors
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
 
 from headroom import Classifier, HeadMask
@@ -111,15 +111,6 @@ def test_tokens_of_the_files_beside_the_vocabulary_are_those_of_transformers(
     assert ids_of(tmp_path) == theirs(tmp_path)
 
 
-@pytest.mark.parametrize("fields", [{"lstrip": True, "rstrip": True}, {"single_word": True}])
-def test_an_added_token_takes_spaces_as_its_file_says(tmp_path: Path, fields: dict[str, bool]) -> None:
-    source: Tokenizer = library_tokenizer()
-    source.add_special_tokens([AddedToken(token, special=True, **fields) for token in EXTRA])
-    write(tmp_path, source, {})
-
-    assert ids_of(tmp_path) == theirs(tmp_path)
-
-
 def test_an_added_token_beyond_the_embeddings_is_refused(checkpoint: Path) -> None:
     write_files(checkpoint, {"added_tokens.json": {"simpson-tie": SIZE}})
 
@@ -202,18 +193,6 @@ def test_other_settings_of_the_window_are_refused_by_name(
         window(write_files(checkpoint, files))
 
 
-def test_the_side_of_tokenizer_json_counts_where_its_config_names_none(tmp_path: Path) -> None:
-    source = library_tokenizer()
-    source.enable_truncation(40, direction="left")
-    write(tmp_path, source, {})
-    assert AutoTokenizer.from_pretrained(tmp_path).truncation_side == "left"
-    assert "tokenizer.json: truncation.direction is 'left'" in refusal(tmp_path)
-
-    write(tmp_path, source, {"truncation_side": "right"})
-    assert AutoTokenizer.from_pretrained(tmp_path).truncation_side == "right"
-    load(tmp_path)
-
-
 def refusal(directory: Path, **options: int) -> str:
     with pytest.raises(UnsupportedCheckpoint) as caught:
         load(directory, **options)
@@ -224,17 +203,6 @@ def test_a_tokenizer_that_is_missing_or_does_not_fit_is_refused(tmp_path: Path, 
     (tmp_path / "nothing").mkdir()
     assert "neither tokenizer.json nor vocab.txt" in refusal(tmp_path / "nothing")
     assert f"embeddings end at {SIZE - 2}" in refusal(checkpoint, vocab_size=SIZE - 1)
-
-
-def test_special_tokens_may_have_other_names(tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text("<cls>\n<sep>\n<unk>\n<pad>\n<mask>\nlamp\n", encoding="utf-8")
-    names = {f"{name}_token": f"<{name}>" for name in ("cls", "sep", "unk", "pad", "mask")}
-    names["tokenizer_class"] = "BertTokenizer"
-    tokenizer = load(write_files(tmp_path, {OPTIONS: names}))
-    pair = tokenizer.encode([("lamp", "desk")])[0]
-
-    assert tokenizer.tokens(pair) == ["<cls>", "lamp", "<sep>", "<unk>", "<sep>"]
-    assert pair.unknown_tokens == 1
 
 
 def roberta(tokenizer: Tokenizer) -> None:

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +17,8 @@ from headroom import Classifier
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.scoring import scored
-from tests import families
 from tests.calibrating import calibration_error, edit_config, judged, pairs_of, spoil, write_fair
-from tests.checkpoints import load, write_int8
-from tests.decoders import write_decoder
+from tests.checkpoints import load
 from tests.prompt import Run, write_labelled
 
 DEVICE = ("--device", "cpu", "--dtype", "float32")
@@ -119,31 +116,6 @@ def test_a_score_becomes_the_probability_and_keeps_the_order_of_all_titles(
     assert sum(row["pairs"] for row in report["reliability"][0]["after"]) == len(rows)
 
 
-def test_pruned_and_quantized_checkpoints_stay_calibrated(
-    run: Run, graded: Path, one_label: Path, tmp_path: Path
-) -> None:
-    for name, source in (("graded", graded), ("one", one_label)):
-        fair = load(source)
-        spoiled = copied(source, tmp_path / f"{name}-spoiled")
-        spoil(spoiled, scale=3, raised=0)
-        data = write_labelled(tmp_path / f"{name}.csv", judged(fair, 60, 1))
-        out = tmp_path / name
-        run("calibrate", "--model", str(spoiled), "--data", str(data), "--out", str(out), *DEVICE)
-        texts = pairs_of(20, 9)
-        after = load(out).score(texts)
-
-        pruned = tmp_path / f"{name}-pruned"
-        run("prune", "--model", str(out), "--mask", "1.0", "--out", str(pruned))
-        masked = load(out).score(texts, load(out).config.parse_mask("1.0", {}))
-        np.testing.assert_allclose(load(pruned).score(texts).probabilities, masked.probabilities, atol=1e-5)
-        int8 = load(write_int8(out, tmp_path / f"{name}-int8")).score(texts)
-        np.testing.assert_allclose(int8.probabilities, after.probabilities, atol=0.1)
-
-        again = tmp_path / f"{name}-again"  # replaces the calibration, and is not laid on it
-        run("calibrate", "--model", str(out), "--data", str(data), "--out", str(again), *DEVICE)
-        np.testing.assert_allclose(load(again).score(texts).score, after.score, atol=0.01)
-
-
 def test_labels_in_another_order_and_stored_masks_stay(run: Run, graded: Path, tmp_path: Path) -> None:
     source = copied(graded, tmp_path / "source")
     names = list(load(graded).config.labels)
@@ -160,34 +132,6 @@ def test_labels_in_another_order_and_stored_masks_stay(run: Run, graded: Path, t
     assert after.stored_masks["some"].spec == "1.0"
     texts = pairs_of(20, 9)
     np.testing.assert_allclose(after.score(texts).probabilities, fair.score(texts).probabilities, atol=0.08)
-
-
-@pytest.mark.parametrize("family", ["roberta", "deberta-v2", "modernbert", "qwen3-answers", "qwen3-grades"])
-def test_every_family_takes_a_calibration_up(run: Run, tmp_path: Path, family: str) -> None:
-    source = tmp_path / "source"
-    labels = 5 if family == "qwen3-grades" else 1
-    if family.startswith("qwen3"):
-        of_grades: dict[str, Any] = {"causal": False, "num_labels": 5} if labels == 5 else {}
-        write_decoder(source, "qwen3", **of_grades)
-    else:
-        families.write_family(source, family, num_labels=labels)
-    clf = load(source)
-    pairs = pairs_of(40, 1)
-    logits = clf.score(pairs).logits
-    middle = np.quantile(logits[:, -1], np.linspace(0, 1, max(labels, 2) + 1)[1:-1])
-    grades = np.searchsorted(middle, logits[:, -1])
-    data = write_labelled(
-        tmp_path / "judged.csv",
-        [(query, title, int(grade)) for (query, title), grade in zip(pairs, grades, strict=True)],
-    )
-    out = tmp_path / "out"
-    output = run(
-        "calibrate", "--model", str(source), "--data", str(data), "--out", str(out), *DEVICE, "--json"
-    )
-    report = json.loads(output.out)
-    calibrated = logits / report["temperature"] + report["bias"]
-    expected = expit(calibrated) if labels == 1 else softmax(calibrated, axis=1)
-    np.testing.assert_allclose(load(out).score(pairs).probabilities, expected, atol=1e-5)
 
 
 def test_wrong_pairs_are_refused_in_one_sentence(
@@ -292,65 +236,6 @@ def test_the_printed_min_score_keeps_what_was_measured_where_scores_are_near_1(
     assert found is not None, hint
     highest, at = found.groups()
     assert truth[scores >= np.float32(at)].mean() == pytest.approx(float(highest), abs=5e-4)
-
-
-def test_a_precision_that_one_query_alone_gives_is_found_and_said(
-    run: Run, one_label: Path, tmp_path: Path
-) -> None:
-    """The command failed, with the sentence that no threshold has the precision."""
-    model = load(one_label)
-    texts = [title for _, title in pairs_of(60, 4)]
-    best = np.argsort(-model.score("red lamp", texts).score)[:30]
-    rows = [("red lamp", texts[number], 1) for number in best]
-    rng = np.random.default_rng(0)
-    rows += [(query, title, int(rng.random() < 0.2)) for query, title in pairs_of(15, 5)]
-    data = write_labelled(tmp_path / "judged.csv", rows)
-    options = ("--model", str(one_label), "--data", str(data), *DEVICE, "--precision", "0.7")
-    shown = run("evaluate", *options).out
-    scores = scored(model, [(query, title) for query, title, _ in rows]).score
-    truth = np.array([grade for *_, grade in rows])
-    assert truth[scores >= printed_score(shown)].mean() >= 0.7
-    assert "for 1 of 5 fifths, no threshold has that precision on the others" in shown
-
-
-def test_a_cut_that_keeps_pairs_of_few_queries_says_why_its_precision_has_no_interval(
-    run: Run, one_label: Path, tmp_path: Path
-) -> None:
-    rows = judged(load(one_label), 30, 1)
-    data = write_labelled(tmp_path / "judged.csv", rows)
-    scores = scored(load(one_label), [(query, title) for query, title, _ in rows]).score
-    ninth = np.sort(scores)[-9]  # 9 pairs are of at most 9 queries
-    options = ("--model", str(one_label), "--data", str(data), *DEVICE, "--threshold", str(ninth))
-    shown = run("evaluate", *options).out
-    assert re.search(r"precision +\d\.\d{3}  +of what is kept", shown), shown
-    assert "a value alone has no interval: it rests on fewer than 10 queries" in shown
-
-
-def test_wrong_cuts_are_refused_in_one_sentence(
-    run: Run, one_label: Path, graded: Path, tmp_path: Path
-) -> None:
-    rows = judged(load(graded), 20, 1)
-    data = ("--data", str(write_labelled(tmp_path / "graded.csv", rows)), *DEVICE)
-    model = ("--model", str(graded), *data)
-    wrong = {
-        ("--precision", "1.5"): "less than or equal to 1",
-        ("--threshold", "2"): "it must be from 0 to 1",
-        ("--threshold", "nan"): "it must be from 0 to 1",
-        ("--threshold", "0.5", "--precision", "0.5"): "give one of --precision and --threshold",
-        ("--threshold", "0.5", "--relevant", "9"): "the model's grades are 0 to 4",
-        ("--precision", "0.5", "--out", str(tmp_path / "out")): "do not take it",
-        ("--precision", "0.5", "--margin", "0.01"): "do not take it",
-        ("--precision", "0.5", "--mask", "0.1", "--mask", "0.2"): "do not take more than one",
-    }
-    for options, reason in wrong.items():
-        assert reason in run("evaluate", *model, *options, status=2).err, options
-    assert "the highest is" in run("evaluate", *model, "--precision", "1", status=1).err
-    other = run("evaluate", "--model", str(one_label), *data, "--precision", "0.5", status=1)
-    assert "is not a whole number from 0 to 1" in other.err
-    assert (
-        "min_score"
-        in run("evaluate", "--model", str(one_label), *data, "--threshold", "0.5", "--relevant", "3").out
-    )
 
 
 def test_the_weights_of_a_one_label_model_stay_the_same_bits(

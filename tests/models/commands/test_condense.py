@@ -51,17 +51,6 @@ def test_only_the_end_of_a_line_ends_a_title(tmp_path: Path) -> None:
     assert read_candidates(str(file), QUERY) == titles
 
 
-def test_titles_of_a_labelled_file_and_estimates(run: Run, options: list[str], tmp_path: Path) -> None:
-    file = tmp_path / "judged.csv"
-    rows = [f'{QUERY},"{title}",{grade}' for grade, title in enumerate(TITLES)]
-    file.write_text("\n".join(["query,title,grade", *rows, "other,lamp,1"]), encoding="utf-8")
-    arguments = ("--titles", str(file), "--method", "leave_one_out", "--max-loss", "1", *options)
-    output = run("condense", QUERY, *arguments)
-    assert "~" in output.out  # an estimated loss
-    answer = orjson.loads(run("condense", QUERY, *arguments, "--json").out)
-    assert len(answer["condensed"].split()) == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [

@@ -12,6 +12,8 @@ from tests.teaching import PROGRAM, stop_at_a_checkpoint
 from tests.teaching import judged as judged
 from tests.teaching import pairs as pairs
 
+pytestmark = pytest.mark.more
+
 
 def test_a_student_is_written_and_its_table_has_intervals(
     run: Run, tiny_checkpoint: Path, pairs: Path, judged: Path, tmp_path: Path
@@ -63,24 +65,6 @@ def test_a_student_is_measured_beside_the_checkpoint_that_it_was_cut_from(
 
     whole = run("distil", *given, "--out", str(tmp_path / "whole")).out
     assert whole.startswith(f"{tmp_path / 'whole'}: 6 layers, 24 heads, 384 units, ")
-
-
-def test_judged_pairs_may_have_the_usual_columns_beside_data_with_others(
-    run: Run, tiny_checkpoint: Path, pairs: Path, judged: Path, tmp_path: Path
-) -> None:
-    """It asked the test for the columns that options name for --data, and nothing could say otherwise."""
-    data = tmp_path / "traffic.csv"
-    rows = [line.split("\t") for line in pairs.read_text().splitlines()[1:]]
-    data.write_text("search;name\n" + "".join(f"{query};{title}\n" for query, title in rows))
-    given = ["distil", "--data", str(data), "--test", str(judged), "--steps", "1", "--device", "cpu"]
-    given += ["--teacher", str(tiny_checkpoint), "--layers", "2", "--out", str(tmp_path / "half")]
-    named = ("--query-column", "search", "--title-column", "name", "--delimiter", ";")
-    assert "on 40 judged pairs of 20 queries" in run(*given, *named).out
-
-    given[-1] = str(tmp_path / "other")
-    judged.write_text("q,title,grade\nlamp 1,a lamp,4\n")
-    output = run(*given, *named, status=1)
-    assert "judged.csv, line 1: there is no column search; found 'q', 'title', 'grade'" in output.err
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from scipy.stats import norm, spearmanr
 from sklearn.metrics import confusion_matrix, ndcg_score
 
 from headroom import Classifier, HeadMask
+from headroom.models.quality.bootstrap import minimum_queries
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.rankings import BY_QUERY
@@ -55,22 +56,6 @@ def test_metrics_of_model_and_mask_with_the_paired_change(
     shown = run("evaluate", *options).out
     for name in ("accuracy", "macro_f1", "qwk", "spearman", "ndcg10", "ece", "random order"):
         assert name in shown
-
-
-def test_without_an_order_to_judge_there_is_a_dash(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    file = write_labelled(tmp_path / "pairs.csv", [(f"towel {n}", "red towel", n % 5) for n in range(20)])
-    options = ("--data", str(file), "--resamples", "100", "--out", str(out))
-    output = run("evaluate", "--model", str(tiny_checkpoint), *options)
-    assert ["ndcg10", "–"] in [line.split() for line in output.out.splitlines()]
-    for text in (output.out, (out / "report.html").read_text()):
-        assert " nan" not in text
-        assert ">nan" not in text
-
-
-def test_a_report_needs_a_directory(run: Run, tiny_checkpoint: Path, labelled: Path) -> None:
-    given = ("--model", str(tiny_checkpoint), "--data", str(labelled), "--out", str(labelled))
-    assert f"{labelled} is a file; name a directory" in run("evaluate", *given, status=1).err
 
 
 def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -188,17 +173,6 @@ def test_an_unquoted_comma_never_moves_the_grade(run: Run, tiny_checkpoint: Path
         assert f"{file}, line 3: 4 cells, but the first line names 3 columns" in refused.err
 
 
-def test_few_queries_are_said_once_and_not_in_every_cell(
-    run: Run, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    rows = [(f"towel {query}", title, grade) for query in range(4) for title, grade in (("a", 0), ("b", 4))]
-    file = write_labelled(tmp_path / "pairs.csv", rows)
-    options = ("--data", str(file), "--model", str(tiny_checkpoint), "--resamples", "100", *DEVICE)
-    shown = run("evaluate", *options, "--mask", "0.*").out
-    assert shown.count("no interval") == 1
-    assert "a value alone has no interval: fewer than 10 queries" in shown
-
-
 @pytest.fixture(scope="module")
 def one_label(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("models") / "one", num_labels=1)
@@ -284,63 +258,8 @@ def test_queries_that_a_margin_needs_are_said(run: Run, one_label: Path, tmp_pat
     assert change["value"] == pytest.approx(paired.mean())
     size = (norm.ppf(0.975) + norm.ppf(0.8)) ** 2 * paired.var(ddof=1)  # of a one-sample t test
     for count, margin in zip(needed, (0.05, 0.025), strict=True):
-        assert count == pytest.approx(max(100, size / margin**2), rel=0.02)
+        assert size / margin**2 < count < 1.5 * size / margin**2 + minimum_queries(margin), "and the unseen"
     assert "Is a fall of 0.05 excluded?" in run("evaluate", *options, "--margin", "0.05").out
-
-
-def test_models_with_and_without_grades_are_compared_in_what_both_have(
-    run: Run, tiny_checkpoint: Path, one_label: Path, tmp_path: Path
-) -> None:
-    three = write_checkpoint(tmp_path / "three", num_labels=3)
-    file = write_labelled(tmp_path / "pairs.csv", planted(one_label, 5))
-    arguments = ("evaluate", "--data", str(file), "--resamples", "100", "--json", *DEVICE)
-    report = orjson.loads(run(*arguments, "--model", str(one_label), "--model", str(tiny_checkpoint)).out)
-    one, tiny = (side["metrics"] for side in report["sides"])
-    assert "qwk" not in one
-    assert "qwk" in tiny
-    (difference,) = report["differences"]
-    assert set(difference["change"]) == set(one) == {*BY_QUERY, "spearman"}
-    expected = tiny["mrr10"]["value"] - one["mrr10"]["value"]
-    assert difference["change"]["mrr10"]["value"] == pytest.approx(expected)
-    assert report["relevant_from_grade"] == 4
-
-    report = orjson.loads(run(*arguments, "--model", str(three), "--model", str(tiny_checkpoint)).out)
-    by_order, again = (side["metrics"] for side in report["sides"])
-    assert set(by_order) == set(again) == {*BY_QUERY, "spearman"}
-    assert again["ndcg10"]["value"] == pytest.approx(tiny["ndcg10"]["value"])
-    text = run(*arguments[:-5], "--model", str(one_label), "--model", str(tiny_checkpoint), *DEVICE).out
-    assert "qwk" in text
-
-
-def test_a_cascade_of_one_label_models(run: Run, one_label: Path, tmp_path: Path) -> None:
-    file = write_labelled(tmp_path / "pairs.csv", planted(one_label, 0))
-    live = """{variants: [{name: full}, {name: small, head_mask: "0-1.*"},
-        {name: both, cascade: [{variant: small, keep: 2}, {variant: full}]}]}"""
-    options = ("--model", str(one_label), "--variant", "both", *DEVICE, *with_config(tmp_path, live))
-    report = orjson.loads(run("evaluate", "--data", str(file), *options, "--json").out)
-    full, both = (side["metrics"]["ndcg10"]["value"] for side in report["sides"])
-    assert full == 1, "the grades are in the model's own order"
-    clf = Classifier.load(one_label, "cpu", "float32")
-    small = clf.score(PLANTED, HeadMask.parse("0-1.*", layers=3, heads=4)).raw_score.reshape(40, 5)
-    grades = np.reshape([row[2] for row in planted(one_label, 0)], (40, 5))
-    ranked = np.where(small.argsort(1).argsort(1) >= 3, 100 + grades, small.argsort(1).argsort(1))
-    assert both == pytest.approx(ndcg_score(2.0**grades - 1, ranked))
-
-
-def test_esci_words_judge_a_one_label_model(run: Run, one_label: Path, tmp_path: Path) -> None:
-    letters = ("I", "C", "S", "E", "exact")
-    rows = planted(one_label, 0)
-    files = []
-    for name, grades in (("words", letters), ("numbers", (0, 1, 2, 3, 3))):
-        file = tmp_path / f"{name}.csv"
-        lines = [f"{query},{title},{grades[grade]}\n" for query, title, grade in rows]
-        file.write_text("query,title,grade\n" + "".join(lines))
-        files.append(file)
-    options = ("--model", str(one_label), "--resamples", "100", "--json", *DEVICE)
-    words, numbers = (orjson.loads(run("evaluate", "--data", str(file), *options).out) for file in files)
-    assert words["sides"] == numbers["sides"]
-    refused = run("evaluate", "--data", str(files[1]), *options, "--relevant", "101", status=2)
-    assert "--relevant" in refused.err
 
 
 def test_a_model_whose_scores_are_not_numbers_is_refused(run: Run, tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def test_a_file_is_not_written_over(run: Run, tiny_checkpoint: Path, tmp_path: P
     assert "file is a file; name a directory" in run("prune", *given, status=1).err
 
 
+@pytest.mark.more
 def test_what_is_pruned_recovers_on_unjudged_pairs(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """With the code of `headroom distil`, and for the time that was given."""
     data = tmp_path / "pairs.csv"

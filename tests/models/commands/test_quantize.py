@@ -1,24 +1,18 @@
 """`headroom quantize`, as typed at a prompt."""
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from headroom import Classifier
-from headroom.models.api import quantized
-from headroom.models.api.quantized import TOLERANCE, loss_claim
-from headroom.models.quality.bootstrap import Interval
+from headroom.models.api.quantized import TOLERANCE
 from headroom.models.quality.comparison import agreement
-from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.graded import GradedEvaluation
-from headroom.models.quality.labelled import LabelledPair, read_pairs
+from headroom.models.quality.labelled import LabelledPair
 from headroom.models.scores import Scores
-from tests.checkpoints import WORDS, random_pairs, unusual_modes, write_checkpoint
+from tests.checkpoints import WORDS, random_pairs, unusual_modes
 from tests.prompt import Run
 
 
@@ -74,25 +68,9 @@ def test_the_loss_that_is_printed_is_the_loss(
     assert ("headroom: int8 runs at" in output.err) == (report["speed"]["high"] < 1)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "excluded", "claim"),
-    [
-        (-0.13, 0.38, False, "does not show whether it falls by 0.005"),
-        (math.nan, math.nan, False, "does not show whether it falls by 0.005"),
-        (-0.13, -0.02, False, "a fall of more than 0.005"),
-        (-0.004, 0.01, True, "so it does not fall by 0.005"),
-        (0.0, 0.0, False, "does not show whether it falls by 0.005"),
-    ],
-)
-def test_a_loss_is_claimed_only_if_its_interval_shows_it(
-    low: float, high: float, excluded: bool, claim: str
-) -> None:
-    assert claim in loss_claim("qwk", Interval(-0.02, low, high), excluded=excluded)
-
-
-@pytest.mark.parametrize(("queries", "excluded"), [(12, False), (150, True)])
+@pytest.mark.parametrize(("queries", "excluded"), [(400, False), (736, True)])
 def test_equal_scores_of_a_few_queries_do_not_exclude_a_loss(queries: int, excluded: bool) -> None:
-    """As `evaluate`, which wants 100 queries: with fewer, no resample can show what other queries would."""
+    """As `evaluate`: 735 queries cannot show a loss below 0.005, because it may be in others."""
     rng = np.random.default_rng(0)
     pairs = [LabelledPair(f"q{row // 5}", f"t{row}", row % 5) for row in range(5 * queries)]
     scores = Scores.from_logits(rng.standard_normal((len(pairs), 5)).astype(np.float32))
@@ -100,57 +78,7 @@ def test_equal_scores_of_a_few_queries_do_not_exclude_a_loss(queries: int, exclu
     result = agreement(scores, scores, texts, pairs, TOLERANCE)
     assert result["change"]["qwk"].value == 0
     assert result["margin_excluded"]["qwk"] == excluded
-
-
-def test_a_one_label_model_is_compared_on_the_calibration_pairs(
-    run: Run, traffic: Path, tmp_path: Path
-) -> None:
-    source = write_checkpoint(tmp_path / "one-label", num_labels=1)
-    torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
-    (source / "model.safetensors").unlink()
-    output = run(
-        *("quantize", "--model", str(source), "--data", str(traffic), "--out", str(tmp_path / "int8"))
-    )
-    assert f" of {(source / 'pytorch_model.bin').stat().st_size / 1e6:.1f} MB" in output.out
-    assert "% of two titles of a query keep their order" in output.out
-    assert "keep their grade" not in output.out
-    assert "on this machine, int8 runs at " in output.out
-    assert "probabilities differ by" in output.out
-    assert "qwk" not in output.out
-
-
-def test_of_many_calibration_pairs_whole_queries_are_compared(
-    run: Run, traffic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The traffic of a day would be scored twice, for hours."""
-    source = write_checkpoint(tmp_path / "one-label", num_labels=1)
-    given = len(read_pairs(traffic))
-    monkeypatch.setattr(quantized, "MAX_PAIRS", given // 2)
-    arguments = ("quantize", "--model", str(source), "--data", str(traffic), "--out")
-    result = json.loads(run(*arguments, str(tmp_path / "int8"), "--json").out)
-    used = result["calibration_pairs"]["used"]
-    assert result["calibration_pairs"]["given"] == given
-    assert 0 < used <= given // 2
-    assert result["against_float32"]["pairs"] == used
-    monkeypatch.setattr(quantized, "MAX_PAIRS", 1)  # less than any query has
-    assert f"on 1 of the {given} calibration pairs:" in run(*arguments, str(tmp_path / "other")).out
-
-
-def test_columns_of_other_names_are_read(
-    run: Run, tiny_checkpoint: Path, judged: Path, tmp_path: Path
-) -> None:
-    """There was no option that names them."""
-    traffic = tmp_path / "searches.csv"
-    traffic.write_text("search|name\n" + "".join(f"{query}|{title}\n" for query, title in random_pairs(30)))
-    given = ("quantize", "--model", str(tiny_checkpoint), "--out", str(tmp_path / "int8"))
-    named = ("--query-column", "search", "--title-column", "name", "--delimiter", "|")
-    files = ("--data", str(traffic), "--test", str(judged))
-    report = json.loads(run(*given, *files, *named, "--json").out)
-    assert report["calibration_pairs"]["given"] == 30
-    assert report["against_float32"]["pairs"] == 60
-    assert "--query-column: it needs --data or --test" in run(*given, *named, status=2).err
-    ungraded = run(*given, *files[:2], *named, "--grade-column", "stars", status=2)
-    assert "--grade-column: it needs --test" in ungraded.err
+    assert not result["test"]["passed"], "scores at random have nothing to lose"
 
 
 def test_what_cannot_be_quantized_is_refused_in_one_line(
@@ -160,24 +88,3 @@ def test_what_cannot_be_quantized_is_refused_in_one_line(
     ungraded = run("quantize", *model, "--test", str(traffic), "--out", str(tmp_path / "int8"), status=1)
     assert "there is no column grade" in ungraded.err
     assert not (tmp_path / "int8").exists()
-
-
-def test_int8_of_a_one_label_model_is_judged_by_its_order(
-    run: Run, traffic: Path, judged: Path, tmp_path: Path
-) -> None:
-    source = write_checkpoint(tmp_path / "one-label", num_labels=1)
-    out = tmp_path / "int8"
-    files = ("--data", str(traffic), "--test", str(judged))
-    output = run("quantize", "--model", str(source), *files, "--out", str(out))
-    rows = [json.loads(line) for line in judged.read_text().splitlines()]
-    labelled = [LabelledPair(**row) for row in rows]
-    pairs = [(pair.query, pair.title) for pair in labelled]
-    before, after = (
-        Evaluation(labelled, Classifier.load(path, "cpu", dtype).score(pairs).raw_score).metrics()["ndcg10"]
-        for path, dtype in ((source, "float32"), (out, "auto"))
-    )
-    (line,) = [line.split() for line in output.out.splitlines() if line.split()[:1] == ["ndcg10"]]
-    assert line[1:4] == [f"{before:.4f}", "→", f"{after:.4f}"]
-    assert "NDCG@10 changes by" in output.out
-    assert "% of two titles of a query keep their order" in output.out
-    assert "keep their grade" not in output.out

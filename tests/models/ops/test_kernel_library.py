@@ -207,6 +207,7 @@ def test_a_library_that_computes_something_else_is_not_used(
 DRIVER = Path(__file__).with_name("kernels_driver.cpp")
 
 
+@pytest.mark.more
 @pytest.mark.skipif(sys.platform != "linux", reason="the emulator runs on Linux")
 def test_attention_norms_and_quantization_are_right_on_arm(tmp_path: Path) -> None:
     level = next(level for level in LEVELS if level.machine == "aarch64")

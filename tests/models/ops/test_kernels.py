@@ -174,6 +174,9 @@ def test_attention_to_distances_is_torchs(
     begin, end = offsets[-3:-1].tolist()
     alone = ours.attention(projected[begin:end], torch.tensor([0, end - begin]).int(), heads, None, positions)
     assert torch.equal(alone, whole[begin:end])
+    if kind == "tables" and ours.multiplies:  # the copies that the kernel reads are memory, too
+        keys, queries, *_ = relative._for_kernel[True][1]
+        assert relative.nbytes == tables.nbytes + keys.nbytes + queries.nbytes
 
 
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
@@ -218,6 +221,26 @@ def test_what_is_not_finite_stays_in_its_sequence(
     assert not found[begin:end].isfinite().any()
     assert torch.equal(found[:begin], clean[:begin])
     assert torch.equal(found[end:], clean[end:])
+
+
+@pytest.mark.parametrize("size", [16, 48])
+@pytest.mark.parametrize("how", [None, 100.0], ids=["plain", "rotated"])
+def test_what_is_not_finite_stays_in_its_head(ours: Kernels, size: int, how: float | None) -> None:
+    """Tiles are 32 numbers wide: those of such heads' queries held numbers of the next head or token."""
+    positions = PLAIN_POSITIONS
+    if how is not None:
+        positions = Positions(rotations(how, 512, size, torch.device("cpu")))
+    projected, offsets = packed([40], 3, size, torch.bfloat16)
+    clean = ours.attention(projected, offsets, 3, None, positions)
+    spoilt = projected.clone()
+    spoilt[7, size : 2 * size] = torch.nan  # the second head's query of one token
+
+    found = ours.attention(spoilt, offsets, 3, None, positions)
+
+    second = slice(size, 2 * size)
+    assert found[7, second].isnan().all()
+    found[7, second] = clean[7, second]
+    assert torch.equal(found, clean)
 
 
 def test_too_little_memory_is_an_error_and_the_next_call_works(ours: Kernels) -> None:

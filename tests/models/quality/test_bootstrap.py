@@ -65,6 +65,7 @@ def change(before: Floats, after: Floats, counts: Floats) -> list[Estimate]:
     return [estimate(d.values, standard_errors(d.influences, counts)) for d in deltas]
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_an_interval_covers_the_truth_in_93_to_97_percent_of_1000_data_sets() -> None:
     whole = population(np.random.default_rng(0), 60_000)

@@ -59,17 +59,12 @@ def test_parquet(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("a.csv", "query,title,grade\na,b,1\na,b,5\n", "line 3: grade '5' is not a whole number from 0 to 4"),
-        ("a.csv", "query,title,grade\na,b,-1\n", "line 2: grade '-1'"),
         ("a.csv", "query,title,grade\na,b,1.5\n", "line 2: grade '1.5'"),
         ("a.csv", "query,title\na,b\n", "line 1: there is no column grade; found 'query', 'title'"),
         ("a.csv", 'query,title,grade\n"a\nb",c,1\nd,"e\n\nf",9\n', "line 4: grade '9'"),
-        ("a.csv", "query,title,grade\n\na,b\n", "line 3: 2 cells, but the first line names 3 columns"),
         ("a.csv", "query,title,grade\n", "holds no pairs"),
         ("a.jsonl", '{"query": "a", "title": "b", "grade": true}\n', "grade True"),
-        ("a.jsonl", '{"query": "a", "title": "b"}\n', "line 1: there is no grade; found 'query', 'title'"),
         ("a.jsonl", '{"query": "a"\n', r"line 1: not JSON \(.* at column 1[0-9]\)"),
-        ("a.csv", 'query,title,grade\na,b,1\na,"b,1\n', "line 3: a quote that never closes"),
-        ("a", "", "ends in no known format"),
         ("a.jsonl.gz", "not zipped", "cannot be read"),
     ],
 )

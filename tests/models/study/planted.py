@@ -113,11 +113,11 @@ def planted_study(
 ) -> Study:
     """A study of the planted model (written to `directory`) on planted pairs, float32 on the CPU.
 
-    testable: hold out 140 queries of two titles, of which more than 100 differ in grade.
+    testable: hold out 250 queries of two titles, of which more than 183 differ in grade.
     """
     classifier = Classifier.load(write_planted(directory / "model"), "cpu", "float32")
     data = Judged(planted_pairs(queries, titles), "planted")
-    others = planted_pairs(140, 2, seed=1) if testable else planted_pairs(queries, titles, seed=1)
+    others = planted_pairs(250, 2, seed=1) if testable else planted_pairs(queries, titles, seed=1)
     held_out = Judged(others, "held out") if holdout else None
     return Study(
         classifier,

@@ -37,7 +37,7 @@ SIZE = 8
 DEAD = {(0, 1), (0, 4), (1, 0), (1, 2), (1, 3), (2, 2), (3, 0), (3, 4)}
 ALIVE = {(layer, head) for layer in range(LAYERS) for head in range(HEADS)} - DEAD
 FEW = replace(QUICK, resamples=100, rounds=1, role_pairs=10, role_sets=2, compared_pairs=12)
-QUERIES = 130
+QUERIES = 300
 TITLES = 6
 UNITS = 40
 GRADED_WORDS = re.compile(

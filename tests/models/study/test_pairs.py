@@ -10,7 +10,7 @@ import pytest
 
 from headroom.models.errors import ModelError
 from headroom.models.quality.labelled import LabelledPair
-from headroom.models.study.pairs import Judged, check_apart, quick_sample, read_judged, sample_queries
+from headroom.models.study.pairs import Judged, check_apart, quick_sample, read_judged, sample_queries, split
 from tests.models.study.data import judged
 
 
@@ -113,7 +113,7 @@ def test_a_quick_sample_has_the_queries_that_its_tests_need(queries: int, titles
     data = Judged(rows, "pairs.csv")
     assert data.ranked_queries >= 100
 
-    sample = quick_sample(data, 250, 4, 0)
+    sample = quick_sample(data, 250, 4, 0, ranked=100)
 
     grades = {query: {row.grade for row in sample.labelled if row.query == query} for query in sample.queries}
     assert 100 <= sum(len(of_query) > 1 for of_query in grades.values()) <= 110
@@ -122,7 +122,7 @@ def test_a_quick_sample_has_the_queries_that_its_tests_need(queries: int, titles
 
 def test_a_quick_sample_of_a_file_with_too_few_queries_is_small() -> None:
     rows = [LabelledPair(f"query {q}", f"title {t}", t % 5) for q in range(90) for t in range(20)]
-    assert 250 <= len(quick_sample(Judged(rows, "pairs.csv"), 250, 4, 0)) < 254
+    assert 250 <= len(quick_sample(Judged(rows, "pairs.csv"), 250, 4, 0, ranked=100)) < 254
 
 
 def test_held_out_queries_that_took_part_are_refused_however_they_are_written() -> None:
@@ -131,6 +131,18 @@ def test_held_out_queries_that_took_part_are_refused_however_they_are_written() 
     holdout = Judged([LabelledPair("Red  shoes ", "b", 1), LabelledPair("lamp", "b", 0)], "holdout.csv")
     with pytest.raises(ModelError, match=r"holdout\.csv shares 1 with data\.csv \(such as 'red shoes'"):
         check_apart(data, holdout)
+
+
+@pytest.mark.parametrize(("margin", "ranked"), [(0.05, 108), (0.02, 266)])
+def test_a_split_holds_out_the_queries_that_the_margin_needs(margin: float, ranked: int) -> None:
+    """All pairs of a query are on one side; two thirds of the queries with an order are held out at most."""
+    rows = [LabelledPair(f"query {q}", f"title {t}", t % 5) for q in range(400) for t in range(4)]
+    rows += [LabelledPair(f"lone {q}", "title", 4) for q in range(100)]
+    data, holdout = split(Judged(rows, "pairs.csv"), margin, 0)
+    check_apart(data, holdout)
+    assert len(data) + len(holdout) == len(rows)
+    assert holdout.ranked_queries in (ranked, ranked + 1)
+    assert 0.1 < (len(holdout.queries) - holdout.ranked_queries) / len(holdout.queries) < 0.3
 
 
 def test_sampled_pairs_are_spread_over_the_queries() -> None:

@@ -10,7 +10,7 @@ from headroom import Classifier
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.study.limits import limits
 from headroom.models.study.pairs import Judged
-from headroom.models.study.quick import HOLDOUT_PAIRS, MOST, PAIRS, shortened
+from headroom.models.study.quick import MOST, PAIRS, shortened
 from headroom.models.study.runner import Runner
 from headroom.models.study.study import QUICK, QUICK_TITLES, Study
 from tests.checkpoints import load, random_pairs
@@ -57,13 +57,6 @@ def test_a_hard_margin_takes_more_queries_up_to_a_bound_and_says_what_they_canno
     assert sentence.startswith("This run will hardly show that a head alone is harmless (margin 0.001)")
     assert f"this run takes {len(short.data.queries):,}" in sentence
 
-    short = shortened("search", whole)
-    (sentence,) = short.too_hard
-    assert short.holdout is not None
-    assert MOST * HOLDOUT_PAIRS <= len(short.holdout) < MOST * HOLDOUT_PAIRS + QUICK_TITLES
-    assert "a smaller network" in sentence
-    assert "holdout.csv" in sentence
-
 
 def test_between_them_as_many_queries_as_the_margin_needs(clf: Classifier, tmp_path: Path) -> None:
     """The pilot's own number follows from the spread: half the margin takes four times the queries."""
@@ -77,14 +70,26 @@ def test_between_them_as_many_queries_as_the_margin_needs(clf: Classifier, tmp_p
     assert len(set(sizes)) > 2
 
 
-def test_a_file_of_few_queries_gives_all_of_them_not_more_titles_of_some(
+def test_the_held_out_pairs_are_never_cut(clf: Classifier, tmp_path: Path) -> None:
+    """On 3.4 titles of each query a search showed what all titles of the same queries did not."""
+    whole = study(clf, 0.02, tmp_path)
+    short = shortened("search", whole)
+    assert short.holdout is whole.holdout
+
+
+def test_too_few_queries_are_all_taken_and_the_limit_says_which_margin_they_can_show(
     clf: Classifier, tmp_path: Path
 ) -> None:
-    few = replace(study(clf, 0.001, tmp_path), holdout=judged("holdout", 2, queries=209, titles=18))
-    short = shortened("search", few)
-    assert short.holdout is not None
-    assert len(short.holdout.queries) == 209
-    assert len(short.holdout) == 209 * QUICK_TITLES
+    """The sample's 190 queries cannot show that one of 12 layers costs less than 0.02."""
+    few = replace(study(clf, 0.02, tmp_path), data=judged("data", 2, queries=120, titles=18))
+    short = shortened("layers", few)
+    assert len(short.data.queries) == 120
+    assert len(short.data) == 120 * QUICK_TITLES
+    (sentence,) = limits("layers", short)
+    assert "cannot show that a layer alone is harmless with a margin of 0.02" in sentence
+    margin = float(sentence.split("a loss below ")[1].split()[0])
+    enough = replace(few, margin=margin)
+    assert not limits("layers", shortened("layers", enough))
 
 
 def test_kinds_that_show_no_harmlessness_take_no_pilot(clf: Classifier, tmp_path: Path) -> None:

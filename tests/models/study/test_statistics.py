@@ -7,19 +7,15 @@ import pytest
 from statsmodels.stats.multitest import multipletests
 
 from headroom.models.quality import evaluation
-from headroom.models.quality.bootstrap import estimate, resample, standard_errors
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.metrics import GRADED
 from headroom.models.study import statistics
 from headroom.models.study.pairs import Judged
 from headroom.models.study.statistics import (
-    Loss,
     Resamples,
     adjusted_p,
-    fixed_sequence,
     holm,
-    loss_by_metric,
     mean_intervals,
     permutation_p,
     permutations_for,
@@ -124,52 +120,3 @@ def test_of_the_heads_that_are_found_5_percent_are_false() -> None:
         assert found[:30].all()
         false.append(found[30:].sum() / found.sum())
     assert np.mean(false) < 0.06
-
-
-@pytest.mark.parametrize(("seed", "margin", "passed"), [(1, 0.02, True), (2, 0.02, False), (2, 0.5, True)])
-def test_a_mask_passes_only_where_the_queries_show_it(seed: int, margin: float, passed: bool) -> None:
-    """The same predictions lose nothing; noise may hide a loss."""
-    rng = np.random.default_rng(0)
-    pairs = [LabelledPair(f"query {i // 10}", f"title {i}", int(rng.integers(0, 5))) for i in range(1200)]
-    data = Judged(pairs, "made up")
-
-    def spoilt(seed: int) -> GradedEvaluation:
-        """Predictions that know the grade but for a share of the pairs."""
-        rng = np.random.default_rng(seed)
-        guess = rng.integers(0, 5, len(data))
-        grade = np.where(rng.random(len(data)) < 0.2, guess, data.grade)
-        return GradedEvaluation(pairs, 0.05 + 0.75 * np.eye(5)[grade], grade)
-
-    by_metric = loss_by_metric(Resamples(spoilt(1), 500, 0), spoilt(seed), margin)
-
-    assert [verdict.passed for verdict in fixed_sequence([by_metric], margin)] == [passed]
-    loss = by_metric["qwk"]
-    assert loss.queries_needed is not None
-    assert (loss.queries_needed <= 120) == passed
-    assert (loss.bound == loss.delta == 0) if seed == 1 else (loss.bound < loss.delta)
-
-
-def test_nothing_is_tested_after_the_first_failure() -> None:
-    good, bad = ({"qwk": Loss(0.0, bound, 100), "ndcg10": Loss(0.0, 0.0, 100)} for bound in (-0.01, -0.03))
-
-    verdicts = fixed_sequence([good, bad, good], 0.02)
-
-    assert [(v.tested, v.passed) for v in verdicts] == [(True, True), (True, False), (False, False)]
-    one_at_the_margin = {"qwk": good["qwk"], "ndcg10": Loss(0.0, -0.02, 100)}
-    assert not fixed_sequence([one_at_the_margin], 0.02)[0].passed
-
-
-@pytest.mark.parametrize(("queries", "loss"), [(100, 0.1), (150, 0.2)])
-def test_rare_large_losses_at_the_margin_pass_in_2_5_percent(queries: int, loss: float) -> None:
-    """The truth is known from outside: a mask costs some queries `loss`, the margin on average. A test of |t|
-    passes 4.5 to 5.3 % of such masks."""
-    rng = np.random.default_rng(1)
-    counts = resample(queries, 499, 0)
-    passed = 0
-    for _ in range(1000):
-        change = -loss * (rng.random(queries) < 0.02 / loss) + rng.normal(0, 0.005, queries)
-        means = counts @ change / queries
-        errors = standard_errors(change - change.mean(), counts)
-        found = estimate(means, errors)
-        passed += found.lower_bound(0.025) > -0.02
-    assert passed <= 35  # 25 expected, standard deviation 5

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -23,23 +22,19 @@ from headroom.models.api.taught import Taught
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.classifier import Scores
-from headroom.models.compress.calibrate import write_calibrated
 from headroom.models.compress.prune import prune
-from headroom.models.quality.bootstrap import resample
-from headroom.models.quality.evaluation import Evaluation, intervals_of
-from headroom.models.quality.labelled import DEFAULT, LabelledPair
+from headroom.models.quality.labelled import DEFAULT
 from headroom.models.training import loop
-from headroom.models.training.distil import layers, report, running
 from headroom.models.training.distil import pairs as distil_pairs
+from headroom.models.training.distil import running
 from headroom.models.training.distil.job import Cut, Options, prepare
 from headroom.models.training.distil.job import write_pairs as write_pairs_of
 from headroom.models.training.distil.losses import listwise, margin_mse, raw_scores
 from headroom.models.training.distil.student import kept_mask
 from tests.checkpoints import WORDS, load, write_checkpoint, write_int8
-from tests.decoders import SHORT, write_decoder
 from tests.modernberts import write_ettin
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.more]
 
 LISTS = torch.tensor([[0, 1, 2], [3, 4, -1]])
 
@@ -158,46 +153,6 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
         assert torch.equal(ours[name], tensor), name
 
 
-def test_the_time_left_counts_the_teachers_answers_before_the_first_step(options: Options) -> None:
-    """With a time in place of steps, a share of it is over at the first step, and no earlier run did it."""
-    notify = Mock()
-    running.distil(prepare(replace(options, steps=None, minutes=0.02)), notify)
-    training = [call.args for call in notify.show.call_args_list if call.args[0] == "training"]
-    assert {before for _, _, before in training} == {0.0}
-
-
-def test_one_query_to_measure_on_has_a_mean_and_no_interval() -> None:
-    """numpy's warning of a division by 0 was shown to the user."""
-    drawn = report._order_draws(ordered(["lamp"]), resample(1, 10, 0))["query_spearman"]
-    assert drawn.values.tolist() == [0.5] * 11
-    assert np.isnan(drawn.influences).all()
-
-
-def ordered(queries: Sequence[str]) -> Evaluation:
-    """Queries of three titles each, two of which are in the wrong order: a correlation of 0.5."""
-    pairs = [LabelledPair(query, f"title {rank}", rank) for query in queries for rank in range(3)]
-    return Evaluation(pairs, np.tile([0.0, 2.0, 1.0], len(queries)))
-
-
-def test_spellings_of_a_query_are_one_query_of_the_agreement() -> None:
-    evaluation = ordered(["lamp", "Lamp", " LAMP", *(f"case {number}" for number in range(8))])
-    counts = resample(evaluation.clusters, 10, 0)
-    drawn = report._order_draws(evaluation, counts)["query_spearman"]
-    assert drawn.queries == counts.shape[1] == 9
-    assert np.isnan(drawn.influences).all(), "an interval on fewer than ten queries"
-
-
-def test_queries_that_all_agree_leave_room_for_others() -> None:
-    """It said 1.000 (1.000 to 1.000). Of 12 in 12, at least 73.5 % agree (Clopper and Pearson); the others
-    may have a correlation of −1."""
-    counts = resample(12, 100, 0)
-    right = [LabelledPair(f"query {number}", f"{grade}", grade) for number in range(12) for grade in range(3)]
-    drawn = report._order_draws(Evaluation(right, np.tile([0.0, 1.0, 2.0], 12)), counts)
-    found = intervals_of(drawn, counts)["query_spearman"]
-    assert (found.value, found.high) == (1, 1)
-    assert found.low == pytest.approx(0.735 - 0.265, abs=1e-3)
-
-
 def test_an_answer_that_was_kept_is_not_computed_again(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,20 +213,6 @@ def test_a_teacher_with_other_grades_is_judged_by_its_order(
     assert "the teacher's grades are not the student's: it is judged by its order alone" in printed
 
 
-def test_one_label_learns_the_scores_of_grades(
-    options: Options, one_label: Path, tiny_checkpoint: Path
-) -> None:
-    """The student's sigmoid becomes the teacher's score: a number from 0 to 1 that means the same."""
-    options = replace(options, model=str(one_label), cut=Cut(), steps=60)
-    distil(options)
-    others = drawn(40, seed=11)
-    wanted = load(tiny_checkpoint).score(others).score
-    before, after = (
-        np.abs(load(path).score(others).score - wanted).mean() for path in (one_label, options.out)
-    )
-    assert after < before / 2
-
-
 @pytest.mark.parametrize("factor", [1.0, 40.0])
 def test_a_column_of_scores_teaches(
     options: Options, tmp_path: Path, tiny_checkpoint: Path, factor: float
@@ -293,15 +234,6 @@ def test_a_column_of_scores_teaches(
     assert got.score[has_lamp].mean() > got.score[~has_lamp].mean() + 0.2
     assert "teacher" not in metrics["quality"]
     assert metrics["speed"]["student_times_teacher"] is None
-
-
-def test_a_decoder_teaches_an_encoder(options: Options, tmp_path: Path, one_label: Path) -> None:
-    decoder = write_decoder(tmp_path / "qwen", "qwen3", template=SHORT)
-    options = replace(options, teacher=str(decoder), model=str(one_label), cut=Cut(layers=2))
-    metrics = distil(options)
-    assert metrics["loss"]["last"] < 0.9 * metrics["loss"]["first"]
-    assert set(metrics["quality"]["teacher"]) == {"ndcg10", "query_spearman"}
-    assert load(options.out).num_layers == 2
 
 
 @pytest.mark.parametrize("architectures", [["BertModel"], None])
@@ -333,53 +265,6 @@ def ettin(tmp_path: Path) -> Path:
             weights[name] = torch.zeros_like(tensor)
     save_file(weights, directory / "model.safetensors", {"format": "pt"})
     return directory
-
-
-def test_a_modernbert_keeps_its_first_layer_even_if_it_changes_nothing(options: Options, ettin: Path) -> None:
-    """It cannot be removed. The choice was stored, and every further run failed with it."""
-    weights = load_file(ettin / "model.safetensors")
-    for name, tensor in weights.items():
-        if name.startswith(("layers.0.", "layers.2.")) and "Wo" in name:
-            weights[name] = torch.zeros_like(tensor)
-    save_file(weights, ettin / "model.safetensors", {"format": "pt"})
-    options = replace(options, teacher=str(ettin), cut=Cut(layers=3))
-    shares = Mock()
-    metrics = running.distil(prepare(replace(options, **UNTAUGHT)), shares)
-    assert metrics["kept_layers"] == [0, 1, 3]
-    choosing = [call.args[1] for call in shares.show.call_args_list if call.args[0] == "choosing layers"]
-    assert choosing == pytest.approx([1 / 3, 2 / 3, 1])
-
-
-UNTAUGHT: dict[str, Any] = {"steps": 1, "rate": 1e-12, "test": None}
-"""Options of a student that learns next to nothing."""
-
-
-def test_a_reranker_in_modules_keeps_its_score_under_a_teacher_of_grades(
-    options: Options, ettin: Path
-) -> None:
-    distil(replace(options, model=str(ettin), cut=Cut(), **UNTAUGHT))
-    pairs = drawn(5, seed=9)
-    student = load(options.out)
-    assert student.grades == ()
-    np.testing.assert_allclose(student.score(pairs).logits, load(ettin).score(pairs).logits, atol=1e-4)
-
-
-@pytest.mark.parametrize("architecture", [None, "ModernBertModel"])
-def test_layers_of_a_calibrated_reranker_in_modules_go_by_their_effect_and_its_scores_stay(
-    options: Options, ettin: Path, tmp_path: Path, architecture: str | None
-) -> None:
-    """Earlier releases named the bare network in config.json, with the classifier in the weights."""
-    fair = tmp_path / "fair"
-    write_calibrated(ettin, fair, 3.0, [1.5])
-    if architecture is not None:
-        config = json.loads((fair / "config.json").read_text())
-        (fair / "config.json").write_text(json.dumps(config | {"architectures": [architecture]}))
-    metrics = distil(replace(options, teacher=str(fair), cut=Cut(layers=3), **UNTAUGHT))
-    assert metrics["kept_layers"] == [0, 1, 3]
-    pairs = drawn(5, seed=9)
-    student = load(options.out)
-    np.testing.assert_allclose(student.score(pairs).score, load(fair).score(pairs).score, atol=1e-5)
-    assert (student.config.temperature, student.config.bias) == (3.0, (1.5,))
 
 
 def test_the_queries_of_the_test_are_not_trained_on(
@@ -450,16 +335,6 @@ def test_the_layers_without_which_scores_hardly_change_go(options: Options, tmp_
     torch.testing.assert_close(taught[name.format(0)], source[name.format(1)], atol=0.01, rtol=0)
 
 
-@pytest.mark.parametrize(("depth", "kept", "pairs"), [(12, 6, 128), (24, 12, 48), (13, 7, 128), (16, 8, 100)])
-def test_a_choice_of_layers_looks_at_fewer_pairs_of_a_deep_network(depth: int, kept: int, pairs: int) -> None:
-    assert layers.pairs_needed(depth, kept) == pairs
-
-
-def test_a_network_that_gives_every_pair_the_same_score_is_like_none() -> None:
-    assert layers.correlation(np.array([1.0, 2.0]), np.array([3.0, 5.0])) == pytest.approx(1.0)
-    assert layers.correlation(np.array([1.0, 1.0]), np.array([3.0, 5.0])) == -1.0
-
-
 def test_heads_and_units_with_small_weights_go(tiny_checkpoint: Path) -> None:
     config = read_config(tiny_checkpoint)
     tensors = dict(read_tensors(tiny_checkpoint, config))
@@ -523,17 +398,6 @@ def test_a_teacher_whose_scores_are_nan_is_named_by_the_title(options: Options, 
         distil(replace(options, teacher=str(broken)))
 
 
-def test_the_smaller_window_counts(options: Options, tmp_path: Path) -> None:
-    """What the student cannot read it cannot learn."""
-    student = write_checkpoint(tmp_path / "short", seed=2, max_position_embeddings=24)
-    job = prepare(replace(options, model=str(student)))
-    write_pairs_of(job)
-    run = running.Run(job, Mock())
-    assert run.window == 24
-    assert run.teacher is not None
-    assert run.teacher.tokenizer.max_tokens == run.tokenizer.max_tokens == 24
-
-
 def test_an_unfinished_run_is_not_continued_with_other_options(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -548,22 +412,3 @@ def test_an_unfinished_run_is_not_continued_with_other_options(
     ):
         with pytest.raises(ModelError, match=f"another {name}; repeat that run, or remove"):
             prepare(other)
-
-
-def test_an_unfinished_run_is_not_continued_with_another_mask_of_the_same_name(
-    options: Options, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ended in torch's message that shapes do not fit."""
-    teacher = shutil.copytree(tiny_checkpoint, tmp_path / "teacher")
-    (teacher / "masks").mkdir(exist_ok=True)
-    stored = teacher / "masks" / "best.json"
-    stored.write_text('{"mask": "1.*"}')
-    options = replace(options, teacher=str(teacher), cut=Cut(mask="@best"), steps=2)
-    with monkeypatch.context() as patch:
-        patch.setattr(running.Run, "teach", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            distil(options)
-    prepare(options)
-    stored.write_text('{"mask": "1.*,2.0"}')
-    with pytest.raises(ModelError, match="unfinished run with another content of --mask; repeat that run"):
-        prepare(options)

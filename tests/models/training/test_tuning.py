@@ -5,7 +5,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest.mock import Mock
 
@@ -22,11 +21,11 @@ from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.compress.prune import prune
 from headroom.models.compress.quantize import quantize
 from headroom.models.masks.head_mask import HeadMask
-from headroom.models.quality.labelled import Columns, LabelledPair, read_labelled
+from headroom.models.quality.labelled import LabelledPair, read_labelled
 from headroom.models.scores import Scores
-from headroom.models.training import loop, state, tuning
+from headroom.models.training import loop, tuning
 from headroom.models.training.job import Options, prepare, read_split
-from headroom.models.training.loop import logits_of, read_saved, targets
+from headroom.models.training.loop import logits_of, targets
 from headroom.models.training.tuning import cross_fitted, report, start
 from tests.checkpoints import write_checkpoint
 from tests.families import edit_config
@@ -93,67 +92,6 @@ def test_it_learns_writes_a_checkpoint_that_serves_and_says_how_good_it_is(optio
     assert not options.out.with_name("mine.training").exists()
 
 
-def test_grades_are_learned_from_a_cross_encoder_of_one_label(options: Options, tmp_path: Path) -> None:
-    """A config that still said "regression", or had one bias, would be refused with several grades."""
-    calibration = {"temperature": 2.0, "bias": [1.0]}
-    base = write_checkpoint(tmp_path / "one", num_labels=1, problem_type="regression", headroom=calibration)
-    tune(replace(options, base=str(base), epochs=1))
-    assert Classifier.load(options.out, "cpu", "float32").grades == ("no", "maybe", "yes")
-
-
-def test_a_stopped_run_keeps_its_last_checkpoint_and_what_it_wrote_is_not_in_its_way(
-    options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The user of Ctrl-C is told that the same command goes on, whenever they press it."""
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)  # after each step
-    options = replace(options, epochs=2)
-
-    def steps_kept(module: ModuleType, name: str, interrupted: Mock) -> int:
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                tune(options)
-        return int(read_saved(options.work / "progress.pt")["progress"]["step"])
-
-    after_epoch_2 = steps_kept(tuning, "keep_if_best", Mock(side_effect=[None, KeyboardInterrupt]))
-    while_finished = steps_kept(state, "put_in_place", Mock(side_effect=KeyboardInterrupt))  # it is written
-    assert after_epoch_2 == while_finished - 1 > 0  # the last step was not kept yet
-    assert not options.out.exists()
-    options.out.mkdir()
-    tune(options)
-    assert (options.out / "metrics.json").exists()
-    assert not options.work.exists()
-
-
-def test_a_run_that_is_killed_while_it_removes_its_state_leaves_nothing_to_the_next_one(
-    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """With other data it published the old weights as a model of the new data."""
-    options = replace(options, data=Path(shutil.copy(options.data, tmp_path / "pairs.csv")), epochs=1)
-
-    def killed(directory: Path) -> None:
-        (directory / "options.json").unlink()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            state.shutil, "rmtree", lambda path, ignore_errors=False: None if ignore_errors else killed(path)
-        )
-        with pytest.raises(KeyboardInterrupt):
-            tune(options)
-    options.out.rename(tmp_path / "first")
-    swapped = {",2": ",0", ",0": ",2"}
-    lines = options.data.read_text().splitlines()
-    options.data.write_text("\n".join([lines[0], *(line[:-2] + swapped[line[-2:]] for line in lines[1:])]))
-    tune(options)
-    undisturbed = replace(options, out=tmp_path / "other")
-    tune(undisturbed)
-    ours, theirs = (load_file(one.out / "model.safetensors") for one in (options, undisturbed))
-    for name, tensor in theirs.items():
-        assert torch.equal(ours[name], tensor), name
-    assert not list(tmp_path.glob("mine.training*"))
-
-
 def test_two_runs_never_share_their_state(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first to end removed the directory under the other one."""
     options = replace(options, epochs=1)
@@ -210,50 +148,6 @@ def test_an_unfinished_run_is_not_continued_with_other_options_or_changed_files(
             tune(options)
         file.write_text(before)
     assert not options.out.exists()
-
-
-def test_an_unfinished_run_is_not_continued_with_other_texts_of_the_same_ids(
-    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    ids = [(f"q{query}", f"t{title}", (query + title) % 3) for query in range(20) for title in range(3)]
-    data = tmp_path / "qrels.tsv"
-    data.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{q}\t{t}\t{g}\n" for q, t, g in ids))
-    texts = {}
-    for name, count in (("queries", 20), ("titles", 3)):
-        texts[name] = tmp_path / f"{name}.tsv"
-        rows = (f"{name[0]}{number}\tred lamp {number}\n" for number in range(count))
-        texts[name].write_text("_id\ttext\n" + "".join(rows))
-    columns = Columns(grade="score", queries=str(texts["queries"]), titles=str(texts["titles"]))
-    options = replace(options, data=data, columns=columns, epochs=1)
-    with monkeypatch.context() as patch:
-        patch.setattr(tuning, "train", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            tune(options)
-    prepare(options)
-    for name, file in texts.items():
-        before = file.read_text()
-        file.write_text(before.replace("lamp", "towel"))
-        with pytest.raises(ModelError, match=f"unfinished run with another content of .*{name}.tsv; repeat"):
-            prepare(options)
-        file.write_text(before)
-
-
-def test_a_run_that_was_killed_while_it_kept_its_best_epoch_goes_on(
-    options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save = torch.save
-
-    def killed(state: object, path: Path) -> None:
-        save(state, path)
-        if path.stem == "best":
-            path.write_bytes(path.read_bytes()[:100])
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", killed)
-        with pytest.raises(KeyboardInterrupt):
-            tune(replace(options, epochs=2))
-    assert tune(replace(options, epochs=2))["best_epoch"] in (1, 2)
 
 
 def test_training_starts_from_the_probabilities_that_the_checkpoint_serves(
@@ -357,23 +251,6 @@ def test_a_plain_encoder_gets_a_classifier_and_the_config_of_one(
     clf = Classifier.load(options.out, "cpu", "float32")
     logits = reference(theirs.eval(), clf.tokenizer.encode([("lamp 1", "red lamp")]), torch.float32)
     np.testing.assert_allclose(clf.score([("lamp 1", "red lamp")]).logits, logits, atol=2e-5)
-
-
-def test_grades_have_no_activation_of_the_one_label_that_they_began_from(
-    options: Options, tmp_path: Path
-) -> None:
-    """sentence-transformers would show grades through the sigmoid that config.json still named."""
-    base = write_checkpoint(tmp_path / "base", num_labels=1)
-    sigmoid = "torch.nn.modules.activation.Sigmoid"
-    edit_config(
-        base,
-        sentence_transformers={"activation_fn": sigmoid, "version": "5.0"},
-        sbert_ce_default_activation_function=sigmoid,
-    )
-    tune(replace(options, base=str(base)))
-    config = json.loads((options.out / "config.json").read_text())
-    assert config["sentence_transformers"] == {"activation_fn": None, "version": "5.0"}
-    assert config["sbert_ce_default_activation_function"] is None
 
 
 def test_two_hundred_pairs_change_the_model_for_the_better(

@@ -65,6 +65,7 @@ def assert_refused(answer: Answer) -> None:
     assert len(answer.body) < 2000, "an error does not send the request back"
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_requests_that_break_the_document_are_refused_by_the_real_service(server: Server) -> None:
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")

@@ -153,6 +153,18 @@ async def test_a_key_over_its_rate_is_told_when_to_come_back() -> None:
     assert metrics_of(app)['headroom_shed_total{reason="rate"}'] == 1
 
 
+async def test_a_body_over_the_keys_rate_is_not_parsed_unless_it_may_keep_the_order() -> None:
+    """Parsing and checking 4 MB takes 30 ms, in which no other request goes on."""
+    app = app_with(api_keys="slow;rate=0.01")
+    async with client(app) as session:
+        slow = {"authorization": "Bearer slow"}
+        assert (await session.post("/v1/score", content=BODY, headers=slow)).status_code == 200
+        no_json = await session.post("/v1/score", content=b"{" * 1000, headers=slow)
+        assert_error(no_json, 429, "rate_limited")
+        asking = await session.post("/v1/score", content=b'{"on_failure": "original_order"', headers=slow)
+        assert_error(asking, 400, "invalid_json")
+
+
 async def test_the_bodies_of_all_requests_together_are_bounded() -> None:
     """Without it, 400 bodies of 4 MB at once fill the memory of a replica."""
     backend = FakeBackend(hangs=True)

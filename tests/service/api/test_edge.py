@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from headroom.service.api.arrival import STAMP
-from headroom.service.api.edge import Edge, Message, Receive, Scope, Send
+from headroom.service.api.edge import MARK, Message, Receive, Scope, Send, middlewares
 from headroom.service.api.post import PostRoute
 from tests.service.api.test_api import metrics_of
 from tests.service.fake_backend import app_with
@@ -22,6 +22,12 @@ def answering(status: int, headers: list[tuple[bytes, bytes]], body: bytes = b"x
     return app
 
 
+def at_the_edge(app: Any) -> Any:
+    """The application as Serve wraps it."""
+    (middleware,) = middlewares()
+    return middleware.cls(app, *middleware.args, **middleware.kwargs)
+
+
 async def ask(
     app: Any, headers: list[tuple[bytes, bytes]] | None = None, path: str = "/", method: str = "GET"
 ) -> tuple[int, dict[bytes, bytes], Any]:
@@ -33,8 +39,8 @@ async def ask(
     async def receive() -> Message:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    scope = {"type": "http", "method": method, "path": path, "headers": headers or []}
-    await Edge(app)(scope, receive, send)
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers or []}
+    await at_the_edge(app)(scope, receive, send)
     start, body = sent
     content = body["body"]
     return start["status"], dict(start["headers"]), orjson.loads(content) if content[:1] == b"{" else content
@@ -138,12 +144,36 @@ async def test_a_replica_tells_haproxys_health_check_how_it_is(
     assert (body == b"DRAINING") is told
 
 
-async def test_what_the_application_says_passes_untouched() -> None:
-    headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1"), (b"X-Request-ID", b"1")]
-    status, got, body = await ask(answering(404, headers, b'{"error":1}'))
+@pytest.mark.parametrize("kind", [b"application/json", b"text/html; charset=utf-8", b"text/plain"])
+async def test_what_the_application_says_passes_untouched(kind: bytes) -> None:
+    headers = [(b"content-type", kind), (b"x-request-id", b"1"), (b"X-Request-ID", b"1")]
+    status, got, body = await ask(answering(404, [*headers, (MARK.encode(), b"1")], b'{"error":1}'))
     assert (status, body) == (404, {"error": 1})
-    assert got == {b"content-type": b"application/json", b"x-request-id": b"1"}
+    assert got == {b"content-type": kind, b"x-request-id": b"1"}
     assert (await ask(answering(200, PLAIN, b"metrics")))[2] == b"metrics"
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "headers", "status", "kind"),
+    [
+        ("/docs", "GET", {"accept": "text/html"}, 401, "text/html; charset=utf-8"),
+        ("/docs", "GET", {}, 401, "application/json"),
+        ("/docs", "HEAD", {"accept": "text/html"}, 401, "text/html; charset=utf-8"),
+        ("/v1/score", "GET", {"authorization": "Bearer alpha"}, 405, "application/json"),
+        ("/nowhere", "GET", {"authorization": "Bearer alpha"}, 404, "application/json"),
+        ("/docs", "GET", {"authorization": "Bearer alpha"}, 200, "text/html; charset=utf-8"),
+    ],
+)
+async def test_the_applications_answers_are_the_same_behind_the_edge(
+    path: str, method: str, headers: dict[str, str], status: int, kind: str
+) -> None:
+    app = app_with(api_keys="alpha")
+    given = [(name.encode(), value.encode()) for name, value in headers.items()]
+    answered, got, body = await ask(app, given, path, method)
+    assert (answered, got[b"content-type"].decode()) == (status, kind)
+    assert MARK.encode() not in got
+    assert (b"www-authenticate" in got) is (status == 401)
+    assert kind == "application/json" or method == "HEAD" or b"<html" in body
 
 
 @pytest.mark.parametrize(("haproxy", "kind"), [("0", "replica_lost"), ("1", "internal_error")])
@@ -166,7 +196,7 @@ async def test_an_exception_is_answered_and_still_reaches_the_servers_log() -> N
         raise RuntimeError("secret")
 
     with pytest.raises(RuntimeError, match="secret"):
-        await Edge(app)({"type": "http", "path": "/", "headers": []}, None, send)  # type: ignore[arg-type]
+        await at_the_edge(app)({"type": "http", "path": "/", "headers": []}, None, send)  # type: ignore[arg-type]
     assert sent[0]["status"] == 500
     assert b"secret" not in sent[1]["body"]
 

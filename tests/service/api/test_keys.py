@@ -112,6 +112,39 @@ def test_a_wrong_origin_in_the_settings_is_refused(origins: object) -> None:
         Settings(cors_origins=origins)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("origin", "reason"),
+    [
+        ("https://shop.example:443", "leaves out :443"),
+        ("http://shop.example:80", "leaves out :80"),
+        ("https://shop.example:99999", "no such port"),
+        ("https://shop.example:", "no such port"),
+        ("https://shop.example:0", "no such port"),
+        ("https://bücher.example", "in ASCII"),
+    ],
+)
+def test_an_origin_that_no_browser_sends_is_refused(origin: str, reason: str) -> None:
+    """It would never match, and the shop's page could not tell why it is refused."""
+    with pytest.raises(ValueError, match=reason):
+        Settings(cors_origins=origin)  # type: ignore[arg-type]
+    sent = (
+        "https://shop.example:8443",
+        "http://shop.example:443",
+        "http://[::1]:3000",
+        "https://xn--bcher-kva.example",
+    )
+    assert Settings(cors_origins=",".join(sent)).cors_origins == sent  # type: ignore[arg-type]
+
+
+def test_a_key_file_may_have_comments_and_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "api-keys"
+    file.write_bytes(
+        "\ufeff# of the shop, since May\r\nalpha\r\n  # of the operators\nboss;role=admin\n".encode()
+    )
+    keys = Settings(api_keys="alpha,boss;role=admin").api_keys  # type: ignore[arg-type]
+    assert key_file.read_api_keys(file) == keys
+
+
 class Clock:
     now = 100.0
 

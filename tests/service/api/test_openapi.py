@@ -42,6 +42,7 @@ THEIRS = {
     "/reranking": ["RerankError", "TeiError"],
     "/v1/reranking": ["RerankError", "TeiError"],
     "/ofrep/v1/evaluate/flags/{experiment}": ["OfrepError"],
+    "/ofrep/v1/evaluate/flags": ["OfrepBulkError"],
     **{path: ["TeiError"] for path in ("/", "/predict", "/info", "/health", "/ping")},
 }
 """The shapes of errors under the paths of other people's clients."""
@@ -168,6 +169,7 @@ def test_the_names_of_the_operations_stay() -> None:
     assert len({name for _, name in names}) == len(names)
 
 
+@pytest.mark.more
 def test_a_generated_client_scores_a_pair_and_reads_an_error(
     server: Server, clf: Classifier, tmp_path: Path
 ) -> None:
@@ -185,3 +187,10 @@ def test_a_generated_client_scores_a_pair_and_reads_an_error(
             "mask": spec,
         }
     assert client["error"] == {"type": "Error", "kind": "invalid_request", "param": "variant"}
+
+
+def test_what_a_result_leaves_out_is_optional_and_never_null() -> None:
+    result = SCHEMAS["ScoreResult"]
+    left_out = ("empty", "chunk", "stage", "scored", "rank")
+    assert not set(left_out) & set(result["required"])
+    assert "null" not in str([result["properties"][name] for name in left_out])

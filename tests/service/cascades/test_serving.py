@@ -196,7 +196,7 @@ async def test_a_cascade_is_an_arm_and_is_shadowed(tiny_checkpoint: Path, tmp_pa
             assert assignment["fallback"] is False
             expected = "cascade" if assignment["arm"] == "pruned" else "full"
             assert answer["variant"] == expected
-            seen.setdefault(assignment["arm"], []).append(answer["results"][0]["stage"])
+            seen.setdefault(assignment["arm"], []).append(answer["results"][0].get("stage"))
         assert set(seen) == {"control", "pruned"}
         assert set(seen["control"]) == {None}
         assert None not in seen["pruned"]

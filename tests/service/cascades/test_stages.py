@@ -97,7 +97,7 @@ async def test_long_titles_in_chunks_go_on_with_all_their_chunks(service: Servic
     answer = await service.post("/v1/score", query=QUERY, titles=titles, variant="cascade", overflow="chunks")
     for ours, full in zip(answer["results"], whole["results"], strict=True):
         assert ours["tokens"] == full["tokens"]
-        assert (ours["chunk"] is None) == (full["chunk"] is None)
+        assert ("chunk" in ours) == ("chunk" in full)
         if ours["stage"] == "full":
             assert ours["score"] == pytest.approx(full["score"], abs=1e-5)
     assert answer["usage"]["tokens"] > whole["usage"]["tokens"]
@@ -113,7 +113,9 @@ async def test_a_cascade_is_a_column_of_a_compare(service: Service) -> None:
     assert [column["variant"] for column in columns] == ["full", "cascade", "full", "three"]
     assert [column["stages"] is None for column in columns] == [True, False, True, False]
     for column, other in ((columns[1], alone), (columns[2], full)):
-        assert [row["stage"] for row in column["results"]] == [row["stage"] for row in other["results"]]
+        assert [row.get("stage") for row in column["results"]] == [
+            row.get("stage") for row in other["results"]
+        ]
         check_scores(column["results"], [row["score"] for row in other["results"]])
     assert answer["usage"]["pairs"] == 20 + 25 + 20 + 33
     assert not any(column["degraded"] for column in columns)
@@ -143,8 +145,8 @@ async def test_other_clients_shapes_get_the_cascades_order(service: Service) -> 
 async def test_an_empty_title_is_never_among_those_kept(service: Service) -> None:
     titles = ["", *TITLES[:9], ""]
     rows = (await service.post("/v1/score", query=QUERY, titles=titles, variant="cascade"))["results"]
-    assert [row["stage"] for row in rows if row["empty"]] == ["cheap", "cheap"]
-    assert [row["score"] for row in rows if row["empty"]] == [0, 0]
+    assert [row["stage"] for row in rows if row.get("empty")] == ["cheap", "cheap"]
+    assert [row["score"] for row in rows if row.get("empty")] == [0, 0]
     ranks = await service.post("/v1/rerank", query=QUERY, documents=titles, model="x@cascade")
     assert [row["index"] for row in ranks["results"][-2:]] == [0, 10]
 

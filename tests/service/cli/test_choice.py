@@ -68,42 +68,6 @@ def test_a_mask_is_said_together_with_the_variant_that_it_is_laid_on(
             assert (row["variant"], row["head_mask"]) == (variant, spec)
 
 
-def test_files_are_scored_with_the_model_and_the_default_variant_of_the_config(
-    run: Run, config: Config, plain: dict[str, str], tmp_path: Path
-) -> None:
-    file = config(**plain)
-    rows, output = tmp_path / "rows.csv", tmp_path / "scored.csv"
-    rows.write_text(f"query,title\n{QUERY},{TITLES[0]}\n")
-    command = ["score", "--input", str(rows), "--output", str(output), "--overwrite"]
-    run(*command, *options(plain), "--mask", "0-1.*")
-    small = output.read_bytes()
-    for chosen in ([], ["--variant", "small"]):
-        result = run(*command, *file, *chosen)
-        assert output.read_bytes() == small
-        assert ("the config's default, small, scores" in result.err) == (not chosen)
-    masks = ["--mask", "none", "--mask", "2.0"]
-    for chosen, variant in (([], "small"), (["--variant", "full"], "full")):
-        run(*command, *file, *chosen, *masks)
-        names = output.read_text().splitlines()[0].split(",")
-        assert [name for name in names if name.startswith("score")] == [
-            f"score[{variant} none]",
-            f"score[{variant} 2.0]",
-        ]
-    for chosen, reason in ((["--variant", "both"], "both"), ([], "both, the config's default,")):
-        assert f"{reason} is a cascade" in run(*command, *file, *chosen, status=1).err
-        file = with_config(tmp_path, LIVE.replace("default: small", "default: both"), **plain)
-
-
-def test_condense_takes_the_model_of_the_config(
-    run: Run, config: Config, plain: dict[str, str], tmp_path: Path
-) -> None:
-    titles = tmp_path / "titles.txt"
-    titles.write_text("\n".join(TITLES))
-    command = ["condense", QUERY, "--titles", str(titles), "--words", "1", "--json"]
-    small = run(*command, *options(plain), "--mask", "0-1.*")
-    assert run(*command, *config(**plain)) == small
-
-
 def test_evaluate_measures_a_variant_of_the_config_on_its_model(
     run: Run, config: Config, plain: dict[str, str], tmp_path: Path
 ) -> None:

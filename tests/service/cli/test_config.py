@@ -187,21 +187,6 @@ def test_what_a_variable_says_is_not_blamed_on_the_file(
     assert "args." not in err
 
 
-def test_a_brownout_that_is_too_late_and_gives_another_kind_of_score(
-    tmp_path: Path, model: Path, tiny_checkpoint: Path, run: Run
-) -> None:
-    live = {
-        "variants": [{"name": "full"}, {"name": "own", "checkpoint": str(model)}],
-        "degrade": {"above_queue_tokens": 2000, "variant": "own"},
-    }
-    file = write(tmp_path, live, model=str(tiny_checkpoint), max_queue_tokens=2000)
-    kind, limit = faults(run, file)
-    assert kind.startswith(
-        "user_config.degrade.variant: own gives one score by sigmoid, but the default, full"
-    )
-    assert limit.endswith("from which requests are refused; give 1 to 1999")
-
-
 def test_it_loads_neither_torch_nor_transformers_and_says_what_serve_would_refuse(tmp_path: Path) -> None:
     document = yaml.safe_load(DEPLOY.read_text())
     document["applications"][0]["deployments"][0]["max_ongoing_requests"] = "many"

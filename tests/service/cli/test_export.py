@@ -1,7 +1,5 @@
 """`headroom experiment export`, and the queries of docs/warehouse.md on its file."""
 
-import csv
-import gzip
 import json
 import math
 import re
@@ -103,35 +101,6 @@ def test_the_queries_of_the_docs_give_the_preference_of_the_report(
     assert preference == [(pytest.approx(tally.total / tally.units), tally.units)]
     assert 0 < tally.units < 20
     warehouse.close()
-
-
-def text_of(value: Any) -> str:
-    """A value as CSV has it."""
-    if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S.%f}Z"
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def test_a_csv_file_holds_the_same_rows(run: Run, url: str, tmp_path: Path) -> None:
-    whole = tmp_path / "order.parquet"
-    plain = tmp_path / "order.csv"
-    packed = tmp_path / "order.csv.gz"
-    for out in (whole, plain, packed):
-        run("experiment", "export", "order", "--out", str(out), "--database-url", url)
-    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
-    with plain.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    expected = [{name: text_of(value) for name, value in row.items()} for row in rows_of(whole)]
-    assert rows == expected
-    assert len(rows) == 20 + 60 + 45
-
-
-@pytest.mark.parametrize("name", ["F.txt", "F", "F.parquet.gz", "F.json", "F.csv.zst"])
-def test_a_name_that_says_no_format_is_refused(run: Run, url: str, tmp_path: Path, name: str) -> None:
-    out = tmp_path / name
-    error = run("experiment", "export", "order", "--out", str(out), "--database-url", url, status=2).err
-    assert f"{name}: must end with .parquet, .csv or .csv.gz" in error
-    assert list(tmp_path.glob("F*")) == []
 
 
 def test_an_export_over_http_asks_for_pages_with_the_key(run: Run, url: str, tmp_path: Path) -> None:

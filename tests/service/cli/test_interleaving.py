@@ -6,18 +6,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
-from headroom import Classifier, HeadMask
 from headroom.service.cli.experiment import describe
 from headroom.service.experiments import report_page
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.preference_report import deciding
 from headroom.service.experiments.store import Store
-from tests.checkpoints import WORDS, write_checkpoint
 from tests.prompt import Run, with_config
 from tests.service.experiments.making import start
 from tests.service.experiments.test_preference_report import BEGAN, config_of, fill, units
@@ -44,21 +41,6 @@ def test_a_plan_has_the_ab_test_beside_it_and_says_what_interleaving_cannot_show
         assert part in shown
 
 
-def test_a_long_plan_says_its_days(run: Run) -> None:
-    """Lists of a running experiment are kept, so there is no setting to change."""
-    plan = ["experiment", "plan", "--interleave", "--margin", "0.05", "--clicked", "0.31"]
-    longer = run(*plan, "--units-per-day", "1500").out
-    assert "  interleaving, looking at any time   46,694    32" in longer
-    assert "outcome_days" not in longer
-
-
-def test_fewer_lists_that_differ_take_more_units(run: Run) -> None:
-    half, tenth = (json.loads(run(*PLAN, "--differing", share, "--json").out) for share in ("0.5", "0.1"))
-    assert tenth["interleave_units"] == pytest.approx(5 * half["interleave_units"], rel=1e-3)
-    assert tenth["planned_units"] == half["planned_units"]
-    assert (half["differing"], half["deciding"]) == (0.5, 0.2)
-
-
 def test_the_share_of_lists_that_differ_is_read_from_a_report_with_shadow_scores(
     run: Run, tmp_path: Path
 ) -> None:
@@ -68,32 +50,6 @@ def test_the_share_of_lists_that_differ_is_read_from_a_report_with_shadow_scores
     plan = json.loads(run(*PLAN, "--shadow", str(report), "--json").out)
     assert plan["differing"] == 0.25
     assert plan["measured_on"].startswith(f"the shadow scores of {report}")
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--interleave", "--margin", "0.05"], "give the share of the units that click some title"),
-        (["--interleave", "--margin", "0.05", "--clicked", "1"], "above 0 and below 1"),
-        (
-            ["--interleave", "--margin", "1.2", "--clicked", "0.3"],
-            "at most 1, because it is one of preference",
-        ),
-        (["--interleave", "--clicked", "0.3"], "give a margin, or the --effect"),
-        ([*PLAN[2:], "--effect", "-0.05"], "leave nothing to rule out"),
-        ([*PLAN[2:], "--baseline", "0.3"], "it belongs to an A/B test"),
-        ([*PLAN[2:], "--differing", "0"], "above 0 and at most 1"),
-        ([*PLAN[2:], "--differing", "0.5", "--shadow", "x.json"], "leave out --differing or this one"),
-        ([*PLAN[2:], "--mask", "0.*"], "it needs --data"),
-        ([*PLAN[2:], "--data", "data/sample/judgments.csv"], "say what the treatment is"),
-        ([*PLAN[2:], "--shadow", "no.json"], "no output of `headroom experiment report NAME --json`"),
-        (["--margin", "0.05", "--clicked", "0.3"], "it needs --interleave"),
-        (["--margin", "0.05"], "or --interleave with --clicked"),
-    ],
-)
-def test_a_plan_that_makes_no_sense_is_wrong_usage(run: Run, options: list[str], reason: str) -> None:
-    shown = run("experiment", "plan", *options, status=2).err
-    assert reason in " ".join(shown.split())
 
 
 def test_lists_that_differ_are_measured_on_the_shops_own_queries(
@@ -112,19 +68,6 @@ def test_lists_that_differ_are_measured_on_the_shops_own_queries(
     masked = json.loads(run(*options, "--mask", "0-1.*").out)
     assert masked["deciding"] == plan["deciding"]
     assert "the arms rank alike" in run(*options, "--variant", "same", status=2).err
-
-
-def test_lists_of_a_one_label_model_are_measured_too(run: Run, tmp_path: Path) -> None:
-    one = write_checkpoint(tmp_path / "one", num_labels=1)
-    data = tmp_path / "queries.csv"
-    data.write_text("query,title\n" + "".join(f"deck screws,{word}\n" for word in WORDS[:12]), "utf-8")
-    options = [*PLAN, "--data", str(data), "--model", str(one), "--mask", "0-1.*", "--json"]
-    plan = json.loads(run(*options).out)
-    clf = Classifier.load(one, "cpu")
-    pairs = [("deck screws", word) for word in WORDS[:12]]
-    mask = HeadMask.parse("0-1.*", layers=clf.num_layers, heads=clf.num_heads)
-    orders = [np.argsort(-clf.score(pairs, one_mask).raw_score) for one_mask in (None, mask)]
-    assert plan["differing"] == float((orders[0] != orders[1]).any()) == 1
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from headroom import Classifier, HeadMask
+from headroom import Classifier
 from headroom.models.quality.labelled import Columns, LabelledPair, read_labelled
-from tests.checkpoints import write_checkpoint
 from tests.prompt import Run
 
 PAIRS = [
@@ -93,37 +92,6 @@ def test_every_format_keeps_its_columns_and_gets_the_scores(
         np.testing.assert_allclose(found, getattr(expected, name), atol=1e-5)
     assert [row["label"] for row in rows] == [clf.grades[grade] for grade in expected.grade]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([source, target])
-
-
-def test_cells_between_other_characters(score: Run, tmp_path: Path) -> None:
-    """As spreadsheets write them where the comma is in numbers."""
-    file, output = tmp_path / "a.csv", tmp_path / "b.csv"
-    file.write_text("query;title;price\nred lamp;lamp, red;1,5\n")
-    assert "there is no column query and title" in score(file, output, status=1).err
-    score(file, output, "--delimiter", ";")
-    (row,) = csv.DictReader(io.StringIO(output.read_text()), delimiter=";")
-    assert (row["title"], row["price"]) == ("lamp, red", "1,5")
-    assert 0 < float(row["score"]) < 1
-    score(file, output, "--delimiter", ";;", status=2)
-
-
-def test_parquet_with_views_of_text(score: Run, tmp_path: Path) -> None:
-    """The type that Polars and DuckDB write."""
-    file, output = tmp_path / "a.parquet", tmp_path / "b.parquet"
-    table = pyarrow.table({"query": ["lamp", "usb"], "title": ["red lamp", "cable"]})
-    views = pyarrow.schema([(name, pyarrow.string_view()) for name in table.column_names])
-    parquet.write_table(table.cast(views), file)
-    score(file, output)
-    assert parquet.read_table(output).column("title").to_pylist() == ["red lamp", "cable"]
-
-
-def test_several_masks_are_several_columns(score: Run, clf: Classifier, tmp_path: Path) -> None:
-    specs, output = ["none", "0-1.*", "random:0.5@3"], tmp_path / "b.jsonl"
-    score(write(tmp_path / "a.jsonl"), output, *(part for spec in specs for part in ("--mask", spec)))
-    for spec in specs:
-        expected = clf.score(PAIRS, HeadMask.parse(spec, layers=clf.num_layers, heads=clf.num_heads))
-        found = [row[f"score[full {spec}]"] for row in read(output)]
-        assert found == pytest.approx(expected.score.tolist(), abs=1e-5)
 
 
 def test_bad_rows_are_set_aside_with_line_and_reason(score: Run, tmp_path: Path) -> None:
@@ -239,13 +207,3 @@ def test_a_model_s_grades_are_a_judgment_list(score: Run, clf: Classifier, tmp_p
         refused = score(tmp_path / name, tmp_path / "b.csv", "--judgments", "id", *more, status=2)
         assert "one mask and variant" in refused.err
     assert "a .csv file" in score(tmp_path / name, tmp_path / "b.jsonl", "--judgments", "id", status=2).err
-
-
-def test_ratings_of_a_one_label_model_are_its_scores(run: Run, tmp_path: Path) -> None:
-    one = write_checkpoint(tmp_path / "one", num_labels=1)
-    output = tmp_path / "judgments.csv"
-    options = ("--model", str(one), "--device", "cpu", "--dtype", "float32", "--judgments", "id")
-    run("score", "--input", str(write(tmp_path / "in.csv")), "--output", str(output), *options)
-    ratings = [float(line.split(",")[2]) for line in output.read_text().splitlines()[1:]]
-    expected = Classifier.load(one, "cpu", "float32").score(PAIRS).score
-    assert ratings == pytest.approx(expected.tolist(), abs=1e-5)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from pyarrow import parquet
 from headroom.service.files.parts import Parts
 from headroom.version import version
 from tests.modernberts import write_ettin
-from tests.prompt import Run, with_config
+from tests.prompt import Run
 
 ROWS = "query,title\nwood lamp,red lamp\n"
 
@@ -147,17 +146,6 @@ def test_a_stored_mask_or_a_module_that_changes_is_another_job(
     run(*command)
 
 
-def test_another_default_variant_is_another_job(
-    score: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, output = tmp_path / "a.csv", tmp_path / "out.csv"
-    live = "{variants: [{name: full}, {name: small, head_mask: '0.*'}], default: %s}"
-    source.write_text(ROWS)
-    stopped(monkeypatch, score, source, output, *with_config(tmp_path, live % "full"))
-    other = score(source, output, *with_config(tmp_path, live % "small"), status=1)
-    assert "another config file" in other.err
-
-
 def test_a_row_that_cannot_be_written_again_is_set_aside(score: Run, tmp_path: Path) -> None:
     deep = '{"query": "wood", "title": "lamp", "more": ' + "[" * 400 + "]" * 400 + "}"
     (tmp_path / "a.jsonl").write_text(f'{{"query": "wood", "title": "lamp"}}\n{deep}\n')
@@ -194,28 +182,8 @@ def test_a_value_that_the_output_cannot_hold_is_set_aside_and_not_changed(score:
     assert "'score' is the name of a new column" in str(reject["reason"])
 
 
-def test_numbers_that_are_not_finite_stay_what_they_are(score: Run, tmp_path: Path) -> None:
-    prices = [math.nan, math.inf, -math.inf, 1.5, None]
-    table = pyarrow.table({"query": ["wood"] * 5, "title": ["lamp"] * 5, "price": prices})
-    parquet.write_table(table, tmp_path / "a.parquet")
-    output = tmp_path / "out.csv"
-    score(tmp_path / "a.parquet", output)
-    with output.open(newline="") as stream:
-        assert [row["price"] for row in csv.DictReader(stream)] == ["nan", "inf", "-inf", "1.5", ""]
-
-
 BREAKS = ["a\rb", "a\nb", "a\r\nb", "\r", '"', 'say "x"', "a,b", "a\tb", ";", "'", " a ", "\\"]
 """Texts that a cell of csv or tsv must be quoted for, and some that it need not be."""
-
-
-def written(file: Path, columns: list[list[Any]]) -> Path:
-    """Write rows of jsonl with these further columns: x0, x1, …"""
-    rows = [
-        {"query": "wood", "title": "lamp"} | {f"x{number}": x for number, x in enumerate(values)}
-        for values in zip(*columns, strict=True)
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
 
 
 @pytest.mark.parametrize(("source", "target"), [("a.jsonl", "b.tsv"), ("a.parquet", "b.csv")])
@@ -240,58 +208,3 @@ def test_line_ends_quotes_and_delimiters_survive_csv(
     again = score(middle, end, "--prefix", "again_")
     assert "set aside" not in again.err
     assert [{name: row[name] for name in rows[0]} for row in lines(end)] == rows
-
-
-def test_rows_with_line_breaks_are_set_aside_from_tsv(score: Run, tmp_path: Path) -> None:
-    """A row of tsv is one line: quoted, the lines of a cell could not be told from rows."""
-    rows = [{"query": "wood", "title": "oak\nlamp"}, {"query": "wood", "title": 'a 19" lamp', "note": ["\n"]}]
-    file = tmp_path / "a.jsonl"
-    output = tmp_path / "b.tsv"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "1 rows were set aside" in score(file, output).err
-    (reject,) = lines(Path(f"{output}.rejects.jsonl"))
-    assert reject["line"] == 1
-    assert reject["reason"] == "'title' has a line break, which tsv cannot hold; write csv, jsonl or parquet"
-    score(output, tmp_path / "c.jsonl", "--prefix", "again_")
-    (row,) = lines(tmp_path / "c.jsonl")
-    assert (row["title"], row["note"]) == ('a 19" lamp', '["\\n"]')
-
-    file.write_text(json.dumps({"query": "wood", "title": "lamp", "a\nb": 1}) + "\n")
-    refused = score(file, output, "--overwrite", status=1).err
-    assert "no row can be scored" in refused
-    assert "'a\\\\nb' has a line break" in refused
-
-
-TEXTS: list[tuple[list[Any], list[str | None]]] = [
-    ([2**63 + 5, -1], ["9223372036854775813", "-1"]),
-    ([-1, 2**63 + 5], ["-1", "9223372036854775813"]),
-    ([[2**63 + 5], [-1]], ["[9223372036854775813]", "[-1]"]),
-    ([{"id": 2**63}, {"id": 1}], ['{"id":9223372036854775808}', '{"id":1}']),
-    ([{}, None], ["{}", None]),
-    ([{"a": {}}, {"a": {}}], ['{"a":{}}', '{"a":{}}']),
-    ([[{}], []], ["[{}]", "[]"]),
-    ([[], None], ["[]", None]),
-    ([{"a": []}, {"a": None}], ['{"a":[]}', '{"a":null}']),
-    ([[1.5], None], ["[1.5]", None]),
-    ([1.5, True], ["1.5", "true"]),
-    ([1, True], ["1", "true"]),
-]
-
-
-def test_values_of_text_files_become_text_in_parquet(score: Run, tmp_path: Path) -> None:
-    output = tmp_path / "b.parquet"
-    score(written(tmp_path / "a.jsonl", [values for values, _ in TEXTS]), output)
-    table = parquet.read_table(output)
-    assert [table[f"x{number}"].to_pylist() for number in range(len(TEXTS))] == [texts for _, texts in TEXTS]
-
-
-def test_times_of_day_keep_their_nanoseconds(score: Run, tmp_path: Path) -> None:
-    times = pyarrow.array([1, None, 86_399_999_999_999], pyarrow.time64("ns"))
-    table = pyarrow.table({"query": ["wood"] * 3, "title": ["lamp"] * 3, "at": times})
-    parquet.write_table(table, tmp_path / "a.parquet")
-    score(tmp_path / "a.parquet", tmp_path / "b.parquet")
-    assert parquet.read_table(tmp_path / "b.parquet")["at"].combine_chunks().equals(times)
-    score(tmp_path / "a.parquet", tmp_path / "b.csv")
-    with (tmp_path / "b.csv").open(newline="") as stream:
-        texts = [row["at"] for row in csv.DictReader(stream)]
-    assert texts == ["00:00:00.000000001", "", "23:59:59.999999999"]

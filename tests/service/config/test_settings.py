@@ -42,6 +42,29 @@ def test_the_environment_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [key.role for key in settings.api_keys] == ["user", "admin"]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", " "])
+def test_a_line_end_after_a_value_is_not_part_of_it(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`echo postgresql://… | base64` makes a Secret that ends in one: another database, an unknown key."""
+    values = {
+        "database_url": "sqlite:////data/x.db",
+        "model": "/models/own",
+        "max_pairs": "10",
+        "max_queue_s": "0.5",
+        "deterministic": "true",
+        "device": "cpu",
+        "api_keys": "alpha,beta;role=admin",
+        "cors_origins": "https://shop.example",
+        "score_cache": "redis://cache:6379/0",
+    }
+    right = Settings(**values)  # type: ignore[arg-type]
+    for name, value in values.items():
+        monkeypatch.setenv(f"HEADROOM_{name.upper()}", value + end)
+    assert Settings() == right
+    for name in values:
+        monkeypatch.delenv(f"HEADROOM_{name.upper()}")
+    assert Settings(**{name: value + end for name, value in values.items()}) == right  # type: ignore[arg-type]
+
+
 def test_keys_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADROOM_API_KEYS", "s3cr3t-one,s3cr3t-two;role=root")
     with pytest.raises(ValidationError, match="entry 2") as caught:

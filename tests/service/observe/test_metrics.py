@@ -27,7 +27,7 @@ def test_counts_are_exact_in_one_process() -> None:
     feed(metrics)
     found = samples(metrics.render())
     check(found)
-    assert found["headroom_config_version"] == 0x0123456789AB
+    assert found['headroom_config_version{version="0123456789ab"}'] == 1
     assert not [name for name in found if "_created" in name]
 
 
@@ -38,6 +38,8 @@ def test_a_variant_that_left_the_config_keeps_no_number() -> None:
     found = samples(metrics.render())
     assert math.isnan(found['headroom_heads_on{variant="old"}'])
     assert found['headroom_heads_on{variant="full"}'] == 144
+    assert found['headroom_config_version{version="01"}'] == 0
+    assert found['headroom_config_version{version="02"}'] == 1
 
 
 @pytest.mark.parametrize("end", ["stop", "removal"])

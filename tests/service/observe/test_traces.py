@@ -1,6 +1,7 @@
 """The spans that an OTLP collector gets: decoded by OpenTelemetry's own protocol files."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -114,7 +115,6 @@ async def test_a_span_says_what_was_scored_for_whom_and_how_long_it_took(
         await send("nowhere", "/secret-path")
         await send("unsampled", trace=NOT_SAMPLED, titles=TITLES)
         await service.http.head("/v1/models", headers={"x-request-id": "head"})
-        await service.http.get("/health/live", headers={"x-request-id": "probe"})
         await asyncio.to_thread(traces.flush, 10)
     spans = collector.spans()
     attributes = {name: values(span.attributes) for name, span in spans.items()}
@@ -225,6 +225,12 @@ async def test_a_collector_that_is_gone_fails_no_request_and_is_told_to_the_oper
             "collector:4318",
             "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: should be an http:// or https:// address",
         ),
+        ("OTEL_TRACES_EXPORTER", "zipkin", "OTEL_TRACES_EXPORTER: should be otlp, or none"),
+        (
+            "OTEL_PROPAGATORS",
+            "jaegr",
+            "OTEL_PROPAGATORS: should be tracecontext, baggage or none, or be installed with its package",
+        ),
     ],
 )
 def test_a_wrong_variable_gets_one_sentence_and_the_replica_serves(
@@ -235,9 +241,52 @@ def test_a_wrong_variable_gets_one_sentence_and_the_replica_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(variable, value)
+    monkeypatch.delitem(sys.modules, "opentelemetry.propagate", raising=False)
     notices: list[str] = []
     assert open_traces("replica-1", notices.append) is None
     assert notices == [f"there are no traces: {sentence}"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")]
+)
+async def test_traces_that_are_switched_off_leave_the_callers_id_in_the_access_log(
+    variable: str,
+    value: str,
+    tiny_checkpoint: Path,
+    collector: Collector,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the SDK disabled, each request had a trace of 32 zeros."""
+    monkeypatch.setenv(variable, value)
+    log = tmp_path / "log"
+    log.touch()
+    monkeypatch.setenv("HEADROOM_ACCESS_LOG_PIPE", str(log))
+    traces = open_traces("replica-1", no_notice)
+    async with serve(tiny_checkpoint, traces=traces, access_log="json") as service:
+        await service.post("/v1/score", query=QUERY, titles=TITLES)
+        service.http.headers["traceparent"] = TRACEPARENT
+        await service.post("/v1/score", query=QUERY, titles=TITLES)
+    assert [json.loads(line)["trace_id"] for line in log.read_text().splitlines()] == [None, TRACE]
+    assert collector.received == []
+
+
+async def test_the_environment_says_whose_spans_are_parents_and_probes_have_none(
+    tiny_checkpoint: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_PROPAGATORS", "none")
+    monkeypatch.delitem(sys.modules, "opentelemetry.propagate")
+    traces = Traces("replica-1", no_notice)
+    async with serve(tiny_checkpoint, traces=traces) as service:
+        service.http.headers["traceparent"] = TRACEPARENT
+        await service.post("/v1/score", query=QUERY, titles=TITLES)
+        for path in ("/health/ready", "//health/live", "/ping"):
+            assert (await service.http.get(path)).status_code == 200
+        await asyncio.to_thread(traces.flush, 10)
+    (span,) = collector.spans().values()
+    assert span.name == "POST /v1/score"
+    assert (span.parent_span_id, span.trace_id.hex() == TRACE) == (b"", False)
 
 
 def test_without_the_extra_the_replica_serves_and_says_how_to_install_it(

@@ -13,6 +13,7 @@ import uvicorn
 
 from headroom.loadtest.server import free_port
 from headroom.service.api import create_app
+from headroom.service.api.edge import Edge
 from headroom.service.config.settings import LiveConfig, Settings
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import Action, Exposure, Outcome, ShadowResult
@@ -88,7 +89,7 @@ def running(
         app = create_app(settings, metrics)
         app.state.backend = replica
         replicas.append(replica)
-        server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+        server = uvicorn.Server(uvicorn.Config(Edge(app, in_replica=True), port=port, log_level="warning"))
         task = asyncio.create_task(server.serve())
         while not server.started:
             await asyncio.sleep(0.01)

@@ -13,7 +13,7 @@ from selenium.webdriver.support.ui import Select
 from tests.service.page.browsing import Page
 from tests.service.page.playground import skip_steps
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
 LONG = "where can i find a quiet wireless mouse that works with my laptop?"
@@ -73,25 +73,6 @@ def test_words_of_a_long_query_are_struck_out_as_the_loss_grows(page: Page) -> N
     page.one(".lengths button").click()
     page.until(lambda: page.one("#query").get_attribute("value") == answer["path"][-1]["query"])
     page.until(lambda: page.all(".condense") == [])
-
-
-def test_other_methods_and_masks_and_what_is_wrong(page: Page) -> None:
-    page.open()
-    Select(page.one("#example")).select_by_visible_text("A long question")
-    Select(page.one(".condense select")).select_by_visible_text("each word left out alone")
-    at_rest(page)
-    page.button("Lower half off").click()
-    condense(page)
-    page.one(".struck")
-    guessed = len(page.all(".losses .guessed"))
-    assert guessed >= 8
-    at_rest(page)
-    page.button("All on").click()  # what was shown was another mask's
-    page.until(lambda: page.all(".struck") == [])
-    Select(page.one(".condense select")).select_by_visible_text("one deletion after the other")
-    page.write("#query", "word " * 150)
-    condense(page)
-    assert "send at most" in page.one(".condense [role=alert]").text
 
 
 def test_a_chinese_query_is_condensed_and_reads_as_it_was_typed(page: Page) -> None:

@@ -11,7 +11,7 @@ from tests.checkpoints import write_checkpoint
 from tests.service.page.browsing import Page
 from tests.service.page.seeding import served
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 
 def test_with_keys_the_page_asks_for_one_and_tries_requests_with_it(

@@ -12,7 +12,6 @@ from headroom.models.masks.head_mask import HeadMask
 from tests.service.page.browsing import Page
 from tests.service.page.playground import (
     cell,
-    copied_for_serve_yaml,
     settled,
     shown_scores,
     spec,
@@ -61,71 +60,6 @@ def test_a_click_a_drag_a_row_and_a_column_switch_heads_and_the_ranking_follows(
     assert spec(page) == "none"
 
 
-def test_a_finger_on_the_numbers_of_heads_scrolls_to_those_that_a_phone_does_not_show(page: Page) -> None:
-    """A finger on the heads themselves switches them, also sideways."""
-    page.size(280, 700)
-    page.open()
-    settled(page)
-    box = page.one(".grid-box")
-    assert page.run("return arguments[0].scrollWidth > arguments[0].clientWidth", box)
-
-    def swipe(selector: str) -> float:
-        """Move a finger 60 pixels to the left; return how far the grid has scrolled."""
-        element = page.one(selector)
-        page.run("arguments[0].scrollIntoView({block: 'center'})", element)
-        at = page.run("return arguments[0].getBoundingClientRect().toJSON()", element)
-        y = at["y"] + at["height"] / 2
-        moves = [("touchStart", 0), *(("touchMove", left) for left in range(5, 65, 5)), ("touchEnd", None)]
-        for kind, left in moves:
-            points = [] if left is None else [{"x": at["x"] + at["width"] / 2 - left, "y": y}]
-            page.browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-            page.next_frame()
-        return float(page.run("return arguments[0].scrollLeft", box))
-
-    assert swipe('[data-index="5"]') == 0
-    assert swipe('[role="columnheader"][data-at="-1.5"]') > 0
-
-
-def test_tools_make_halves_random_and_named_masks_and_weights(page: Page, page_server: str) -> None:
-    page.open()
-    settled(page)
-    page.button("Lower half off").click()
-    assert spec(page) == "0-5.*"
-    page.button("Upper half off").click()
-    assert spec(page) == "6-11.*"
-    page.button("Random 20 % off").click()
-    assert spec(page) == HeadMask.parse("random:0.2@7", layers=12, heads=12).spec
-    page.run(
-        "const seed = document.querySelector('[type=number]'); seed.value = 8;"
-        "seed.dispatchEvent(new Event('change', {bubbles: true}))"
-    )
-    assert spec(page) == HeadMask.parse("random:0.2@8", layers=12, heads=12).spec
-    page.one("optgroup option[value='mask:pruned20']").click()
-    assert page.one(".chip.active .label").text == "pruned20"
-    settled(page)
-    shown_scores(page, page_server, "@pruned20")
-
-    page.write("#spec", "12.0\n")
-    assert "layer 12 does not exist; this model has layers 0 to 11" in page.one("#spec-wrong").text
-    page.write("#spec", "keep:0-1.*\n")
-    assert spec(page) == "2-11.*"
-    assert not page.one("#spec").get_attribute("aria-invalid")
-
-    # The weight of a selection: the id of the mask is that of the service.
-    page.button("All on").click()
-    cell(page, 2, 3).click()
-    page.run(
-        "const weight = document.querySelector('.selected [type=range]'); weight.value = 0.4;"
-        "weight.dispatchEvent(new Event('input', {bubbles: true}))"
-    )
-    weights = [[1.0] * 12 for _ in range(12)]
-    weights[2][3] = 0.4
-    assert spec(page) == HeadMask(weights).spec
-    settled(page)
-    page.button("Keep only this").click()
-    assert spec(page) == HeadMask.parse("keep:2.3", layers=12, heads=12).spec
-
-
 def test_the_grid_works_with_the_keyboard_alone(page: Page) -> None:
     with_all_heads(page)
     focusable = page.run("return document.querySelectorAll('[role=grid] [tabindex=\"0\"]').length")
@@ -147,18 +81,6 @@ def test_the_grid_works_with_the_keyboard_alone(page: Page) -> None:
     assert spec(page) == "1.1-2,2.*"
     assert "layer 2, all heads" in (active().get_attribute("aria-label") or "")
     assert "layer 2 head 5, off" in (cell(page, 2, 5).get_attribute("aria-label") or "")
-
-
-def test_a_swipe_that_scrolls_the_page_switches_no_head(page: Page) -> None:
-    with_all_heads(page)
-    cell(page, 1, 1).click()
-    page.run("""
-      const cell = document.querySelector('[data-at="2.3"]');
-      cell.dispatchEvent(new PointerEvent('pointerdown', {bubbles: true, button: 0}));""")
-    assert spec(page) == "1.1,2.3"
-    page.run("dispatchEvent(new PointerEvent('pointercancel'))")
-    page.until(lambda: spec(page) == "1.1")
-    assert len(page.all("[role=gridcell][aria-selected=true]")) == 1
 
 
 def test_a_burst_of_clicks_leaves_one_request_in_flight_and_the_last_state_counts(
@@ -240,44 +162,3 @@ def test_skipped_layers_are_typed_shown_scored_and_taken_in_again(page: Page, pa
     shown_scores(page, page_server, form)
     page.button("All on").click()
     assert spec(page) == "none"
-
-
-def test_an_unknown_stored_mask_is_answered_with_those_that_are_there(page: Page) -> None:
-    page.open()
-    settled(page)
-    page.write("#spec", "@prune20\n")
-    assert page.one("#spec-wrong").text.endswith("this model's stored masks: pruned20")
-
-
-def test_an_error_stands_with_the_mask_at_fault_and_with_no_other(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse&mask=variant:nope&mask=none&active=1")
-    page.until(lambda: "Mask A: " in page.one(".empty").text)
-    assert "'nope'" in page.one(".empty").text
-    assert page.one("#spec").get_attribute("aria-invalid") is None, "mask B is right"
-    page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=variant:nope&active=1")
-    page.until(lambda: page.one("#spec").get_attribute("aria-invalid") == "true")
-    assert "'nope'" in page.one("#spec-wrong").text
-    assert copied_for_serve_yaml(page) == "# this service has no variant nope\n"
-
-
-def test_a_wrong_spec_and_its_error_go_when_the_grid_changes(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=none&active=1&base=0")
-    settled(page)
-    page.write("#spec", "99.0\n")
-    assert "99" in page.one("#spec-wrong").text
-    cell(page, 1, 1).click()
-    page.until(lambda: spec(page) == "1.1" and page.all("#spec-wrong")[0].text == "")
-    assert page.one("#spec").get_attribute("aria-invalid") is None
-
-
-def test_a_click_on_the_grid_counts_although_a_spec_was_typed_before_it(page: Page, page_server: str) -> None:
-    page.open("#playground?q=wireless+mouse&t=a+mouse&t=towel&mask=none&mask=none&active=1&base=0")
-    settled(page)
-    page.write("#spec", "5.*")  # and no Enter
-    cell(page, 1, 1).click()
-    shown_scores(page, page_server, "1.1")
-    assert spec(page) == "1.1"
-    page.write("#spec", "5.*")
-    page.one("#query").click()  # the field loses the focus: that enters the spec
-    shown_scores(page, page_server, "5.*")
-    assert spec(page) == "5.*"

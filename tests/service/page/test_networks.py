@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from selenium.webdriver.common.keys import Keys
 
 from headroom.loadtest.server import free_port
 from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
@@ -20,7 +19,7 @@ from tests.service.page.browsing import Page
 from tests.service.page.playground import cell, copied_for_serve_yaml, rows, settled
 from tests.service.page.seeding import running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 QUERY = "wireless mouse"
 TITLES = ["black wireless mouse", "steel angle bracket", "mouse cable", "kitchen towel set"]
@@ -125,28 +124,6 @@ def choose(page: Page, variant: str) -> None:
     page.until(chosen, f"{variant} is not chosen")
 
 
-def test_another_checkpoint_of_the_same_name_is_not_taken_for_the_services_own(
-    page: Page, networks: Networks
-) -> None:
-    page.open(f"#playground?{ASKED}&mask=none&mask=none&active=1&base=0")
-    settled(page)
-    choose(page, "next")
-    theirs = networks.scores(variant="next")
-    assert theirs != pytest.approx(networks.scores(variant="full"), abs=0.01)
-    page.until(shows(page, 1, theirs))
-    assert "The grid cannot edit this variant." in page.one(".grid-box").text
-    listed = httpx.get(f"{networks.url}/v1/variants", timeout=30).json()["variants"]
-    assert [(one["model"], one["model_index"]) for one in listed] == [
-        *(("ranker", 0), ("ranker", 0), ("ranker", 1), ("short", 2))
-    ]
-
-    networks.put_in_force("full", "next", default="next")
-    page.open(f"#playground?{ASKED}&mask=none")
-    assert shown(page, 0, columns=1) == pytest.approx(theirs, abs=0.0006)
-    assert page.one(".chip .label").text == "next none"
-    assert len(page.all("[role=gridcell].unknown")) == 12
-
-
 def options(page: Page, selector: str) -> list[str]:
     return [option.text for option in page.all(f"{selector} option")]
 
@@ -204,83 +181,10 @@ def test_another_model_after_a_restart_is_followed(chromium: Any, tmp_path: Path
         page.check_and_leave()
 
 
-def test_replicas_of_two_configs_are_not_asked_without_end(page: Page) -> None:
-    page.open(f"#playground?{ASKED}&mask=none&mask=none&active=1&base=0")
-    settled(page)
-    page.run("""
-      window.asked = {facts: 0, compared: 0};
-      window.answer = async (path, options) => {
-        const reply = await unwatched(path, options);
-        if (path === 'playground/facts') asked.facts++;
-        if (path !== 'v1/compare') return reply;
-        asked.compared++;
-        return new Response(await reply.text(), {headers: {'x-headroom-facts': 'another'}});
-      };""")
-    page.hurry()
-    cell(page, 2, 3).click()
-    page.until(lambda: page.run("return asked.facts") == 4)
-    page.browser.execute_async_script("setTimeout(arguments[0], 60_000)")  # of the page's clock
-    assert page.run("return asked") == {"facts": 4, "compared": 1}
-    page.run("window.answer = undefined")
-
-
 def maps(page: Page) -> tuple[int, int]:
     """Return how many small maps there are, and how many of them are drawn."""
     widths = page.run("return [...document.querySelectorAll('.small canvas')].map((map) => map.width)")
     return len(widths), sum(width > 1 for width in widths)
-
-
-def test_attention_shows_the_heads_of_the_variants_network_and_only_its_roles(
-    page: Page, networks: Networks
-) -> None:
-    page.open(f"#attention?{ASKED}&mask=none&mask=variant:short&active=1&pair=0&head=2.3")
-    page.until(lambda: maps(page) == (12, 12))
-    assert "term match, 50 % beyond chance" in page.one(".one-head h2").text
-    page.one(".boxes label:nth-child(3)").click()  # under mask B
-    page.until(lambda: maps(page) == (8, 8))
-    assert not page.all(".attention .trouble")
-    assert page.one(".one-head h2").text.startswith("Layer 1 · head 3")
-    assert not page.all(".one-head h2 .mark, .small .letter")
-    page.one(".small[aria-checked=true]").send_keys(Keys.ARROW_DOWN)
-    assert page.one(".one-head h2").text.startswith("Layer 0 · head 3")
-    body = {"query": QUERY, "title": TITLES[0], "variant": "short", "heads": "0.3"}
-    answer = httpx.post(f"{networks.url}/v1/attention", json=body, timeout=30).raise_for_status().json()
-    weights = answer["heads"][0]["probabilities"][0]
-    page.all(".token")[0].click()
-    assert page.one(".strongest li").text.endswith(f"{100 * max(weights):.1f} %")
-    look(page, "attention-short")
-
-    networks.put_in_force("full", "next", default="next")  # of the same shape, without a study
-    page.open(f"#attention?{ASKED}&mask=none&pair=0&head=2.3")
-    page.until(lambda: maps(page) == (12, 12))
-    assert not page.all(".one-head h2 .mark, .small .letter")
-    page.one("nav a[href^='#playground']").click()
-    settled(page, columns=1)
-    assert "there is no study of this model" in page.one(".legend").text
-    assert not page.all("[role=gridcell][class*=shade-]")
-
-
-def test_each_column_is_drawn_as_the_kind_of_score_that_it_has(page: Page, networks: Networks) -> None:
-    page.open(f"#playground?{ASKED}&mask=none&mask=variant:short&mask=0.0&active=1&base=0")
-    page.until(shows(page, 1, networks.scores(variant="short"), columns=3))
-    assert all(row["changes"][1] == "" and row["changes"][2] for row in rows(page))
-    bars = """
-      return [...document.querySelectorAll('.ranking td.score')].map((one) => !!one.querySelector('.bars'))"""
-    assert page.run(bars) == [True, False, True] * len(TITLES)
-    assert [" ".join(line.text.split()) for line in page.all(".grades")] == [
-        "A, C: Bars, from left: irrelevant related partial substitute exact",
-        "Number: the score, from 0 to 1. In small type: the change from the base.",
-        "B: one raw score, any number, and no grades.",
-        "No change is shown between different kinds of score.",
-    ]
-    page.one(".ranking .name").click()
-    assert [row.text for row in page.all(".details tbody th")] == ["A", "C"]
-    look(page, "kinds")
-
-    networks.put_in_force("short", "full", default="short")  # now the masks give the raw score
-    page.open(f"#playground?{ASKED}&mask=none&mask=variant:full&active=1&base=0")
-    page.until(shows(page, 1, networks.scores(variant="full")))
-    assert page.run(bars) == [False, True] * len(TITLES)
 
 
 def refuse(page: Page, param: str) -> None:
@@ -310,17 +214,3 @@ def test_a_mask_that_is_refused_after_an_answer_is_named_above_the_table(
     page.button("Remove mask B").click()
     settled(page, columns=1)
     assert not page.all(".trouble")
-
-
-def test_a_new_mask_that_is_refused_does_not_name_the_order(page: Page) -> None:
-    page.open(f"#playground?{ASKED}&mask=0.0&active=0")
-    settled(page, columns=1)
-    refuse(page, "masks[1]")
-    page.button("Compare one more mask").click()
-    page.until(lambda: page.one("#spec-wrong").text == "is refused")
-    caption = page.all(".ranking caption")[0].get_attribute("textContent")
-    assert caption == "Titles by score under mask A"
-    assert not page.all(".trouble")
-    page.button("A\n0.0\n11 of 12 heads", ".masks").click()
-    page.until(lambda: page.one(".trouble [role=alert]").text == "Mask B: is refused")
-    page.run("window.answer = undefined")

@@ -126,18 +126,6 @@ def test_errors_stand_at_their_field(page: Page) -> None:
     page.one(".empty")
 
 
-def test_a_long_title_is_not_cut_within_a_character(page: Page) -> None:
-    page.open("#attention?q=mouse&mask=none&t=" + "a" * 39 + "🐁" * 90)
-    page.one(".token")
-    assert page.run("return document.querySelector('#pair-title option').text") == "a" * 39 + "🐁" * 81
-    page.run("""
-      const error = {type: 'invalid_request', message: 'is wrong', param: 'titles[0]'};
-      window.answer = async () => Response.json({error}, {status: 422});""")
-    page.one("nav a[href^='#playground']").click()
-    page.until(lambda: page.one("#titles-wrong").text == f"Line 1 (“{'a' * 39}🐁”): is wrong")
-    page.run("window.answer = undefined")
-
-
 def test_a_broken_answer_is_asked_for_again_and_a_missed_deadline_only_by_hand(page: Page) -> None:
     page.open("#playground?q=mouse&t=wireless+mouse&t=towel")
     settled(page)
@@ -169,92 +157,6 @@ def test_a_broken_answer_is_asked_for_again_and_a_missed_deadline_only_by_hand(p
         assert page.run("return seen.requests") == asked + 1
 
 
-def test_back_and_forward_lead_through_the_views(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=0-2.*&active=1&base=0")
-    settled(page)
-    page.one("nav a[href^='#attention']").click()
-    page.one(".token")
-    page.one("nav a[href^='#experiments']").click()
-    page.one(".experiment")
-    page.browser.back()
-    page.one(".token")
-    page.browser.back()
-    settled(page)
-    assert spec(page) == "0-2.*"
-    page.browser.forward()
-    page.one(".token")
-    page.browser.forward()
-    page.one(".experiment")
-
-
-def test_the_chosen_experiment_stays_chosen_and_a_missing_one_is_said_to_be(page: Page) -> None:
-    page.open("#experiments")
-    page.button("deeper\nrolled back", ".list").click()
-    page.one("nav a[href^='#playground']").click()
-    page.one("nav a[href^='#live']").click()
-    page.browser.back()
-    settled(page)
-    page.one("nav a[href^='#experiments']").click()
-    assert page.one(".experiment h1").text.startswith("deeper")
-    page.open("#experiments?experiment=gone")
-    assert "There is no experiment “gone”." in page.one(".experiments .empty").text
-    assert not page.all(".experiment")
-
-
-@pytest.mark.parametrize(
-    ("mask", "reason"),
-    [
-        ("2.99", "head 99 does not exist; this model has heads 0 to 11"),
-        ("none;12.0=0.5", "layer 12 does not exist; this model has layers 0 to 11"),
-        ("none;2.3", "'2.3' is not layer.head=weight (such as 2.3=0.4)"),
-    ],
-)
-def test_an_unreadable_mask_of_the_address_is_named_until_it_is_changed(
-    page: Page, mask: str, reason: str
-) -> None:
-    address = f"q=mouse&t=wireless+mouse&mask=0.1&mask={quote(mask)}"
-    message = (
-        "The opened address holds a mask that this model cannot read: "
-        f"{reason}. Mask B shows all heads instead."
-    )
-    page.open(f"#attention?{address}")
-    assert page.one(".trouble [role=alert]").text == message
-    page.one("nav a[href^='#playground']").click()
-    settled(page)
-    assert [trouble.text for trouble in page.all(".trouble")] == [message]
-    page.button("B\nall heads\n144 of 144 heads", ".masks").click()
-    page.button("All on").click()
-    page.until(lambda: not page.all(".trouble"))
-
-
-def test_an_address_may_name_a_stored_mask(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse&mask=@pruned20")
-    settled(page, columns=1)
-    assert not page.all(".trouble")
-    assert spec(page) != "none"
-
-
-def test_a_screen_reader_finds_a_live_region_before_it_has_a_text(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=0.0&active=1&base=0")
-    settled(page)
-
-    def live_regions() -> int:
-        nodes = page.browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
-        return sum(node["role"]["value"] == "status" for node in nodes if not node["ignored"])
-
-    assert [region.text for region in page.all("[role=status]")] == ["", "", ""]
-    assert live_regions() == 2  # under the titles, and beside the measured time
-    page.button("Copy as…").click()
-    page.until(lambda: live_regions() == 1)  # the dialog's own
-
-
-@pytest.mark.parametrize("indices", ["active=-1&base=-1", "active=0.5&base=x", "active=9&base=9"])
-def test_an_address_with_a_wrong_index_opens(page: Page, indices: str) -> None:
-    page.open(f"#playground?q=mouse&t=wireless+mouse&mask=none&mask=0.1&{indices}")
-    settled(page)
-    assert spec(page) == ("0.1" if "9" in indices else "none")
-
-
 def test_titles_are_typed_pasted_and_read_from_a_file(page: Page, tmp_path: Path) -> None:
     page.open("#playground?q=mouse&t=one+mouse")
     settled(page)
@@ -275,90 +177,6 @@ def test_titles_are_typed_pasted_and_read_from_a_file(page: Page, tmp_path: Path
     page.until(lambda: page.one("#query").get_attribute("value") == "angle bracket")
     page.until(lambda: {row["title"] for row in rows(page)} == {'Steel "angle", 2 inch', "Towel"})
     assert "1 other query of the file is left out" in page.one(".note").text
-
-
-def test_a_printout_has_all_titles(page: Page) -> None:
-    page.open("#playground?q=mouse&mask=none" + "&t=wireless+mouse" * 60)
-    settled(page, columns=1)
-    page.size(718, 1000)  # A4
-    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    page.next_frame()
-    shown, height = page.run("""
-      const pane = document.querySelector('.pane');
-      return [pane.clientHeight, pane.scrollHeight]""")
-    assert shown == height
-    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-
-
-def test_an_opened_row_stays_with_its_title(page: Page) -> None:
-    page.open("#playground?q=mouse&t=first+mouse&t=second+mouse&t=third+mouse&mask=none")
-    settled(page, columns=1)
-    page.button("second mouse", ".ranking").click()
-    page.button("Edit 3 titles").click()
-    page.run("window.answer = () => new Promise(() => {})")  # the next answer is late
-    page.write("#titles", "second mouse\nthird mouse")
-    page.button("See the attention").click()
-    assert page.run("return document.querySelector('#pair-title').selectedOptions[0].text") == "second mouse"
-    page.run("window.answer = undefined")
-    page.one("nav a[href^='#playground']").click()
-    page.one("#query").send_keys("s")
-    page.until(lambda: len(settled(page, columns=1)) == 2)
-    page.button("third mouse", ".ranking").click()
-    page.one(".ranking tr.open")
-    page.one("#example").send_keys("Angle")
-    page.until(lambda: len(settled(page, columns=1)) == 8)
-    assert not page.all(".ranking tr.open")
-
-
-def test_a_large_change_of_place_leaves_the_title_room_on_a_telephone(page: Page) -> None:
-    page.open("#playground?q=mouse&mask=none&mask=none&active=1&base=0" + "&t=mouse" * 150)
-    page.size(390, 844)
-    settled(page)
-    page.run("""window.answer = async (...what) => { // the second mask turns the order round
-      const answer = await (await unwatched(...what)).json();
-      answer.columns.forEach(({ results }, column) => results.forEach((result, i) => {
-        Object.assign(result, {score: i / 1000, raw_score: column ? i : -i});
-      }));
-      return Response.json(answer);
-    }""")
-    page.one("#query").send_keys("s")
-    page.until(lambda: "149" in rows(page)[0]["move"])
-    over = page.run("""
-      return [...document.querySelectorAll('.ranking > tbody > tr')].filter((row) => {
-        const [move, title] = ['.move', '.name'].map((one) => row.querySelector(one).getBoundingClientRect());
-        return move.right > title.left;
-      }).length""")
-    assert over == 0
-    page.run("window.answer = undefined")
-
-
-def test_a_cascade_that_was_short_of_time_is_marked(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=none&base=0")
-    settled(page)
-    assert not page.all("thead .mark")
-    page.run("""
-      window.answer = async (...what) => {
-        const answer = await (await unwatched(...what)).json();
-        answer.columns[1].degraded = true;
-        return Response.json(answer);
-      };""")
-    page.write("#query", "a mouse")
-    page.until(lambda: [mark.text for mark in page.all("thead .mark")] == ["degraded"])
-    assert "short of time" in page.one("thead th:nth-child(4) .mark").get_attribute("title")
-
-
-def test_time_is_measured_in_turns(page: Page) -> None:
-    page.open("#playground?q=mouse&t=mouse&t=towel&mask=none&mask=0-11.*&active=1&base=0")
-    settled(page)
-    page.run("""
-      window.bodies = [];
-      window.answer = (...what) => { bodies.push(JSON.parse(what[1].body)); return unwatched(...what); };""")
-    page.button("Measure time, B against A").click()
-    page.until(lambda: "of 11 turns" in page.one(".time [role=status]").text)
-    page.run("window.answer = undefined")
-    assert "for 2 titles, in the model; 98.8 % interval" in page.one(".time [role=status]").text
-    # An order that was kept would look like a time of 0: whatever the service's default, it is an error here.
-    assert {body["on_failure"] for body in page.run("return bodies")} == {"error"}
 
 
 @pytest.mark.parametrize(("factor", "claim"), [(0.8, "saved"), (1.25, "more"), (1.0, "No difference shown")])

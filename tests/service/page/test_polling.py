@@ -6,7 +6,7 @@ import pytest
 
 from tests.service.page.browsing import Page
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 
 def test_polls_go_on_after_an_error_without_a_time_to_come_back(page: Page) -> None:

@@ -5,9 +5,9 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from tests.service.page.browsing import Page
-from tests.service.page.playground import settled, spec
+from tests.service.page.playground import spec
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 
 def value(page: Page, selector: str) -> str:
@@ -43,25 +43,3 @@ def test_what_is_typed_stays_while_answers_arrive(page: Page) -> None:
     page.write("#spec", "random:0.2@1234\n")
     page.next_frame()
     assert spec(page) == drawn
-
-
-def test_a_seed_of_any_size_is_drawn_with(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse&mask=none")
-    settled(page, columns=1)
-    page.write(".presets [type=number]", "1e21\n")  # the console said "Uncaught MaskError"
-    page.until(lambda: spec(page) != "none")
-    drawn = spec(page)
-    page.button("All on").click()
-    page.until(lambda: spec(page) == "none")
-    page.button("Random 20 % off").click()
-    page.until(lambda: spec(page) != "none")
-    assert spec(page) == drawn
-
-
-def test_a_wrong_spec_goes_with_a_tool_that_changes_nothing(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse&mask=none")
-    settled(page, columns=1)
-    page.write("#spec", "99.0\n")
-    assert "99" in page.one("#spec-wrong").text
-    page.button("All on").click()
-    page.until(lambda: spec(page) == "none" and page.all("#spec-wrong")[0].text == "")

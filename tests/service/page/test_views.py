@@ -4,23 +4,17 @@ import base64
 import html
 import math
 import re
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
-import numpy as np
 import pytest
 import yaml
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.select import Select
 
 from headroom.service.experiments.definition import ExperimentConfig
-from tests.checkpoints import write_checkpoint
-from tests.decoders import SHORT, write_decoder
 from tests.service.page.browsing import Page
-from tests.service.page.seeding import served
 
 pytestmark = pytest.mark.slow
 
@@ -96,74 +90,6 @@ def test_a_heads_attention_is_read_as_text_and_as_a_map(page: Page, page_server:
     assert page.browser.switch_to.active_element.get_attribute("aria-checked") == "true"
 
 
-def test_a_decoders_tokens_are_read_as_text_and_its_prompt_is_special(chromium: Any, tmp_path: Path) -> None:
-    """Its byte-level vocabulary writes 무 as ë ¬ ´, and no token of its prompt is a [SEP]."""
-    query, title = "무선 mouse", "steel 무선"
-    with served(write_decoder(tmp_path / "model", "qwen3", template=SHORT)) as url:
-        page = Page(chromium, url)
-        page.open(f"#attention?q={quote(query)}&t={quote(title)}&head=0.0&show=plain,words")
-        page.until(lambda: tokens(page))
-        assert [token for token in tokens(page) if token != "↵"] == ["무선", "mouse", "steel", "무선"]
-        page.one(".boxes label:nth-child(2)").click()  # letters stay whole
-        shown = tokens(page)
-        assert {"무", "선"} <= set(shown)
-        assert "".join(token for token in shown if token not in ("↵", "␣")) == "무선mousesteel무선"
-
-        answer = httpx.post(
-            f"{url}/v1/attention", json={"query": query, "title": title, "heads": "0.0"}, timeout=30
-        ).json()
-        rows = np.array(answer["heads"][0]["probabilities"])
-        to_special = rows[:, answer["special"]].sum(1)
-        own = [i for i, segment in enumerate(answer["segments"]) if segment and i not in answer["special"]]
-        cell = page.one(".blocks tbody tr:nth-child(2) td:last-child").text
-        assert cell == f"{100 * to_special[own].mean():.0f} %"
-        page.check_and_leave()
-
-
-def test_the_chosen_token_and_title_stay_chosen(page: Page) -> None:
-    titles = ("steel", "wireless mouse")
-    page.open(f"#attention?q=wireless+mouse&t={titles[0]}&t={quote(titles[1])}&pair=1&head=2.0")
-    page.until(lambda: len(tokens(page)) > 5)
-    chosen = lambda: page.one(".reading .source").text  # noqa: E731
-    page.all(".token")[tokens(page).index("mouse")].click()
-    assert chosen() == "mouse"
-    page.one(".boxes label:nth-child(1)").click()  # the rows of special tokens go
-    assert chosen() == "mouse"
-    page.one(".boxes label:nth-child(2)").click()
-    assert chosen() == "mouse"
-
-    page.open(f"#attention?q=mouse&t={titles[0]}&t={quote(titles[1])}&pair=7")  # there are fewer by now
-    page.until(lambda: len(tokens(page)) > 5)
-    assert Select(page.one("#pair-title")).first_selected_option.text == titles[1]
-    assert "wireless" in tokens(page)
-
-
-def test_many_tokens_korean_and_right_to_left_text_are_laid_out(page: Page) -> None:
-    title = "로지텍 무선 마우스 سماعة بلوتوث " + " ".join(f"part{n}" for n in range(90))
-    page.open(
-        f"#attention?q={quote('무선 마우스')}&t={quote(title)}&t={quote('سماعة رأس بلوتوث لاسلكية')}&head=2.0"
-    )
-    page.until(lambda: len(tokens(page)) == 128)
-    page.until(lambda: painted(page) == 144)
-    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
-    columns = page.run("""
-      const style = getComputedStyle(document.querySelector('.columns span'));
-      return [style.writingMode, style.textOrientation]""")
-    assert columns == ["vertical-rl", "mixed"]  # Korean stands upright, one letter under the other
-    Select(page.one("#pair-title")).select_by_index(1)
-    page.until(lambda: page.run("return document.querySelectorAll('.line p')[1]?.dir") == "rtl")
-    places = page.run("""
-      const tokens = document.querySelectorAll('.line:nth-of-type(2) .token');
-      return [...tokens].map((token) => token.getBoundingClientRect().left)""")
-    assert places == sorted(places, reverse=True)
-
-
-def test_attention_without_a_title_says_what_is_missing(page: Page) -> None:
-    page.open("#attention?q=mouse&mask=none")
-    assert page.one(".one-head").text == "There is no title: paste some in the playground."
-    assert not page.all(".token")
-
-
 def test_an_experiment_shows_units_effects_over_time_shadow_and_trips(page: Page, page_server: str) -> None:
     page.open("#experiments")
     page.until(lambda: "SHIP" in page.one(".verdict").text or "WAIT" in page.one(".verdict").text)
@@ -197,24 +123,6 @@ def test_an_experiment_shows_units_effects_over_time_shadow_and_trips(page: Page
     assert page.one(".experiment .status").text == "rolled back"
 
 
-def test_a_margin_is_drawn_on_the_side_of_harm_and_in_its_own_unit(page: Page) -> None:
-    page.open("#experiments?experiment=deeper")
-    page.until(lambda: len(page.all(".finding .mark-line")) == 3)
-    findings = page.run("""
-      return [...document.querySelectorAll('.finding')].map((finding) => {
-        const at = (selector) => Number(finding.querySelector(selector).getAttribute('y1'));
-        return [finding.querySelector('.pairs div:last-child').innerText.replace(/\\s+/g, ' '),
-          finding.querySelector('figcaption b').textContent,
-          at('.mark-line line') < at('.axes .zero') ? 'above' : 'below'];
-      })""")
-    assert findings == [
-        ["margin 5 %", "Relative difference", "below"],
-        ["margin 8 %", "Relative difference", "above"],  # of latency, which is better when it is lower
-        ["margin 1.5", "Difference", "below"],
-    ]
-    assert "0" in [tick.text for tick in page.all(".finding:nth-of-type(3) .axes text")]  # and not −0
-
-
 def test_an_admin_ramps_stops_and_ships_and_others_are_asked_for_a_key(page: Page) -> None:
     page.open("#experiments?experiment=prune20")
     page.one(".verdict")
@@ -244,91 +152,6 @@ def test_an_admin_ramps_stops_and_ships_and_others_are_asked_for_a_key(page: Pag
 def choices(page: Page, within: str) -> list[str]:
     """Return what a person can press."""
     return [button.text for button in page.all(f"{within} button")]
-
-
-def test_after_a_rollback_nothing_is_offered_that_the_service_refuses(page: Page) -> None:
-    page.open("#experiments?experiment=deeper")
-    page.one(".trip")
-    assert page.one(".experiment .status").text == "rolled back"
-    assert choices(page, ".actions") == ["Stop"]
-    assert (
-        "Units of a rolled-back arm (half) are not compared" in page.one(".experiment").text
-    )  # the table has units
-    assert "No two arms" not in page.one(".experiment").text
-
-
-def test_an_arm_that_is_rolled_back_while_it_is_chosen_cannot_be_shipped(page: Page) -> None:
-    pretend_running(page)
-    page.run("""changes.arms = ['control', 'half', 'third'].map((name) => (
-      {name, variant: 'full', weight: 1, control: name === 'control', exposures: 9}));""")
-    arm = page.one(".actions select")
-    page.until(lambda: "third" in arm.text)
-    arm.send_keys("third")
-    assert arm.get_attribute("value") == "third"
-    page.run("changes.rolled_back = ['third']")
-    page.until(lambda: "third" not in arm.text)
-    assert arm.get_attribute("value") == "half"
-    page.button("Ship").click()
-    assert choices(page, ".confirm") == ["Ship half", "Cancel"]
-    page.run("window.answer = undefined")
-
-
-def test_a_form_that_is_filled_in_survives_a_look_at_another_view(page: Page) -> None:
-    page.open("#experiments")
-    page.button("Start an experiment").click()
-    page.write(".start [name=name]", "mine")
-    page.one("nav a[href^='#live']").click()
-    page.one(".tiles")
-    page.one("nav a[href^='#experiments']").click()
-    assert page.one(".start [name=name]").get_attribute("value") == "mine"
-    page.button("Cancel", ".start").click()
-    page.button("Start an experiment").click()
-    assert page.one(".start [name=name]").get_attribute("value") == "pruned20-1"
-
-
-def test_all_numbers_of_units_are_of_one_moment(page: Page) -> None:
-    """The list, the arms and the report were counted at three different times, and told apart."""
-    page.open("#playground?experiment=prune20")
-    page.one(".ranking")
-    page.run("""
-      window.answer = async (path, options) => {  // the list was counted a moment later
-        const reply = await unwatched(path, options);
-        if (path !== 'v1/experiments') return reply;
-        const { experiments } = await reply.json();
-        for (const one of experiments) for (const arm of one.arms) arm.exposures += 7;
-        return Response.json({experiments});
-      };""")
-    page.one("nav a[href^='#experiments']").click()
-    page.one(".verdict")
-    text = page.one(".experiments").text
-    counts = set(re.findall(r"([\d,]+) of 10,600 planned units", text))
-    assert len(counts) == 1, text
-    arms = re.findall(r"^(?:control|pruned) \S+ ([\d,]+) ", text, re.MULTILINE)
-    total = sum(int(arm.replace(",", "")) for arm in arms[:2])
-    assert counts == {f"{total:,}"}
-
-
-def test_an_action_keeps_the_focus_on_what_comes_next(page: Page) -> None:
-    pretend_running(page)
-
-    def focused() -> str:
-        return str(page.browser.switch_to.active_element.text)
-
-    page.button("Stop").send_keys(Keys.ENTER)
-    page.until(lambda: focused() == "Cancel", "the focus is not on Cancel")
-    page.browser.switch_to.active_element.send_keys(Keys.ENTER)
-    page.until(lambda: not page.all(".confirm"))
-    assert focused() == "Stop"
-    page.button("Ramp").click()
-    page.until(lambda: focused() == "Cancel")
-    page.button("Ship").click()  # another question in place of the first
-    page.until(lambda: "Ship" in page.one(".confirm span").text)
-    page.until(lambda: focused() == "Cancel")
-    page.run("window.answer = undefined")
-    page.button("Ship half", ".confirm").click()
-    page.one("dialog.key")
-    page.button("Cancel", "dialog.key").click()
-    page.until(lambda: focused() == "Ship")
 
 
 def test_an_interleaving_experiment_shows_whose_titles_were_clicked_and_how_many_lists_differ(
@@ -376,55 +199,6 @@ def test_an_interleaving_experiment_shows_whose_titles_were_clicked_and_how_many
     assert label == "From −0.08 to 0.18, the margin is −0.2"
 
 
-def pretend_running(page: Page) -> None:
-    """Show `deeper` as an experiment that runs with all its traffic, though an arm is rolled back."""
-    page.open("#playground?experiment=deeper")
-    page.one(".ranking")
-    page.run("""
-      window.sent = [];
-      window.changes = {status: 'running', traffic: 1, rolled_back: []};
-      window.answer = async (path, options) => {
-        if (options.method === 'POST') {
-          sent.push(JSON.parse(options.body));
-          return new Response('{}');
-        }
-        const reply = await unwatched(path, options);
-        if (!path.startsWith('v1/experiments')) return reply;
-        const { experiments, ...one } = await reply.json();
-        if (!experiments) return Response.json({...one, ...changes});
-        return Response.json({experiments: experiments.map((each) => ({...each, ...changes}))});
-      };""")
-    page.one("nav a[href^='#experiments']").click()
-    page.until(lambda: "100 % of each arm's units are exposed" in page.one(".experiment header").text)
-
-
-def ramp(page: Page, share: str) -> dict[str, Any]:
-    """Ramp, and return what the page sent."""
-    page.button("Ramp").click()
-    assert page.one(".confirm span").text == f"Expose {share} of each arm's units?"
-    page.button(f"Ramp to {share}", ".confirm").click()
-    page.until(lambda: not page.all(".confirm"))
-    page.until(lambda: "Ramped." in page.one(".actions").text)
-    sent: dict[str, Any] = page.run("return sent.pop()")
-    return sent
-
-
-def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -> None:
-    pretend_running(page)
-    assert ramp(page, "100 %")["traffic"] == 1
-    page.run("changes.traffic = 0.995")  # somebody else ramps
-    page.until(lambda: "99.5 % of each arm's units are exposed" in page.one(".experiment header").text)
-    assert ramp(page, "99.5 %")["traffic"] == 0.995
-    page.write(".actions [type=number]", "0.04")
-    assert ramp(page, "0.04 %")["traffic"] == pytest.approx(0.0004)
-    page.until(lambda: page.one(".actions [type=number]").get_attribute("value") == "99.5")
-    page.run("changes.kind = 'interleave'")  # each unit sees both arms
-    page.until(lambda: "Traffic, % of the units" in page.one(".actions").text)
-    page.button("Ramp").click()
-    assert page.one(".confirm span").text == "Expose 99.5 % of the units?"
-    page.run("window.answer = undefined")
-
-
 def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> None:
     page.open("#live")
     page.one(".tiles")
@@ -452,29 +226,6 @@ def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> Non
     page.until(lambda: "Pair time, all variants" in page.one(".charts").text)
     assert not any("half" in name.text for name in page.all(".tiles dt"))
     page.run("window.answer = undefined")
-
-
-def test_the_clock_of_the_live_view_draws_nothing_but_the_age(page: Page) -> None:
-    """Each second all scrapes were read anew: with some ten variants that took a core, and froze the page."""
-    page.open("#live")
-    page.until(lambda: page.all(".charts svg"))
-    page.run("""
-      window.answer = () => new Promise(() => {}); // no scrape comes any more
-      window.drawn = 0;
-      const write = Date.prototype.toLocaleTimeString;
-      Date.prototype.toLocaleTimeString = function (...how) { drawn++; return write.apply(this, how); };
-      window.ages = new Set();
-      const age = document.querySelector('.live [role=status]');
-      const changes = {childList: true, characterData: true, subtree: true};
-      new MutationObserver(() => ages.add(age.textContent)).observe(age, changes);""")
-    page.run("drawn = 0")
-    page.hurry()
-    page.until(lambda: page.run("return ages.size") > 4)
-    assert "s old" in page.one(".live.old [role=status]").text
-    charts = page.run("return document.querySelectorAll('.charts .chart').length")
-    assert charts >= 6
-    drawn = page.run("return drawn")
-    assert drawn < 4 * charts, "at most once, for a scrape that was under way"
 
 
 def test_the_figures_of_many_variants_are_right(page: Page) -> None:
@@ -528,76 +279,6 @@ def test_other_tabs_of_the_page_are_no_live_traffic(page: Page) -> None:
         page.browser.switch_to.window(live)
 
 
-def custom_row(page: Page) -> list[str]:
-    """Return the cells of the live view's row of masks that requests bring along; empty if there is none."""
-    cells: list[str] = page.run("""
-      const rows = [...document.querySelectorAll('.live tbody tr')];
-      const row = rows.find((row) => row.cells[0].innerText.includes('custom'));
-      return row ? [...row.cells].map((cell) => cell.innerText.trim()) : [];""")
-    return cells
-
-
-def test_a_query_that_the_page_condensed_is_no_live_traffic(chromium: Any, tmp_path: Path) -> None:
-    with served(write_checkpoint(tmp_path / "model")) as url:
-        page = Page(chromium, url)
-        page.open("#live")
-        page.one(".tiles")
-        page.one("nav a[href^='#playground']").click()
-        for example in ("Angle bracket", "A long question"):
-            page.until(lambda: page.all(".ranking") and page.run("return seen.flying") == 0)
-            Select(page.one("#example")).select_by_visible_text(example)
-        page.until(lambda: len(page.all(".ranking > tbody > tr")) == 7)
-        page.until(lambda: page.run("return seen.flying") == 0)
-        page.one(".condense button:not(:disabled)").click()
-        page.one(".struck")
-        page.one("nav a[href^='#live']").click()
-        _, _, rate, _, _, _, pairs = page.until(lambda: custom_row(page))
-        assert int(pairs) > 7 * 12, "each title with at least each shorter query"
-        assert rate == "0"
-        page.check_and_leave()
-
-
-def test_a_request_whose_answer_the_page_did_not_await_is_no_live_traffic(
-    chromium: Any, tmp_path: Path
-) -> None:
-    """Whoever types on has requests scored that the page gives up: they were taken for live traffic."""
-    with served(write_checkpoint(tmp_path / "model")) as url:
-        page = Page(chromium, url)
-        page.open("#live")
-        page.one(".tiles")
-        page.run("""
-          window.answer = async (path, options) => {
-            const reply = await unwatched(path, {...options, signal: undefined});
-            if (path === "v1/compare") await new Promise(() => {});
-            return reply;
-          }""")
-        page.one("nav a[href^='#playground']").click()
-        page.until(lambda: 'headroom_pairs_total{arm=""' in httpx.get(f"{url}/metrics", timeout=30).text)
-        page.one("nav a[href^='#live']").click()
-        rows = """return [...document.querySelectorAll('.live tbody tr')].map((row) =>
-          [row.cells[2], row.cells[6]].map((cell) => cell.innerText.trim()))"""
-        shown = page.until(lambda: [cells for cells in page.run(rows) if cells[1] != "0"])
-        assert {rate for rate, _ in shown} == {"0"}
-        page.check_and_leave()
-
-
-def test_pairs_of_the_score_cache_are_not_taken_out_of_others_times(chromium: Any, tmp_path: Path) -> None:
-    with served(write_checkpoint(tmp_path / "model"), score_cache_size=1000) as url:
-        page = Page(chromium, url)
-        page.open("#live")
-        page.one(".tiles")
-        page.one("nav a[href^='#playground']").click()
-        page.until(lambda: page.all(".ranking") and page.run("return seen.flying") == 0)
-        body = {"query": "cable", "titles": ["usb cable", "mouse", "towel"], "head_mask": "0.1"}
-        httpx.post(f"{url}/v1/score", json=body, timeout=30).raise_for_status()
-        page.button("Measure time, B against A").click()
-        page.until(lambda: "answered from kept scores" in page.one(".time [role=status]").text)
-        page.one("nav a[href^='#live']").click()
-        page.until(lambda: custom_row(page)[4:5] not in ([], ["–"]), "three pairs of others have no p50")
-        assert custom_row(page)[4].endswith(" ms")
-        page.check_and_leave()
-
-
 def test_live_begins_with_the_servers_history_and_shows_when_values_are_old(
     page: Page, page_server: str
 ) -> None:
@@ -617,5 +298,5 @@ def test_without_an_experiment_there_is_a_text_to_copy(page: Page) -> None:
     page.one(".ranking")
     page.run("window.answer = async () => Response.json({experiments: []})")
     page.one("nav a[href^='#experiments']").click()
-    entry = yaml.safe_load(page.one(".nothing pre").text)["experiments"][0]
+    entry = yaml.safe_load(page.one(".nothing pre:not(.needs-keys)").text)["experiments"][0]
     assert ExperimentConfig.model_validate(entry).name == "first"

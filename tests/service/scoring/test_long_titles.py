@@ -42,7 +42,7 @@ async def test_the_best_chunk_of_each_long_title_counts(service: Service, clf: C
         lengths = [len(clf.tokenizer.encode([(QUERY, title[a:b])])[0]) for a, b in places]
         assert row["tokens"] == sum(lengths)
         tokens += row["tokens"]
-    assert [row["chunk"] for row in answer["results"][3:]] == [None] * 3
+    assert not any("chunk" in row for row in answer["results"][3:])
     assert answer["usage"] == {
         "pairs": 6,
         "tokens": tokens + sum(row["tokens"] for row in answer["results"][3:]),
@@ -112,7 +112,7 @@ async def test_each_column_of_a_compare_has_its_own_best_chunk(
     for column, results in zip(
         columns, (answer["columns"][0]["results"], expected_scores["results"]), strict=True
     ):
-        assert [row["chunk"] for row in column["results"]] == [row["chunk"] for row in results]
+        assert [row.get("chunk") for row in column["results"]] == [row.get("chunk") for row in results]
         check_scores(column["results"], [row["score"] for row in results])
 
 

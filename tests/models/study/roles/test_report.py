@@ -24,6 +24,8 @@ from headroom.models.study.words import Words
 from tests.models.study.data import drawn
 from tests.models.study.planted import PLANTED, WORDS, planted_study
 
+pytestmark = pytest.mark.more
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:

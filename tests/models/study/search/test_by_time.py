@@ -23,6 +23,8 @@ from headroom.models.training.distil import teaching
 from tests.models.study.data import drawn, reported
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_study
 
+pytestmark = pytest.mark.more
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
@@ -65,7 +67,7 @@ def test_the_path_goes_from_slow_to_fast_with_intervals(result: Result) -> None:
     assert [point["speedup_wanted"] for point in path] == [1.25, 1.5, 2, 2.5, 3, 4]
     for point in path:
         assert point["speed"]["pairs_per_second"] > 0
-        assert set(point["holdout"]["loss"]) == {"qwk", "ndcg10"}
+        assert set(point["holdout"]["loss"]) == {"accuracy", "qwk", "ndcg10"}
     assert len(result.json["random"]) == QUICK.random_networks
     assert drawn(result) == "search"
     mask = orjson.loads(result.files["mask.json"])["mask"]
@@ -78,7 +80,11 @@ def test_the_trained_checkpoint_is_written(result: Result, study: Study) -> None
     trained = Classifier.load(study.out / recovered["directory"], "cpu", "float32")
     assert trained.num_layers == result.json["chosen"]["layers_on"]
     assert 1 < recovered["steps"] < 60
+    assert (
+        recovered["holdout"]["queries_that_count"] == result.json["chosen"]["holdout"]["queries_that_count"]
+    )
     assert "minutes of distillation" in result.verdict
+    assert "There it " in result.verdict, "the trained network is judged on the held-out queries"
 
 
 def test_a_speed_that_nothing_has_is_refused(study: Study) -> None:

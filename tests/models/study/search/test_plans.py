@@ -31,6 +31,8 @@ from headroom.models.study.study import QUICK, Study
 from tests.checkpoints import random_model, write_vocabulary
 from tests.models.study.data import judged
 
+pytestmark = pytest.mark.more
+
 LAYERS, HEADS, UNITS = 4, 4, 32
 IDLE_LAYER = 2
 IDLE_HEADS = {0: (1,), 1: (0, 3), 3: ()}

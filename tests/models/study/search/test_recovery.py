@@ -23,6 +23,8 @@ from headroom.models.training.distil import teaching
 from tests.checkpoints import GRADES, random_model, write_vocabulary
 from tests.models.study.data import judged
 
+pytestmark = pytest.mark.more
+
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:

@@ -73,6 +73,15 @@ async def test_a_unit_that_sees_both_arms_has_controls_variant(
         assert await evaluate(service, "user-1") == flag
 
 
+async def test_all_flags_at_once_are_those_asked_for_one_by_one(service: Service) -> None:
+    every = PATH.rpartition("/")[0]
+    for unit in ("user-1", "user-2", "user-3"):
+        assert (await evaluate(service, unit, every))["flags"] == [await evaluate(service, unit)]
+    missing = await service.http.post(every, json={"context": {}})
+    assert (missing.status_code, missing.json()["errorCode"]) == (400, "TARGETING_KEY_MISSING")
+    assert list(missing.json()) == ["errorCode", "errorDetails"]
+
+
 def failure(answer: httpx.Response, key: str = "prune20") -> tuple[int, str, str]:
     body = answer.json()
     assert list(body) == ["key", "errorCode", "errorDetails"]
