@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.peers.engines import Batch, Engine
+from benchmarks.peers.batch import Batch, Engine
 from benchmarks.workload import Shape, products
 from headroom import Classifier
 from headroom.models.checkpoint.tokenizer import EncodedPair

@@ -18,7 +18,7 @@ from onnxruntime.quantization import quantize_dynamic
 from onnxruntime.transformers.optimizer import optimize_model
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
-from benchmarks.peers.engines import Batch
+from benchmarks.peers.batch import Batch
 
 INPUTS = Batch._fields
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from benchmarks.peers.engines import SERVING, padded
+from benchmarks.peers.batch import padded
+from benchmarks.peers.engines import SERVING
 
 BATCH = 64
 WINDOW = 128

@@ -67,10 +67,11 @@ def bind(deployment: Any, arguments: Mapping[str, Any]) -> Any:
     """Return a deployment with the settings of `arguments`, which win over the HEADROOM_* environment.
 
     Ray keeps what is bound, in the store of its head too, and gives it to later replicas. So each node has
-    the database's URL from its own environment, password included, unless `arguments` name it.
+    secrets, such as a URL with a password, from its own environment, unless `arguments` name them.
     """
     settings = Settings.model_validate(dict(arguments))
-    bound = settings.model_dump(exclude_unset=True, exclude={"database_url"} - arguments.keys())
+    secrets = {name for name, field in Settings.model_fields.items() if not field.repr}
+    bound = settings.model_dump(exclude_unset=True, exclude=secrets - arguments.keys())
     if "api_keys" in settings.model_fields_set:  # a dump leaves them out
         bound["api_keys"] = [key.entry for key in settings.api_keys]
     return deployment.bind(bound)

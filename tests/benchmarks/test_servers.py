@@ -8,7 +8,7 @@ import pytest
 from benchmarks import checkpoints, environments, servers
 from benchmarks.environments import Unavailable
 from benchmarks.peers import servers as peers
-from benchmarks.peers.engines import Engine
+from benchmarks.peers.batch import Engine
 from benchmarks.report import Report
 from benchmarks.workload import SHAPES
 

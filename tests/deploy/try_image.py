@@ -156,7 +156,7 @@ def serve(engine: Engine, image: str) -> None:
         check("kernels that could not be used", models[0]["kernels_skipped"], [])
         check("the sample", "test.jsonl.gz" in container.output("ls", "data/sample").split(), True)
         notices = container.output("cat", "THIRD-PARTY-NOTICES.txt")
-        check("packages that the notices lack", [name for name in names if f"\n{name} " not in notices], [])
+        check("packages that the notices lack", [name for name in names if f"\n{name}\n" not in notices], [])
         check("the offer of HAProxy's source", "GNU GENERAL PUBLIC LICENSE" in notices, True)
         check("usage", container.output("headroom", "--help").startswith("Usage: headroom"), True)
         line = json.loads(container.output("headroom", "score", "angle bracket", "Steel angle", "--json"))

@@ -140,7 +140,8 @@ def test_no_secret_of_the_environment_travels_in_the_application(monkeypatch: py
 
     for name, field in Settings.model_fields.items():
         if not field.repr:  # a secret
-            monkeypatch.setenv(f"HEADROOM_{name.upper()}", f"postgresql://me:pa55word@host/{name}")
+            scheme = "redis" if name == "score_cache" else "postgresql"
+            monkeypatch.setenv(f"HEADROOM_{name.upper()}", f"{scheme}://me:pa55word@host/{name}")
     monkeypatch.setenv("HEADROOM_API_KEYS", "pa55word")
     monkeypatch.setenv("HEADROOM_MAX_PAIRS", "7")
     travelling = build({})._bound_deployment.init_args[0]
