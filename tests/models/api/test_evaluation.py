@@ -117,7 +117,7 @@ def test_it_shows_itself_in_a_terminal_and_in_a_notebook(evaluated: Evaluated) -
     assert page.startswith("<p><strong>160 pairs of 40 queries from data</strong></p>\n<table>")
     assert page.count("<table>") == page.count("</table>") > 2
     labels = [text.get_text() for text in evaluated.plot().axes[0].get_yticklabels()]
-    assert labels == ["full", "full 1-2.*", "word overlap", "BM25"]
+    assert labels == ["full", "full 1-2.*", "word overlap", "BM25", "order"]
 
 
 @pytest.mark.parametrize(

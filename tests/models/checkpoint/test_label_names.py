@@ -9,6 +9,7 @@ import pytest
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.label_names import order_by_name
 from headroom.models.compress.prune import prune
+from headroom.service.scoring.shared_cache import weights_key
 from tests.checkpoints import load, random_pairs, write_checkpoint
 from tests.prompt import Run, write_labelled
 from tests.prompt import run as run
@@ -101,3 +102,12 @@ def test_what_a_command_writes_keeps_the_order(tmp_path: Path) -> None:
     smaller = read_config(tmp_path / "smaller")
     assert smaller.labels == ("socks", "shoes", "hats")
     assert smaller.order_note is None
+
+
+def test_scores_in_another_order_have_another_key_in_a_shared_cache(tmp_path: Path) -> None:
+    """A row of the cache holds logits from the least relevant label on."""
+    model = planted(tmp_path / "mine", "shoes", "hats")
+    plain = load(model)
+    turned = load(model, label_order=("hats", "shoes"))
+    assert (plain.config.changed_order, turned.config.changed_order) == (None, (1, 0))
+    assert weights_key(plain) != weights_key(turned)
