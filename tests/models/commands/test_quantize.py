@@ -161,6 +161,6 @@ def test_int8_of_a_one_label_model_is_judged_by_its_order(
     )
     (line,) = [line.split() for line in output.out.splitlines() if line.split()[:1] == ["ndcg10"]]
     assert line[1:4] == [f"{before:.4f}", "→", f"{after:.4f}"]
-    assert "NDCG@10 changes by" in output.out
+    assert " of NDCG@10 (change " in output.out
     assert "% of two titles of a query keep their order" in output.out
     assert "keep their grade" not in output.out
