@@ -32,6 +32,7 @@ SECTIONS = {
     "bulk": "headroom score --input against the network alone on the same batches",
     "decoder": "a decoder whose titles share their beginning, alone against transformers",
     "condense": "passes that condensing a query takes, by method",
+    "generate": "milliseconds that writing a short query takes, greedy and with beams",
     "waiting": "how long OpenMP's threads spin while they wait, idle and beside other programs",
 }
 

@@ -9,17 +9,19 @@ from typing import Self, cast, overload
 import numpy as np
 
 from headroom.models.arrays import Floats32
-from headroom.models.attention import Attention
+from headroom.models.attention_maps import Attention
 from headroom.models.batch import Beginning, batches_by_length, in_halves, pack
 from headroom.models.checkpoint.chunks import LongTitles, Overflow, best_chunks, encode_chunks
 from headroom.models.checkpoint.config import ModelConfig, read_config, read_stored_masks
-from headroom.models.checkpoint.files import digest_of, read_head_study, read_quality
+from headroom.models.checkpoint.files import GENERATOR, digest_of, read_head_study, read_quality
 from headroom.models.checkpoint.hub import Origin, locate, name_of, origin_of
 from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
 from headroom.models.device import resolve_device, resolve_dtype
 from headroom.models.errors import InvalidMask, ModelError
 from headroom.models.files import Json
+from headroom.models.generate.generator import Ask, GeneratedQuery, Generator, check_beams
+from headroom.models.masks.generation import GenerationMask, generation_mask
 from headroom.models.masks.head_mask import (
     HeadMask,
     RowMasks,
@@ -65,6 +67,7 @@ class Classifier:
     origin: Origin | None = None
     head_study: Json | None = None
     directory: Path | None = None
+    generator: Generator | None = None
 
     @classmethod
     def load(
@@ -104,6 +107,7 @@ class Classifier:
             origin_of(directory),
             read_head_study(directory),
             directory.resolve(),  # now: a link may point elsewhere later
+            Generator.load(directory, tokenizer, network),
         )
 
     @cached_property
@@ -338,6 +342,39 @@ class Classifier:
             heads=chosen,
             probabilities=self.attention_maps(pair, chosen, mask),
         )
+
+    def generate_query(self, text: str, beams: int = 4, head_mask: str | None = None) -> list[GeneratedQuery]:
+        """Write the short query of a question, also with words that the question does not have.
+
+        beams: how many queries are kept in the search, 1 (greedy) to 8. head_mask: heads that are off:
+        the encoder's, then `decoder:` (masked self-attention) and `cross:` (encoder–decoder attention),
+        such as `0-1.*;cross:1.*`.
+        Returns at most `beams` pairs (query, score), best first, at least one. The score is the geometric
+        mean of the pieces' probabilities.
+        Raises ModelError if the checkpoint has no generator, for a wrong number of beams, and for a question
+        that is empty or longer than the window; InvalidMask for a wrong mask.
+
+        >>> clf.generate_query("where can i find a quiet wireless mouse", beams=4)[0].query
+        'quiet wireless mouse'
+        """
+        generator = self.checked_generator()
+        check_beams(beams)
+        mask = generator.all_heads if head_mask is None else self.generation_mask(head_mask)
+        (queries,) = generator.generate([Ask(generator.encode(text), beams, mask)])
+        return queries
+
+    def checked_generator(self) -> Generator:
+        """Return the checkpoint's query generator. Raises ModelError if it has none."""
+        if self.generator is None:
+            raise ModelError(f"the checkpoint {self.name} has no query generator (a file {GENERATOR})")
+        return self.generator
+
+    def generation_mask(self, spec: str) -> GenerationMask:
+        """Return the mask of a spec for a query's generation, such as `2.3;decoder:0.1;cross:1.*`.
+
+        Raises InvalidMask, in one sentence, and ModelError if the checkpoint has no query generator.
+        """
+        return generation_mask(spec, self.mask, self.checked_generator().shape)
 
     def attention_maps(
         self, pair: EncodedPair, heads: Sequence[tuple[int, int]], head_mask: HeadMask | None = None

@@ -21,7 +21,7 @@ from headroom.models.ops.torch import Linear, Norm, attention_probabilities
 
 
 @dataclass(frozen=True, slots=True)
-class MultiHeadAttention:
+class AttentionHeads:
     """The weights of h heads of width d_head: all heads of a layer, or some.
 
     query_key_value: W^Q, W^K and W^V as one map, d_model → 3·h·d_head; output: W^O, h·d_head → d_model.
@@ -40,7 +40,7 @@ class MultiHeadAttention:
         tables = self.positions.relative
         return self.query_key_value.nbytes + self.output.nbytes + (0 if tables is None else tables.nbytes)
 
-    def only(self, heads: Sequence[int]) -> MultiHeadAttention:
+    def only(self, heads: Sequence[int]) -> AttentionHeads:
         """Return a copy of some heads, at least one. heads: their indices in this module."""
         positions, read = self.positions.only(heads)
         columns = head_rows(heads, self.head_size)
@@ -48,7 +48,7 @@ class MultiHeadAttention:
         width = self.count * self.head_size
         width_of_keys = (len(self.query_key_value.bias) - width) // 2
         rows = torch.cat([columns, width + keys, width + width_of_keys + keys])
-        return MultiHeadAttention(
+        return AttentionHeads(
             count=len(heads),
             head_size=self.head_size,
             query_key_value=self.query_key_value.rows(rows),
@@ -102,7 +102,7 @@ class Layer:
     heads: None if pruning left no head. attention_bias: of W^O, which stays if no head is computed.
     """
 
-    heads: MultiHeadAttention | None
+    heads: AttentionHeads | None
     attention_bias: Tensor
     units: FeedForward
     attention_input_norm: Norm | None = None

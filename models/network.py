@@ -31,7 +31,7 @@ from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.checkpoint.shapes import stored_shapes
 from headroom.models.device import is_out_of_memory
 from headroom.models.graphs import Graphs
-from headroom.models.layer import FeedForward, Layer, MultiHeadAttention
+from headroom.models.layer import AttentionHeads, FeedForward, Layer
 from headroom.models.masks.head_mask import RowMasks
 from headroom.models.ops import choose
 from headroom.models.ops.causal import Causal
@@ -54,6 +54,9 @@ class Network(Weights):
 
     reads: Literal["first", "last", "all"] = "first"
     """The tokens of a sequence that the classifier reads; the last layer computes no others."""
+
+    word_embeddings: Tensor
+    """(vocabulary, D), or as wide as the embeddings are."""
 
     final_norm: Norm | None = None
     """The norm of what leaves the last layer; None if there is none."""
@@ -193,9 +196,7 @@ class Network(Weights):
         inner = self.inner(chosen.units, entering, chosen.unit_weights)
         return chosen.units.down.add_norm(inner, x, layer.feed_forward_norm)
 
-    def attend(
-        self, heads: MultiHeadAttention, x: Tensor, batch: PackedBatch, weights: Tensor | None
-    ) -> Tensor:
+    def attend(self, heads: AttentionHeads, x: Tensor, batch: PackedBatch, weights: Tensor | None) -> Tensor:
         """Return concat(head_1 … head_h), the input of W^O: (T, h·d), or (B, h·d) of tokens that are read.
 
         x: (T, D). weights: of the heads, (B, h) or (1, h); None: all 1.

@@ -19,7 +19,7 @@ from torch import Tensor
 from headroom.models.arrays import Bools, Floats32, Ints
 from headroom.models.batch import to_device
 from headroom.models.checkpoint.config import ModelConfig
-from headroom.models.layer import FeedForward, Layer, MultiHeadAttention
+from headroom.models.layer import AttentionHeads, FeedForward, Layer
 from headroom.models.masks.head_mask import RowMasks
 from headroom.models.ops.torch import TorchOps
 
@@ -42,7 +42,7 @@ class Chosen:
     unit_weights: (1, n), or (tokens that leave the layer, n); None if all weights are 1.
     """
 
-    heads: MultiHeadAttention | None
+    heads: AttentionHeads | None
     units: FeedForward | None
     head_weights: Tensor | None = None
     unit_weights: Tensor | None = None
@@ -51,7 +51,7 @@ class Chosen:
 class Parts(NamedTuple):
     """The parts of one layer, as in `Chosen`, and whether its heads and its units have weights."""
 
-    heads: MultiHeadAttention | None
+    heads: AttentionHeads | None
     units: FeedForward | None
     has_head_weights: bool = False
     has_unit_weights: bool = False
@@ -210,7 +210,7 @@ class Selector:
 
     def _heads(
         self, number: int, on: Bools, *, sliced: bool, whole: bool
-    ) -> tuple[MultiHeadAttention | None, Ints]:
+    ) -> tuple[AttentionHeads | None, Ints]:
         """Return the heads that a layer computes, and their numbers. on: (heads,), numbered as in masks."""
         heads = self._layers[number].heads
         kept = self._kept_heads[number]
@@ -259,7 +259,7 @@ def _mask_of_sequence(masks: RowMasks, order: Ints | None) -> Ints | None:
     return masks.index if order is None else masks.index[order]
 
 
-S = TypeVar("S", MultiHeadAttention, FeedForward)
+S = TypeVar("S", AttentionHeads, FeedForward)
 
 Key: TypeAlias = tuple[int, type, bytes]
 """A set of heads or units of one layer."""
@@ -279,7 +279,7 @@ class WeightCache:
         self.max_bytes = max_bytes
         self._finish = finish
         self.nbytes = 0
-        self._copies: OrderedDict[Key, MultiHeadAttention | FeedForward] = OrderedDict()
+        self._copies: OrderedDict[Key, AttentionHeads | FeedForward] = OrderedDict()
         self._seen: OrderedDict[Key, int] = OrderedDict()
         """The sets that came and were not copied, and the bytes that they would take."""
         self._seen_bytes = 0

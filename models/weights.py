@@ -13,7 +13,7 @@ from headroom.models.checkpoint.config import ModelConfig, Rope
 from headroom.models.checkpoint.shapes import expected_shapes, layer_prefix, stored_shapes
 from headroom.models.checkpoint.tensor_names import PROJECTIONS
 from headroom.models.checkpoint.tensors import TensorDict
-from headroom.models.layer import FeedForward, Layer, MultiHeadAttention
+from headroom.models.layer import AttentionHeads, FeedForward, Layer
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.ops import int8
 from headroom.models.ops.causal import Causal
@@ -91,7 +91,7 @@ class Weights(ABC):
         window = config.windows[number] if config.windows else None
         return Positions(self.rotations[config.ropes[number]], window)
 
-    def heads(self, tensors: Tensors, number: int) -> MultiHeadAttention | None:
+    def heads(self, tensors: Tensors, number: int) -> AttentionHeads | None:
         """Lay out the heads of a layer; None if pruning left none."""
         kept = len(self.config.kept_heads[number])
         if not kept:
@@ -101,7 +101,7 @@ class Weights(ABC):
         projected = self.map(tensors, *projections, reads=f"{prefix}attention.self")
         output = self.map(tensors, f"{prefix}attention.output.dense")
         positions = self.positions(number, projected)
-        return MultiHeadAttention(kept, self.config.head_size, projected, output, positions)
+        return AttentionHeads(kept, self.config.head_size, projected, output, positions)
 
     def units(self, tensors: Tensors, number: int) -> FeedForward:
         """Lay out the feed-forward units of a layer."""

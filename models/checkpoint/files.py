@@ -41,7 +41,11 @@ ADAPTER = "adapter_config.json"
 HEAD_STUDY = "head_study.json"
 """`headroom study` writes it; it is copied to the weights."""
 
-_FILES = ("config.json", *TOKENIZER_FILES, INDEX, "modules.json", "config_sentence_transformers.json")
+GENERATOR = "generator.safetensors"
+"""The weights of a query generator that reads this checkpoint's encoder (`headroom.models.generate`)."""
+
+_SHAPES = ("modules.json", "config_sentence_transformers.json")
+_FILES = ("config.json", *TOKENIZER_FILES, INDEX, *_SHAPES, GENERATOR)
 DESCRIPTION = [*_FILES, ADAPTER, "[0-9]*_*/config.json", "metrics.json", "masks/*.json"]
 """Patterns of the small files: shape, tokenizer, sentence-transformers modules, what `headroom` writes."""
 

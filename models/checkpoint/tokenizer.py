@@ -364,6 +364,11 @@ class PairTokenizer(TextReader):
         parts = [(token in special, token < pair.title_start) for token in range(len(pair))]
         return spelled(zip(pieces, parts, strict=True))
 
+    def texts_of(self, ids: Iterable[int]) -> list[str]:
+        """Return what the pieces of one text spell, as `texts` does."""
+        tokens = (str(self._tokenizer.id_to_token(id_)).removeprefix(SPECIAL) for id_ in ids)
+        return spelled((self._bytes_of(token), None) for token in tokens)
+
     def pieces(self, pair: EncodedPair) -> list[Piece]:
         """Return the pieces of a pair as they are spelled, special tokens included."""
         return [self._piece_of(token) for token in self.tokens(pair)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,19 +20,35 @@ from headroom.models.rows import format_of
 from headroom.models.terminal import counted, table, warn
 
 Titles = Annotated[
-    str, typer.Option(help="The candidates: a file of titles, one per line (-: standard input), or of pairs.")
+    str | None,
+    typer.Option(help="The candidates: a file of titles, one per line (-: standard input), or of pairs."),
 ]
+Generate = Annotated[
+    bool,
+    typer.Option(
+        "--generate", help="Write the short query, also with words that the question does not have."
+    ),
+]
+Beams = Annotated[
+    int | None,
+    typer.Option(min=1, max=8, help="Queries that --generate keeps in its search; 1: greedy.  [default: 4]"),
+]
+DEFAULT_BEAMS = 4
 Words = Annotated[int | None, typer.Option(min=1, help="Number of words to keep.")]
 MaxLoss = Annotated[
     float | None, typer.Option(min=0, max=1, help="Largest loss.  [default: 0.1 without --words]")
 ]
 HowChosen = Annotated[
-    Method,
+    Method | None,
     typer.Option(
-        help="greedy: delete the least costly word each time; leave_one_out: rank all words once (cheaper)."
+        help="greedy: delete the least costly word each time; leave_one_out: rank all words once (cheaper).  "
+        "[default: greedy]"
     ),
 ]
-Mask = Annotated[str | None, typer.Option(help=f"Mask: {options.FORMS}.")]
+Mask = Annotated[
+    str | None,
+    typer.Option(help=f"Mask: {options.FORMS}; with --generate also decoder:0.1 and cross:1.*, after a ';'."),
+]
 Variant = Annotated[
     str | None, typer.Option(help="Variant of the config file.  [default: the config's default]")
 ]
@@ -40,10 +56,12 @@ Variant = Annotated[
 
 def command(
     query: Annotated[str, typer.Argument(help="The verbose query; its words stand between spaces.")],
-    titles: Titles,
+    titles: Titles = None,
     words: Words = None,
     max_loss: MaxLoss = None,
-    method: HowChosen = "greedy",
+    method: HowChosen = None,
+    generate: Generate = False,
+    beams: Beams = None,
     mask: Mask = None,
     variant: Variant = None,
     model: options.Model = None,
@@ -53,23 +71,36 @@ def command(
     label_order: options.LabelOrder = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Shorten a query to the words that still find the same titles.
+    """Shorten a query to the words that still find the same titles, or write the short query (--generate).
 
-    Prints the short query, then the loss at every length.
+    Prints the short query, then the loss at every length; or the best queries with their scores.
 
     Example: headroom condense "where can i buy a good wireless mouse" --titles candidates.txt --words 2
+
+    Example: headroom condense "where can i buy a good wireless mouse" --generate
     """
     if not query.strip():
         raise typer.BadParameter("must not be blank", param_hint="QUERY")
-    candidates = read_candidates(titles, query)
     order = options.label_names(label_order)
     network = options.Network(model, config, variant, mask, device, dtype, order)
+    if generate:
+        selecting = {"--titles": titles, "--words": words, "--max-loss": max_loss, "--method": method}
+        for name, value in selecting.items():
+            if value is not None:
+                raise typer.BadParameter("chooses words; --generate writes the query", param_hint=name)
+        _generate(query, network, DEFAULT_BEAMS if beams is None else beams, as_json=as_json)
+        return
+    if beams is not None:
+        raise typer.BadParameter("is for --generate", param_hint="--beams")
+    if titles is None:
+        raise typer.BadParameter("name the candidates, or give --generate", param_hint="--titles")
+    candidates = read_candidates(titles, query)
     clf, head_mask = options.resolve(network)
 
     from headroom.models.condense.local import condense
     from headroom.models.condense.words import read_words
 
-    task = Task(query, read_words(query), method, words, max_loss)
+    task = Task(query, read_words(query), method or "greedy", words, max_loss)
     with counted("shorter queries", largest_cost(len(task.words), task.method)) as advance:
         condensed = condense(clf, task, candidates, head_mask, advance)
     if as_json:
@@ -94,6 +125,29 @@ def command(
         print(f"{condensed.query}\n\n{table([('words', 'loss', 'query'), *rows])}")
     if condensed.note:
         warn(condensed.note)
+
+
+def _generate(query: str, network: options.Network, beams: int, *, as_json: bool) -> None:
+    """Print the best queries that the generator writes."""
+    from headroom.models.generate.generator import Ask
+    from headroom.models.masks.generation import GenerationMask, generator_masks, split_spec
+
+    parts = split_spec(network.mask or "none")
+    clf, encoder_mask = options.resolve(replace(network, mask=parts.encoder))
+    generator = clf.checked_generator()
+    mask = GenerationMask(encoder_mask, *generator_masks(parts.generator, generator.shape))
+    (queries,) = generator.generate([Ask(generator.encode(query), beams, mask)])
+    if as_json:
+        document = {
+            "condensed": queries[0].query,
+            "method": "generate",
+            "head_mask": mask.spec,
+            "queries": [one._asdict() for one in queries],
+        }
+        print(json.dumps(document, ensure_ascii=False))
+        return
+    rows = [(f"{one.score:.3f}", one.query) for one in queries]
+    print(f"{queries[0].query}\n\n{table([('score', 'query'), *rows])}")
 
 
 def read_candidates(source: str, query: str) -> list[str]:

@@ -31,6 +31,9 @@ _SPACES = " \t\r\n"
 _SPAN = r"(\*|[0-9]+(?:-[0-9]+)?)"
 _ITEM = re.compile(rf"{_SPAN}\.{_SPAN}")
 _SKIP = re.compile(rf"skip:{_SPAN}")
+GENERATOR_PARTS = ("decoder", "cross")
+"""The attentions of a query generator: masked self-attention, and encoder–decoder attention."""
+
 _NAMES = {
     "weights": "a matrix; send the matrix as the JSON form 'weights'",
     "units": "a set of units; name the stored mask (@name) that holds it",
@@ -65,6 +68,12 @@ class _Form(BaseModel):
     weights: _Listed[_Listed[Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]]] = []
     skip: _Listed[StrictInt] = []
     units: str = ""
+
+
+def generator_part(text: str) -> str | None:
+    """Return the attention of a query generator whose heads a part of a spec lists; None: the encoder's."""
+    name, colon, _ = text.partition(":")
+    return name.strip(_SPACES) if colon and name.strip(_SPACES) in GENERATOR_PARTS else None
 
 
 def stored_name(form: object) -> str | None:
@@ -146,6 +155,11 @@ def _from_spec(spec: str, shape: Shape) -> Parts:
     spec = spec.strip(_SPACES)
     if not spec:
         raise InvalidMask("the spec is empty; 'none' keeps every head")
+    if any(map(generator_part, spec.split(";"))):
+        raise InvalidMask(
+            "decoder: and cross: name heads of a query generator, which act on generated queries alone "
+            "(condense with the method generate)"
+        )
     off = np.zeros(shape, dtype=np.bool_)
     skipped = set[int]()
     if spec != "none":

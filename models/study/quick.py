@@ -17,7 +17,7 @@ from headroom.models.study.study import QUICK, QUICK_TITLES, Study
 PAIRS = 250
 """The pairs of the pilot, or more if the tests need more queries."""
 
-MOST = 4
+MOST = 6
 """A study takes at most so many times as many pairs as its pilot: it stays quick."""
 
 MASKS = 4
@@ -75,7 +75,8 @@ def _sample(study: Study, whole: Judged, pairs: int, pilot: Pilot | None) -> tup
     """Return as many queries as the pilot asks for, about QUICK_TITLES titles each, and a sentence if these
     are more than there are or than a quick study takes."""
     minimum = 0 if pilot is None else minimum_queries(study.margin, pilot.level)
-    sample = quick_sample(whole, pairs, QUICK_TITLES, study.seed, ranked=minimum)
+    fits = minimum * QUICK_TITLES <= MOST * pairs
+    sample = quick_sample(whole, pairs, QUICK_TITLES, study.seed, ranked=minimum if fits else 0)
     if pilot is None:
         return sample, []
     if sample.ranked_queries < minimum:  # `limits` says that even these cannot show it

@@ -22,7 +22,7 @@ from headroom.service.experiments.export import Page, Source
 from headroom.service.experiments.fields import STORABLE
 from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
 from headroom.service.observe.metrics import CONTENT_TYPE, Metrics
-from headroom.service.schemas.condense import CondenseRequest, CondenseResponse
+from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, GenerateResponse
 from headroom.service.schemas.experiments import (
     OutcomesRequest,
     RampRequest,
@@ -64,8 +64,10 @@ async def attention(request: Post, body: Annotated[AttentionRequest, Body()]) ->
     return await request.backend.attention(body, request.deadline)
 
 
-async def condense(request: Post, body: Annotated[CondenseRequest, Body()]) -> CondenseResponse:
-    """Shorten a verbose query to the words that still find the same titles."""
+async def condense(
+    request: Post, body: Annotated[CondenseRequest, Body()]
+) -> CondenseResponse | GenerateResponse:
+    """Shorten a verbose query to the words that still find the same titles, or write the short query."""
     body.check(request.settings)
     return await request.backend.condense(body, request.deadline)
 
@@ -209,7 +211,7 @@ def add_routes(app: FastAPI) -> None:
         _post("/v1/score", score, ScoreResponse | VllmScores),
         _post("/v1/compare", compare, CompareResponse),
         _post("/v1/attention", attention, AttentionResponse),
-        _post("/v1/condense", condense, CondenseResponse),
+        _post("/v1/condense", condense, CondenseResponse | GenerateResponse),
         _post("/v1/outcomes", outcomes, OutcomeReceipt, tag="experiments"),
         _post("/v1/ubi/events", ubi_events, OutcomeReceipt, tag="experiments"),
         _act_on_experiment("ramp", ramp),

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -22,6 +22,7 @@ import torch
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
 from headroom.models.device import is_device_failure, is_out_of_memory
+from headroom.models.generate.generator import Alignment, Ask, GeneratedQuery
 from headroom.models.masks.head_mask import HeadMask, RowMasks
 from headroom.service.engine.request import Row, added_tokens
 from headroom.service.engine.runner import GPU_SLOTS, Batch
@@ -35,7 +36,7 @@ class Lane:
     structure: the `HeadMask.structure` of all rows; each row may have its own weights of heads.
     sliced_mask: the id of the mask that all rows have, and under which what is off is cut out of the weights;
         None: heads that are off are multiplied by 0.
-    kind: "score" or "attention".
+    kind: "score", "attention", or "generate" for rows of `QuestionRow`.
     """
 
     classifier: Classifier
@@ -52,6 +53,20 @@ class PairRow(Row):
     pair: EncodedPair
     mask: HeadMask
     heads: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class QuestionRow(PairRow):
+    """A question to write queries for; with `heads`, the maps of the best one over the question, too."""
+
+    ask: Ask = field(kw_only=True)
+
+
+class RowQueries(NamedTuple):
+    """The result of a `QuestionRow`. alignment: None unless it was asked for."""
+
+    queries: Sequence[GeneratedQuery]
+    alignment: Alignment | None
 
 
 def mark_prefixes(rows: Sequence[PairRow]) -> None:
@@ -215,6 +230,8 @@ class Engine:
         if self.failed_kind is not None:
             raise DeviceFailed(self.failed_kind)
         try:
+            if lane.kind == "generate":
+                return row_queries(classifier, cast(Sequence[QuestionRow], rows))
             if lane.kind == "attention":
                 return [classifier.attention_maps(row.pair, row.heads, row.mask) for row in rows]
             masks = RowMasks.of([row.mask for row in rows])
@@ -274,3 +291,13 @@ def row_scores(classifier: Classifier, logits: np.ndarray) -> list[RowScore | Ex
     for index in np.flatnonzero(~np.isfinite(logits).all(axis=1)):
         results[index] = InferenceFailed()
     return results
+
+
+def row_queries(classifier: Classifier, rows: Sequence[QuestionRow]) -> list[RowQueries]:
+    """Return the queries of questions, best first, with the attention of the best one where it is wanted."""
+    generator = classifier.checked_generator()
+    written = generator.generate([row.ask for row in rows])
+    return [
+        RowQueries(queries, generator.align(row.ask, queries[0].query) if row.heads else None)
+        for row, queries in zip(rows, written, strict=True)
+    ]

@@ -1,17 +1,19 @@
-"""The request and the answer of POST /v1/condense."""
+"""The request and the answers of POST /v1/condense."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from headroom.models.condense.search import Method, largest_cost
 from headroom.models.condense.words import count_words
+from headroom.models.generate.search import MAX_BEAMS
 from headroom.service.config.settings import Settings
 from headroom.service.descriptions import documented
 from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.fields import WHOLE_NUMBER
 from headroom.service.schemas.requests import (
+    MAX_SPEC_CHARS,
     ChosenNetwork,
     Query,
     Request,
@@ -23,6 +25,7 @@ from headroom.service.schemas.requests import (
 from headroom.service.schemas.responses import (
     AnsweringModel,
     AnsweringVariant,
+    HeadAttention,
     HeadMaskInfo,
     Timing,
     Usage,
@@ -38,8 +41,16 @@ MAX_CHARS = 20_000_000
 bytes per character, and writing them takes about a second."""
 
 
+GENERATE: Literal["generate"] = "generate"
+
+DEFAULT_BEAMS = 4
+
+MAX_QUESTION_CHARS = 4_000
+"""Maximum characters of a question that a query is written for; a model's window holds far fewer."""
+
+
 class CondenseRequest(ChosenNetwork, Request):
-    """Shorten a query to the words that still find the same titles."""
+    """Shorten a query to the words that still find the same titles, or write the short query."""
 
     model_config = example(
         query="where can i find a steel angle bracket for my deck",
@@ -50,8 +61,10 @@ class CondenseRequest(ChosenNetwork, Request):
     query: Query = Field(
         description="The verbose query; not blank. Words stand between spaces; Chinese text is split."
     )
-    titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] = Field(
-        description="The query's candidates, whose relevance is to stay as it is."
+    titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] | None = Field(
+        None,
+        description="The query's candidates, whose relevance is to stay as it is; not with `generate`, which "
+        "reads the question alone.",
     )
     max_words: Annotated[int, Field(ge=1, le=10_000), WHOLE_NUMBER] | None = Field(
         None, description="Maximum words of the shorter query. Without `max_loss`, it has exactly this many."
@@ -61,15 +74,36 @@ class CondenseRequest(ChosenNetwork, Request):
         description="The largest loss: the shortest query within it is chosen. If neither this nor "
         "`max_words` is given: 0.1.",
     )
-    method: Method = Field(
+    method: Method | Literal["generate"] = Field(
         "greedy",
         description="`greedy`: leave out one word after the other, each time the one whose loss is least. "
-        "`leave_one_out`: in the order of the loss of each word alone, which is cheaper.",
+        "`leave_one_out`: in the order of the loss of each word alone, which is cheaper. `generate`: write "
+        "the short query, also with words that the question does not have; needs a checkpoint with a query "
+        "generator.",
+    )
+    beams: Annotated[int, Field(ge=1, le=MAX_BEAMS), WHOLE_NUMBER] | None = Field(
+        None, description="Of `generate`: how many queries are kept in the search; 1: greedy. Default: 4."
+    )
+    heads: Annotated[str, Field(min_length=1, max_length=MAX_SPEC_CHARS)] | None = Field(
+        None,
+        description="Of `generate`: heads of the encoder–decoder attention, such as `2.*`, whose maps of the "
+        "best query over the question the answer has.",
     )
 
     def check(self, settings: Settings) -> None:
         """Raise InvalidRequest, which names field and limit."""
         check_query(self.query, "query")
+        if self.method == GENERATE:
+            self._check_generate()
+            return
+        for name, value in (("beams", self.beams), ("heads", self.heads)):
+            if value is not None:
+                raise InvalidRequest(f"is of the method generate, not of {self.method}", param=name)
+        if self.titles is None:
+            raise InvalidRequest(
+                f"must name the candidates, from 1 to {settings.max_pairs}; only generate does without",
+                param="titles",
+            )
         if len(self.titles) > settings.max_pairs:
             raise too_many(len(self.titles), "titles", settings)
         if len(self.query) > MAX_QUERY_CHARS:
@@ -79,7 +113,7 @@ class CondenseRequest(ChosenNetwork, Request):
             )
         words = count_words(self.query)
         titles = len(set(self.titles))
-        queries = largest_cost(words, self.method)
+        queries = largest_cost(words, self.selection)
         characters = queries * len(self.query)
         if characters > MAX_CHARS:
             raise InvalidRequest(
@@ -95,6 +129,26 @@ class CondenseRequest(ChosenNetwork, Request):
                 f"method {self.method}; the limit is {MAX_PAIRS}: "
                 + (f"send at most {max_titles} titles" if max_titles else "send fewer words"),
                 param="titles" if max_titles else "query",
+            )
+
+    @property
+    def selection(self) -> Method:
+        """Return how words are chosen. For a request whose method is not generate."""
+        assert self.method != GENERATE
+        return self.method
+
+    def _check_generate(self) -> None:
+        chooses = {"titles": self.titles, "max_words": self.max_words, "max_loss": self.max_loss}
+        for name, value in chooses.items():
+            if value is not None:
+                raise InvalidRequest(
+                    "is for methods that choose words; generate reads the question alone", param=name
+                )
+        if len(self.query) > MAX_QUESTION_CHARS:
+            raise InvalidRequest(
+                f"{len(self.query)} characters are more than the {MAX_QUESTION_CHARS} of a question to write "
+                "a query for",
+                param="query",
             )
 
 
@@ -153,5 +207,50 @@ class CondenseResponse:
     note: str | None
     """What to know about the result: why the query is not shorter, or that the model cannot read all of
     it."""
+    usage: Usage
+    timing_ms: Timing
+
+
+@documented
+@dataclass(slots=True)
+class WrittenQuery:
+    """A query that was written for the question."""
+
+    query: str
+    score: float
+    """The geometric mean of the probabilities of its pieces, above 0 and at most 1."""
+
+
+@documented
+@dataclass(slots=True)
+class QueryAttention:
+    """What each piece of the best query attends to in the question."""
+
+    question: list[str]
+    """The question's tokens as people read them, with a space before the first one of a word."""
+    pieces: list[str]
+    """The query's pieces, likewise."""
+    heads: list[HeadAttention]
+    """Encoder–decoder attention, a row for each piece and a column for each token of the question."""
+
+
+@documented
+@dataclass(slots=True)
+class GenerateResponse:
+    """The queries that were written, best first."""
+
+    model: AnsweringModel
+    variant: AnsweringVariant
+    head_mask: HeadMaskInfo
+    """Of the encoder."""
+    generator_mask: str
+    """The heads of the generator that are off, such as `decoder:0.1;cross:1.*`; `none` if all are on."""
+    method: Literal["generate"]
+    condensed: str
+    """The best query."""
+    queries: list[WrittenQuery]
+    """At most as many as beams, all different."""
+    attention: QueryAttention | None
+    """If the request names `heads`."""
     usage: Usage
     timing_ms: Timing

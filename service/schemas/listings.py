@@ -15,6 +15,17 @@ from headroom.service.schemas.responses import AnsweringModel, HeadMaskInfo
 
 @documented
 @dataclass(slots=True)
+class GeneratorInfo:
+    """The shape of a query generator, as masks of `decoder:` and `cross:` number its heads."""
+
+    layers: int
+    """Layers of the decoder."""
+    heads: int
+    """Heads per layer, of masked self-attention and of encoder–decoder attention each."""
+
+
+@documented
+@dataclass(slots=True)
 class ModelInfo:
     """A loaded checkpoint."""
 
@@ -67,6 +78,8 @@ class ModelInfo:
     for them, slower. null: not int8, or not on a CPU."""
     quality: dict[str, float] | None
     """Held-out metrics of the checkpoint."""
+    generator: GeneratorInfo | None
+    """Its query generator, for `/v1/condense` with the method `generate`; null: it has none."""
     _labels: SkipJsonSchema[Sequence[str]] = ()
 
     @property

@@ -1,7 +1,8 @@
-"""Condenses queries: each step of the search is queued as a request of its own, so others take turns."""
+"""Condenses queries: each step of the search is queued as a request of its own, so others take turns; a
+query that is written is one row of a batch."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,13 +13,27 @@ from headroom.models.arrays import Floats
 from headroom.models.condense.local import Titles, distributions, with_unknown
 from headroom.models.condense.search import Condensed, Steps, Task, search
 from headroom.models.condense.words import read_words
+from headroom.models.errors import InvalidMask, ModelError
+from headroom.models.generate.generator import Alignment, Ask
+from headroom.models.masks.generation import GenerationMask, SpecParts, generator_masks, split_spec
+from headroom.models.masks.head_mask import heads_of
 from headroom.service.engine.request import Deadline
-from headroom.service.engine.threads import PairRow, mark_prefixes
+from headroom.service.engine.threads import Lane, PairRow, QuestionRow, mark_prefixes
 from headroom.service.errors import InvalidRequest
 from headroom.service.observe.access_log import current
 from headroom.service.off_loop import in_thread
-from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
-from headroom.service.schemas.responses import Usage
+from headroom.service.schemas.condense import (
+    DEFAULT_BEAMS,
+    GENERATE,
+    CondenseRequest,
+    CondenseResponse,
+    GenerateResponse,
+    QueryAttention,
+    QueryOfLength,
+    WordOfQuery,
+    WrittenQuery,
+)
+from headroom.service.schemas.responses import HeadAttention, Usage
 from headroom.service.scoring.catalog import Catalog, Variant
 from headroom.service.scoring.computed import Computed
 from headroom.service.scoring.score import Scorer, with_instruction
@@ -37,11 +52,59 @@ class Condenser:
 
     async def condense(
         self, request: CondenseRequest, catalog: Catalog, deadline: Deadline
-    ) -> CondenseResponse:
-        """Choose the words under one variant and mask."""
+    ) -> CondenseResponse | GenerateResponse:
+        """Choose the words, or write the query, under one variant and mask."""
+        if request.method == GENERATE:
+            return await self._generate(request, catalog, deadline)
+        assert request.titles is not None  # as CondenseRequest.check has found
         variant = await self.scorer.choose(catalog, request.variant, request.head_mask)
         current().set_columns([variant.names], len(request.titles))
         return await _Run(self, request, variant, deadline).answer()
+
+    async def _generate(
+        self, request: CondenseRequest, catalog: Catalog, deadline: Deadline
+    ) -> GenerateResponse:
+        """Write the short query under one variant and mask."""
+        form = request.head_mask
+        parts = SpecParts(None, {})
+        if isinstance(form, str):
+            parts = split_spec(form)
+            form = parts.encoder
+        variant = await self.scorer.choose(catalog, request.variant, form)
+        current().set_columns([variant.names], 1)
+        classifier = variant.classifier
+        if classifier.generator is None:
+            raise InvalidRequest(
+                f"generate needs a query generator, which the checkpoint {classifier.name} does not have",
+                param="method",
+            )
+        computed = Computed()
+        started = time.monotonic()
+        row = await self.off_loop(_question_row, request, variant, parts.generator)
+        computed.tokenize_s = time.monotonic() - started
+        await self.scorer.run([row], deadline, computed)
+        queries, alignment = row.result
+        self.scorer.metrics.scored(
+            variant.label,
+            pairs=1,
+            seconds=computed.queue_s + computed.inference_s,
+            is_from_playground=current().is_from_playground,
+        )
+        attention = None
+        if alignment is not None:
+            attention = await self.off_loop(_attention_of, alignment, row.heads)
+        return GenerateResponse(
+            model=classifier.name,
+            variant=variant.name,
+            head_mask=variant.info,
+            generator_mask=row.ask.mask.generator_spec,
+            method=GENERATE,
+            condensed=queries[0].query,
+            queries=[WrittenQuery(one.query, one.score) for one in queries],
+            attention=attention,
+            usage=Usage(1, row.tokens),
+            timing_ms=computed.timing(deadline),
+        )
 
     def close(self) -> None:
         """End the thread after its current step."""
@@ -68,11 +131,12 @@ class _Run:
         off_loop = self.condenser.off_loop
         self.total = Computed()
         self.usage = Usage(0, 0)
+        assert request.titles is not None
         self.titles = Titles(with_instruction(classifier.tokenizer, request.instruction), request.titles)
         task = Task(
             request.query,
             await off_loop(read_words, request.query),
-            request.method,
+            request.selection,
             request.max_words,
             request.max_loss,
         )
@@ -147,3 +211,36 @@ def _advance(steps: Steps, judged: Floats | None) -> list[str] | Condensed:
     except StopIteration as end:
         result: Condensed = end.value
         return result
+
+
+def _question_row(request: CondenseRequest, variant: Variant, generator: Mapping[str, str]) -> QuestionRow:
+    """Return the row of a request. generator: the masks of the generator's parts, as specs.
+
+    Raises InvalidRequest for a question that cannot be read, InvalidMask for a wrong mask.
+    """
+    classifier = variant.classifier
+    writer = classifier.checked_generator()
+    mask = GenerationMask(variant.mask, *generator_masks(generator, writer.shape))
+    heads: tuple[tuple[int, int], ...] = ()
+    if request.heads is not None:
+        try:
+            heads = heads_of(request.heads, *writer.shape)
+        except InvalidMask as error:
+            raise InvalidRequest(str(error), param="heads") from None
+    try:
+        question = writer.encode(request.query)
+    except ModelError as error:
+        raise InvalidRequest(str(error), param="query") from None
+    ask = Ask(question, request.beams or DEFAULT_BEAMS, mask)
+    lane = Lane(classifier, variant.mask.structure, kind="generate")
+    return QuestionRow(ask.tokens, lane, question, variant.mask, heads, ask=ask)
+
+
+def _attention_of(alignment: Alignment, heads: Sequence[tuple[int, int]]) -> QueryAttention:
+    """Return the maps of these heads as answers hold them."""
+    maps = alignment.probabilities
+    return QueryAttention(
+        question=list(alignment.question),
+        pieces=list(alignment.pieces),
+        heads=[HeadAttention(layer, head, np.ascontiguousarray(maps[layer, head])) for layer, head in heads],
+    )

@@ -10,6 +10,7 @@ from headroom.models.ops.int8 import input_bits
 from headroom.models.ops.kernel_library import Choice, choice
 from headroom.service.schemas.listings import (
     CascadeStage,
+    GeneratorInfo,
     HeadsResponse,
     MaskInfo,
     MasksResponse,
@@ -51,6 +52,7 @@ def model(classifier: Classifier) -> ModelInfo:
         int8_input_bits=input_bits() if config.int8 and network.device.type == "cpu" else None,
         kernels_skipped=list(skipped),
         quality=classifier.quality,
+        generator=None if classifier.generator is None else GeneratorInfo(*classifier.generator.shape),
         _labels=config.labels,
     )
 

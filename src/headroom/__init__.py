@@ -10,7 +10,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headroom.models.attention import Attention
+from headroom.models.attention_maps import Attention
 from headroom.models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.scores import PairScore, Scores
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headroom.models.api.smaller import Pruned, prune
     from headroom.models.api.studies import StudyResult
     from headroom.models.api.taught import Taught, distil
+    from headroom.models.attention import MultiHeadAttention
     from headroom.models.classifier import Classifier
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "HeadMask",
     "InvalidMask",
     "ModelError",
+    "MultiHeadAttention",
     "PairScore",
     "Pruned",
     "Quantized",
@@ -60,6 +62,7 @@ _LAZY = {
     "Calibrated": "headroom.models.api.calibrated",
     "Classifier": "headroom.models.classifier",
     "Evaluated": "headroom.models.api.evaluation",
+    "MultiHeadAttention": "headroom.models.attention",
     "Pruned": "headroom.models.api.smaller",
     "Quantized": "headroom.models.api.quantized",
     "StudyResult": "headroom.models.api.studies",

@@ -12,12 +12,13 @@ import psutil
 import pytest
 import torch
 
-from benchmarks import front, int8, load, pruned, service
+from benchmarks import front, generate, int8, load, pruned, service
 from benchmarks.report import Report
 from benchmarks.serving import CONFIG, Server, headroom
 from benchmarks.workload import SHAPES, Shape, encoder, network
 from default_model.smaller import share_words
 from tests.checkpoints import write_checkpoint
+from tests.generators import with_generator
 
 pytestmark = pytest.mark.more
 
@@ -127,6 +128,13 @@ def test_a_short_run_of_the_front_has_every_row(
         f"pairs/s and core of front, 1 replica(s), {kind} texts" for kind in ("known", "new")
     ]
     assert all(float(row.value.split()[0].replace(",", "")) > 0 for row in report.rows)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_generate_measures_greedy_and_beams(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    with_generator(tiny_checkpoint, tmp_path)
+    report = generate.measure(rounds=1, model=tmp_path)
+    assert [row.name for row in report.rows] == ["greedy: milliseconds", "4 beams: milliseconds"]
 
 
 def test_every_stored_mask_and_network_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

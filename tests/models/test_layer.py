@@ -1,8 +1,5 @@
-"""Multi-head attention in its three kinds, against torch's own implementations.
-
-Encoders attend by `TorchOps.attention`, decoders by `TorchOps.causal`, both over packs. All of it, and
-queries that read another sequence, is softmax(q kᵀ/√d)·v by `attention_probabilities`.
-"""
+"""Attention over packs against torch's own implementation: `TorchOps.attention` of encoders, and
+`TorchOps.causal` of decoders."""
 
 import numpy as np
 import pytest
@@ -15,7 +12,7 @@ from torch import Tensor, nn
 from headroom.models.batch import PackedBatch, pack
 from headroom.models.ops.causal import Causal
 from headroom.models.ops.positions import PLAIN_POSITIONS, rotations
-from headroom.models.ops.torch import TorchOps, attention_probabilities
+from headroom.models.ops.torch import TorchOps
 from tests.models.reference import CPU, random_pair
 
 OPS = TorchOps(CPU, torch.float32)
@@ -84,25 +81,3 @@ def test_decoder_self_attention_never_looks_ahead(lengths: list[int]) -> None:
         mask = nn.Transformer.generate_square_subsequent_mask(len(sequence))
         expected = theirs(*[sequence[None]] * 3, attn_mask=mask)[0][0]
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
-
-
-def test_encoder_decoder_attention_reads_keys_and_values_from_the_memory() -> None:
-    theirs = torchs_attention(4, 32, 2)
-    queries, memory = torch.randn(3, 5, 32), torch.randn(3, 11, 32)
-    padding = torch.arange(11) >= torch.tensor([11, 4, 1])[:, None]
-
-    query, key, value = (
-        F.linear(source, weight, bias).unflatten(-1, (4, 8)).transpose(1, 2)
-        for source, weight, bias in zip(
-            (queries, memory, memory),
-            theirs.in_proj_weight.chunk(3),
-            theirs.in_proj_bias.chunk(3),
-            strict=True,
-        )
-    )
-    hidden = torch.zeros(3, 1, 1, 11).masked_fill(padding[:, None, None], -torch.inf)
-    context = attention_probabilities(query, key, hidden, 8**-0.5) @ value
-    ours = F.linear(context.transpose(1, 2).flatten(2), theirs.out_proj.weight, theirs.out_proj.bias)
-
-    expected = theirs(queries, memory, memory, key_padding_mask=padding)[0]
-    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)

@@ -5,16 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from headroom.models.layer import MultiHeadAttention
+from headroom.models.layer import AttentionHeads
 from headroom.models.ops.torch import Linear
 from headroom.models.selection import WeightCache
 
 
-def module(heads: int = 4, size: int = 8) -> MultiHeadAttention:
+def module(heads: int = 4, size: int = 8) -> AttentionHeads:
     torch.manual_seed(0)
     width = heads * size
     maps = (Linear(torch.randn(rows, width), torch.randn(rows)) for rows in (3 * width, width))
-    return MultiHeadAttention(heads, size, *maps)
+    return AttentionHeads(heads, size, *maps)
 
 
 def some(*heads: int) -> np.ndarray:

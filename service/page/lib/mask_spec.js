@@ -15,6 +15,7 @@ const ITEM = /^(\*|[0-9]+(?:-[0-9]+)?)\.(\*|[0-9]+(?:-[0-9]+)?)$/;
 const SKIP = /^skip:(\*|[0-9]+(?:-[0-9]+)?)$/;
 const RANDOM = /^random:([^@/]*)@([^/]*)(?:\/(.*))?$/s;
 const DECIMAL = /^[0-9]+(?:\.[0-9]+)?$/;
+const GENERATOR = /^[ \t\r\n]*(decoder|cross)[ \t\r\n]*:/;
 const SPACES = /^[ \t\r\n]+|[ \t\r\n]+$/g;
 const NAMED = /** @type {Record<string, string>} */ ({
   weights: "a matrix; send the matrix as the JSON form 'weights'",
@@ -35,6 +36,9 @@ export function parseSpec(spec, shape, stored = new Map()) {
   const text = spec.replace(SPACES, "");
   if (!text) throw new MaskError("the spec is empty; 'none' keeps every head");
   if (text.startsWith("@")) return storedMask(text.slice(1), stored);
+  if (text.split(";").some((part) => GENERATOR.test(part))) {
+    throw new MaskError("decoder: and cross: name heads of a query generator, which act on generated queries alone (condense with the method generate)");
+  }
   if (text === "none") return allOn(shape);
   const items = text.split(",").map((part, i, all) => ({ text: part.replace(SPACES, ""), number: i + 1, isOnly: all.length === 1 }));
   const isSkip = (/** @type {Item} */ item) => item.text.startsWith("skip:");

@@ -43,6 +43,7 @@
  * @property {"softmax" | "sigmoid" | "identity"} score_activation
  * @property {string} device
  * @property {string} dtype
+ * @property {{layers: number, heads: number} | null} generator its query generator
  */
 
 /**

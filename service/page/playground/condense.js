@@ -1,4 +1,5 @@
-/** A long query gets shorter: its words are struck out one by one, and the loss of each length is shown. */
+/** A long query gets shorter: its words are struck out one by one, and the loss of each length is shown; or it
+ * is written anew. */
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { asProblem, call } from "../lib/api.js";
@@ -8,25 +9,30 @@ import { html } from "../lib/html.js";
 import { requestForm } from "../lib/mask.js";
 import { update } from "../lib/store.js";
 import { Trouble } from "../lib/trouble.js";
+import { Written } from "./written.js";
 
 /** @typedef {import("../lib/types.js").State} State */
 /** @typedef {import("../lib/types.js").Problem} Problem */
 /** @typedef {{word: string, form: string, kept: boolean, importance: number}} Word */
 /** @typedef {{words: number, query: string, left_out: number | null, loss: number, measured: boolean}} Length */
-/** @typedef {{condensed: string, method: string, words: Word[], path: Length[], note: string | null}} Condensed */
+/** @typedef {{condensed: string, method: "greedy" | "leave_one_out", words: Word[], path: Length[], note: string | null}} Condensed */
+/** @typedef {import("./written.js").Generated} Generated */
 
 const MIN_WORDS = 3;
 const WORDS = /[\u3400-\u4dbf\u4e00-\u9fff]|[^\s\u3400-\u4dbf\u4e00-\u9fff]+/g; // at most: the service may take several Chinese characters for one word
+const GENERATE = "generate";
 const METHODS = [
   ["greedy", "one deletion after the other"],
   ["leave_one_out", "each word left out alone"],
+  [GENERATE, "writing it anew"],
 ];
+const BEAMS = 4;
 const BAR = 14;
 const HEIGHT = 34;
 
 /** @param {{state: State}} props */
 export function Condense({ state }) {
-  const [answer, show] = useState(/** @type {Condensed | null} */ (null));
+  const [answer, show] = useState(/** @type {Condensed | Generated | null} */ (null));
   const [problem, complain] = useState(/** @type {Problem | null} */ (null));
   const [busy, setBusy] = useState(false);
   const [method, setMethod] = useState(METHODS[0][0]);
@@ -56,13 +62,19 @@ export function Condense({ state }) {
       <div class="presets">
         <button onClick=${ask} disabled=${busy}>${busy ? "Condensing…" : "Condense the query"}</button>
         <label>by <select value=${method} onChange=${(/** @type {Event} */ event) => setMethod(valueOf(event))}>
-          ${METHODS.map(([name, about]) => html`<option value=${name}>${about}</option>`)}
+          ${METHODS.filter(([name]) => name !== GENERATE || state.facts?.model.generator).map(([name, about]) => html`<option value=${name}>${about}</option>`)}
         </select></label>
-        <span class="soft">The words that keep the judgments of these titles, under mask ${LETTERS[state.active]}.</span>
+        <span class="soft">${method === GENERATE ? "A short query, also with other words" : "The words that keep the judgments of these titles"}, under mask ${LETTERS[state.active]}.</span>
       </div>
       ${problem ? html`<${Trouble} problem=${problem} retry=${ask} />` : null}
-      ${answer ? html`<${Shorter} key=${answer.path.length} query=${state.query} answer=${answer} />` : null}
+      ${answer ? shown(state.query, answer) : null}
     </section>`;
+}
+
+/** @param {string} query @param {Condensed | Generated} answer */
+function shown(query, answer) {
+  if (answer.method === GENERATE) return html`<${Written} key=${answer.condensed} answer=${answer} />`;
+  return html`<${Shorter} key=${answer.path.length} query=${query} answer=${answer} />`;
 }
 
 /** @param {State} state @param {string} method */
@@ -71,6 +83,7 @@ function bodyOf(state, method) {
   const { mask, variant } = activeColumn(state);
   const shape = /** @type {import("../lib/mask.js").Shape} */ (facts?.model);
   const how = mask ? { head_mask: requestForm(mask, shape) } : { variant };
+  if (method === GENERATE) return { query, method, beams: BEAMS, heads: "*.*", ...how };
   return { query, titles, method, ...how };
 }
 

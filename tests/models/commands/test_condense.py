@@ -10,6 +10,7 @@ from headroom.models.commands.condense import read_candidates
 from headroom.models.condense.local import condense
 from headroom.models.condense.search import Task
 from headroom.models.condense.words import read_words
+from tests.generators import with_generator
 from tests.prompt import Run
 
 QUERY = "where is a steel angle bracket?"
@@ -44,6 +45,19 @@ def test_the_short_query_and_the_loss_at_every_length(
     assert [word["word"] for word in answer["words"]] == QUERY.split()
 
 
+def test_a_query_is_written(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    writer = with_generator(tiny_checkpoint, tmp_path)
+    options = ("--generate", "--model", str(tmp_path), "--dtype", "float32", "--device", "cpu")
+    expected = writer.generate_query(QUERY, 2, "0.1;cross:1.*")
+    plain = run("condense", QUERY, *options, "--beams", "2", "--mask", "0.1;cross:1.*").out.splitlines()
+    assert plain[0] == expected[0].query
+    assert [line.split(maxsplit=1) for line in plain[3:]] == [[f"{one.score:.3f}", one.query] for one in expected]
+    answer = orjson.loads(run("condense", QUERY, *options, "--json", "--mask", "cross:*.1").out)
+    best = writer.generate_query(QUERY, 4, "cross:*.1")
+    assert [one["query"] for one in answer["queries"]] == [one.query for one in best]
+    assert (answer["condensed"], answer["head_mask"]) == (best[0].query, "cross:0.1,1.1")
+
+
 def test_only_the_end_of_a_line_ends_a_title(tmp_path: Path) -> None:
     file = tmp_path / "titles.txt"
     file.write_bytes("wood\u2028deck\x85screws\r\nlamp\rsteel\x0clamp\n".encode())
@@ -57,6 +71,10 @@ def test_only_the_end_of_a_line_ends_a_title(tmp_path: Path) -> None:
         (["  ", "--titles", "gone.txt"], 2, "must not be blank"),
         (["a b", "--titles", "gone.txt"], 1, "gone.txt does not exist"),
         (["a b"], 2, "--titles"),
+        (["a b", "--beams", "2"], 2, "is for --generate"),
+        (["a b", "--generate", "--beams", "9"], 2, "--beams"),
+        (["a b", "--generate", "--words", "2"], 2, "--generate writes the query"),
+        (["a b", "--generate", "--mask", "cross:0.1;2.1"], 1, "the encoder's heads come first"),
         (["a b", "--titles", "gone.txt", "--words", "0"], 2, "greater than or equal to 1"),
         (["a b", "--titles", "gone.txt", "--method", "magic"], 2, "magic"),
     ],

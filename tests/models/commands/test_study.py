@@ -78,7 +78,7 @@ def test_a_study_says_beforehand_what_it_cannot_show(run: Run, tiny_checkpoint: 
     few = run(*arguments, "--quick", "--holdout", str(holdout)).err
     ranked = sum(len({row["grade"] for row in rows}) > 1 for rows in by_query(holdout).values())
     assert (
-        f"{ranked} of the 14 queries of {holdout} have titles of different grades, and the test needs 100"
+        f"{ranked} of the 14 queries of {holdout} have titles of different grades, and that takes 183"
         in few
     )
     assert "5 random networks no p-value is below 0.17" in few

@@ -54,8 +54,7 @@ def test_a_hard_margin_takes_more_queries_up_to_a_bound_and_says_what_they_canno
     (sentence,) = limits("single", short)
     assert MOST * PAIRS <= len(short.data) < MOST * PAIRS + QUICK_TITLES
     assert set(pilot.data.queries) < set(short.data.queries)
-    assert sentence.startswith("This run will hardly show that a head alone is harmless (margin 0.001)")
-    assert f"this run takes {len(short.data.queries):,}" in sentence
+    assert "cannot show that a head alone is harmless with a margin of 0.001" in sentence
 
 
 def test_between_them_as_many_queries_as_the_margin_needs(clf: Classifier, tmp_path: Path) -> None:
@@ -64,7 +63,7 @@ def test_between_them_as_many_queries_as_the_margin_needs(clf: Classifier, tmp_p
     for margin in np.geomspace(0.001, 0.5, 12):
         short = shortened("layers", study(clf, float(margin), tmp_path))
         sizes.append(len(short.data))
-        if short.too_hard:
+        if short.too_hard or limits("layers", short):
             assert len(short.data) >= MOST * PAIRS
     assert sizes == sorted(sizes, reverse=True)
     assert len(set(sizes)) > 2

@@ -1,0 +1,193 @@
+"""The query generator of a checkpoint: questions in, short queries out, in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headroom.models.arrays import Floats32
+from headroom.models.checkpoint.files import GENERATOR
+from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
+from headroom.models.errors import ModelError
+from headroom.models.generate.files import read_generator
+from headroom.models.generate.memory import encode_questions, memory_of, states_of
+from headroom.models.generate.network import GeneratorMasks, GeneratorNetwork, Memory
+from headroom.models.generate.search import MAX_BEAMS, search
+from headroom.models.masks.generation import GenerationMask
+from headroom.models.masks.grammar import Shape
+from headroom.models.masks.head_mask import HeadMask, RowMasks, by_structure
+from headroom.models.network import Network
+
+
+class GeneratedQuery(NamedTuple):
+    """A generated query. score: the geometric mean of its pieces' probabilities, above 0 and at most 1."""
+
+    query: str
+    score: float
+
+
+PIECES_OF_QUERY = 16
+"""Steps of a usual query, rounded up; a step of one beam counts as a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question to write a query for. beams: 1 (greedy) to MAX_BEAMS."""
+
+    question: EncodedPair
+    beams: int
+    mask: GenerationMask
+
+    @property
+    def tokens(self) -> int:
+        """Return about how many tokens of the encoder cost as much."""
+        return len(self.question) + PIECES_OF_QUERY * self.beams
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """What each piece of a generated query attends to in its question.
+
+    question, pieces: the texts of the question's n tokens, special ones included, and of the query's m
+    pieces, with a space before the first one of a word. probabilities: (layers, heads, m, n) float32.
+    """
+
+    question: tuple[str, ...]
+    pieces: tuple[str, ...]
+    probabilities: Floats32
+
+
+def check_beams(beams: int) -> None:
+    """Raise ModelError for a wrong number of beams."""
+    if not 1 <= beams <= MAX_BEAMS:
+        raise ModelError(f"beams: {beams} is not a number from 1 to {MAX_BEAMS}")
+
+
+class Generator:
+    """A generator on one device. Threads may share it.
+
+    tokenizer, encoder: those of the classifier. network: the decoder, in the encoder's dtype.
+    """
+
+    def __init__(self, tokenizer: PairTokenizer, encoder: Network, network: GeneratorNetwork) -> None:
+        self.tokenizer = tokenizer
+        self.encoder = encoder
+        self.network = network.eval().requires_grad_(requires_grad=False)
+        words = network.words[0]
+        texts = tokenizer.texts_of(range(len(words)))
+        readable = torch.tensor([any(map(str.isalnum, text)) for text in texts])
+        readable[[*tokenizer.template.ids, tokenizer.unknown or 0]] = False
+        self.readable = readable.to(words.device)
+        config = encoder.config
+        whole = HeadMask.none(*self.shape)
+        self.all_heads = GenerationMask(HeadMask.none(config.num_layers, config.num_heads), whole, whole)
+
+    @classmethod
+    def load(cls, directory: Path, tokenizer: PairTokenizer, encoder: Network) -> Self | None:
+        """Return the generator of a checkpoint's directory, None if it has none.
+
+        Raises UnsupportedCheckpoint for a file that is damaged or belongs to another encoder.
+        """
+        if not (directory / GENERATOR).exists():
+            return None
+        return cls(tokenizer, encoder, read_generator(directory, encoder.word_embeddings))
+
+    @property
+    def shape(self) -> Shape:
+        """Return (layers, heads), as masks number them."""
+        return self.network.config.layers, self.network.config.heads
+
+    def encode(self, question: str) -> EncodedPair:
+        """Return a question as the encoder reads it.
+
+        Raises ModelError if it is empty, longer than the window, or holds nothing that the model can read.
+        """
+        if not question.strip():
+            raise ModelError("the question is empty")
+        (encoded,) = encode_questions(self.tokenizer, [question])
+        if encoded.truncated:
+            template = self.tokenizer.template
+            limit = self.tokenizer.max_tokens - len(template.before) - len(template.after)
+            tokens = self.tokenizer.encode_texts([question])[question].tokens
+            raise ModelError(f"the question has {tokens} tokens; the model's window holds at most {limit}")
+        first = len(encoded.template.before)
+        ids = torch.from_numpy(encoded.ids[first : first + encoded.query_tokens].astype(np.int64))
+        if not self.readable[ids].any():
+            raise ModelError("the question holds no letter or digit that the model can read")
+        return encoded
+
+    def generate(self, asks: Sequence[Ask]) -> list[list[GeneratedQuery]]:
+        """Return the best queries of each question, best first, at least one and at most its beams.
+
+        Queries of one question differ. asks: at least one; their masks may differ.
+        """
+        results = [list[GeneratedQuery]()] * len(asks)
+        with torch.inference_mode():
+            for group in by_structure([ask.mask.encoder for ask in asks]):
+                found = self._generate([asks[index] for index in group])
+                for index, queries in zip(group, found, strict=True):
+                    results[index] = queries
+        return results
+
+    def align(self, ask: Ask, query: str) -> Alignment:
+        """Return what each piece of a query attends to in its question, under the question's mask.
+
+        A head of weight w shows its probabilities times w.
+        """
+        encoded = self.tokenizer.encode_texts([query])[query]
+        pieces = np.frombuffer(encoded.ids, np.int32)[: self.network.config.max_pieces].tolist()
+        device = self.network.pieces.device
+        with torch.inference_mode():
+            memory = self._memory([ask])
+            masks = self._masks([ask])
+            ids = torch.tensor([[self.network.config.start, *pieces[:-1]]], device=device)
+            maps = list[Tensor]()
+            self.network(ids, self.network.begin(memory), masks, maps)
+            probabilities = torch.stack(maps, 1)[0].float()
+            if masks is not None:
+                probabilities = probabilities * masks.cross[0, :, :, None, None]
+        return Alignment(
+            question=tuple(self.tokenizer.texts_of(ask.question.ids.tolist())),
+            pieces=tuple(self.tokenizer.texts_of(pieces)),
+            probabilities=probabilities.numpy(force=True),
+        )
+
+    def _generate(self, asks: Sequence[Ask]) -> list[list[GeneratedQuery]]:
+        """Return the same for questions whose masks skip the same layers and units of the encoder."""
+        memory = self._memory(asks)
+        widths = [ask.beams for ask in asks]
+        written = search(self.network, memory, widths, self.readable, self._masks(asks))
+        results = []
+        for queries in written:
+            by_text = dict[str, GeneratedQuery]()
+            for one in queries:
+                text = "".join(self.tokenizer.texts_of(one.pieces)).strip()
+                by_text.setdefault(text, GeneratedQuery(text, one.score))
+            results.append(list(by_text.values()))
+        return results
+
+    def _memory(self, asks: Sequence[Ask]) -> Memory:
+        """Return what the encoder says about the questions under their masks."""
+        questions = [ask.question for ask in asks]
+        states = states_of(self.encoder, questions, RowMasks.of([ask.mask.encoder for ask in asks]))
+        return memory_of(questions, states, self.tokenizer.unknown)
+
+    def _masks(self, asks: Sequence[Ask]) -> GeneratorMasks | None:
+        """Return the weights of the decoder's heads; None if all are 1."""
+        if all(ask.mask.keeps_generator for ask in asks):
+            return None
+        device = self.network.pieces.device
+        decoder, cross = (
+            torch.from_numpy(np.stack(matrices)).to(device)
+            for matrices in (
+                [ask.mask.decoder.matrix for ask in asks],
+                [ask.mask.cross.matrix for ask in asks],
+            )
+        )
+        return GeneratorMasks(decoder, cross)

@@ -1,0 +1,98 @@
+"""What a user meets: wrong input, a checkpoint without a generator, and files that do not fit."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from headroom import Classifier, InvalidMask, ModelError, UnsupportedCheckpoint
+from headroom.models.checkpoint.files import GENERATOR
+from tests.checkpoints import load, write_checkpoint
+
+QUESTION = "where is a steel angle bracket"
+
+
+@pytest.mark.parametrize(
+    ("question", "beams", "reason"),
+    [
+        (QUESTION, 9, "beams: 9 is not a number from 1 to 8"),
+        (QUESTION, 0, "beams: 0 is not a number from 1 to 8"),
+        (" ", 4, "the question is empty"),
+        ("lamp " * 100, 4, "the question has 100 tokens; the model's window holds at most 62"),
+        ("?!", 4, "the question holds no letter or digit that the model can read"),
+    ],
+)
+def test_wrong_questions_get_one_sentence(writer: Classifier, question: str, beams: int, reason: str) -> None:
+    with pytest.raises(ModelError) as error:
+        writer.generate_query(question, beams)
+    assert str(error.value) == reason
+
+
+def test_a_checkpoint_without_a_generator_says_so(clf: Classifier) -> None:
+    with pytest.raises(ModelError, match="has no query generator"):
+        clf.generate_query(QUESTION)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("cross:2.0", "cross: layer 2 does not exist; this model has layers 0 to 1"),
+        ("decoder:0.4", "decoder: head 4 does not exist; this model has heads 0 to 3"),
+        ("cross:0.1;cross:1.1", "cross: stands twice"),
+        ("cross:0.1;2.1", "'2.1' stands after a ';'; the encoder's heads come first"),
+        ("3.0;cross:0.1", "layer 3 does not exist; this model has layers 0 to 2"),
+        ("decoder:@pruned", "decoder: '@pruned' is for the encoder alone"),
+        ("cross:skip:1", "cross: 'skip:1' is for the encoder alone"),
+        ("cross:", "cross: the spec is empty"),
+    ],
+)
+def test_wrong_masks_get_one_sentence(writer: Classifier, spec: str, reason: str) -> None:
+    with pytest.raises(InvalidMask) as error:
+        writer.generate_query(QUESTION, 1, spec)
+    assert str(error.value).startswith(reason)
+
+
+@pytest.mark.parametrize("spec", ["cross:0.1", "1.2;decoder:0.1", "none; cross:*.*"])
+def test_masks_of_generators_are_refused_where_pairs_are_scored(writer: Classifier, spec: str) -> None:
+    with pytest.raises(InvalidMask, match="name heads of a query generator"):
+        writer.score("lamp", ["usb lamp"], head_mask=spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "canonical"),
+    [
+        ("none", "none"),
+        ("cross:1.*", "cross:1.*"),
+        ("0-1.*; decoder: 0.3,0.2 ;cross:keep:0.*", "0-1.*;decoder:0.2-3;cross:1.*"),
+        ("cross:0.0;decoder:1.1", "decoder:1.1;cross:0.0"),
+        ("2.1;cross:none", "2.1"),
+        ("decoder:random:0.5@7", "decoder:0.0,0.2-3,1.3"),
+    ],
+)
+def test_masks_have_one_canonical_spec(writer: Classifier, spec: str, canonical: str) -> None:
+    mask = writer.generation_mask(spec)
+    assert mask.spec == canonical
+    assert writer.generation_mask(canonical) == mask
+
+
+def test_files_that_do_not_fit_are_refused_by_name(writer: Classifier, tmp_path: Path) -> None:
+    assert writer.directory is not None
+    narrow = write_checkpoint(tmp_path / "narrow", hidden_size=16)
+    shutil.copy(writer.directory / GENERATOR, narrow / GENERATOR)
+    with pytest.raises(UnsupportedCheckpoint, match="is for an encoder of width 32; this one has 16"):
+        load(narrow)
+
+    lacking = shutil.copytree(writer.directory, tmp_path / "lacking")
+    tensors = load_file(lacking / GENERATOR)
+    del tensors["copy_map.bias"]
+    shape = {"layers": 2, "heads": 4, "width": 32, "units": 48, "max_pieces": 9, "start": 2, "end": 3}
+    metadata = {"generator": json.dumps({**shape, "output_pieces": len(tensors["pieces"])})}
+    save_file(tensors, lacking / GENERATOR, metadata)
+    with pytest.raises(UnsupportedCheckpoint, match=r"tensor copy_map\.bias is missing or misshapen"):
+        load(lacking)
+
+    (lacking / GENERATOR).write_bytes(b"not weights")
+    with pytest.raises(UnsupportedCheckpoint, match=r"generator\.safetensors cannot be read"):
+        load(lacking)

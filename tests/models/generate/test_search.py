@@ -1,0 +1,107 @@
+"""Greedy and beam search, alone and in batches."""
+
+import pytest
+import torch
+
+from headroom import Classifier
+from headroom.models.generate.generator import Ask, GeneratedQuery, Generator
+from headroom.models.generate.memory import memory_of, states_of
+from headroom.models.generate.search import search
+from headroom.models.masks.generation import GenerationMask
+from tests.models.generate.test_network import QUESTIONS
+
+
+def ask(writer: Classifier, question: str, beams: int, mask: str = "none") -> Ask:
+    return Ask(writer.checked_generator().encode(question), beams, writer.generation_mask(mask))
+
+
+def step_by_step(generator: Generator, question: str) -> tuple[list[int], float]:
+    """Return the likeliest piece at each step, and the mean logarithm of their probabilities."""
+    network = generator.network
+    encoded = generator.encode(question)
+    memory = memory_of([encoded], states_of(generator.encoder, [encoded]), generator.tokenizer.unknown)
+    pieces = [network.config.start]
+    logs = []
+    has_text = False
+    while len(pieces) < network.config.max_pieces:
+        x, _ = network(torch.tensor([pieces]), network.begin(memory))
+        row = network.log_probabilities(x, memory)[0, -1].exp()
+        likelihood: dict[int, float] = {}
+        names = [*network.pieces.tolist(), *memory.pieces[0].tolist()]
+        for piece, value in zip(names, row.tolist(), strict=True):
+            likelihood[piece] = likelihood.get(piece, 0.0) + value
+        if not has_text:
+            del likelihood[network.config.end]
+        if not has_text and len(pieces) > 1:
+            likelihood = {
+                piece: p for piece, p in likelihood.items() if piece >= 0 and generator.readable[piece]
+            }
+        best = max(likelihood, key=likelihood.__getitem__)
+        logs.append(torch.tensor(likelihood[best]).log().item())
+        if best == network.config.end:
+            break
+        has_text = has_text or bool(generator.readable[best])
+        pieces.append(best)
+    return pieces[1:], sum(logs) / (len(pieces) - 1 + 1)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_one_beam_takes_the_likeliest_piece_at_each_step(generator: Generator, question: str) -> None:
+    with torch.inference_mode():
+        pieces, log = step_by_step(generator, question)
+        encoded = generator.encode(question)
+        memory = memory_of([encoded], states_of(generator.encoder, [encoded]), generator.tokenizer.unknown)
+        ((written,),) = search(generator.network, memory, [1], generator.readable)
+    assert list(written.pieces) == pieces
+    assert written.score == pytest.approx(torch.tensor(log).exp().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("beams", [1, 4, 8])
+def test_queries_differ_are_not_empty_and_come_best_first(writer: Classifier, beams: int) -> None:
+    for question in QUESTIONS:
+        queries = writer.generate_query(question, beams)
+        assert 1 <= len(queries) <= beams
+        assert len({one.query for one in queries}) == len(queries)
+        assert all(any(map(str.isalnum, one.query)) for one in queries)
+        scores = [one.score for one in queries]
+        assert scores == sorted(scores, reverse=True)
+        assert all(0 < score <= 1 for score in scores)
+
+
+def test_a_question_gets_the_same_queries_alone_and_beside_others(
+    writer: Classifier, generator: Generator
+) -> None:
+    asks = [
+        ask(writer, QUESTIONS[0], 4),
+        ask(writer, QUESTIONS[0], 4, "cross:0.*"),
+        ask(writer, QUESTIONS[1], 1, "0-1.*;decoder:0.1"),
+        ask(writer, QUESTIONS[2], 8, "1.2"),
+        ask(writer, QUESTIONS[2], 2, "skip:1;cross:1.0,1.3"),
+    ]
+    together = generator.generate(asks)
+    for one, queries in zip(asks, together, strict=True):
+        same_queries(queries, generator.generate([one])[0])
+    assert together[0] != together[1]  # the mask acts
+
+
+def same_queries(found: list[GeneratedQuery], expected: list[GeneratedQuery]) -> None:
+    assert [one.query for one in found] == [one.query for one in expected]
+    assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-5)
+
+
+def test_attention_of_each_piece_over_the_question(writer: Classifier, generator: Generator) -> None:
+    query = writer.generate_query(QUESTIONS[0], 1)[0].query
+    whole = generator.align(ask(writer, QUESTIONS[0], 1), query)
+    assert "".join(whole.pieces).strip() == query
+    assert whole.probabilities.shape == (2, 4, len(whole.pieces), len(whole.question))
+    torch.testing.assert_close(
+        torch.from_numpy(whole.probabilities).sum(-1), torch.ones(2, 4, len(whole.pieces))
+    )
+    masked = generator.align(ask(writer, QUESTIONS[0], 1, "cross:1.3"), query)
+    assert not masked.probabilities[1, 3].any()
+    torch.testing.assert_close(masked.probabilities[0], whole.probabilities[0])
+
+
+def test_the_masks_of_nothing_are_the_whole_generator(writer: Classifier, generator: Generator) -> None:
+    assert writer.generation_mask("none") == generator.all_heads
+    assert isinstance(generator.all_heads, GenerationMask)
