@@ -51,7 +51,9 @@ def test_a_query_is_written(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> 
     expected = writer.generate_query(QUERY, 2, "0.1;cross:1.*")
     plain = run("condense", QUERY, *options, "--beams", "2", "--mask", "0.1;cross:1.*").out.splitlines()
     assert plain[0] == expected[0].query
-    assert [line.split(maxsplit=1) for line in plain[3:]] == [[f"{one.score:.3f}", one.query] for one in expected]
+    assert [line.split(maxsplit=1) for line in plain[3:]] == [
+        [f"{one.score:.3f}", one.query] for one in expected
+    ]
     answer = orjson.loads(run("condense", QUERY, *options, "--json", "--mask", "cross:*.1").out)
     best = writer.generate_query(QUERY, 4, "cross:*.1")
     assert [one["query"] for one in answer["queries"]] == [one.query for one in best]
