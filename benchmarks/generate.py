@@ -8,7 +8,9 @@ from benchmarks.measure import alternate
 from benchmarks.report import Report, at_most
 from headroom import Classifier
 
-QUESTION = "hello i am looking for a quiet wireless mouse for small hands that works with my old laptop and my tablet"
+QUESTION = (
+    "hello i am looking for a quiet wireless mouse for small hands that works with my old laptop and my tablet"
+)
 ROUNDS = 20
 LARGEST_MS = {1: 60.0, 4: 150.0}
 """By the number of beams."""
