@@ -9,7 +9,7 @@ from benchmarks.report import Report, at_most
 from headroom import Classifier
 
 QUESTION = (
-    "hello i am looking for a quiet wireless mouse for small hands that works with my old laptop and tablet"
+    "hi i am looking for a quiet wireless mouse for small hands that works with my old laptop and my tablet"
 )
 ROUNDS = 20
 LARGEST_MS = {1: 60.0, 4: 150.0}

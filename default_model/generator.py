@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -36,15 +37,16 @@ UNITS = 768
 MAX_PIECES = 32
 DROPOUT = 0.15
 RATE = 1e-3
-TARGET_COST = 4
-"""A piece of a query costs as much as this many tokens of a question: it passes through the whole decoder."""
-
-BATCH_COST = 3600
-"""Padded tokens of questions and TARGET_COST times those of queries in a batch: about 90 examples."""
+BATCH_EXAMPLES = 96
+TARGET_STEP = 4
+QUESTION_STEP = 8
+"""Queries and questions are padded to a multiple of so many pieces and tokens, and each batch has as many
+examples: oneDNN compiles code for each new shape, which costs more than the padding."""
 
 ENCODED_TOKENS = 8192
 
 LOOK_STEPS = 200
+CHOOSING_TOKENS = 2048
 
 EXCLUDED = -1e9
 """The logarithm of no probability. It is finite, because infinite ones have no gradient."""
@@ -65,9 +67,10 @@ class Example:
         return len(self.question) + len(self.target)
 
     @property
-    def lengths(self) -> tuple[int, int]:
-        """Return the tokens of query and question, by which batches are sorted."""
-        return len(self.target), len(self.question)
+    def bucket(self) -> tuple[int, int]:
+        """Return the padded lengths of query and question."""
+        target = -(-len(self.target) // TARGET_STEP) * TARGET_STEP
+        return target, -(-len(self.question) // QUESTION_STEP) * QUESTION_STEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +83,19 @@ class Batch:
     def memory(self) -> Memory:
         """Return what the decoder reads of the questions."""
         states = [example.states for example in self.pairs]
-        return memory_of([example.question for example in self.pairs], states, self.unknown)
+        memory = memory_of([example.question for example in self.pairs], states, self.unknown)
+        padding = (0, max(example.bucket[1] for example in self.pairs) - memory.present.shape[1])
+        return Memory(
+            F.pad(memory.states, (0, 0, *padding)),
+            F.pad(memory.present, padding),
+            F.pad(memory.pieces, padding, value=-1),
+        )
 
     def targets(self) -> Tensor:
         """Return the queries' pieces, (B, n) int64, −1 for padding."""
-        return pad_sequence([example.target for example in self.pairs], batch_first=True, padding_value=-1)
+        targets = pad_sequence([example.target for example in self.pairs], batch_first=True, padding_value=-1)
+        padding = max(example.bucket[0] for example in self.pairs) - targets.shape[1]
+        return F.pad(targets, (0, padding), value=-1)
 
 
 def examples_of(clf: Classifier, pairs: Sequence[Asked], cache: Path) -> list[Example]:
@@ -151,7 +162,7 @@ def loss_of(network: GeneratorNetwork, batch: Batch) -> Tensor:
 
 
 class Rounds:
-    """Each round has every example once, in batches of similar length and in random order."""
+    """Each round has nearly every example once, in batches of equal padded lengths and in random order."""
 
     def __init__(self, examples: Sequence[Example], unknown: int | None, seed: int) -> None:
         self.examples = examples
@@ -159,28 +170,24 @@ class Rounds:
         self.seed = seed
 
     def __call__(self, index: int) -> list[Batch]:
-        """Return a round's batches."""
+        """Return a round's batches. What does not fill a batch is left out, other examples each time."""
         rng = np.random.default_rng([self.seed, index])
-        order = rng.permutation(len(self.examples)).tolist()  # other neighbours every time
-        order.sort(key=lambda row: self.examples[row].lengths)
-        groups = list[list[int]]()
-        longest = 0
-        for row in order:
-            question, target = self.examples[row].lengths[::-1]
-            longest = max(longest, question) if groups else question
-            if groups and (longest + TARGET_COST * target) * (len(groups[-1]) + 1) <= BATCH_COST:
-                groups[-1].append(row)
-            else:
-                groups.append([row])
-                longest = question
-        shuffled = rng.permutation(len(groups))
-        return [Batch([self.examples[row] for row in groups[number]], self.unknown) for number in shuffled]
+        buckets: dict[tuple[int, int], list[Example]] = {}
+        for row in rng.permutation(len(self.examples)):
+            example = self.examples[row]
+            buckets.setdefault(example.bucket, []).append(example)
+        batches = [
+            Batch(bucket[end - BATCH_EXAMPLES : end], self.unknown)
+            for bucket in buckets.values()
+            for end in range(BATCH_EXAMPLES, len(bucket) + 1, BATCH_EXAMPLES)
+        ]
+        return [batches[number] for number in rng.permutation(len(batches))]
 
 
 def choosing_loss(network: GeneratorNetwork, examples: Sequence[Example], unknown: int | None) -> float:
     """Return the loss on examples without dropout."""
     network.eval()
-    groups = grouped([len(example) for example in examples], batch_tokens=BATCH_COST)
+    groups = grouped([len(example) for example in examples], batch_tokens=CHOOSING_TOKENS)
     with torch.no_grad(), autocast(torch.device("cpu")):
         batches = [Batch([examples[row] for row in rows], unknown) for rows in groups]
         parts = [(len(batch.pairs), loss_of(network, batch).item()) for batch in batches]

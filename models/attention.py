@@ -132,7 +132,7 @@ class MultiHeadAttention(nn.Module):
 
     def _by_head(self, projected: Tensor) -> Tensor:
         """(batch, n, h·d_head) → (batch, h, n, d_head)."""
-        return projected.unflatten(2, (self.heads, self.head_size)).transpose(1, 2)
+        return projected.view(*projected.shape[:2], self.heads, self.head_size).transpose(1, 2)
 
 
 def earlier_tokens(length: int, device: torch.device) -> Tensor:

@@ -18,7 +18,7 @@ from headroom.models.errors import ModelError
 from headroom.models.generate.files import read_generator
 from headroom.models.generate.memory import encode_questions, memory_of, states_of
 from headroom.models.generate.network import GeneratorMasks, GeneratorNetwork, Memory
-from headroom.models.generate.search import MAX_BEAMS, search
+from headroom.models.generate.search import MAX_BEAMS, Written, search
 from headroom.models.masks.generation import GenerationMask
 from headroom.models.masks.grammar import Shape
 from headroom.models.masks.head_mask import HeadMask, RowMasks, by_structure
@@ -123,30 +123,38 @@ class Generator:
         return encoded
 
     def generate(self, asks: Sequence[Ask]) -> list[list[GeneratedQuery]]:
+        """Return the best queries of each question, as `write` does, as texts."""
+        return [
+            [GeneratedQuery(self.text(one), one.score) for one in queries] for queries in self.write(asks)
+        ]
+
+    def text(self, query: Written) -> str:
+        """Return a query as people read it."""
+        return "".join(self.tokenizer.texts_of(query.pieces)).strip()
+
+    def write(self, asks: Sequence[Ask]) -> list[list[Written]]:
         """Return the best queries of each question, best first, at least one and at most its beams.
 
-        Queries of one question differ. asks: at least one; their masks may differ.
+        The texts of one question differ. asks: at least one; their masks may differ.
         """
-        results = [list[GeneratedQuery]()] * len(asks)
+        results = [list[Written]()] * len(asks)
         with torch.inference_mode():
             for group in by_structure([ask.mask.encoder for ask in asks]):
-                found = self._generate([asks[index] for index in group])
+                found = self._write([asks[index] for index in group])
                 for index, queries in zip(group, found, strict=True):
                     results[index] = queries
         return results
 
-    def align(self, ask: Ask, query: str) -> Alignment:
+    def align(self, ask: Ask, query: Written) -> Alignment:
         """Return what each piece of a query attends to in its question, under the question's mask.
 
         A head of weight w shows its probabilities times w.
         """
-        encoded = self.tokenizer.encode_texts([query])[query]
-        pieces = np.frombuffer(encoded.ids, np.int32)[: self.network.config.max_pieces].tolist()
         device = self.network.pieces.device
         with torch.inference_mode():
             memory = self._memory([ask])
             masks = self._masks([ask])
-            ids = torch.tensor([[self.network.config.start, *pieces[:-1]]], device=device)
+            ids = torch.tensor([[self.network.config.start, *query.pieces[:-1]]], device=device)
             maps = list[Tensor]()
             self.network(ids, self.network.begin(memory), masks, maps)
             probabilities = torch.stack(maps, 1)[0].float()
@@ -154,21 +162,20 @@ class Generator:
                 probabilities = probabilities * masks.cross[0, :, :, None, None]
         return Alignment(
             question=tuple(self.tokenizer.texts_of(ask.question.ids.tolist())),
-            pieces=tuple(self.tokenizer.texts_of(pieces)),
+            pieces=tuple(self.tokenizer.texts_of(query.pieces)),
             probabilities=probabilities.numpy(force=True),
         )
 
-    def _generate(self, asks: Sequence[Ask]) -> list[list[GeneratedQuery]]:
+    def _write(self, asks: Sequence[Ask]) -> list[list[Written]]:
         """Return the same for questions whose masks skip the same layers and units of the encoder."""
         memory = self._memory(asks)
         widths = [ask.beams for ask in asks]
         written = search(self.network, memory, widths, self.readable, self._masks(asks))
         results = []
         for queries in written:
-            by_text = dict[str, GeneratedQuery]()
+            by_text = dict[str, Written]()
             for one in queries:
-                text = "".join(self.tokenizer.texts_of(one.pieces)).strip()
-                by_text.setdefault(text, GeneratedQuery(text, one.score))
+                by_text.setdefault(self.text(one), one)
             results.append(list(by_text.values()))
         return results
 

@@ -32,7 +32,7 @@ def states_of(
         chosen = network.selector.select(masks, batch.order)
         for x in network.hidden_states(batch, chosen, every_token=True):  # noqa: B007 - the last one is read
             pass
-        packed = x[: int(batch.lengths.sum())].split(batch.lengths.tolist())
+        packed = x[: int(batch.lengths.sum())].split_with_sizes(batch.lengths.tolist())
         network.ops.synchronize()  # as in `Network.forward`
     row_of = np.argsort(batch.order)
     return [packed[row] for row in row_of]

@@ -1,12 +1,15 @@
 """Finds the best queries of a generator: greedy with one beam, else beam search.
 
 A beam is an unfinished query. At each step every beam is continued with its likeliest pieces, and the best
-continuations of a question stay. Finished queries of n pieces are ranked by log p / n^LENGTH_PENALTY, because
-the sum alone prefers short ones (Wu et al. 2016, https://arxiv.org/abs/1609.08144, §7).
+continuations of a question stay. A piece with a letter or digit is written no more often than the question
+has it, or once: short queries do not repeat themselves, and small generators otherwise do. Finished queries
+of n pieces are ranked by log p / n^LENGTH_PENALTY, because the sum alone prefers short ones (Wu et al. 2016,
+https://arxiv.org/abs/1609.08144, §7).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp, inf
@@ -111,6 +114,8 @@ class _Run:
         self.all_columns = self.columns
         self.questions = list(range(len(memory.present)))
         self.written_readable = readable[network.pieces]
+        self.is_readable = readable.tolist()
+        self.counts = [Counter(row) for row in memory.pieces.tolist()]
 
     def step(self, beams: Sequence[Beam], count: int) -> tuple[list[list[float]], list[list[int]]]:
         """Return the likeliest next pieces of each beam: their logarithms and numbers, best first."""
@@ -182,7 +187,9 @@ class _Run:
                 self.questions = questions
 
     def _forbid(self, merged: Tensor, beams: Sequence[Beam]) -> None:
-        """Set to 0 what a beam may not write: the end, and soon all but letters, before it has any text."""
+        """Set to 0 what a beam may not write: repetitions; and before it has any text the end, and soon all
+        but letters."""
+        self._forbid_repetitions(merged, beams)
         silent = [row for row, beam in enumerate(beams) if not beam.has_text]
         if not silent:
             return
@@ -194,6 +201,27 @@ class _Run:
             copied = self.readable[self.memory.pieces[rows].clamp(min=0)]
             written = self.written_readable.expand(len(silent), -1)
             merged[rows] *= torch.cat([written, copied], 1)
+
+    def _forbid_repetitions(self, merged: Tensor, beams: Sequence[Beam]) -> None:
+        rows = list[int]()
+        used = list[int]()
+        for row, beam in enumerate(beams):
+            allowed = self.counts[beam.question]
+            for piece, times in Counter(beam.pieces).items():
+                if times >= allowed.get(piece, 1) and self.is_readable[piece]:
+                    rows.append(row)
+                    used.append(piece)
+        if not rows:
+            return
+        index = torch.tensor(rows, device=merged.device)
+        pieces = torch.tensor(used, device=merged.device)
+        written = len(self.network.pieces)
+        column = torch.searchsorted(self.network.pieces, pieces).clamp_(max=written - 1)
+        is_written = self.network.pieces[column] == pieces
+        merged[index[is_written], column[is_written]] = 0
+        same = self.memory.pieces[index] == pieces[:, None]
+        copied, token = same.nonzero(as_tuple=True)
+        merged[index[copied], written + token] = 0
 
 
 def _columns(network: GeneratorNetwork, memory: Memory) -> Tensor:

@@ -63,7 +63,7 @@ class QuestionRow(PairRow):
 
 
 class RowQueries(NamedTuple):
-    """The result of a `QuestionRow`. alignment: None unless it was asked for."""
+    """The result of a `QuestionRow`: queries, best first. alignment: None unless it was asked for."""
 
     queries: Sequence[GeneratedQuery]
     alignment: Alignment | None
@@ -296,8 +296,8 @@ def row_scores(classifier: Classifier, logits: np.ndarray) -> list[RowScore | Ex
 def row_queries(classifier: Classifier, rows: Sequence[QuestionRow]) -> list[RowQueries]:
     """Return the queries of questions, best first, with the attention of the best one where it is wanted."""
     generator = classifier.checked_generator()
-    written = generator.generate([row.ask for row in rows])
-    return [
-        RowQueries(queries, generator.align(row.ask, queries[0].query) if row.heads else None)
-        for row, queries in zip(rows, written, strict=True)
-    ]
+    results = []
+    for row, written in zip(rows, generator.write([row.ask for row in rows]), strict=True):
+        queries = [GeneratedQuery(generator.text(one), one.score) for one in written]
+        results.append(RowQueries(queries, generator.align(row.ask, written[0]) if row.heads else None))
+    return results

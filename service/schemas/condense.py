@@ -217,6 +217,7 @@ class WrittenQuery:
     """A query that was written for the question."""
 
     query: str
+    """Its text."""
     score: float
     """The geometric mean of the probabilities of its pieces, above 0 and at most 1."""
 
@@ -246,6 +247,7 @@ class GenerateResponse:
     generator_mask: str
     """The heads of the generator that are off, such as `decoder:0.1;cross:1.*`; `none` if all are on."""
     method: Literal["generate"]
+    """That of the request."""
     condensed: str
     """The best query."""
     queries: list[WrittenQuery]

@@ -24,7 +24,7 @@ export function Written({ answer }) {
       ${queries.map(({ query, score }) => html`
         <li><button onClick=${() => update({ query })}>Use “<bdi>${query}</bdi>”</button> <span class="soft">${score.toFixed(3)}</span></li>`)}
     </ol>
-    <label>What each written word attends to, <select value=${head} onChange=${(/** @type {Event} */ event) => choose(valueOf(event))}>
+    <label>What each written word attends to, <select class="alignment-head" value=${head} onChange=${(/** @type {Event} */ event) => choose(valueOf(event))}>
       <option value=${ALL}>mean of all heads</option>
       ${attention.heads.map((one) => html`<option value=${`${one.layer}.${one.head}`}>head ${one.layer}.${one.head}</option>`)}
     </select></label>

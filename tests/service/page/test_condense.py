@@ -75,6 +75,25 @@ def test_words_of_a_long_query_are_struck_out_as_the_loss_grows(page: Page) -> N
     page.until(lambda: page.all(".condense") == [])
 
 
+def test_a_query_is_written_and_shows_what_its_words_attend_to(page: Page) -> None:
+    page.open()
+    Select(page.one("#example")).select_by_visible_text("A long question")
+    Select(page.one(".condense select")).select_by_visible_text("writing it anew")
+    page.run(KEEP_ANSWER)
+    condense(page)
+    page.one(".alignment")
+    answer: dict[str, Any] = page.run("return window.condensed")
+    rows = [str(element.text) for element in page.all(".alignment tbody th")]
+    assert rows == answer["condensed"].split()
+    columns = [str(element.text) for element in page.all(".alignment thead th")]
+    assert "".join(columns) == "".join(LONG.split())
+    heads = {(one["layer"], one["head"]) for one in answer["attention"]["heads"]}
+    options = Select(page.one(".condense .alignment-head")).options
+    assert len(options) == 1 + len(heads)
+    page.one(".written button").click()
+    page.until(lambda: page.one("#query").get_attribute("value") == answer["condensed"])
+
+
 def test_a_chinese_query_is_condensed_and_reads_as_it_was_typed(page: Page) -> None:
     query = "想买 安静的无线鼠标，USB 接口？"  # jieba, if installed, makes words of several characters
     page.open(f"#playground?q={quote('无线鼠标')}&t={quote('罗技无线鼠标')}&t={quote('鼠标垫')}&mask=none")

@@ -67,7 +67,8 @@ async def test_masks_are_multiplied_onto_a_variants(writing: Service, writer: Cl
 async def test_attention_of_the_written_words_over_the_question(writing: Service, writer: Classifier) -> None:
     answer = await writing.post(CONDENSE, query=QUESTION, method="generate", heads="1.0-1")
     generator = writer.checked_generator()
-    whole = generator.align(Ask(generator.encode(QUESTION), 1, generator.all_heads), answer["condensed"])
+    asked = Ask(generator.encode(QUESTION), 4, generator.all_heads)
+    whole = generator.align(asked, generator.write([asked])[0][0])
     attention = answer["attention"]
     assert [(one["layer"], one["head"]) for one in attention["heads"]] == [(1, 0), (1, 1)]
     for one in attention["heads"]:
@@ -101,7 +102,7 @@ async def test_nothing_is_written_or_read_on_the_event_loop(
 ) -> None:
     threads = set[int]()
     names = set[str]()
-    for name in ("encode", "generate", "align"):
+    for name in ("encode", "write", "align"):
         call = getattr(Generator, name)
 
         def noted(*arguments: Any, call: Any = call, name: str = name) -> Any:
@@ -111,7 +112,7 @@ async def test_nothing_is_written_or_read_on_the_event_loop(
 
         monkeypatch.setattr(Generator, name, noted)
     await writing.post(CONDENSE, query=QUESTION, method="generate", heads="*.*")
-    assert names == {"encode", "generate", "align"}
+    assert names == {"encode", "write", "align"}
     assert threading.get_ident() not in threads
 
 

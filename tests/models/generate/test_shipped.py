@@ -1,0 +1,23 @@
+"""The shipped generator: what the documentation shows."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headroom import Classifier
+
+PAGE = (Path(__file__).parents[3] / "docs" / "condense.md").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Classifier:
+    return Classifier.load(device="cpu")
+
+
+def test_the_documentations_example_is_what_the_model_writes(shipped: Classifier) -> None:
+    examples = re.findall(r'^\$ headroom condense "([^"]+)" --generate\n(.+)$', PAGE, re.MULTILINE)
+    assert examples
+    for question, query in examples:
+        assert shipped.generate_query(question)[0].query == query
+        assert not set(query.split()) <= set(question.split())  # a word that the question does not have
