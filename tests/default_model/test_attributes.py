@@ -26,10 +26,10 @@ def test_the_title_that_has_what_is_asked_for_is_the_best_of_its_list(language: 
         assert all(expected(other) < expected(best) for other in others)
 
 
-def test_grades_of_rules_do_not_teach_the_scale_unless_they_are_given_a_weight() -> None:
+def test_grades_of_rules_teach_the_order_alone_unless_they_are_taught() -> None:
     rng = random.Random(0)
     assert {example.weight for example in AttributeLists("ko").group(rng)} == {0.0}
-    assert {example.weight for example in AttributeLists("ko", weight=0.25).group(rng)} == {0.25}
+    assert {example.weight for example in AttributeLists("ko", taught=True).group(rng)} == {1.0}
 
 
 def test_a_word_that_says_without_counts_as_the_value_it_is() -> None:
