@@ -203,7 +203,7 @@ CONTRADICTIONS = {
     "titled_zh": 0.03,
     "sae4k": 0.02,
     "stylekqc": 0.01,
-    "klue": 0.015,
+    "klue": 0.06,
     "openbg": 0.05,
     "dureader": 0.03,
     "osm": 0.02,
@@ -216,7 +216,8 @@ CONTRADICTIONS = {
     "apart_en": 0.05,
     **{f"differing_{language}": 0.04 for language in LANGUAGES},
 }
-"""As LONGER, with lists in which one title contradicts the query."""
+"""As LONGER, with lists in which one title contradicts the query. With a quarter of the share of `klue`,
+Spearman on KLUE-STS fell by 0.025 (0.008 to 0.041)."""
 
 LEFT_OUT = ("openbg", "dureader", "sae4k", "stylekqc")
 """Sources in Korean and Chinese that show what the lists written for headroom teach; EVERYTHING has them."""
@@ -229,7 +230,8 @@ RECIPES = {
         600, 1e-4, CONTRADICTIONS, batch_tokens=2048, frozen_layers=6, kept=0.8, held=0.3, margin=0.5, seed=5
     ),
 }
-"""The shipped model is made with these, one after another. docs/model-card.md says where its run differed."""
+"""The shipped model is made with the first three, one after another; docs/model-card.md says where its run
+differed. `contradictions` goes on from it, and the shipped weights were not made with it."""
 
 
 def layer_of(name: str) -> int:

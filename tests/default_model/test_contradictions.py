@@ -1,4 +1,4 @@
-"""Lists with a title that contradicts the query: it costs grades, and the same fact in other words does not."""
+"""Lists with a title that contradicts the query: it costs grades; the same fact in other words does not."""
 
 import random
 from collections import defaultdict
@@ -98,7 +98,9 @@ def check_margin(group: Group) -> None:
     assert max(grades) == pytest.approx(FITS, abs=0.1)
     assert not any(2.1 < grade < 3.1 for grade in grades)
     fitting = {example.title for example, grade in zip(group, grades, strict=True) if grade > 3.5}
-    assert fitting.isdisjoint(example.title for example, grade in zip(group, grades, strict=True) if grade < 2.1)
+    assert fitting.isdisjoint(
+        example.title for example, grade in zip(group, grades, strict=True) if grade < 2.1
+    )
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -45,7 +45,9 @@ def test_an_index_gives_the_result_of_one_pair(graded: Scores) -> None:
 
 
 def test_a_grade_is_the_median_and_not_the_largest_of_two_far_ends() -> None:
-    probabilities = np.array([[0.35, 0.1, 0.1, 0.05, 0.4], [0.2, 0.2, 0.05, 0.05, 0.5], [0, 0, 0.1, 0.3, 0.6]])
+    probabilities = np.array(
+        [[0.35, 0.1, 0.1, 0.05, 0.4], [0.2, 0.2, 0.05, 0.1, 0.45], [0, 0, 0.1, 0.3, 0.6]]
+    )
     scores = Scores.from_logits(np.log(probabilities + 1e-9).astype(np.float32))
     assert scores.grade.tolist() == [2, 3, 4]
     two = np.array([[0.2, -0.1], [-0.1, 0.2]], np.float32)
