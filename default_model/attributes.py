@@ -14,8 +14,7 @@ from typing import Any
 
 import yaml
 
-from default_model.groups import Example, Group
-from headroom.models.training.loop import graded_target
+from default_model.groups import Example, Group, ranked_example, taught_example
 
 ATTRIBUTES = Path(__file__).resolve().parents[1] / "data" / "attributes.yaml"
 
@@ -27,6 +26,7 @@ OTHER_VALUE = 2.5
 OTHER_BRAND = 2.5
 OTHER_MODEL = 2.4
 OTHER_VALUES = 1.9
+CONTRARY = 2.0
 PART = 1.4
 NEAR_THING = 1.0
 SHARES_VALUE = 0.4
@@ -126,15 +126,21 @@ def axis_values(axis: Any, at: int) -> list[Forms]:
 class AttributeLists:
     """Draws lists in one language.
 
-    weight: of the grades in the ordinal loss; 0 teaches the order alone. without: queries that are not drawn.
-    axes: the attributes that are asked for, with nothing else; default: all, and brands, models and parts.
+    without: queries that are not drawn. axes: the attributes that are asked for, with nothing else; default:
+    all, and brands, models and parts. taught: the grades are taught, and none that contradicts the query is
+    above CONTRARY; default: the order alone.
     """
 
     def __init__(
-        self, language: str, *, weight: float = 0.0, without: Sequence[str] = (), axes: Sequence[str] = ()
+        self,
+        language: str,
+        *,
+        without: Sequence[str] = (),
+        axes: Sequence[str] = (),
+        taught: bool = False,
     ) -> None:
         self._language = language
-        self._weight = weight
+        self._taught = taught
         self._without = {query.lower() for query in without}
         self._things = read_things(language)
         self._axes = list(axes) or sorted({axis for thing in self._things for axis in thing.values})
@@ -156,10 +162,12 @@ class AttributeLists:
             query = self._query(asked, rng)
         best, *others = titles
         chosen = [best, *rng.sample(others, min(OTHERS, len(others)))]
-        return [
-            Example(query, self._title(said, rng), graded_target(grade, smoothing=0.2), weight=self._weight)
-            for said, grade in chosen
-        ]
+        return [self._example(query, self._title(said, rng), grade) for said, grade in chosen]
+
+    def _example(self, query: str, title: str, grade: float) -> Example:
+        if not self._taught:
+            return ranked_example(query, title, grade)
+        return taught_example(query, title, grade if grade >= UNSAID else min(grade, CONTRARY))
 
     def _by_attributes(self, thing: Thing, axis: str, rng: random.Random) -> tuple[Described, Graded]:
         """Ask for a value on this axis, sometimes for one on another axis or for a brand too."""

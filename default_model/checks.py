@@ -4,6 +4,8 @@
 
 - Quadruples (exact, another kind, accessory, unrelated), sixty each in English, Korean and Chinese, and a
   harder hundred in English: how often the exact title is first, and the unrelated one last.
+- Pairs of a title that fits and one that contradicts the query in one thing (data/contradictions.tsv): how
+  often the fitting one is first, and by half a grade, and which grades the two get.
 - Titles of other queries, nonsense queries, and empty titles get a low grade.
 - Within queries, the model ranks better than word overlap and BM25; of the products, intervals exclude 0.
 
@@ -16,6 +18,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +29,7 @@ from default_model.typed import nonsense
 from headroom.models.classifier import Classifier
 from headroom.models.quality.comparison import Side, compare_sides
 from headroom.models.quality.graded import GradedEvaluation
+from headroom.models.scores import Scores
 
 Floats = NDArray[np.float64]
 Grade = Callable[[Sequence[tuple[str, str]]], Floats]
@@ -35,6 +39,19 @@ QUADRUPLES = Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "quadr
 KINDS = ("exact", "substitute", "accessory", "unrelated")
 FIRST = {"english": 0.92, "development": 0.75, "korean": 0.85, "chinese": 0.85}
 """Least share of quadruples whose exact title is first, by set."""
+
+CONTRADICTIONS = Path(__file__).resolve().parents[1] / "data" / "contradictions.tsv"
+
+CLEAR = 0.5
+"""The difference of expected grades by which a title clearly stands above another."""
+
+CONTRADICTION_BOUNDS = {
+    "first": (0.95, True),
+    "first by half a grade": (0.80, True),
+    "the contradicting one graded exact": (0.10, False),
+    "the fitting one graded close or exact": (0.90, True),
+}
+"""What is aimed at: a share, and whether it is the least one."""
 
 LAST = 0.9
 """Least share of quadruples whose unrelated title is last."""
@@ -79,6 +96,49 @@ def quadruple_answers(grade: Grade) -> list[Answer]:
         note = f"all in order {(np.diff(grades, axis=1) < 0).all(1).mean():.2f}"
         answers.append(Answer(f"{name} quadruples: exact first", first, bound, True, note))
         answers.append(Answer(f"{name} quadruples: unrelated last", last, LAST, True))
+    return answers
+
+
+class Contradiction(NamedTuple):
+    """A query, a title that fits it, and one that contradicts it in one thing. kind: what that thing is."""
+
+    language: str
+    kind: str
+    query: str
+    fits: str
+    contradicts: str
+
+
+def read_contradictions() -> list[Contradiction]:
+    """Return the rows of data/contradictions.tsv. Nothing is trained on them or chosen by them."""
+    with CONTRADICTIONS.open(encoding="utf-8", newline="") as file:
+        lines = (line for line in file if not line.startswith("#"))
+        rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return [Contradiction(**row) for row in rows]
+
+
+def contradiction_answers(score: Callable[[Sequence[tuple[str, str]]], Scores]) -> list[Answer]:
+    """Report how the titles that fit are told from those that contradict, and by language and kind."""
+    rows = read_contradictions()
+    fits = score([(row.query, row.fits) for row in rows])
+    contradicts = score([(row.query, row.contradicts) for row in rows])
+    margin = fits.expected_grade - contradicts.expected_grade
+    exact = max(len(fits.probabilities[0]) - 1, 1)
+    found = {
+        "first": fits.raw_score > contradicts.raw_score,
+        "first by half a grade": margin >= CLEAR,
+        "the contradicting one graded exact": contradicts.grade == exact,
+        "the fitting one graded close or exact": fits.grade >= exact - 1,
+    }
+    values = sorted({value for row in rows for value in (row.language, row.kind)})
+    answers = []
+    for name, (bound, at_least) in CONTRADICTION_BOUNDS.items():
+        notes = list[str]()
+        for value in values:
+            of_value = [flag for flag, row in zip(found[name], rows, strict=True) if value in row[:2]]
+            notes.append(f"{value} {np.mean(of_value):.2f}")
+        share = float(found[name].mean())
+        answers.append(Answer(f"contradictions: {name}", share, bound, at_least, ", ".join(notes)))
     return answers
 
 
@@ -137,6 +197,7 @@ def main() -> None:
 
     probabilities = clf.score([(row.query, row.title) for row in judged]).probabilities.astype(np.float64)
     answers = [*quadruple_answers(grade), *unrelated_answers(grade, judged)]
+    answers += contradiction_answers(lambda pairs: clf.score(list(pairs)))
     print(*answers, *ranking_answers(probabilities, judged), sep="\n")
 
 

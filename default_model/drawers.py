@@ -1,4 +1,4 @@
-"""Collects everything that a try may draw its groups from, under the names that a recipe's shares use."""
+"""Collects everything that a recipe may draw its groups from, under the names that a recipe's shares use."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -9,8 +9,9 @@ from tokenizers import Tokenizer
 
 from default_model.attributes import LANGUAGES, NEGATIONS, AttributeLists
 from default_model.changed_lists import WITHOUT, NegatedTitles, StuffedLists
-from default_model.changed_titles import ChangedTitles, ShortTitles
-from default_model.checks import FIRST, KINDS, read_quadruples
+from default_model.changed_titles import BEST, ChangedTitles, ShortTitles
+from default_model.checks import FIRST, KINDS, read_contradictions, read_quadruples
+from default_model.contradictions import ContradictedTitles, Fitting, OneWordApart
 from default_model.groups import TRAINING_FOLDS
 from default_model.mixture import BEGINNING, Drawer, Row, Sources, read_sources
 from default_model.multilingual import (
@@ -22,6 +23,7 @@ from default_model.multilingual import (
     words_of,
 )
 from default_model.tuning import JUDGED_SHARES
+from default_model.written_contradictions import WrittenContradictions
 from default_model.written_lists import BrandLists, ShopLists, read_shop_lists
 from default_model.yardstick import read_short_lists
 from headroom.models.quality.lexical import TOKEN
@@ -29,15 +31,10 @@ from headroom.models.quality.lexical import TOKEN
 LISTS = {
     "openbg": "openbg_slice",
     "dureader": "dureader_demo",
-    "csl": "csl",
-    "cmrc": "cmrc2018_dev",
     "sae4k": "sae4k",
     "stylekqc": "stylekqc",
-    "parakqc": "parakqc",
     "osm": "osm_presets",
     "cldr": "cldr_annotations",
-    "nsi": "nsi_brands",
-    "tatoeba": "tatoeba_cross",
 }
 SENTENCES = {"klue": "klue_sts_train", "korsts": "korsts"}
 """The kinds of groups that are drawn from data/multilingual, and their directories."""
@@ -46,11 +43,10 @@ CHINESE_TITLES = ("openbg", "dureader")
 SHOPS = ("esci", "chorus")
 
 
-def all_sources(data: Path, without: Collection[str], tokenizer: Tokenizer, attributes: float) -> Sources:
-    """Read everything that a try may draw from.
+def all_sources(data: Path, without: Collection[str], tokenizer: Tokenizer) -> Sources:
+    """Read everything that a recipe may draw from.
 
-    without: sources that take no part, not by their titles either. attributes: the weight of the grades of
-    lists that differ in an attribute.
+    without: sources that take no part, not by their titles either.
     """
     shares = {name: share for name, share in JUDGED_SHARES.items() if name not in without}
     sources = read_sources(data, shares)
@@ -63,24 +59,24 @@ def all_sources(data: Path, without: Collection[str], tokenizer: Tokenizer, attr
         name: (SentencePairs if name in SENTENCES else GradedLists)(own).group for name, own in lists.items()
     }
     judged = [rows for name in SHOPS if name in shares for rows in sources.judged[name]]
+    drawers |= contradiction_drawers(sources, lists, partial(words_of, tokenizer=tokenizer))
     drawers |= title_drawers(sources.catalogue, judged, lists, partial(words_of, tokenizer=tokenizer))
     for language in LANGUAGES:
-        drawers |= written_drawers(language, attributes)
+        drawers |= written_drawers(language)
     return replace(sources, drawers=drawers)
 
 
-def written_drawers(language: str, attributes: float) -> dict[str, Drawer]:
-    """Return the drawers of the lists that were written for headroom, in one language.
-
-    attributes: the weight of the grades of lists that differ in an attribute.
-    """
+def written_drawers(language: str) -> dict[str, Drawer]:
+    """Return the drawers of the lists that were written for headroom, in one language."""
     asked = [one.query for one in read_short_lists()]
     titles = [title for one in read_short_lists() for title in one.titles]
     shops = ShopLists(language)
-    varied = partial(AttributeLists, language, weight=attributes, without=asked)
+    varied = partial(AttributeLists, language, without=asked)
     return {
         f"attributes_{language}": varied().group,
         f"negations_{language}": varied(axes=NEGATIONS).group,
+        f"graded_attributes_{language}": varied(taught=True).group,
+        f"graded_negations_{language}": varied(axes=NEGATIONS, taught=True).group,
         f"shops_{language}": shops.group,
         f"stuffed_{language}": StuffedLists(shops.group, language).group,
         f"without_{language}": ShopLists(language, WITHOUT[language]).group,
@@ -120,9 +116,57 @@ def title_drawers(
     return drawers
 
 
+def contradiction_drawers(
+    sources: Sources,
+    lists: Mapping[str, Sequence[PairList]],
+    split_chinese: Callable[[str], list[str]],
+) -> dict[str, Drawer]:
+    """Return the drawers of lists in which one title contradicts the query, in the three languages."""
+    left_out = measured_texts()
+    judged = [rows for name in SHOPS if name in sources.judged_shares for rows in sources.judged[name]]
+    english = [Fitting([row.query], row.title) for rows in judged for row in rows if row.grade == BEST]
+    english += fitting_things(sources.catalogue["en"])
+    korean = fitting_things(sources.catalogue["ko"]) + fitting_shop_titles("ko")
+    chinese = fitting_things(sources.catalogue["zh"]) + fitting_shop_titles("zh")
+    openbg = [pair for pairs in lists.get("openbg", ()) for pair in pairs]
+    chinese += [
+        Fitting(pair.query.split(), pair.title)
+        for pair in openbg
+        if pair.grade == BEST and pair.source == "openbg_category"
+    ]
+    splitters = {"en": first_words, "ko": str.split, "zh": split_chinese}
+    drawers: dict[str, Drawer] = {}
+    for language, pairs in (("en", english), ("ko", korean), ("zh", chinese)):
+        real = ContradictedTitles(pairs, language, without=left_out)
+        drawers[f"contradicted_{language}"] = real.group
+        drawers[f"differing_{language}"] = WrittenContradictions(language, without=left_out).group
+        titles = [row.title for rows in judged for row in rows] if language == "en" else []
+        titles += [pair.title for pair in pairs]
+        if language == "zh":
+            titles += [pair.title for pair in openbg]
+        apart = OneWordApart(titles, language, splitters[language], without=left_out)
+        if len(apart):
+            drawers[f"apart_{language}"] = apart.group
+    return drawers
+
+
+def fitting_things(things: Sequence[Row]) -> list[Fitting]:
+    """Return the titles of the catalogue's things with the names that they are asked for by."""
+    return [Fitting(thing["names"], title) for thing in things for title in thing["titles"]]
+
+
+def fitting_shop_titles(language: str) -> list[Fitting]:
+    """Return the best titles of the written shop lists with their queries."""
+    rows = [row for row in read_shop_lists() if row["language"] == language]
+    return [
+        Fitting(row["queries"].split("/"), row[column]) for row in rows for column in ("exact", "other_name")
+    ]
+
+
 def measured_texts() -> list[str]:
-    """Return the queries and titles of the short lists and of the quadruples, which nothing is trained on."""
+    """Return the queries and titles of the hand-written questions, which nothing is trained on."""
     texts = [text for one in read_short_lists() for text in (one.query, *one.titles)]
+    texts += [text for row in read_contradictions() for text in (row.query, row.fits, row.contradicts)]
     rows = [row for name in FIRST for row in read_quadruples(name)]
     return texts + [row[column] for row in rows for column in ("query", *KINDS)]
 

@@ -20,10 +20,11 @@ SHARPNESS = 2.0
 class GroupedBatch(Batch):
     """A batch whose pairs of one query are ranked.
 
-    groups: (B,) int64, the same number for pairs of one query.
+    groups: (B,) int64, the same number for pairs of one query. taught: (B,) bool, as `Example` has it.
     """
 
     groups: Tensor
+    taught: Tensor
 
     def split(
         self, spans: Sequence[Sequence[int]], *, batch_tokens: int, rng: np.random.Generator
@@ -37,7 +38,11 @@ class GroupedBatch(Batch):
         for chosen in grouped_spans(lengths, [len(span) for span in spans], batch_tokens=batch_tokens):
             rows = [row for index in chosen for row in spans[index]]
             pairs = [self.pairs[row] for row in rows]
-            batches.append(GroupedBatch(pairs, self.labels[rows], self.weights[rows], self.groups[rows]))
+            batches.append(
+                GroupedBatch(
+                    pairs, self.labels[rows], self.weights[rows], self.groups[rows], self.taught[rows]
+                )
+            )
         return [batches[index] for index in rng.permutation(len(batches))]
 
 

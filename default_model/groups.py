@@ -33,12 +33,15 @@ class Example(NamedTuple):
     """A pair to learn from.
 
     target: a distribution over the grades. weight: of its ordinal loss; with 0 it is ranked alone.
+    taught: the target replaces the opinion of the model that the training starts from, also where a recipe
+    keeps that, and the titles of its query are at least a grade apart.
     """
 
     query: str
     title: str
     target: tuple[float, ...]
     weight: float = 1.0
+    taught: bool = False
 
 
 Group = list[Example]
@@ -48,3 +51,8 @@ Group = list[Example]
 def ranked_example(query: str, title: str, grade: float) -> Example:
     """Return an example that counts in the ranking loss alone."""
     return Example(query, title, graded_target(grade, smoothing=0.0), weight=0.0)
+
+
+def taught_example(query: str, title: str, grade: float) -> Example:
+    """Return an example whose grade is taught as it is."""
+    return Example(query, title, graded_target(grade, smoothing=0.1), taught=True)

@@ -114,7 +114,7 @@ def main() -> None:
     else:
         tensors, config = starting_network(options.model, options.start)
     words = Tokenizer.from_file(str(options.model / "tokenizer.json"))
-    sources = all_sources(options.data, [], words, attributes=0.0)
+    sources = all_sources(options.data, [], words)
     student = teach_network(
         teacher,
         tensors,

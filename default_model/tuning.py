@@ -57,6 +57,7 @@ def batches_of(
         torch.tensor([example.target for example in examples]),
         torch.tensor([example.weight for example in examples]),
         torch.tensor([number for number, group in enumerate(groups) for _ in group]),
+        torch.tensor([example.taught for example in examples]),
     )
     rows = count()
     spans = [[next(rows) for _ in group] for group in groups]

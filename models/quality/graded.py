@@ -16,6 +16,7 @@ from headroom.models.quality import metrics
 from headroom.models.quality.evaluation import SMALLEST_PROBABILITY, Evaluation, positive
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.metrics import GRADED, Measures
+from headroom.models.scores import median_grade
 
 if TYPE_CHECKING:
     from headroom.models.scores import Scores
@@ -43,7 +44,7 @@ class GradedEvaluation(Evaluation):
         self.probabilities: Floats = np.asarray(probabilities, np.float64)
         self.grades = self.probabilities.shape[1]
         self.expected: Floats = self.probabilities @ np.arange(self.grades)
-        self.predicted: Ints = self.probabilities.argmax(1)
+        self.predicted: Ints = median_grade(self.probabilities)
         super().__init__(pairs, ranking, self.grades - 1 if relevant is None else relevant)
 
     def resampled(self, counts: Floats) -> dict[str, Floats]:
@@ -54,10 +55,11 @@ class GradedEvaluation(Evaluation):
         """
         graded = self.of_sums(counts)
         graded |= super().resampled(counts)
-        likeliest = self.probabilities.max(1)
-        bins = np.minimum((likeliest * _BINS).astype(np.int64), _BINS - 1)
+        certainty = self.probabilities.max(1)
+        bins = np.minimum((certainty * _BINS).astype(np.int64), _BINS - 1)
         gaps = np.zeros((self.clusters, _BINS))
-        np.add.at(gaps, (self._cluster_of, bins), likeliest - (self.predicted == self.truth))
+        likeliest = self.probabilities.argmax(1)
+        np.add.at(gaps, (self._cluster_of, bins), certainty - (likeliest == self.truth))
         pairs = counts @ np.bincount(self._cluster_of, minlength=self.clusters)
         graded["ece"] = np.abs(counts @ gaps).sum(1) / positive(pairs)
         return graded

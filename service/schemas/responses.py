@@ -139,7 +139,7 @@ class ScoreResult:
     index: int
     """Position in the request."""
     grade: int | None
-    """The likeliest grade, from 0 (least relevant)."""
+    """From 0 (least relevant): the lowest grade with half of the probability on it or below."""
     label: str | None
     """The grade's name."""
     expected_grade: Number | None

@@ -28,6 +28,12 @@ def test_the_title_that_has_what_is_asked_for_is_the_best_of_its_list(language: 
         assert all(expected(other) < expected(best) for other in others)
 
 
+def test_grades_of_rules_teach_the_order_alone_unless_they_are_taught() -> None:
+    rng = random.Random(0)
+    assert {example.weight for example in AttributeLists("ko").group(rng)} == {0.0}
+    assert {example.weight for example in AttributeLists("ko", taught=True).group(rng)} == {1.0}
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_no_query_and_no_title_of_the_short_lists_is_drawn(language: str) -> None:
     asked = [one for one in read_short_lists() if one.language == language]

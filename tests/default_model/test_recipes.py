@@ -1,4 +1,4 @@
-"""Tries: losses that reach the top of the scale, and sources that are left out for real."""
+"""Recipes: sources that are left out for real, and what is trained, kept and averaged."""
 
 import gzip
 import json
@@ -13,57 +13,22 @@ from tokenizers import Tokenizer
 from default_model.base import MAX_TOKENS
 from default_model.build import Phase, Training, build
 from default_model.drawers import LISTS, SENTENCES, all_sources
-from default_model.grouped_batches import GroupedBatch
 from default_model.groups import TEST_FOLDS, VALIDATION_FOLDS
 from default_model.mixture import mixed_groups
 from default_model.recipes import (
     RECIPES,
     Recipe,
     follow,
-    graded_loss,
     layer_of,
     partly_frozen,
-    raw_ranking_loss,
-    softened,
 )
 from default_model.tuning import untuned
+from default_model.yardstick import LISTED
 from headroom.models.checkpoint.hub import DEFAULT
-from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.classifier import Classifier
 from tests.checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.more
-
-
-def test_titles_of_different_queries_are_not_ranked_against_each_other() -> None:
-    logits = torch.randn(2, 5, generator=torch.Generator().manual_seed(1))
-    targets = torch.eye(5)[[0, 4]]
-    assert raw_ranking_loss(logits, targets, torch.tensor([0, 1])).item() == 0
-
-
-def test_pairs_that_are_only_ranked_neither_add_to_the_graded_loss_nor_break_it() -> None:
-    logits = torch.randn(4, 5, generator=torch.Generator().manual_seed(2))
-    targets = torch.eye(5)[[0, 1, 2, 4]]
-    assert graded_loss(logits, targets, torch.zeros(4)).item() == 0
-    one = graded_loss(logits[:1], targets[:1], torch.ones(1))
-    with_ranked = graded_loss(logits, targets, torch.tensor([1.0, 0, 0, 0]))
-    assert with_ranked.item() == pytest.approx(one.item() / 4)
-
-
-def test_the_starting_model_keeps_its_opinion_of_graded_pairs_and_has_none_of_ranked_ones(
-    tmp_path: Path,
-) -> None:
-    base = write_checkpoint(tmp_path / "base", num_labels=5)
-    teacher = untuned(base).eval()
-    tokenizer = PairTokenizer.load(base, max_tokens=32, vocab_size=teacher.config.vocab_size)
-    pairs = tokenizer.encode([("angle bracket", "steel angle"), ("red lamp", "usb charger")])
-    batch = GroupedBatch(pairs, torch.eye(5)[[4, 0]], torch.tensor([1.0, 0.0]), torch.zeros(2))
-    targets = softened(batch, teacher, 0.75)
-    with torch.no_grad():
-        own = teacher(pairs).softmax(-1)
-    torch.testing.assert_close(targets[0], 0.25 * batch.labels[0] + 0.75 * own[0])
-    torch.testing.assert_close(targets[1], batch.labels[1])
-    assert torch.equal(batch.labels, torch.eye(5)[[4, 0]])
 
 
 def test_frozen_layers_take_no_part_in_training_and_the_others_do(tmp_path: Path) -> None:
@@ -109,10 +74,10 @@ def write_data(data: Path) -> Path:
 
 def test_a_source_that_is_left_out_is_in_no_group_not_by_its_titles_either(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(DEFAULT / "tokenizer.json"))
-    sources = all_sources(write_data(tmp_path), ["openbg", "chorus", "klue"], tokenizer, attributes=0.0)
+    sources = all_sources(write_data(tmp_path), ["openbg", "chorus", "klue"], tokenizer)
     shares = {
         name: share
-        for name, share in RECIPES["attributes"].shares.items()
+        for name, share in {**RECIPES["everything"].shares, **RECIPES["contradictions"].shares}.items()
         if name not in ("openbg", "short_zh", "klue")
     }
     groups = mixed_groups(sources, shares, count=6000, seed=0, index=0)
@@ -171,3 +136,19 @@ def test_a_model_made_from_nothing_ends_with_the_recipes_that_are_named(tmp_path
     build(data, base, plain, tmp_path / "other", [training], [], without=())
     name = "bert.encoder.layer.0.output.dense.weight"
     assert not load_file(out / "model.safetensors")[name].equal(load_file(plain / "model.safetensors")[name])
+
+
+def test_a_recipe_with_taught_grades_holds_the_rest_by_the_starting_models_opinion(tmp_path: Path) -> None:
+    base = write_checkpoint(tmp_path / "base", num_labels=5)
+    data = write_data(tmp_path / "data")
+    shares = {"ranked": 0.4, "brands_en": 0.3, "differing_en": 0.3}
+    recipe = Recipe(3, 1e-3, shares, 512, frozen_layers=1, kept=0.8, held=0.3, margin=0.5)
+    model = untuned(base)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    follow(recipe, model, untuned(base).eval(), base, data, [], tmp_path / "progress.pt")
+    changed = {layer_of(name) for name, weight in model.named_parameters() if not weight.equal(before[name])}
+    assert changed == {1, 2, 1000}
+
+
+def test_every_kind_of_a_recipe_and_every_measured_source_can_be_left_out_by_one_name() -> None:
+    assert set(LISTED) <= set(LISTS) | set(SENTENCES)

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from headroom import Classifier, PairScore, Scores
 from tests.checkpoints import GRADES, load, write_checkpoint
@@ -30,7 +33,7 @@ def test_an_index_gives_the_result_of_one_pair(graded: Scores) -> None:
     assert isinstance(one, PairScore)
     assert (one.query, one.title) == ("angle bracket", "wood deck screws")
     assert one.score == pytest.approx(float(graded.score[1]))
-    assert one.grade == graded.logits[1].argmax()
+    assert one.grade == graded.grade[1]
     assert one.label == GRADES[one.grade]
     assert one.expected_grade == pytest.approx(float(graded.probabilities[1] @ np.arange(5)))
     assert graded[-1].title == TITLES[2]
@@ -39,6 +42,24 @@ def test_an_index_gives_the_result_of_one_pair(graded: Scores) -> None:
         graded[3]
     with pytest.raises(TypeError):
         graded["title"]  # type: ignore[call-overload]
+
+
+def test_a_grade_is_the_median_and_not_the_largest_of_two_far_ends() -> None:
+    probabilities = np.array(
+        [[0.35, 0.1, 0.1, 0.05, 0.4], [0.2, 0.2, 0.05, 0.1, 0.45], [0, 0, 0.1, 0.3, 0.6]]
+    )
+    scores = Scores.from_logits(np.log(probabilities + 1e-9).astype(np.float32))
+    assert scores.grade.tolist() == [2, 3, 4]
+    two = np.array([[0.2, -0.1], [-0.1, 0.2]], np.float32)
+    assert Scores.from_logits(two).grade.tolist() == two.argmax(1).tolist()
+
+
+@given(arrays(np.float64, (5,), elements=st.floats(-6, 6)))
+def test_no_grade_is_expected_to_be_nearer_to_the_truth_than_the_median(logits: np.ndarray) -> None:
+    scores = Scores.from_logits(logits[None].astype(np.float32))
+    grades = np.arange(5)
+    distances = np.abs(grades[:, None] - grades) @ scores.probabilities[0].astype(np.float64)
+    assert distances[scores.grade[0]] <= distances.min() + 1e-6
 
 
 def test_they_are_iterated_sorted_and_sliced_as_a_list_is(graded: Scores) -> None:

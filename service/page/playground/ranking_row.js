@@ -82,24 +82,23 @@ function ScoreCell({ result, baseline, isActive, isRaw }) {
       <div>
         <b class="number">${result.score.toFixed(3)}</b>
         ${result.probabilities
-          ? html`<${Bars} probabilities=${result.probabilities} label=${result.label ?? ""} />`
+          ? html`<${Bars} probabilities=${result.probabilities} grade=${result.grade ?? 0} label=${result.label ?? ""} />`
           : isRaw ? null : html`<${OneBar} score=${result.score} />`}
         <span class=${`change ${direction}`}>${change === null ? "" : signed(change, 3)}</span>
       </div>
     </td>`;
 }
 
-/** @param {{probabilities: number[], label: string}} props */
-function Bars({ probabilities, label }) {
-  const best = Math.max(...probabilities);
-  const text = `${label}, ${percent(best)}`;
+/** @param {{probabilities: number[], grade: number, label: string}} props */
+function Bars({ probabilities, grade, label }) {
+  const text = `${label}, ${percent(probabilities[grade])}`;
   return html`
     <svg class="bars" role="img" aria-label=${text} viewBox=${`0 0 ${STEP * probabilities.length - 2} ${HEIGHT}`}
       width=${STEP * probabilities.length - 2} height=${HEIGHT}>
       <title>${text}</title>
-      ${probabilities.map((probability, grade) => {
+      ${probabilities.map((probability, index) => {
         const height = Math.max(1, probability * HEIGHT);
-        return html`<rect class=${`grade-${gradeShade(grade, probabilities.length)}`} x=${STEP * grade} width=${STEP - 2}
+        return html`<rect class=${`grade-${gradeShade(index, probabilities.length)}`} x=${STEP * index} width=${STEP - 2}
           y=${HEIGHT - height} height=${height} />`;
       })}
     </svg>`;
