@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from benchmarks import environments
-from benchmarks.ours import INT8
+from benchmarks.peers.ours import INT8
 from benchmarks.workload import SAMPLE, SHAPES, network, query_title_lengths
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import DEFAULT

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from benchmarks.measure import alternate, ratio
-from benchmarks.ours import float_products
+from benchmarks.peers.ours import float_products
 from benchmarks.report import Report, Row, at_least
 from benchmarks.workload import (
     BERT_SHAPES,

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.checkpoints import checkpoint, quantize_into
 from benchmarks.measure import alternate, ratio
-from benchmarks.ours import float_products, int8_products
+from benchmarks.peers.ours import float_products, int8_products
 from benchmarks.report import Report, Row, times_as_fast
 from benchmarks.workload import (
     BERT_SHAPES,

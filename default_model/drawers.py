@@ -16,6 +16,7 @@ from default_model.groups import TRAINING_FOLDS
 from default_model.mixture import BEGINNING, Drawer, Row, Sources, read_sources
 from default_model.multilingual import (
     GradedLists,
+    ListedPair,
     PairList,
     PiecedTitles,
     SentencePairs,
@@ -132,9 +133,13 @@ def contradiction_drawers(
     chinese += [
         Fitting(pair.query.split(), pair.title)
         for pair in openbg
-        if pair.grade == BEST and pair.source == "openbg_category"
+        if pair.grade == BEST and isinstance(pair, ListedPair) and pair.source == "openbg_category"
     ]
-    splitters = {"en": first_words, "ko": str.split, "zh": split_chinese}
+    splitters: dict[str, Callable[[str], list[str]]] = {
+        "en": first_words,
+        "ko": str.split,
+        "zh": split_chinese,
+    }
     drawers: dict[str, Drawer] = {}
     for language, pairs in (("en", english), ("ko", korean), ("zh", chinese)):
         real = ContradictedTitles(pairs, language, without=left_out)

@@ -103,12 +103,11 @@ def examples_of(clf: Classifier, pairs: Sequence[Asked], cache: Path) -> list[Ex
     questions = encode_questions(clf.tokenizer, [pair.question for pair in pairs])
     texts = clf.tokenizer.encode_texts({pair.query for pair in pairs})
     key = hashlib.sha256(clf.digest.encode() + b"".join(one.ids.tobytes() for one in questions)).hexdigest()
-    states = _kept_states(cache, key)
-    if states is None:
-        states = _computed_states(clf, questions)
-        torch.save({"key": key, "states": torch.cat(states)}, cache)
-    else:
-        states = list(torch.cat([states]).split([len(one) for one in questions]))
+    joined = _kept_states(cache, key)
+    if joined is None:
+        joined = torch.cat(_computed_states(clf, questions))
+        torch.save({"key": key, "states": joined}, cache)
+    states = torch.split(joined, [len(one) for one in questions])
     examples = []
     end = clf.tokenizer.template.after[-1]
     for pair, question, own in zip(pairs, questions, states, strict=True):

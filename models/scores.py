@@ -209,7 +209,7 @@ def median_grade(probabilities: np.ndarray) -> np.ndarray:
     off it may be: of a pair that is exact with 0.4 and otherwise 0 to 2, it says exact. Of two grades, the
     median is the more probable one. docs/model-card.md compares them on judged pairs.
     """
-    return (probabilities.cumsum(axis=1) < 0.5).sum(axis=1)
+    return np.asarray((probabilities.cumsum(axis=1) < 0.5).sum(axis=1))
 
 
 def _cell(value: str | float) -> str:

@@ -146,7 +146,7 @@ def onnxruntime_engines(directory: Path) -> Engines:
 
 def ours(directory: Path) -> Engines:
     """Return our engines."""
-    from benchmarks.ours import engines
+    from benchmarks.peers.ours import engines
 
     return engines(directory)
 

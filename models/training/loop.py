@@ -6,7 +6,7 @@ import logging
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -56,8 +56,8 @@ class HasPairs(Protocol):
     """A batch of any kind of training."""
 
     @property
-    def pairs(self) -> Sequence[EncodedPair]:
-        """Return the pairs that the network reads."""
+    def pairs(self) -> Sequence[Sized]:
+        """Return what the network reads, each as long as its tokens."""
 
 
 B = TypeVar("B", bound=HasPairs)
