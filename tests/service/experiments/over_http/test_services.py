@@ -83,7 +83,7 @@ def test_a_second_service_on_the_database_changes_nothing_of_the_first(
                 ready = staging.get("/health/ready").json()
                 assert "belongs to the service 'production'" in str(ready)
                 assert set(arms(staging)) == {None}
-                row = outcome(0, "user-0", time.time()) | {"experiment": "other"}
+                row = outcome(0, "user-0", time.time()) | {"experiment": live["experiments"][0]["name"]}
                 assert staging.post("/v1/outcomes", json={"outcomes": [row]}).status_code == 503
                 time.sleep(3)  # an upkeep and some refreshes
         assert arms(production) == before
