@@ -209,7 +209,8 @@ def median_grade(probabilities: np.ndarray) -> np.ndarray:
     off it may be: of a pair that is exact with 0.4 and otherwise 0 to 2, it says exact. Of two grades, the
     median is the more probable one. docs/model-card.md compares them on judged pairs.
     """
-    return (probabilities.cumsum(axis=1) < 0.5).sum(axis=1)
+    grades: np.ndarray = (probabilities.cumsum(axis=1) < 0.5).sum(axis=1)
+    return grades
 
 
 def _cell(value: str | float) -> str:
