@@ -60,7 +60,8 @@ def all_sources(data: Path, without: Collection[str], tokenizer: Tokenizer) -> S
         name: (SentencePairs if name in SENTENCES else GradedLists)(own).group for name, own in lists.items()
     }
     judged = [rows for name in SHOPS if name in shares for rows in sources.judged[name]]
-    drawers |= contradiction_drawers(sources, lists, partial(words_of, tokenizer=tokenizer))
+    openbg = [pair for pairs in lists.get("openbg", ()) for pair in pairs]
+    drawers |= contradiction_drawers(sources, openbg, partial(words_of, tokenizer=tokenizer))
     drawers |= title_drawers(sources.catalogue, judged, lists, partial(words_of, tokenizer=tokenizer))
     for language in LANGUAGES:
         drawers |= written_drawers(language)
@@ -119,7 +120,7 @@ def title_drawers(
 
 def contradiction_drawers(
     sources: Sources,
-    lists: Mapping[str, Sequence[PairList]],
+    openbg: Sequence[ListedPair],
     split_chinese: Callable[[str], list[str]],
 ) -> dict[str, Drawer]:
     """Return the drawers of lists in which one title contradicts the query, in the three languages."""
@@ -129,7 +130,6 @@ def contradiction_drawers(
     english += fitting_things(sources.catalogue["en"])
     korean = fitting_things(sources.catalogue["ko"]) + fitting_shop_titles("ko")
     chinese = fitting_things(sources.catalogue["zh"]) + fitting_shop_titles("zh")
-    openbg = [pair for pairs in lists.get("openbg", ()) for pair in pairs]
     chinese += [
         Fitting(pair.query.split(), pair.title)
         for pair in openbg

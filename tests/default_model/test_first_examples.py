@@ -34,7 +34,7 @@ def test_a_title_that_contradicts_the_query_is_ranked_below_the_one_that_fits(sh
 
 def test_a_model_that_grades_all_alike_tells_no_contradiction_and_calls_all_exact() -> None:
     first, clear, exact, close = contradiction_answers(
-        lambda pairs: Scores.from_logits(np.tile(np.float32([0, 0, 0, 0, 9]), (len(pairs), 1)))
+        lambda pairs: Scores.from_logits(np.tile(np.array([0, 0, 0, 0, 9], np.float32), (len(pairs), 1)))
     )
     assert (first.value, clear.value, exact.value, close.value) == (0, 0, 1, 1)
     assert [answer.holds for answer in (first, clear, exact, close)] == [False, False, False, True]

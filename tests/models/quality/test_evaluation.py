@@ -141,10 +141,11 @@ def test_few_queries_give_no_interval(queries: int, ranked: int) -> None:
 
 def test_the_interval_of_a_difference_is_paired() -> None:
     first = random_evaluation(3, queries=40)
-    # The same predictions, a little less sure of themselves: almost nothing changes, whatever the queries.
+    # The same grades, and almost the same ranking: almost nothing changes, whatever the queries.
     softened = first.probabilities**0.99
+    ranking = softened / softened.sum(1, keepdims=True) @ np.arange(first.grades)
     pairs = judged(first.query_of.astype(str).tolist(), first.truth.tolist())
-    second = evaluation_of(pairs, softened / softened.sum(1, keepdims=True))
+    second = GradedEvaluation(pairs, first.probabilities, ranking)
 
     change = changes(first, second, 300)
 
