@@ -208,6 +208,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of every random draw")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    write_generator(options.out or options.model, trained(options))
+
+
+def trained(options: argparse.Namespace) -> GeneratorNetwork:
+    """Train a decoder, or go on with one, and return it. options: of the command line."""
     options.work.mkdir(parents=True, exist_ok=True)
     clf = Classifier.load(options.model, device="cpu")
     pairs = training_pairs(options.data, options.webquestions, options.seed)
@@ -215,23 +220,7 @@ def main() -> None:
     choosing = examples_of(clf, read_sae4k(options.data)["choosing"], options.work / "choosing.pt")
     torch.manual_seed(options.seed)
     unknown = clf.tokenizer.unknown
-    words = clf.network.word_embeddings.float()
-    if options.start is None:
-        pieces = output_pieces(examples)
-        template = clf.tokenizer.template
-        shape = GeneratorConfig(
-            layers=LAYERS,
-            heads=clf.num_heads,
-            width=words.shape[1],
-            units=UNITS,
-            max_pieces=MAX_PIECES,
-            output_pieces=len(pieces),
-            start=template.before[0],
-            end=template.after[-1],
-        )
-        network = GeneratorNetwork(shape, pieces, words, DROPOUT)
-    else:
-        network = read_generator(options.start, words, DROPOUT)
+    network = begun(clf, examples, options.start)
     parameters = sum(weight.numel() for weight in network.parameters())
     log.info("%d examples, %d output pieces, %d weights", len(examples), len(network.pieces), parameters)
 
@@ -240,19 +229,37 @@ def main() -> None:
             log.info("step %d: choosing loss %.4f", progress.step, choosing_loss(network, choosing, unknown))
             write_generator(options.work, network)
 
-    schedule = Schedule(options.steps, options.rate, warmup=200, decay=0.9)
-    file = options.work / "progress.pt"
     train(
         network,
         lambda batch: loss_of(network, batch),
         Rounds(examples, unknown, options.seed),
-        schedule,
-        file,
+        Schedule(options.steps, options.rate, warmup=200, decay=0.9),
+        options.work / "progress.pt",
         seed=options.seed,
         after_step=look,
     )
     log.info("choosing loss %.4f", choosing_loss(network, choosing, unknown))
-    write_generator(options.out or options.model, network)
+    return network
+
+
+def begun(clf: Classifier, examples: Sequence[Example], start: Path | None) -> GeneratorNetwork:
+    """Return a new decoder for the examples' queries. start: the checkpoint whose decoder to take instead."""
+    words = clf.network.word_embeddings.float()
+    if start is not None:
+        return read_generator(start, words, DROPOUT)
+    pieces = output_pieces(examples)
+    template = clf.tokenizer.template
+    shape = GeneratorConfig(
+        layers=LAYERS,
+        heads=clf.num_heads,
+        width=words.shape[1],
+        units=UNITS,
+        max_pieces=MAX_PIECES,
+        output_pieces=len(pieces),
+        start=template.before[0],
+        end=template.after[-1],
+    )
+    return GeneratorNetwork(shape, pieces, words, DROPOUT)
 
 
 if __name__ == "__main__":

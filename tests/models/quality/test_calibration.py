@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headroom.models.arrays import Floats, Ints
-from headroom.models.quality.calibration import PARTS, Calibration, cross_fitted
+from headroom.models.quality.calibration import FOLDS, Calibration, cross_fitted
 from headroom.models.quality.labelled import LabelledPair
 
 
@@ -31,4 +31,4 @@ def test_a_pair_is_calibrated_by_a_fit_that_saw_all_other_parts_and_none_of_its_
         return Remembered(1.0, np.zeros(2))
 
     np.testing.assert_array_equal(cross_fitted(fit, logits, pairs), logits + 0.5)
-    assert len(fitted) == PARTS
+    assert len(fitted) == FOLDS
