@@ -250,16 +250,16 @@ def preferences(facts: Facts, config: Row, found: Sequence[Row], units: dict[str
         if title is None:
             unmatched["index"] += 1
         elif of_unit[0]["teams_by_index"][title] in "ct" and of_unit[0] in counting:
-            key = click["metric"], of_unit[0]["id"], of_unit[0]["unit"], title
+            place = click["metric"], of_unit[0]["id"], of_unit[0]["unit"], title
             team = of_unit[0]["teams_by_index"][title]
-            clicked.setdefault(key, []).append((of_unit[0], click["time"], team))
+            clicked.setdefault(place, []).append((of_unit[0], click["time"], team))
     metrics = {}
     for metric in config["metrics"]:
         window = math.inf if metric["window_hours"] is None else 3600 * metric["window_hours"]
         votes: dict[str, list[int]] = {}
-        for key, times in clicked.items():
+        for place, times in clicked.items():
             row, _, team = times[0]
-            if key[0] == metric["name"] and min(time for _, time, _ in times) < row["time"] + window:
+            if place[0] == metric["name"] and min(time for _, time, _ in times) < row["time"] + window:
                 votes.setdefault(row["unit"], []).append(1 if team == "t" else -1)
         values = [sum(signs) / len(signs) for signs in votes.values()]
         metrics[arms_of(config)[1][0], metric["name"]] = {
@@ -276,9 +276,10 @@ def preferences(facts: Facts, config: Row, found: Sequence[Row], units: dict[str
 
 def clicked_title(click: Row, row: Row) -> int | None:
     """The index of the clicked title in the request; None if the list did not show it."""
-    places = row["places"]
+    places: list[int] = row["places"]
     if click["index"] is not None:
-        return click["index"] if click["index"] in places else None
+        index: int = click["index"]
+        return index if index in places else None
     rank = click["rank"]
     at_rank = places[rank - 1] if rank is not None and 1 <= rank <= len(places) else None
     if click["object_id"] is None or row["ids"] is None:
