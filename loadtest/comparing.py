@@ -117,7 +117,7 @@ def unanswered(a: Report, b: Report) -> Unanswered:
 
 def _unanswered_share(report: Report) -> float:
     requests = report["requests"]
-    reranked = requests["ok"] - requests.get("unreranked", 0) - requests.get("partly_reranked", 0)
+    reranked = requests["ok"] - requests.get("unreranked", 0)
     return float(1 - reranked / max(1, requests["scheduled"]))
 
 

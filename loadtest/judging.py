@@ -83,13 +83,13 @@ class Objective:
         values, counts = latency.counts()
         answers = recorder.ok
         if self.unreranked is None:
-            answers -= recorder.unreranked + recorder.partly_reranked
+            answers -= recorder.unreranked
         return min(answers, int(counts[values <= self.bound_ms * 1.001].sum()))
 
 
 def unreranked_share(recorder: Recorder) -> float:
-    """Return the share of the requests whose titles could not be scored, all or some."""
-    return (recorder.unreranked + recorder.partly_reranked) / max(1, recorder.scheduled)
+    """Return the share of the requests whose titles could not be scored."""
+    return recorder.unreranked / max(1, recorder.scheduled)
 
 
 def objective_of(plan: Plan) -> Objective | None:

@@ -26,10 +26,7 @@ Key = tuple[str, str, str, str, str]
 OTHER: Key = ("other",) * 5
 
 
-COUNTS = (
-    *("scheduled", "sent", "ok", "errors", "answered", "titles", "degraded"),
-    *("unreranked", "partly_reranked"),
-)
+COUNTS = ("scheduled", "sent", "ok", "errors", "answered", "titles", "degraded", "unreranked")
 
 
 @dataclass(slots=True)
@@ -38,7 +35,7 @@ class Tally:
 
     A window counts by intended send time, but `answered` and `titles` by the time of the answer. titles: of
     good answers, in a window without those that are not reranked.
-    unreranked, partly_reranked: good answers whose titles could not be scored, all or some of them.
+    unreranked: good answers whose titles could not be scored.
     """
 
     latency: Histogram = field(default_factory=Histogram)
@@ -50,7 +47,6 @@ class Tally:
     titles: int = 0
     degraded: int = 0
     unreranked: int = 0
-    partly_reranked: int = 0
 
     def add(self, other: Tally) -> None:
         """Add other requests."""
@@ -106,7 +102,6 @@ class Recorder:
         latency = answer.at - request.intended
         self.ok += 1
         is_unreranked = answer.reranked == "false"
-        is_partly_reranked = answer.reranked == "partial"
         if not is_unreranked:
             at_answer.titles += max(1, request.titles)
         window = self._window(request.intended)
@@ -118,7 +113,6 @@ class Recorder:
         group.degraded += document.get("degraded") is True
         for tally in (window, group):
             tally.unreranked += is_unreranked
-            tally.partly_reranked += is_partly_reranked
         group.latency.record(latency)
         if answer.server_timing:
             for stage, seconds in server_timing(answer.server_timing):
@@ -185,13 +179,8 @@ class Recorder:
 
     @property
     def unreranked(self) -> int:
-        """The number of good answers in which no title could be scored."""
+        """The number of good answers whose titles could not be scored."""
         return sum(window.unreranked for window in self.windows)
-
-    @property
-    def partly_reranked(self) -> int:
-        """The number of good answers in which some titles could not be scored."""
-        return sum(window.partly_reranked for window in self.windows)
 
     def latency(self) -> Histogram:
         """Return the latencies of all answers, and the waiting times of timeouts."""

@@ -128,7 +128,6 @@ def _requests(recorder: Recorder) -> dict[str, Any]:
         "answered": sum(window.answered for window in recorder.windows),
         "ok": recorder.ok,
         "unreranked": recorder.unreranked,
-        "partly_reranked": recorder.partly_reranked,
         "errors": dict(sorted(recorder.errors.items())),
     }
 
@@ -146,7 +145,6 @@ def _by(recorder: Recorder, dimension: int) -> dict[str, Any]:
             "titles": group.titles,
             "degraded": group.degraded,
             "unreranked": group.unreranked,
-            "partly_reranked": group.partly_reranked,
             "latency_ms": group.latency.summary_ms(),
         }
         for name, group in sorted(joined.items())
@@ -162,7 +160,7 @@ def _window(window: Tally, at: float, width: float) -> dict[str, Any]:
         "achieved": window.answered / width,
         "ok": window.ok,
         "errors": window.errors,
-        "unreranked": window.unreranked + window.partly_reranked,
+        "unreranked": window.unreranked,
         **{f"p{percent}": latency.percentile_ms(percent) for percent in (50, 90, 99)},
         "max": latency.max_ms(),
         "mean": latency.mean_ms(),

@@ -48,7 +48,7 @@ def percentiles(report: Report) -> Rows:
 def by_dimension(report: Report) -> list[Rows]:
     """Return one table for each dimension in which requests differ."""
     counts = ["requests", "errors", "titles", "degraded"]
-    counts += [name for name in ("unreranked", "partly_reranked") if report["requests"][name]]
+    counts += ["unreranked"] if report["requests"]["unreranked"] else []
     keys = ("p50", "p90", "p99", "p99.9", "max")
     tables = []
     for dimension in DIMENSIONS:
@@ -105,14 +105,10 @@ def summary(report: Report) -> str:
     rates = [f"{per_second(rate)} {name}" for name, rate in report["rate"].items() if name != "sent"]
     requests = report["requests"]
     failed = sum(requests["errors"].values())
-    kept = [
-        f", {requests[name]:,} {name.replace('_', ' ')}"
-        for name in ("unreranked", "partly_reranked")
-        if requests[name]
-    ]
+    unreranked = f", {requests['unreranked']:,} unreranked" if requests["unreranked"] else ""
     return (
         f"{', '.join(rates)}; "
-        f"{requests['ok']:,} of {requests['scheduled']:,} ok{''.join(kept)}, {failed:,} errors"
+        f"{requests['ok']:,} of {requests['scheduled']:,} ok{unreranked}, {failed:,} errors"
     )
 
 

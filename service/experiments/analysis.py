@@ -341,8 +341,8 @@ def recommend(
     if good:
         best = max(good, key=lambda arm: primary.sign * (arm.metrics[0].difference or 0.0))
         text = best.metrics[0].text
-        losses = " ".join(metric.text for metric in best.metrics[1:] if metric.decision in BAD)
-        return "ship", f"{text} But: {losses}" if losses else text
+        doubts = " ".join(metric.text for metric in best.metrics[1:] if _is_doubt(metric))
+        return "ship", f"{text} But: {doubts}" if doubts else text
     reasons = " ".join(harm[arm.arm] or arm.metrics[0].text for arm in running)
     # With a margin, `worse` is no answer yet: the arm may still turn out to be within it.
     final = BAD if primary.margin is None else {"too_bad"}
@@ -357,6 +357,11 @@ def recommend(
 def _harm(arm: ArmReport) -> str:
     """Return the verdicts of the secondary metrics that are worse than their margin; empty without any."""
     return " ".join(metric.text for metric in arm.metrics[1:] if metric.decision == "too_bad")
+
+
+def _is_doubt(metric: MetricReport) -> bool:
+    """Whether a secondary metric is worse than control, or may still be worse than its margin."""
+    return metric.decision in BAD or (metric.margin is not None and metric.decision == "undecided")
 
 
 def _alpha(config: ExperimentConfig) -> float:

@@ -394,6 +394,8 @@ def _taken_by_config(
     config = experiment.config
     it = f"{config.name!r}, which was started without a file"
     for index, other in enumerate(declared.experiments):
+        if other.name == config.name:
+            continue  # declared with another identity, it is `changed`
         of_other = experiments[other.name]
         if experiment.shipped is not None and of_other.shipped is not None:
             return (

@@ -98,10 +98,10 @@ def test_requests_that_were_never_sent_are_unanswered():
     assert comparing.unanswered(run(1), run(2, unsent=10)).b == pytest.approx(10 / 1010)
 
 
-def test_answers_that_are_ranked_in_part_are_unanswered():
-    """As `unreranked` counts them: `--fail-if-slower` passed when every answer was such a one."""
+def test_answers_in_the_callers_order_are_unanswered():
+    """`--fail-if-slower` passed when every answer was such a one."""
     worse = run(2)
-    worse["requests"]["partly_reranked"] = worse["requests"]["ok"]
+    worse["requests"]["unreranked"] = worse["requests"]["ok"]
     assert comparing.unanswered(run(1), worse).b == 1
     assert comparing.unanswered(run(1), worse).is_worse
 

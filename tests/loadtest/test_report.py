@@ -58,7 +58,6 @@ def test_it_has_what_the_contract_promises():
         **dict.fromkeys(("scheduled", "sent", "answered"), 200),
         "ok": 180,
         "unreranked": 0,
-        "partly_reranked": 0,
         "errors": {"http_503": 20},
     }
     assert made["by"]["variant"]["full"]["ok"] == 180
@@ -71,7 +70,7 @@ def test_it_has_what_the_contract_promises():
 def test_titles_in_the_callers_order_are_counted_apart():
     """They are 200, and as quick as errors: without a count of their own a broken service would look well."""
     recorder = Recorder(0)
-    for place, reranked in enumerate(["true", "false", "false", "partial", ""] * 10):
+    for place, reranked in enumerate(["true", "false", "false", "false", ""] * 10):
         sent = request(place / 10, variant="full")
         recorder.dispatched(sent)
         got = answer(place / 10 + 0.010)
@@ -81,11 +80,11 @@ def test_titles_in_the_callers_order_are_counted_apart():
     ran = Outcome(plan, recorder, datetime.now(UTC), 5.0, 0.1, False)
     made = report.build(ran, judging.parse("p99=100ms,unreranked=59%"))
     assert (made["requests"]["ok"], made["requests"]["errors"]) == (50, {})
-    assert (made["requests"]["unreranked"], made["requests"]["partly_reranked"]) == (20, 10)
-    assert made["by"]["variant"]["full"]["unreranked"] == 20
+    assert made["requests"]["unreranked"] == 30
+    assert made["by"]["variant"]["full"]["unreranked"] == 30
     assert sum(window["unreranked"] for window in made["series"]["windows"]) == 30
     assert made["objective"]["missed_because"] == ["60.00% of the answers were not reranked, over 59.00%"]
-    assert tables.summary(made).endswith("50 of 50 ok, 20 unreranked, 10 partly reranked, 0 errors")
+    assert tables.summary(made).endswith("50 of 50 ok, 30 unreranked, 0 errors")
     assert report.build(ran, judging.parse("p99=100ms,unreranked=60%"))["objective"]["met"]
     assert report.build(ran, judging.parse("p99=100ms"))["objective"]["missed_because"] == [
         "0.00% of the requests failed and 60.00% were not reranked, together over 0.10%"

@@ -158,6 +158,8 @@ TOO_BAD, OPEN, ALIKE, RARE = (0.6, 0.2), (0.6, 0.48), (0.003, 0.003), (0.001, 0.
         (OPEN, [CLICKS], "wait", "worse", "1,200 of 1,200 planned units are exposed: wait for more"),
         (OPEN, [UNGUARDED], "stop", "worse", "is worse, by"),
         (OPEN, [SPENT, CLICKS], "ship", "good_enough", "But: pruned on clicks is worse"),
+        # A guarded metric that may still be worse than its margin is named.
+        (ALIKE, [SPENT, CLICKS], "ship", "good_enough", "But: pruned on clicks is undecided: between"),
         # An arm that harms a guarded metric by more than its margin does not ship.
         (TOO_BAD, [SPENT, CLICKS], "stop", "good_enough", "pruned on clicks is too bad"),
         (TOO_BAD, [SPENT, UNGUARDED], "ship", "good_enough", "But: pruned on clicks is worse"),

@@ -96,6 +96,8 @@ def test_the_config_rules_and_what_was_started_over_http_is_paused_until_it_make
         with pytest.raises(ValueError, match="change that, or stop 'prune20' first"):
             check_edit(replay(EMPTY, [start]), Declared(), entry)
         check_edit(replay(EMPTY, [start]), None, entry)  # a start takes any
+    salted = CONFIG.model_copy(update={"salt": "t"})  # it is in nobody's way but its own
+    assert fold([start, config(salted)])["prune20"].status == "changed"
     taken_over = fold([start, config(CONFIG)])["prune20"]
     assert (taken_over.status, taken_over.source) == ("running", "config")
     assert fold([start, config(CONFIG), config()])["prune20"].status == "out"

@@ -139,7 +139,8 @@ def _fill(
     for number, moment in enumerate(np.sort(rng.uniform(began + 60, began + seconds - 900, UNITS))):
         which, unit, at = int(rng.integers(2)), f"u{number}", float(moment)
         outcomes.append(Outcome(name, f"l{number}", unit, "latency_ms", float(rng.gamma(40, 1.2)), at))
-        exposures.append(Exposure(name, unit, arms[which], 5000 * which + number % 5000, at, "v"))
+        bucket = 5000 * which + number % 5000
+        exposures.append(Exposure(name, unit, arms[which], bucket, at, "v", slot=config["slots"][0]))
         if rng.random() < rates[which]:
             outcomes.append(Outcome(name, f"c{number}", unit, "click", 1.0, at + 30))
             outcomes.append(Outcome(name, f"r{number}", unit, "revenue", float(rng.gamma(2, 9)), at + 60))

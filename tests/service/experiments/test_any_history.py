@@ -1,0 +1,716 @@
+"""Whatever happens in whatever order, a report is that of the plain model in reference.py.
+
+The rules start, edit and kill two replicas, take the database away in the middle of their work, set clocks
+back, and send outcomes, lists and clicks before, with and after each other.
+"""
+
+import json
+import random
+import shutil
+import sqlite3
+import tempfile
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from sqlalchemy import Connection
+
+from headroom.service.errors import DatabaseUnavailable, ServiceError
+from headroom.service.experiments import rules
+from headroom.service.experiments.analysis import analyse
+from headroom.service.experiments.assignment import Assigner
+from headroom.service.experiments.buckets import NO_BUCKET, bucket
+from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig
+from headroom.service.experiments.events import Click, Exposure, Impression, Outcome
+from headroom.service.experiments.ledger import Ledger
+from headroom.service.experiments.log import Declared, Entry, World, fold
+from headroom.service.experiments.outcomes import record
+from headroom.service.experiments.report import Report
+from headroom.service.experiments.rules import Decide
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.upkeep import Upkeep
+from headroom.service.observe.metrics import Metrics
+from tests.service.experiments import reference
+
+HOUR = 3600.0
+START = 1_000_000.0
+KEPT_DAYS = 1.0
+NEVER = 10**9
+
+METRICS = (
+    {"name": "click"},
+    {"name": "buy", "kind": "proportion", "window_hours": 1.0},
+    {"name": "rate", "kind": "ratio", "denominator": "click"},
+)
+
+
+def declared(name: str, slots: tuple[int, int], *treatments: str, **more: Any) -> ExperimentConfig:
+    """An experiment whose control has as much weight as the other arms together."""
+    weights = {"control": len(treatments), **dict.fromkeys(treatments, 1)}
+    arms = [{"name": arm, "variant": arm, "weight": weight} for arm, weight in weights.items()]
+    fields = {"name": name, "salt": name, "slots": slots, "arms": arms, "metrics": METRICS}
+    return ExperimentConfig.model_validate(fields | more)
+
+
+PRUNE = declared("prune", (0, 2500), "a", "b")
+FREE = declared("free", (2500, 5000), "a")
+TAKER = declared("taker", (4000, 5000), "b")
+ORDER = declared(
+    "order",
+    (5000, 10000),
+    "a",
+    kind="interleave",
+    metrics=[{"name": "click", "window_hours": 1.0}, {"name": "buy"}],
+)
+CONFIGS = (PRUNE, FREE, TAKER, ORDER)
+VARIANTS = dict.fromkeys(("control", "a", "b"), "a score")
+
+
+def changed(config: ExperimentConfig, **fields: Any) -> ExperimentConfig:
+    return ExperimentConfig.model_validate(config.model_dump() | fields)
+
+
+FILES = {
+    "right": (PRUNE, ORDER),
+    "less": (changed(PRUNE, traffic=0.4, slots=(0, 1250)), changed(ORDER, traffic=0.5, slots=(6000, 10000))),
+    "metrics": (changed(PRUNE, metrics=METRICS[1:]), changed(ORDER, metrics=[{"name": "buy"}])),
+    "lacks": (ORDER,),
+    "empty": (),
+    "salted": (changed(PRUNE, salt="t"), ORDER),
+    "taken": (PRUNE, TAKER),
+    "both": (PRUNE, FREE, ORDER),
+    "wrong": (changed(FREE, salt="t"), ORDER),
+    "variant": (ORDER,),
+}
+
+
+def declaration(file: str) -> Declared:
+    names = ("control", "a") if file == "variant" else tuple(VARIANTS)
+    return Declared(FILES[file], {name: VARIANTS[name] for name in names})
+
+
+def _units(config: ExperimentConfig) -> list[str]:
+    """Units within an experiment's slots, two of each arm or four of an interleaved one."""
+    start, end = config.slots
+    inside = [unit for unit in map(str, range(3000)) if start <= bucket(LAYER_SALT, unit) < end]
+    number = 4 if config.is_interleaved else 2
+    return [
+        unit
+        for first, last in config.spans.values()
+        for unit in [each for each in inside if first <= bucket(config.salt, each) < last][:number]
+    ]
+
+
+UNITS = list(dict.fromkeys(unit for config in CONFIGS for unit in _units(config)))
+READERS = _units(ORDER)
+QUERIES = ["q1", "q2", None]
+
+
+DIRECTORY = tempfile.TemporaryDirectory()
+COPY = Path(DIRECTORY.name) / "copy.db"
+"""Reports are made of a copy by one store, since each store compiles its statements anew."""
+
+
+@cache
+def _reader() -> Store:
+    store = Store(f"sqlite:///{COPY}")
+    store.impression_key()
+    return store
+
+
+@cache
+def _template() -> bytes:
+    """An empty database, which takes longer to make than to copy."""
+    _reader()
+    with closing(sqlite3.connect(COPY)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return COPY.read_bytes()
+
+
+@dataclass
+class Outside:
+    """What replicas share: the true time, and how many transactions succeed before the database is away."""
+
+    now: float = START
+    left: int = NEVER
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FailingStore(Store):
+    """A store whose database may be away. Its clock is right."""
+
+    def __init__(self, path: Path, outside: Outside) -> None:
+        super().__init__(f"sqlite:///{path}")
+        self.outside = outside
+
+    def _ask(self) -> None:
+        if self.outside.left <= 0:
+            raise DatabaseUnavailable(message="away")
+        self.outside.left -= 1
+
+    def read(self) -> AbstractContextManager[Connection]:
+        self._ask()
+        return super().read()
+
+    def read_all(self) -> AbstractContextManager[Connection]:
+        self._ask()
+        return super().read_all()
+
+    def write(self) -> AbstractContextManager[Connection]:
+        self._ask()
+        return super().write()
+
+    def not_ahead(self, now: float) -> float:
+        self._ask()
+        return min(now, self.outside.now)
+
+
+@dataclass
+class Replica:
+    """A replica, its clock's error in seconds, and the rows that it has not written yet."""
+
+    ledger: Ledger
+    skew: float = 0.0
+    rows: list[Exposure | Impression] = field(default_factory=list)
+
+
+def plain(entry: Entry) -> reference.Row:
+    """A row of the log as the model takes it."""
+    has = entry.declared or Declared()
+    return {
+        "kind": entry.kind,
+        "time": entry.time,
+        "experiment": entry.experiment,
+        "arm": entry.arm,
+        "traffic": entry.traffic,
+        "experiments": {config.name: config.model_dump() for config in has.experiments},
+        "variants": None if has.variants is None else list(has.variants),
+    }
+
+
+def summary(report: Report) -> reference.Row:
+    """A report as the model makes it."""
+    metrics: dict[Any, Any] = {}
+    for arm in report.arms:
+        for metric in arm.metrics:
+            votes = metric.preference
+            if votes is None:
+                control = {"units": metric.control_units, "value": metric.control_value}
+                found: Any = {"control": control, "arm": {"units": metric.units, "value": metric.value}}
+            else:
+                names = ("wins", "losses", "ties", "impressions", "differing")
+                found = {"units": metric.units, "value": metric.difference}
+                found |= {name: getattr(votes, name) for name in names}
+            metrics[arm.arm, metric.metric] = found
+    return {
+        "units": dict(report.exposures),
+        "in_both_arms": report.in_both_arms,
+        "unmatched": {reason: number for reason, number in report.unmatched.items() if number},
+        "metrics": metrics,
+    }
+
+
+def rounded(value: Any) -> Any:
+    """The same with nine decimals: a mean of sums around a mean has the last digits of a double."""
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    return round(value, 9) if isinstance(value, float) else value
+
+
+SECONDS = st.sampled_from([-2 * HOUR, -60.0, -1.0, -0.5, 0.0, 0.0, 0.0, 0.25, 60.0, 60.0, HOUR])
+NUMBERS = st.integers(0, 1)
+TEAMS = st.text("cts", min_size=4, max_size=4)
+OFTEN = st.sampled_from([True, True, True, False])
+NAMES = st.sampled_from([config.name for config in CONFIGS])
+
+
+@st.composite
+def _clicks(draw: st.DrawFn) -> dict[str, Any]:
+    """What a click names. Most are on the list of a unit that may have been shown one."""
+    reader = draw(st.sampled_from(READERS))
+    query = draw(st.sampled_from(["q1", "q2"]))
+    names = [f"{reader}-{query}", f"{reader}-{query}", query, "nowhere", f"n{draw(st.integers(0, 200))}"]
+    what = draw(
+        st.fixed_dictionaries(
+            {
+                "index": st.sampled_from([None, None, 0, 1, 2, 3, 9]),
+                "rank": st.sampled_from([None, 1, 2, 3, 4]),
+                "object_id": st.sampled_from([None, None, "x", "y", "w"]),
+            }
+        ).filter(lambda fields: any(value is not None for value in fields.values()))
+    )
+    return what | {
+        "experiment": draw(st.sampled_from(["order", "order", ""])),
+        "unit": draw(st.sampled_from([reader, reader, reader, reader, READERS[0]])),
+        "metric": draw(st.sampled_from(["click", "buy"])),
+        "list_id": draw(st.sampled_from(names)),
+    }
+
+
+CLICKS = _clicks()
+
+
+def one_of(**acts: dict[str, Any]) -> Any:
+    """Any of some acts of `Histories`, with the arguments of one. acts: strategies of its arguments."""
+    return st.one_of([st.tuples(st.just(name), st.fixed_dictionaries(args)) for name, args in acts.items()])
+
+
+OPERATORS = one_of(
+    start={"number": NUMBERS, "file": st.sampled_from(sorted(FILES))},
+    kill={"number": NUMBERS},
+    edit={
+        "number": NUMBERS,
+        "file": st.sampled_from(sorted(FILES)),
+        "may_start": st.sampled_from([True, True, False]),
+    },
+    start_over_http={"number": NUMBERS},
+    stop={"number": NUMBERS, "name": NAMES, "kind": st.sampled_from(["stop", "rollback"])},
+    ramp={"number": NUMBERS, "name": NAMES, "traffic": st.sampled_from([0.0, 0.4, 1.0])},
+    ship={"number": NUMBERS, "name": NAMES, "arm": st.sampled_from(["control", "a", "b"])},
+    guardrail={"number": NUMBERS, "name": NAMES, "arm": st.sampled_from(["a", "b"])},
+)
+AROUND = one_of(
+    refresh={"number": NUMBERS},
+    away={"transactions": st.integers(0, 8)},
+    wait={"seconds": st.sampled_from([0.5, 1.0, 60.0, HOUR, 5 * HOUR]), "is_back": st.booleans()},
+    step_clock={"number": NUMBERS, "seconds": st.sampled_from([-2 * HOUR, -1.0, 0.0, 2 * HOUR])},
+    delete={"number": NUMBERS, "days": st.sampled_from([0.0, 0.5, 1.5])},
+)
+CALLERS = one_of(
+    request={
+        "number": NUMBERS,
+        "first": st.integers(0, len(UNITS) - 1),
+        "count": st.integers(8, len(UNITS)),
+        "is_written": OFTEN,
+    },
+    show={
+        "number": NUMBERS,
+        "units": st.lists(st.sampled_from(READERS), min_size=1, max_size=6),
+        "is_written": OFTEN,
+        "query": st.sampled_from(QUERIES),
+        "teams": TEAMS,
+        "places": st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True),
+        "ids": st.sampled_from([None, ("x", "y", "x", "z")]),
+    },
+    choose={"number": NUMBERS, "unit": st.sampled_from(UNITS), "arm": st.sampled_from(["control", "a", "b"])},
+    write={"number": NUMBERS},
+    outcome={
+        "number": NUMBERS,
+        "name": st.sampled_from(["prune", "prune", "free", "taker"]),
+        "metrics": st.lists(st.sampled_from(["click", "buy", "rate"]), min_size=1, unique=True),
+        "first": st.integers(0, len(UNITS) - 1),
+        "count": st.integers(4, len(UNITS)),
+        "value": st.integers(0, 3),
+        "seconds": SECONDS,
+    },
+    click={"number": NUMBERS, "clicks": st.lists(CLICKS, min_size=1, max_size=8), "seconds": SECONDS},
+)
+
+
+class Histories(RuleBasedStateMachine):
+    """Two replicas, one database, and callers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp())
+        self.path = self.directory / "experiments.db"
+        self.path.write_bytes(_template())
+        self.outside = Outside()
+        self.metrics = Metrics()
+        self.replicas: dict[int, Replica] = {}
+        self.number = 0
+        self.sent: dict[str, reference.Row] = {}  # what the database took, by id
+        self.exposed: dict[tuple[str, str, str], tuple[float, int]] = {}
+        self.log: list[Entry] = []
+        self.deleted: dict[str, reference.Row] = {}  # the last report of experiments whose rows may go
+
+    @initialize(file=st.sampled_from(["right", "right", "right", "both", "taken", "less"]), teams=TEAMS)
+    def begin(self, file: str, teams: str) -> None:
+        self.start(0, file)
+        self.request(0, 0, len(UNITS), is_written=True)
+        self.show(0, READERS, True, "q1", teams, [2, 0, 1], ("x", "y", "x", "z"))
+
+    def teardown(self) -> None:
+        try:
+            self.look(random.Random(1))
+        finally:
+            for number in list(self.replicas):
+                self.kill(number)
+            shutil.rmtree(self.directory)
+
+    def next_id(self) -> str:
+        self.number += 1
+        return f"n{self.number}"
+
+    def clock_of(self, number: int) -> float:
+        replica = self.replicas.get(number)
+        return self.outside.now + (0.0 if replica is None else replica.skew)
+
+    def live(self, number: int) -> int:
+        """A replica that runs: this one, or else the other. If none does, this one is started."""
+        if not self.replicas:
+            self.start(number, "right")
+        return number if number in self.replicas else 1 - number
+
+    @rule(act=OPERATORS)
+    def operators(self, act: tuple[str, dict[str, Any]]) -> None:
+        self.do(act)
+
+    @rule(act=AROUND)
+    def around(self, act: tuple[str, dict[str, Any]]) -> None:
+        self.do(act)
+
+    @rule(acts=st.lists(CALLERS, min_size=1, max_size=4))
+    def callers(self, acts: list[tuple[str, dict[str, Any]]]) -> None:
+        for act in acts:
+            self.do(act)
+
+    def do(self, act: tuple[str, dict[str, Any]]) -> None:
+        name, arguments = act
+        getattr(self, name)(**arguments)
+
+    # What operators do.
+
+    def start(self, number: int, file: str) -> None:
+        """Start a replica, or kill and restart it, with a file."""
+        self.kill(number)
+        store = FailingStore(self.path, self.outside)
+        ledger = Ledger(store, self.metrics, clock=lambda: self.clock_of(number), monotonic=self.outside)
+        self.replicas[number] = Replica(ledger)
+        self.edit(number, file)
+
+    def kill(self, number: int) -> None:
+        replica = self.replicas.pop(number, None)
+        if replica is not None:
+            replica.ledger.store.close()
+
+    def edit(self, number: int, file: str, may_start: bool = True) -> None:
+        number = self.live(number)
+        with suppress(ValueError):  # the edit is refused
+            self.replicas[number].ledger.apply(declaration(file), file, may_start=may_start)
+
+    def start_over_http(self, number: int) -> None:
+        number = self.live(number)
+
+        def decide(world: World) -> Entry:
+            rules.check_start(FREE, world)
+            ledger = self.replicas[number].ledger
+            started = replace(ledger.declared, experiments=(FREE,))
+            return Entry("start", ledger.clock(), actor="boss", experiment="free", declared=started)
+
+        self.act(number, decide)
+
+    def stop(self, number: int, name: str, kind: str) -> None:
+        self.operate(number, name, rules.stop if kind == "stop" else rules.rollback)
+
+    def ramp(self, number: int, name: str, traffic: float) -> None:
+        self.operate(number, name, lambda config, world: rules.ramp(config, world, traffic=traffic))
+
+    def ship(self, number: int, name: str, arm: str) -> None:
+        self.operate(number, name, lambda config, world: rules.ship(config, world, arm=arm))
+
+    def operate(self, number: int, name: str, rule: Decide) -> None:
+        number = self.live(number)
+
+        def decide(world: World) -> Entry:
+            config = world.experiments[name].config
+            return replace(rule(config, world), time=self.clock_of(number), actor="boss")
+
+        self.act(number, decide)
+
+    def act(self, number: int, decide: Any) -> None:
+        number = self.live(number)
+        with suppress(KeyError, ServiceError):  # it is not there, refused, or the database is away
+            self.replicas[number].ledger.act(decide)
+
+    def guardrail(self, number: int, name: str, arm: str) -> None:
+        number = self.live(number)
+        entry = Entry("rollback", self.clock_of(number), "guardrail", name, arm=arm, detail=self.next_id())
+        self.replicas[number].ledger.roll_back(entry)
+
+    # What goes on around them.
+
+    def refresh(self, number: int) -> None:
+        number = self.live(number)
+        self.replicas[number].ledger.refresh()
+
+    def away(self, transactions: int) -> None:
+        self.outside.left = transactions
+
+    def wait(self, seconds: float, is_back: bool) -> None:
+        self.outside.now += seconds
+        if is_back:
+            self.outside.left = NEVER
+
+    def step_clock(self, number: int, seconds: float) -> None:
+        number = self.live(number)
+        self.replicas[number].skew = seconds
+
+    def delete(self, number: int, days: float) -> None:
+        """Let a replica look for rows that are too old."""
+        self.outside.now += days * 24 * HOUR
+        number = self.live(number)
+        ledger = self.replicas[number].ledger
+        ledger.refresh()
+        log = self.rows_of_log()
+        facts = self.facts()
+        before = {name for name, each in self.in_log().items() if each.deleted is None}
+        reports = {
+            name: reference.report(log, facts, name, self.clock_of(number))
+            for name in before
+            if not ledger.is_down
+        }
+        upkeep = Upkeep(ledger, KEPT_DAYS)
+        with suppress(DatabaseUnavailable):
+            for _ in range(3):
+                upkeep.look()
+        for name, each in self.in_log().items():
+            if name in before and each.deleted is not None:
+                self.deleted[name] = reports[name]
+
+    # What callers do.
+
+    def request(self, number: int, first: int, count: int, is_written: bool) -> None:
+        """Ask for units, which get their arm."""
+        number = self.live(number)
+        ledger = self.replicas[number].ledger
+        assigner = Assigner(ledger.in_force.assigned)
+        for unit in (UNITS * 2)[first : first + count]:
+            assigned = assigner.assign(unit, ledger.states)
+            if assigned is not None and assigned.interleaved is None:
+                self.expose(number, assigned.experiment, unit, assigned.arm, assigned.bucket)
+        if is_written:
+            self.write(number)
+
+    def show(
+        self,
+        number: int,
+        units: list[str],
+        is_written: bool,
+        query: str | None,
+        teams: str,
+        places: list[int],
+        ids: tuple[str, ...] | None,
+    ) -> None:
+        """Ask for interleaved lists."""
+        number = self.live(number)
+        ledger = self.replicas[number].ledger
+        time = self.clock_of(number)
+        shown = "".join(team if index in places else "-" for index, team in enumerate(teams))
+        for unit in units:
+            assigned = Assigner(ledger.in_force.assigned).assign(unit, ledger.states)
+            if assigned is None or assigned.interleaved is None:
+                continue
+            self.expose(number, "order", unit, assigned.arm, assigned.bucket)
+            name = self.next_id() if query is None else f"{unit}-{query}"
+            row = Impression("order", name, unit, time, "", shown, tuple(places), ids, query)
+            self.replicas[number].rows.append(row)
+        if is_written:
+            self.write(number)
+
+    def choose(self, number: int, unit: str, arm: str) -> None:
+        """Ask for a unit whose arm the caller chose."""
+        number = self.live(number)
+        ledger = self.replicas[number].ledger
+        with suppress(ServiceError):
+            assigned = Assigner(ledger.in_force.assigned).choose(unit, arm, "prune", ledger.states)
+            if assigned is not None:
+                self.expose(number, "prune", unit, arm, NO_BUCKET)
+
+    def expose(self, number: int, experiment: str, unit: str, arm: str, position: int) -> None:
+        slot = None if position == NO_BUCKET else bucket(LAYER_SALT, unit)
+        row = Exposure(experiment, unit, arm, position, self.clock_of(number), "", slot)
+        self.replicas[number].rows.append(row)
+
+    def write(self, number: int) -> None:
+        """Let a replica write its rows."""
+        number = self.live(number)
+        replica = self.replicas[number]
+        with suppress(DatabaseUnavailable):
+            lists = [row for row in replica.rows if isinstance(row, Impression)]
+            exposures = [row for row in replica.rows if isinstance(row, Exposure)]
+            replica.ledger.store.add_impressions(lists)
+            replica.ledger.store.add_exposures(exposures)
+            replica.rows = []
+            for row in exposures:
+                key = row.experiment, row.unit, row.arm
+                at = row.time, row.bucket
+                self.exposed[key] = min(at, self.exposed.get(key, at))
+
+    def outcome(
+        self, number: int, name: str, metrics: list[str], first: int, count: int, value: int, seconds: float
+    ) -> None:
+        time = self.outside.now + seconds
+        units = (UNITS * 2)[first : first + count]
+        rows = [
+            Outcome(name, self.next_id(), unit, metric, float((value + index) % 4), time)
+            for index, unit in enumerate(units)
+            for metric in metrics
+        ]
+        self.send(number, rows)
+
+    def click(self, number: int, clicks: list[dict[str, Any]], seconds: float) -> None:
+        """Click on lists, which may be shown later, to somebody else, or never."""
+        time = self.outside.now + seconds
+        self.send(number, [Click(id=self.next_id(), value=1.0, time=time, **click) for click in clicks])
+
+    def send(self, number: int, rows: list[Outcome] | list[Click]) -> None:
+        number = self.live(number)
+        ledger = self.replicas[number].ledger
+        configs = [config for config in ledger.configs if ledger.state(config.name).deleted is None]
+        with suppress(DatabaseUnavailable):
+            receipt = record(ledger.store, rows, configs).receipt
+            refused = {
+                each.id for each in receipt.unknown_outcomes if each.reason in ("experiment", "metric")
+            }
+            self.sent |= {row.id: reference_row(row) for row in rows if row.id not in refused}
+
+    # What must hold.
+
+    def read(self, table: str) -> list[reference.Row]:
+        with closing(sqlite3.connect(self.path)) as db:
+            db.row_factory = sqlite3.Row
+            return [dict(row) for row in db.execute(f"SELECT * FROM {table}")]
+
+    def facts(self) -> reference.Facts:
+        found = {table: self.read(table) for table in ("exposures", "outcomes", "clicks", "impressions")}
+        for row in found["impressions"]:
+            row["places"] = tuple(json.loads(row["places"]))
+            row["ids"] = None if row["ids"] is None else tuple(json.loads(row["ids"]))
+        return found
+
+    def entries(self) -> list[Entry]:
+        with closing(sqlite3.connect(self.path)) as db, closing(sqlite3.connect(COPY)) as copy:
+            db.backup(copy)
+        return _reader().log()
+
+    def rows_of_log(self) -> list[reference.Row]:
+        return [plain(entry) for entry in self.entries()]
+
+    def in_log(self) -> Any:
+        return fold(self.entries())
+
+    @rule(order=st.randoms(use_true_random=False))
+    def look(self, order: random.Random) -> None:
+        """Compare everything with the model."""
+        left = self.outside.left
+        self.outside.left = NEVER
+        for replica in [*self.replicas.values()] * 2:  # the first adds what waits, the second reads it
+            replica.ledger.refresh()
+        entries = self.entries()
+        assert entries[: len(self.log)] == self.log
+        self.log = entries
+        log = [plain(entry) for entry in entries]
+        facts = self.facts()
+        self.nothing_is_lost(log, facts)
+        self.states_are_those_of_the_model(log)
+        self.reports_are_those_of_the_model(log, facts, self.deleted)
+        self.write_in_another_order(order)
+        self.reports_are_those_of_the_model(log, facts, None)
+        self.outside.left = left
+
+    def nothing_is_lost(self, log: reference.Log, facts: reference.Facts) -> None:
+        gone = {row["experiment"]: number for number, row in enumerate(log) if row["kind"] == "delete"}
+        for name, number in gone.items():
+            before = reference.periods(log[:number], name)[-1]
+            clocks = [max(row["time"] for row in log[: end + 1]) for end in range(len(log))]
+            own = [clocks[n] for n, row in enumerate(log[:number]) if row["experiment"] == name]
+            assert before["is_over"]
+            assert clocks[number] - max(own) > KEPT_DAYS * 24 * HOUR
+        there = {row["id"]: row for row in [*facts["outcomes"], *facts["clicks"]]}
+        for name, row in self.sent.items():
+            if row["experiment"] not in gone and not (row["experiment"] == "" and "order" in gone):
+                assert row.items() <= there[name].items()
+        exposed = {
+            (row["experiment"], row["unit"], row["arm"]): (row["time"], row["bucket"])
+            for row in facts["exposures"]
+        }
+        assert exposed == self.exposed
+
+    def states_are_those_of_the_model(self, log: reference.Log) -> None:
+        for number, replica in self.replicas.items():
+            ledger = replica.ledger
+            expected = {name: reference.state(log, name) for name in ledger.in_force.experiments}
+            for name, model in expected.items():
+                state = ledger.state(name)
+                assert model is not None
+                traffic = model["traffic"] if model["status"] == "running" else 0.0
+                assert (name, state.status, set(state.rolled_back), state.traffic) == (
+                    name,
+                    model["status"],
+                    model["rolled_back"],
+                    traffic,
+                )
+            assigner = Assigner(ledger.in_force.assigned)
+            for unit in UNITS:
+                assigned = assigner.assign(unit, ledger.states)
+                slot = bucket(LAYER_SALT, unit)
+                givers = {
+                    name
+                    for name, model in expected.items()
+                    if model is not None
+                    for arm in (model["first"]["kind"] == "interleave" and ["interleaved"])
+                    or ["control", "a", "b"]
+                    if arm == "interleaved" or arm in {each["name"] for each in model["first"]["arms"]}
+                    if reference.exposes(model, arm, bucket(model["first"]["salt"], unit), slot)
+                }
+                assert assigned is None or assigned.experiment in givers, number
+
+    def reports_are_those_of_the_model(
+        self, log: reference.Log, facts: reference.Facts, deleted: dict[str, reference.Row] | None
+    ) -> None:
+        """Compare the reports of the copy. deleted: those that were kept; None: they are not in the copy."""
+        now = self.outside.now
+        for name, experiment in fold(_reader().log()).items():
+            is_deleted = experiment.deleted is not None
+            if is_deleted and deleted is None:
+                continue
+            found = summary(analyse(_reader(), experiment, now, {}, looks_seconds=-1.0))
+            if is_deleted and deleted is not None:
+                expected = deleted[name]
+            else:
+                expected = reference.report(log, facts, name, now)
+            assert (name, rounded(found)) == (name, rounded(expected))
+
+    def write_in_another_order(self, order: random.Random) -> None:
+        """Fill the copy with the same rows in another order."""
+        with closing(sqlite3.connect(COPY)) as copy:
+            for table in ("exposures", "outcomes", "clicks", "impressions"):
+                rows = self.read(table)
+                order.shuffle(rows)
+                copy.execute(f"DELETE FROM {table}")
+                for row in rows:
+                    del row["number"]
+                    names = ", ".join(f'"{name}"' for name in row)
+                    marks = ", ".join("?" * len(row))
+                    copy.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(row.values()))
+            copy.commit()
+
+
+def reference_row(row: Outcome | Click) -> reference.Row:
+    """A row as the table should have it."""
+    return {name: getattr(row, name) for name in row.__slots__}
+
+
+@pytest.mark.parametrize(
+    "histories", [pytest.param(50, id="50"), pytest.param(2000, id="2000", marks=pytest.mark.more)]
+)
+@pytest.mark.timeout(0)
+def test_every_history_gives_the_report_of_the_model(histories: int) -> None:
+    run_state_machine_as_test(
+        Histories,
+        settings=settings(
+            max_examples=histories,
+            stateful_step_count=12,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
