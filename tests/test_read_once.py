@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.read_once import LARGE, LARGE_FUNCTIONS, complaints
+from tests.read_once import LARGE, LARGE_FUNCTIONS, LONG, complaints
 
 
 def _write(root: Path, room: str, text: str) -> None:
@@ -29,3 +29,10 @@ def test_a_room_may_have_so_many_large_functions_and_no_more(tmp_path: Path) -> 
     _write(tmp_path, "loadtest", "".join(f"def f{i}():\n{body}\n" for i in range(some + 1)))
     (complaint,) = complaints(tmp_path)
     assert f"{some + 1} functions" in complaint
+
+
+def test_a_long_file_is_named(tmp_path: Path) -> None:
+    _write(tmp_path, "service", "pass\n" * LONG)
+    assert list(complaints(tmp_path)) == []
+    _write(tmp_path, "service", "pass\n" * (LONG + 1))
+    assert list(complaints(tmp_path)) == [f"service/code.py: {LONG + 1} lines, more than {LONG}"]
