@@ -228,7 +228,7 @@ async def test_half_a_file_takes_no_experiment_out(two: Server) -> None:
         await asyncio.sleep(0.8)
         two.config.write_text(whole)
         await asyncio.sleep(1.6)
-    assert "takes out" not in two.stderr
+    assert "takes out the experiments halves" not in two.stderr
     two.config.write_text(half)
     line = await asyncio.to_thread(two.wait_for_line, "takes out the experiments halves")
     assert "their units get the default" in line

@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 QUERY = "wireless mouse"
 TITLES = ["black wireless mouse", "steel angle bracket", "mouse cable", "kitchen towel set"]
+KEY = "boss"
+AUTH = {"authorization": f"Bearer {KEY}"}
 ASKED = f"q={QUERY.replace(' ', '+')}" + "".join(f"&t={title.replace(' ', '+')}" for title in TITLES)
 
 
@@ -42,7 +44,9 @@ class Networks:
     def scores(self, **fields: Any) -> list[float]:
         """Return the service's own answer for the titles."""
         body = {"query": QUERY, "titles": TITLES, **fields}
-        answer = httpx.post(f"{self.url}/v1/score", json=body, timeout=30).raise_for_status().json()
+        answer = (
+            httpx.post(f"{self.url}/v1/score", json=body, headers=AUTH, timeout=30).raise_for_status().json()
+        )
         return [result["score"] for result in answer["results"]]
 
 
@@ -82,7 +86,7 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Networks]:
         "short": {"name": "short", "checkpoint": str(short)},
     }
     live = LiveConfig.model_validate({"variants": list(variants.values())})
-    with running(own, live) as (url, replica):
+    with running(own, live, api_keys=f"{KEY};role=admin") as (url, replica):
         yield Networks(url, replica, variants)
 
 
@@ -90,7 +94,7 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Networks]:
 def page(chromium: Any, networks: Networks) -> Iterator[Page]:
     """The page; at the end nothing went wrong in it."""
     networks.put_in_force("full", "fewer", "next", "short")
-    page = Page(chromium, networks.url)
+    page = Page(chromium, networks.url, key=KEY)
     yield page
     page.check_and_leave()
 

@@ -55,6 +55,7 @@ def test_another_cluster_of_rays_is_not_inherited(variables: dict[str, str], tmp
 def test_a_node_of_a_cluster_gets_what_headroom_serve_sets_for_its_own_ray(
     variables: dict[str, str], tmp_path: Path
 ) -> None:
+    variables.clear()  # pytest names the test in it
     environment.prepare(tmp_path, request_timeout_s=60)
     ours = {name: value for name, value in variables.items() if str(tmp_path) not in value}
     ours |= environment.replica_variables()  # there Ray's own processes share the replicas' environment
