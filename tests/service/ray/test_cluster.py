@@ -40,6 +40,10 @@ class Replica:
         self._applies = applies
 
     @property
+    def catalog(self) -> SimpleNamespace:
+        return SimpleNamespace(config=self.config)
+
+    @property
     def config_version(self) -> str:
         return self.config.version
 
