@@ -1,11 +1,11 @@
 """The request and the answers of POST /v1/condense."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from headroom.models.condense.search import Method, largest_cost
+from headroom.models.condense.search import METHODS, Method, largest_cost
 from headroom.models.condense.words import count_words
 from headroom.models.generate.search import MAX_BEAMS
 from headroom.service.config.settings import Settings
@@ -19,7 +19,6 @@ from headroom.service.schemas.requests import (
     Request,
     Text,
     check_query,
-    example,
     too_many,
 )
 from headroom.service.schemas.responses import (
@@ -43,6 +42,37 @@ bytes per character, and writing them takes about a second."""
 
 GENERATE: Literal["generate"] = "generate"
 
+AnyMethod = Literal["greedy", "leave_one_out", "generate"]
+"""The methods that choose words, and `generate`: one type, so that a wrong one is an error of `method`."""
+
+_OF_CHOOSING = ("titles", "max_words", "max_loss")
+_OF_GENERATE = ("beams", "heads")
+
+_EITHER_METHOD: dict[str, Any] = {
+    "oneOf": [
+        {
+            "title": "words of the query",
+            "type": "object",
+            "required": ["titles"],
+            "properties": {
+                "method": {"enum": list(METHODS)},
+                "titles": {"type": "array"},
+                **{name: {"type": "null"} for name in _OF_GENERATE},
+            },
+        },
+        {
+            "title": "a query that is written",
+            "type": "object",
+            "required": ["method"],
+            "properties": {
+                "method": {"const": GENERATE},
+                **{name: {"type": "null"} for name in _OF_CHOOSING},
+            },
+        },
+    ]
+}
+"""Titles and a method that chooses words, or the question alone and `generate`."""
+
 DEFAULT_BEAMS = 4
 
 MAX_QUESTION_CHARS = 4_000
@@ -52,10 +82,17 @@ MAX_QUESTION_CHARS = 4_000
 class CondenseRequest(ChosenNetwork, Request):
     """Shorten a query to the words that still find the same titles, or write the short query."""
 
-    model_config = example(
-        query="where can i find a steel angle bracket for my deck",
-        titles=["Simpson Strong-Tie 12-Gauge Angle", "Wood deck screws"],
-        max_words=3,
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [_EITHER_METHOD],
+            "examples": [
+                {
+                    "query": "where can i find a steel angle bracket for my deck",
+                    "titles": ["Simpson Strong-Tie 12-Gauge Angle", "Wood deck screws"],
+                    "max_words": 3,
+                }
+            ],
+        }
     )
 
     query: Query = Field(
@@ -74,7 +111,7 @@ class CondenseRequest(ChosenNetwork, Request):
         description="The largest loss: the shortest query within it is chosen. If neither this nor "
         "`max_words` is given: 0.1.",
     )
-    method: Method | Literal["generate"] = Field(
+    method: AnyMethod = Field(
         "greedy",
         description="`greedy`: leave out one word after the other, each time the one whose loss is least. "
         "`leave_one_out`: in the order of the loss of each word alone, which is cheaper. `generate`: write "
@@ -96,8 +133,8 @@ class CondenseRequest(ChosenNetwork, Request):
         if self.method == GENERATE:
             self._check_generate()
             return
-        for name, value in (("beams", self.beams), ("heads", self.heads)):
-            if value is not None:
+        for name in _OF_GENERATE:
+            if getattr(self, name) is not None:
                 raise InvalidRequest(f"is of the method generate, not of {self.method}", param=name)
         if self.titles is None:
             raise InvalidRequest(
@@ -138,9 +175,8 @@ class CondenseRequest(ChosenNetwork, Request):
         return self.method
 
     def _check_generate(self) -> None:
-        chooses = {"titles": self.titles, "max_words": self.max_words, "max_loss": self.max_loss}
-        for name, value in chooses.items():
-            if value is not None:
+        for name in _OF_CHOOSING:
+            if getattr(self, name) is not None:
                 raise InvalidRequest(
                     "is for methods that choose words; generate reads the question alone", param=name
                 )

@@ -19,7 +19,14 @@ from headroom.service.experiments.flags import Flag
 from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
 from headroom.service.experiments.rules import Decide
 from headroom.service.observe.metrics import Metrics
-from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
+from headroom.service.schemas.condense import (
+    CondenseRequest,
+    CondenseResponse,
+    GenerateResponse,
+    QueryOfLength,
+    WordOfQuery,
+    WrittenQuery,
+)
 from headroom.service.schemas.listings import (
     HeadsResponse,
     MaskInfo,
@@ -99,6 +106,10 @@ class FakeBackend:
         yield self._experiments
 
     @property
+    def catalog(self) -> None:
+        """None: an answer in the caller's order names no model."""
+
+    @property
     def config_version(self) -> str:
         return "0123456789ab"
 
@@ -149,19 +160,37 @@ class FakeBackend:
             timing_ms=TIMING,
         )
 
-    async def condense(self, request: CondenseRequest, _deadline: Deadline) -> CondenseResponse:
+    async def condense(
+        self, request: CondenseRequest, _deadline: Deadline
+    ) -> CondenseResponse | GenerateResponse:
         await self._work(request)
+        if request.titles is None:
+            return self._written(request)
         return CondenseResponse(
             model="fake",
             variant=self._variant(request.variant),
             head_mask=mask_info(self._mask(request.head_mask, "head_mask")),
-            method=request.method,
+            method=request.selection,
             condensed=request.query,
             loss=0.0,
             words=[WordOfQuery(request.query, request.query, True, 1.0)],
             path=[QueryOfLength(1, request.query, None, 0.0, True)],
             note=None,
             usage=Usage(len(request.titles), 17 * len(request.titles)),
+            timing_ms=TIMING,
+        )
+
+    def _written(self, request: CondenseRequest) -> GenerateResponse:
+        return GenerateResponse(
+            model="fake",
+            variant=self._variant(request.variant),
+            head_mask=mask_info(self._mask(request.head_mask, "head_mask")),
+            generator_mask="none",
+            method="generate",
+            condensed="angle bracket",
+            queries=[WrittenQuery("angle bracket", 0.5)],
+            attention=None,
+            usage=Usage(1, 17),
             timing_ms=TIMING,
         )
 
@@ -187,6 +216,7 @@ class FakeBackend:
                     device="cpu",
                     dtype="bfloat16",
                     deterministic=False,
+                    generator=None,
                     sliced_bytes=0,
                     processor=["avx512_bf16"],
                     kernels=None,

@@ -118,8 +118,7 @@ def check(path: str, titles: list[str], body: dict[str, Any], answer: httpx.Resp
         case "false":
             assert rest == [*range(len(titles))][:shown]
         case _:
-            assert reranked == "partial"
-            assert len(rows) <= shown
+            pytest.fail(reranked)
     assert reranked == "true" or keeps_order
     return reranked
 
@@ -162,4 +161,4 @@ def test_any_mix_in_any_shape_gives_an_order_or_one_sentence(tiny_checkpoint: Pa
             holds()
         finally:
             runner.run(stack.aclose())
-    assert {*seen} == {"true", "false", "partial", "error"}, seen
+    assert {*seen} == {"true", "false", "error"}, seen

@@ -60,7 +60,8 @@ SCORING = {
     "/v2/models/{model:path}/infer",
 }
 OTHER_POSTS = {
-    *("/v1/outcomes", "/v1/ubi/events", "/ofrep/v1/evaluate/flags/{experiment}", "/v1/experiments"),
+    *("/v1/outcomes", "/v1/ubi/events", "/v1/experiments"),
+    *("/ofrep/v1/evaluate/flags", "/ofrep/v1/evaluate/flags/{experiment}"),
     *(f"/v1/experiments/{{name}}/{verb}" for verb in ("ramp", "ship", "rollback", "stop")),
     "/",  # TEI's, whose label the page's own loads have, too
 }
