@@ -73,7 +73,7 @@ class FakeExperiments:
         return OutcomeReceipt(0, 0, len(outcomes))
 
     def listing(self) -> ExperimentsView:
-        return ExperimentsView("0123456789ab", 0, [])
+        return ExperimentsView("0123456789ab", [])
 
     async def show(self, _name: str) -> ExperimentDetail:
         raise NotFound
