@@ -70,10 +70,10 @@ def all_sources(data: Path, without: Collection[str], tokenizer: Tokenizer) -> S
 
 def written_drawers(language: str) -> dict[str, Drawer]:
     """Return the drawers of the lists that were written for headroom, in one language."""
-    asked = [one.query for one in read_short_lists()]
+    measured = measured_texts()
     titles = [title for one in read_short_lists() for title in one.titles]
-    shops = ShopLists(language)
-    varied = partial(AttributeLists, language, without=asked)
+    shops = ShopLists(language, without=measured)
+    varied = partial(AttributeLists, language, without=measured)
     return {
         f"attributes_{language}": varied().group,
         f"negations_{language}": varied(axes=NEGATIONS).group,
@@ -81,7 +81,7 @@ def written_drawers(language: str) -> dict[str, Drawer]:
         f"graded_negations_{language}": varied(axes=NEGATIONS, taught=True).group,
         f"shops_{language}": shops.group,
         f"stuffed_{language}": StuffedLists(shops.group, language).group,
-        f"without_{language}": ShopLists(language, WITHOUT[language]).group,
+        f"without_{language}": ShopLists(language, WITHOUT[language], without=measured).group,
         f"brands_{language}": BrandLists(language, without=titles).group,
     }
 

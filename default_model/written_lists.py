@@ -39,21 +39,44 @@ LONGEST_WORD = 7
 
 
 class ShopLists:
-    """The shop lists of one language. asking: a pattern that each query has; default: all lists."""
+    """The shop lists of one language.
 
-    def __init__(self, language: str, asking: re.Pattern[str] | None = None) -> None:
+    asking: a pattern that each query has; default: all lists. without: queries and titles that are not drawn.
+    """
+
+    def __init__(
+        self,
+        language: str,
+        asking: re.Pattern[str] | None = None,
+        *,
+        without: Collection[str] = (),
+    ) -> None:
+        self._without = {text.lower() for text in without}
         rows = [row for row in read_shop_lists() if row["language"] == language]
-        self._rows = [row for row in rows if asking is None or asking.search(row["queries"])]
+        rows = [row for row in rows if asking is None or asking.search(row["queries"])]
+        self._rows = [row for row in rows if self._queries(row) and not self._is_left_out(row)]
 
     def group(self, rng: random.Random) -> Group:
         """Draw a query; return one or two exact titles, OTHERS worse ones, and one of another query."""
         row, stranger = rng.sample(self._rows, 2)
-        query = rng.choice(row["queries"].split("/"))
+        query = rng.choice(self._queries(row))
         best = rng.sample([row["exact"], row["other_name"]], rng.choice((1, 2)))
         titles = [(row[column], grade) for column, grade in GRADES.items()]
         titles.append((stranger[rng.choice(("exact", "other_name"))], NOTHING))
         chosen = [(title, EXACT) for title in best] + rng.sample(titles, OTHERS)
-        return [ranked_example(query, title, grade) for title, grade in chosen]
+        return [
+            ranked_example(query, title, grade)
+            for title, grade in chosen
+            if title.lower() not in self._without
+        ]
+
+    def _queries(self, row: Mapping[str, str]) -> list[str]:
+        """Return the queries of a row that may be drawn."""
+        return [query for query in row["queries"].split("/") if query.lower() not in self._without]
+
+    def _is_left_out(self, row: Mapping[str, str]) -> bool:
+        """Return whether one of the row's best titles may not be drawn."""
+        return any(row[column].lower() in self._without for column in ("exact", "other_name"))
 
 
 def read_shop_lists() -> list[dict[str, str]]:

@@ -10,7 +10,7 @@ from default_model.changed_lists import (
     NegatedTitles,
     StuffedLists,
 )
-from default_model.drawers import measured_texts
+from default_model.drawers import measured_texts, written_drawers
 from default_model.groups import Example, Group
 from default_model.written_lists import ShopLists
 from default_model.yardstick import read_short_lists
@@ -62,7 +62,13 @@ def test_nothing_that_the_model_is_judged_with_is_drawn(language: str) -> None:
     )
     rng = random.Random(1)
     groups = [drawer.group(rng) for _ in range(300)]
-    stuffed = StuffedLists(ShopLists(language).group, language)
+    stuffed = StuffedLists(ShopLists(language, without=judged).group, language)
     groups += [stuffed.group(rng) for _ in range(100)]
+    groups += [
+        draw(rng)
+        for name, draw in written_drawers(language).items()
+        if name.startswith(("shops", "stuffed", "without"))
+        for _ in range(500)
+    ]
     drawn = {text.lower() for group in groups for one in group for text in (one.query, one.title)}
     assert sorted(drawn & judged) == []

@@ -178,8 +178,12 @@ def test_a_relative_margin_is_judged_by_the_interval_that_is_shown() -> None:
 def test_the_sample_ratio_p_value_is_that_of_the_mixture(
     counts: dict[str, int], shares: dict[str, float]
 ) -> None:
+    """scipy's densities; the priors are those of the docstring, each with the weights 10 and 1000 times the shares."""
     total = sum(counts.values())
+    units = list(counts.values())
     probabilities = np.array(list(shares.values()))
-    mixture = stats.dirichlet_multinomial.logpmf(list(counts.values()), 1000 * probabilities, total)
-    plain = stats.multinomial.logpmf(list(counts.values()), total, probabilities)
-    assert sequential_p(counts, shares) == pytest.approx(min(1, np.exp(plain - mixture)))
+    of_priors = [
+        stats.dirichlet_multinomial.pmf(units, weight * probabilities, total) for weight in (10, 1000)
+    ]
+    plain = stats.multinomial.pmf(units, total, probabilities)
+    assert sequential_p(counts, shares) == pytest.approx(min(1, plain / np.mean(of_priors)))
