@@ -701,7 +701,7 @@ def reference_row(row: Outcome | Click) -> reference.Row:
 
 
 @pytest.mark.parametrize(
-    "histories", [pytest.param(50, id="50"), pytest.param(2000, id="2000", marks=pytest.mark.more)]
+    "histories", [pytest.param(5, id="5"), pytest.param(2000, id="2000", marks=pytest.mark.more)]
 )
 @pytest.mark.timeout(0)
 def test_every_history_gives_the_report_of_the_model(histories: int) -> None:

@@ -178,7 +178,7 @@ def test_a_relative_margin_is_judged_by_the_interval_that_is_shown() -> None:
 def test_the_sample_ratio_p_value_is_that_of_the_mixture(
     counts: dict[str, int], shares: dict[str, float]
 ) -> None:
-    """scipy's densities; the priors are those of the docstring, each with the weights 10 and 1000 times the shares."""
+    """By densities of scipy; the priors of the docstring are 10 and 1000 times the shares, in equal parts."""
     total = sum(counts.values())
     units = list(counts.values())
     probabilities = np.array(list(shares.values()))
