@@ -45,11 +45,13 @@ def run(study: Study) -> Result:
     (whole,) = study.runner.evaluate(study.data, [study.without(())], "whole model")
     likeness = _likeness(study)
     alone = families[0].effects
+    chance = "a random order of the titles"
+    if "qwk" in study.measures.names:
+        chance += ", or a QWK of 0"
     picture = Figure(
         "layers-off",
         "Quality with whole layers off, with 95 % bands: one layer alone, all from layer 0 up to it, "
-        "all from it to the last. The dashed line is the whole model, the dotted one chance: a random "
-        "order of the titles, or a QWK of 0.",
+        f"all from it to the last. The dashed line is the whole model, the dotted one chance: {chance}.",
         partial(_draw, study, changes, whole.random_order_ndcg10()),
     )
     json = {

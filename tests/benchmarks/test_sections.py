@@ -17,6 +17,7 @@ from benchmarks.report import Report
 from benchmarks.serving import CONFIG, Server, headroom
 from benchmarks.workload import SHAPES, Shape, encoder, network
 from default_model.smaller import share_words
+from headroom.models.quality import comparison
 from tests.checkpoints import write_checkpoint
 from tests.generators import with_generator
 
@@ -145,7 +146,7 @@ def test_every_stored_mask_and_network_is_measured(tmp_path: Path, monkeypatch: 
         share_words(write_checkpoint(model / "networks" / name, num_hidden_layers=layers))
     monkeypatch.setattr(pruned, "DEFAULT", model)
     monkeypatch.setattr(int8, "formats", lambda: [int8.FP32])
-    monkeypatch.setattr(pruned, "RESAMPLES", 100)
+    monkeypatch.setattr(comparison, "RESAMPLES", 100)
     report = pruned.measure(rounds=1, limit=24)
 
     assert "whose tokens are cached" in report.about, "a caller's new texts are tokenized too"

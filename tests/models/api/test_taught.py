@@ -21,7 +21,9 @@ def test_a_student_comes_with_its_figures(clf: Classifier, pairs: Path, judged: 
     lost = frame[(frame["side"] == "student_minus_teacher") & (frame["metric"] == "ndcg10")].iloc[0]
     assert lost["value"] == written["quality"]["student_minus_teacher"]["ndcg10"]["value"]
     assert student.load("cpu").num_layers == 2
-    assert f"{tmp_path / 'half'}: 2 of 3 layers" in repr(student)
+    assert repr(student).startswith(
+        f"{tmp_path / 'half'}: {written['against_teacher']['verdict']}\n2 of 3 layers"
+    )
     with pytest.raises(ModelError, match="steps, minutes: give one of them"):
         distil(clf, pairs, tmp_path / "other", layers=2, steps=3, minutes=1)
 

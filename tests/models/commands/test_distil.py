@@ -26,7 +26,8 @@ def test_a_student_is_written_and_its_table_has_intervals(
     lines = taught.out.splitlines()
     metrics = json.loads((out / "metrics.json").read_text())
     kept = ", ".join(map(str, metrics["kept_layers"]))
-    assert lines[0].startswith(f"{out}: 2 of 3 layers ({kept}), 6 of 12 heads, 128 of 192 units, 0.")
+    assert lines[0] == f"{out}: {metrics['against_teacher']['verdict']}"
+    assert lines[1].startswith(f"2 of 3 layers ({kept}), 6 of 12 heads, 128 of 192 units, 0.")
     rows = {line.split("  ")[1]: line for line in lines if line.startswith("  ")}
     lost = metrics["quality"]["student_minus_teacher"]["ndcg10"]
     assert f"{lost['value']:+.3f}".replace("-", "−") in rows["NDCG@10"].replace("-", "−")
@@ -56,7 +57,8 @@ def test_a_student_is_measured_beside_the_checkpoint_that_it_was_cut_from(
     metrics = json.loads((tmp_path / "cut" / "metrics.json").read_text())
     kept = ", ".join(map(str, metrics["kept_layers"]))
     of_six = f"5 of 6 layers ({kept}), 20 of 24 heads, 320 of 384 units, "
-    assert cut.startswith(f"{tmp_path / 'cut'}: {of_six}")
+    verdict = f"{metrics['against_teacher']['verdict']}\n" if teaches == "model" else ""
+    assert cut.startswith(f"{tmp_path / 'cut'}: {verdict}{of_six}")
     source = metrics["size"]["source"]
     weights = (six / "model.safetensors").stat().st_size
     assert source == {"layers": 6, "heads": 24, "units": 384, "bytes": weights}
@@ -64,7 +66,9 @@ def test_a_student_is_measured_beside_the_checkpoint_that_it_was_cut_from(
     assert (f" of {weights / 1e6:.1f} MB (the teacher: {of_teacher:.1f} MB);" in cut) == (teaches == "model")
 
     whole = run("distil", *given, "--out", str(tmp_path / "whole")).out
-    assert whole.startswith(f"{tmp_path / 'whole'}: 6 layers, 24 heads, 384 units, ")
+    metrics = json.loads((tmp_path / "whole" / "metrics.json").read_text())
+    verdict = f"{metrics['against_teacher']['verdict']}\n" if teaches == "model" else ""
+    assert whole.startswith(f"{tmp_path / 'whole'}: {verdict}6 layers, 24 heads, 384 units, ")
 
 
 @pytest.mark.parametrize(

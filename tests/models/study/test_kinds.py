@@ -95,7 +95,8 @@ def test_random_curves_have_every_fraction_and_seed_of_every_range(asked: Study)
     curve = [row["qwk"] for row in rows if row["layers"] == "0-2" and row["fraction"] == 0.2]
     assert tests["0-2", "qwk"]["delta"] == pytest.approx(np.mean(curve) - base)
     assert tests["0-2", "qwk"]["p_equivalent"] > 0.05
-    assert "that takes at least 218 such queries" in result.verdict
+    assert 0.98**217 <= 0.05 / 4 < 0.98**216, "of 4 metrics; a loss of 0.02 may be that of 2% of the queries"
+    assert "that takes at least 217 such queries" in result.verdict
 
 
 def test_another_seed_draws_other_masks(asked: Study) -> None:
@@ -180,7 +181,8 @@ def test_a_verdict_gives_the_interval_of_its_change_and_names_no_head_by_chance(
     assert few.startswith("0 of 12 heads are shown to matter")
     assert "changes by" not in few
     result = kinds.run("single", study(asked.classifier, asked.out, learned(asked, asked.data)))
-    head, *_, qwk, _, _ = result.sections[0].tables[0].rows[0]
+    matter = [row for row in result.sections[0].tables[0].rows if float(row[-1].lstrip("<")) < 0.05]
+    head, *_, qwk, _, _ = matter[0]
     assert f"QWK falls most without {head}: it changes by {qwk}" in result.verdict
 
 

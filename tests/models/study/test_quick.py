@@ -88,7 +88,7 @@ def test_too_few_queries_are_all_taken_and_the_limit_says_which_margin_they_can_
     assert "cannot show that a layer alone is harmless with a margin of 0.02" in sentence
     margin = float(sentence.split("a loss below ")[1].split()[0])
     enough = replace(few, margin=margin)
-    assert not limits("layers", shortened("layers", enough))
+    assert not any("cannot show" in sentence for sentence in limits("layers", shortened("layers", enough)))
 
 
 def test_kinds_that_show_no_harmlessness_take_no_pilot(clf: Classifier, tmp_path: Path) -> None:
