@@ -7,7 +7,7 @@ path, another mask under the same name, or a longer window never meets an old sc
 
 import secrets
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import count
 from weakref import WeakKeyDictionary
@@ -49,11 +49,7 @@ class ScoreCache:
             else:
                 self._logits.move_to_end(key)
                 known[row.lane.classifier].append((row, logits))
-        for classifier, recalled in known.items():
-            matrix = np.frombuffer(b"".join(logits for _, logits in recalled), np.float32)
-            scores = row_scores(classifier, matrix.reshape(len(recalled), -1))
-            for (row, _), score in zip(recalled, scores, strict=True):
-                row.result = score
+        set_results(known)
         return missing
 
     def keep(self, scored: Sequence[tuple[bytes, PairRow]]) -> None:
@@ -79,3 +75,12 @@ class ScoreCache:
         if classifier not in self._numbers:
             self._numbers[classifier] = next(self._count)
         return self._numbers[classifier].to_bytes(8)
+
+
+def set_results(known: Mapping[Classifier, Sequence[tuple[PairRow, bytes]]]) -> None:
+    """Give rows their results. known: the rows of each model, with their logits as float32 bytes."""
+    for classifier, recalled in known.items():
+        matrix = np.frombuffer(b"".join(logits for _, logits in recalled), np.float32)
+        scores = row_scores(classifier, matrix.reshape(len(recalled), -1))
+        for (row, _), score in zip(recalled, scores, strict=True):
+            row.result = score

@@ -16,15 +16,14 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from headroom.models.checkpoint.files import digest_of
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
 from headroom.models.errors import ModelError, how_to_install
 from headroom.models.masks.head_mask import HeadMask
-from headroom.service.engine.threads import PairRow, RowScore, row_scores
+from headroom.service.engine.threads import PairRow, RowScore
 from headroom.service.observe.metrics import Metrics
+from headroom.service.scoring.cache import set_results
 from headroom.service.scoring.row_keys import mask_hash, row_key
 
 if TYPE_CHECKING:
@@ -135,11 +134,7 @@ class SharedCache:
             logits = unsealed(keys[index], value, len(classifier.config.labels))
             if logits is not None:
                 known.setdefault(classifier, []).append((rows[index], logits))
-        for classifier, recalled in known.items():
-            matrix = np.frombuffer(b"".join(logits for _, logits in recalled), np.float32)
-            scores = row_scores(classifier, matrix.reshape(len(recalled), -1))
-            for (row, _), score in zip(recalled, scores, strict=True):
-                row.result = score
+        set_results(known)
         return keys
 
     def keep(self, rows: Sequence[PairRow], keys: Sequence[bytes]) -> None:
