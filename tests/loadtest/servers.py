@@ -6,6 +6,7 @@
 import argparse
 import asyncio
 import itertools
+import json
 import os
 import signal
 import socket
@@ -19,7 +20,11 @@ from typing import cast
 
 import uvloop
 
+from headroom.loadtest.alarm import clock
 from headroom.loadtest.plan import seconds
+
+answered: list[float] = []
+"""When this process wrote its answers, if it is a server of known delays."""
 
 BODY = b'{"variant":"full","results":[{"index":0,"score":0.5}]}'
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
@@ -41,6 +46,13 @@ class Reference:
 
     def thaw(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)
+
+    def answered(self) -> list[float]:
+        """Return when it wrote its answers so far, on `loadtest.alarm.clock`, ascending."""
+        assert self._process.stdout is not None
+        os.kill(self._process.pid, signal.SIGUSR1)
+        times: list[float] = json.loads(self._process.stdout.readline())
+        return times
 
     def kill(self) -> None:
         self._process.kill()
@@ -187,6 +199,7 @@ class Delayed(asyncio.Protocol):
     def _answer(self) -> None:
         if not self._transport.is_closing():
             self._transport.write(ANSWER)
+            answered.append(clock())
 
 
 def _size(buffer: bytes) -> int | None:
@@ -208,6 +221,7 @@ async def serve(delays: Iterator[float], port: int) -> None:
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, over.set)
+    loop.add_signal_handler(signal.SIGUSR1, lambda: print(json.dumps(answered), flush=True))
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await over.wait()
 
