@@ -34,6 +34,7 @@ with Storage(sys.argv[1]).create(sys.argv[1]) as stream:
     stream.write(bytes(int(sys.argv[2])))
     raise RuntimeError("meanwhile")
 """
+pytestmark = pytest.mark.more
 HEADROOM = Path(sys.executable).with_name("headroom")
 NEVER = 10**9
 
