@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from headroom.models.batch import pack
 from headroom.models.checkpoint.fields import ACTIVATIONS
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTemplate
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
 from headroom.models.ops import kernel_library
 from tests import decoders, families
@@ -228,29 +227,6 @@ def test_attention_maps_are_transformers_attentions(family: str, dtype: torch.dt
     for ours, (layer, head) in zip(maps, heads, strict=True):
         expected = theirs[layer][0, head].numpy()
         np.testing.assert_allclose(ours, expected, atol=1e-5 if dtype == torch.float32 else 0.1)
-
-
-def test_sliced_variants_do_not_drive_out_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headroom.models.selection.MINIMUM_CACHE_BYTES", 0)
-    rng = np.random.default_rng(9)
-    network = network_of(random_model(9))
-    batch = pack([random_pair(rng, 20, 180)], device=network.device)
-    masks = [np.ones((3, 4), np.float32) for _ in range(3)]
-    for off, mask in enumerate(masks):
-        mask[:, off] = 0
-    network.selector.make_room(sliced=3)
-
-    cut = []
-    for _ in range(2):
-        for mask in masks:
-            network.forward(batch, RowMasks(mask), sliced=True)
-        cut.append(network.selector.cache.nbytes)
-
-    attention = sum(layer.heads.nbytes for layer in network.layers)
-    assert cut[0] == cut[1] > 2 * attention  # three times three quarters
-    network.selector.make_room(sliced=0)
-    network.forward(batch, RowMasks(np.tile(np.array([0, 0, 0, 1], np.float32), (3, 1))), sliced=True)
-    assert network.selector.cache.nbytes <= attention
 
 
 WORD = "keyboard"

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow
 import pytest
 
 from headroom import Classifier, Evaluated, ModelError, evaluate
@@ -108,18 +107,6 @@ def test_several_models_are_compared_in_what_they_share(
     assert two["side"].unique().tolist() == [clf.name, f"{clf.name} 1"]
 
 
-def test_it_shows_itself_in_a_terminal_and_in_a_notebook(evaluated: Evaluated) -> None:
-    first = repr(evaluated).splitlines()[1]
-    assert first.endswith("on data: 160 pairs, 40 queries (32 with titles of different grades)")
-    assert "ndcg10" in repr(evaluated)
-    page = evaluated._repr_html_()
-    assert page.startswith(f"<p><strong>{first}</strong></p>\n<p>full 1-2.* ")
-    assert page.count("<table>") == page.count("</table>") > 2
-    labels = [text.get_text() for text in evaluated.plot().axes[0].get_yticklabels()]
-    labels_of_changes = ["full 1-2.*", "word overlap", "BM25", "order"]
-    assert labels == labels_of_changes, "paired changes from the first side"
-
-
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
@@ -142,14 +129,6 @@ def test_wrong_input_is_refused_in_a_sentence(
     with pytest.raises(ModelError, match=message) as error:
         evaluate(clf, wrong, **options)
     assert "\n" not in str(error.value)
-
-
-def test_rows_and_tables_are_what_a_frame_is(
-    clf: Classifier, judged: pd.DataFrame, evaluated: Evaluated
-) -> None:
-    for data in (judged.to_dict("records"), pyarrow.Table.from_pandas(judged)):
-        ndcg10 = evaluate(clf, data, resamples=100).content["sides"][0]["metrics"]["ndcg10"].value
-        assert ndcg10 == evaluated.content["sides"][0]["metrics"]["ndcg10"].value
 
 
 def test_no_mask_is_the_intact_model(clf: Classifier, judged: pd.DataFrame) -> None:

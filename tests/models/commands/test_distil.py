@@ -5,38 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from headroom import Classifier
-from tests.checkpoints import unusual_modes, write_checkpoint
+from tests.checkpoints import write_checkpoint
 from tests.prompt import Run
 from tests.teaching import judged as judged
 from tests.teaching import pairs as pairs
 
 pytestmark = pytest.mark.more
-
-
-def test_a_student_is_written_and_its_table_has_intervals(
-    run: Run, tiny_checkpoint: Path, pairs: Path, judged: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "half"
-    student = ("--teacher", str(tiny_checkpoint), "--layers", "2", "--heads", "3", "--out", str(out))
-    taught = run(
-        *("distil", "--data", str(pairs), "--test", str(judged), "--steps", "5", "--device", "cpu", *student)
-    )
-    lines = taught.out.splitlines()
-    metrics = json.loads((out / "metrics.json").read_text())
-    kept = ", ".join(map(str, metrics["kept_layers"]))
-    assert lines[0] == f"{out}: {metrics['against_teacher']['verdict']}"
-    assert lines[1].startswith(f"2 of 3 layers ({kept}), 6 of 12 heads, 128 of 192 units, 0.")
-    rows = {line.split("  ")[1]: line for line in lines if line.startswith("  ")}
-    lost = metrics["quality"]["student_minus_teacher"]["ndcg10"]
-    assert f"{lost['value']:+.3f}".replace("-", "−") in rows["NDCG@10"].replace("-", "−")
-    assert {"QWK", "Spearman within queries"} <= rows.keys()
-    assert "times as fast" in lines[-1]
-    assert Classifier.load(out).num_layers == 2
-    assert not unusual_modes(out), "another user, such as the service's, cannot read it"
-
-    scored = run("score", "lamp 3", "a lamp", "wood", "--model", str(out))
-    assert len(scored.out.splitlines()) == 2
 
 
 @pytest.mark.parametrize("teaches", ["model", "column"])

@@ -1,25 +1,19 @@
 """Heads built by hand for a role are found, all of them and no other; and only the needed one is missed."""
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file, save_file
 
-from headroom import Classifier
 from headroom.models.checkpoint.tokenizer_files import _piece
-from headroom.models.quality.labelled import LabelledPair
 from headroom.models.study import kinds
-from headroom.models.study.pairs import Judged
 from headroom.models.study.result import Result
 from headroom.models.study.roles.report import layer_matched
 from headroom.models.study.roles.scores import max_t
-from headroom.models.study.runner import Runner
-from headroom.models.study.study import QUICK, Study
+from headroom.models.study.study import Study
 from headroom.models.study.words import Words
-from tests.models.study.planted import PLANTED, WORDS, planted_study
+from tests.models.study.planted import PLANTED, planted_study
 
 pytestmark = pytest.mark.more
 
@@ -103,27 +97,3 @@ def test_chinese_words_are_those_of_the_split_whatever_the_pieces(study: Study) 
     assert words.spelled == ("空气", "炸锅", "大容量", "5L", "白色")
     assert words.word_of.tolist() == [-1, 0, 0, 1, 1, 2, 2, 3, -1, 4, -1]
     assert words.in_title.tolist() == [False] * 4 + [True]
-
-
-def test_the_report_has_a_dash_for_a_change_that_is_undefined(tmp_path: Path) -> None:
-    """A model that gives every pair one grade has a QWK of 0, and no query has a word of several pieces."""
-    planted = planted_study(tmp_path, holdout=False)
-    file = tmp_path / "model" / "model.safetensors"
-    tensors = load_file(file)
-    tensors["classifier.weight"] *= 0
-    save_file(tensors, file, {"format": "pt"})
-    classifier = Classifier.load(tmp_path / "model", "cpu", "float32")
-    data = Judged(
-        [
-            LabelledPair(" ".join(WORDS[i : i + 4]), " ".join(WORDS[i + j :][:6]), j)
-            for i in range(12)
-            for j in range(5)
-        ],
-        "words of one piece",
-    )
-    constant = replace(planted, classifier=classifier, data=data, runner=Runner(classifier), effort=QUICK)
-    found = kinds.run("roles", constant)
-    rows = [row for section in found.sections for table in section.tables for row in table.rows]
-    report = " ".join(finding.ours for finding in found.findings)
-    assert "no pair has words that could show it" in report
-    assert "nan" not in report + " ".join(cell for row in rows for cell in row)
