@@ -201,16 +201,6 @@ def test_a_full_disk_costs_no_request_and_no_count(tmp_path: Path) -> None:
     assert found["headroom_ready"] == 1
 
 
-def test_replicas_that_ended_leave_one_file_of_each_kind_however_many_they_were(tmp_path: Path) -> None:
-    for number in range(100):
-        for kind in ("counter", "histogram", "gauge_livesum", "gauge_livemax"):
-            write(tmp_path / f"{kind}_{ENDED[0] - number}.db", 2.0)
-    text = render(tmp_path)
-    assert render(tmp_path) == text
-    assert samples(text)["headroom_x_total"] == 2 * 200.0  # of both kinds
-    assert {file.name for file in tmp_path.iterdir()} == {"counter_ended.db", "histogram_ended.db"}
-
-
 def test_a_replica_that_starts_adds_up_those_before_it_also_if_nobody_scrapes(
     start: Callable[[int], list[Replica]], tmp_path: Path
 ) -> None:
@@ -225,19 +215,6 @@ def test_a_replica_that_starts_adds_up_those_before_it_also_if_nobody_scrapes(
     assert len([*tmp_path.glob("counter_*.db")]) == 2
     last.ask("scrape")
     assert last.answer()['headroom_pairs_total{arm="",variant="full"}'] == 4 * 5
-
-
-def test_a_full_disk_while_ended_processes_are_added_up_loses_no_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for pid in ENDED:
-        write(tmp_path / f"counter_{pid}.db", 10.0)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", no_space)
-        for _ in range(2):
-            assert samples(render(tmp_path)) == {"headroom_x_total": 20.0}
-    assert samples(render(tmp_path)) == {"headroom_x_total": 20.0}
-    assert [file.name for file in tmp_path.iterdir()] == ["counter_ended.db"]
 
 
 class KilledError(Exception):

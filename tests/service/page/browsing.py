@@ -111,13 +111,6 @@ class Page:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
-    def slow_network(self, megabits: float, round_trip_ms: float) -> None:
-        """Emulate a slow network without a cache, until the end of the page."""
-        self.browser.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": True})
-        bytes_s = megabits * 1e6 / 8
-        speed = {"downloadThroughput": bytes_s, "uploadThroughput": bytes_s, "latency": round_trip_ms}
-        self.browser.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": False, **speed})
-
     def colours(self, scheme: str, *, still: bool = True) -> None:
         """Emulate the system's colour scheme, and a person who prefers less motion or does not."""
         motion = {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"}

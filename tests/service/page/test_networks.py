@@ -1,7 +1,6 @@
 """The page on a service of several networks, and while its live config changes."""
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,12 +110,6 @@ def shows(page: Page, column: int, scores: list[float], columns: int = 2) -> Cal
     return lambda: shown(page, column, columns) == pytest.approx(scores, abs=0.0006)
 
 
-def look(page: Page, name: str) -> None:
-    """Write what is seen to the directory that LOOK_AT names."""
-    if "LOOK_AT" in os.environ:
-        page.screenshot(Path(os.environ["LOOK_AT"]) / f"{name}.png", whole=True)
-
-
 def choose(page: Page, variant: str) -> None:
     """Make the active column a variant."""
 
@@ -183,38 +176,3 @@ def test_another_model_after_a_restart_is_followed(chromium: Any, tmp_path: Path
         page.one("nav a[href^='#attention']").click()
         page.until(lambda: len(page.all(".small")) == 24)
         page.check_and_leave()
-
-
-def maps(page: Page) -> tuple[int, int]:
-    """Return how many small maps there are, and how many of them are drawn."""
-    widths = page.run("return [...document.querySelectorAll('.small canvas')].map((map) => map.width)")
-    return len(widths), sum(width > 1 for width in widths)
-
-
-def refuse(page: Page, param: str) -> None:
-    """Let the service refuse comparisons for one field."""
-    page.run(
-        """
-        const [param] = arguments;
-        const error = JSON.stringify({error: {type: 'invalid_request', message: 'is refused', param}});
-        window.answer = async (path, options) =>
-          path === 'v1/compare' ? new Response(error, {status: 422}) : unwatched(path, options);""",
-        param,
-    )
-
-
-def test_a_mask_that_is_refused_after_an_answer_is_named_above_the_table(
-    page: Page, networks: Networks
-) -> None:
-    page.open(f"#playground?{ASKED}&mask=none&mask=variant:short&active=0&base=0")
-    settled(page)
-    networks.put_in_force("full", "fewer")
-    cell(page, 2, 3).click()
-    wrong = "Mask B: there is no variant 'short'; there are full, fewer"
-    page.until(lambda: page.one(".result .trouble [role=alert]").text == wrong)
-    page.until(lambda: options(page, "optgroup[label=Variants]") == ["full", "fewer"])
-    assert [row["changes"][1] for row in rows(page)] == [""] * len(TITLES)  # B is still a raw score
-    look(page, "refused")
-    page.button("Remove mask B").click()
-    settled(page, columns=1)
-    assert not page.all(".trouble")

@@ -9,17 +9,6 @@ from tests.service.page.browsing import Page
 pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 
-def test_polls_go_on_after_an_error_without_a_time_to_come_back(page: Page) -> None:
-    page.open("#live")
-    page.one(".tiles")
-    page.hurry()
-    page.run("window.answer = async () => new Response('gateway', {status: 504})")
-    page.until(lambda: page.one(".trouble [role=alert]").text == "The service answered 504.")
-    assert page.button("Try now", ".trouble")
-    page.run("window.answer = undefined")
-    page.until(lambda: not page.all(".trouble"))
-
-
 def test_polls_come_no_sooner_than_the_service_asked_for(page: Page) -> None:
     page.open("#playground?q=mouse&t=wireless+mouse")
     page.one(".ranking")

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headroom.service.config.settings import LiveConfig, Settings
+from headroom.service.config.settings import LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.service.page.browsing import Page
 from tests.service.page.seeding import served
@@ -115,19 +115,4 @@ def test_an_admin_starts_ships_and_rolls_back_and_others_are_asked_for_a_key(
             lambda: "0 of 342 planned units have clicked a title of one arm" in page.one(".experiment").text
         )
         look(page, "lists")
-        page.check_and_leave()
-
-
-def test_without_keys_the_page_says_what_starting_needs_in_place_of_a_button_that_is_refused(
-    chromium: Any, tmp_path: Path
-) -> None:
-    database = f"sqlite:///{tmp_path / 'x.db'}"
-    with served(write_checkpoint(tmp_path / "model"), database_url=database) as url:
-        page = Page(chromium, url).open("#experiments")
-        command = page.one(".nothing .needs-keys").text
-        variable, _, rest = command.partition("=")
-        assert (variable, rest.partition(" ")[2]) == ("HEADROOM_API_KEYS", "headroom serve")
-        (key,) = Settings(api_keys=rest.partition("'")[2].partition("'")[0]).api_keys
-        assert key.role == "admin"
-        assert "Start an experiment" not in choices(page, ".nothing")
         page.check_and_leave()
