@@ -181,6 +181,7 @@ def test_a_run_in_which_every_request_fails_is_invalid_and_exits_3(tmp_path):
     assert report["requests"]["errors"] == {"closed": report["requests"]["scheduled"]}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("numbers", "answers_after"),
     [
@@ -217,6 +218,7 @@ def test_ctrl_c_timeout_and_a_closed_terminal_report_what_ran(tmp_path, numbers,
     assert report["rate"]["intended"] == pytest.approx(40, rel=0.15)
 
 
+@pytest.mark.more
 def test_a_signal_while_the_server_starts_leaves_no_server(tmp_path):
     with program("run", "--start", never_ready(tmp_path), "--out", str(tmp_path / "out")) as run:
         server = psutil.Process(written_number(tmp_path / "pid"))
@@ -227,6 +229,7 @@ def test_a_signal_while_the_server_starts_leaves_no_server(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.more
 def test_more_signals_kill_a_server_that_does_not_stop(tmp_path):
     with program("run", "--start", never_ready(tmp_path, "trap '' TERM; ")) as run:
         server = psutil.Process(written_number(tmp_path / "pid"))

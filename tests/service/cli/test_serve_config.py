@@ -81,16 +81,6 @@ def test_the_file_that_the_docs_have_users_edit_is_the_one_that_is_watched() -> 
 
 
 @pytest.mark.slow
-async def test_keys_in_the_config_file_are_asked_for(guarded: Server) -> None:
-    assert (await send_raw(guarded.port, score(1))).status == 401
-    assert (await call(guarded, "/v1/models", None)).status == 401
-    assert (await call(guarded, "/v1/models", "another")).status == 401
-    assert (await call(guarded, "/v1/models", USER)).status == 200
-    assert (await call(guarded, "/v1/models", BOSS)).status == 200
-    assert (await call(guarded, "/health/ready", None)).status == 200
-
-
-@pytest.mark.slow
 async def test_limits_brownout_and_cache_of_the_config_file_are_in_force(guarded: Server) -> None:
     assert (await send_raw(guarded.port, scored(3, SMALL))).status == 200
     limited = await send_raw(guarded.port, scored(1, SMALL))
@@ -117,12 +107,7 @@ async def test_no_edit_ends_the_service_and_the_sample_experiment_applies(guarde
     wrong = {
         "user_config is missing": good[: good.index("        user_config:")],
         "not a Ray Serve config": "",
-        "day is out of range": good.replace(masks, "masks: {a: 2026-11-31}"),
-        "Recursion limit reached": good.replace(masks, "masks: &a {b: *a}"),
         "maximum recursion depth": good.replace(masks, f"masks: {'[' * 5000}"),
-        "stands twice": good.replace(masks, "masks: {}\n          masks: {}"),
-        "http_options must be a mapping": good.replace("http_options:", "http_options: [1]\nthese:"),
-        "args must be a mapping": good.replace("args:", "args: [1]\n    these:"),
         "layer 77 does not exist": good.replace(masks, 'masks: {a: "77.0"}'),
     }
     variants = (await call(guarded, "/v1/variants", USER)).json

@@ -144,21 +144,6 @@ async def test_documents_rank_as_v1_score_scores_them(shared: Service) -> None:
     assert "(index 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …)" in many["meta"]["warnings"][0]
 
 
-async def test_raw_scores_of_a_model_with_one_label_are_its_logits_however_sure_it_is(tmp_path: Path) -> None:
-    model = random_model(num_labels=1)
-    model.classifier.weight.data *= -1000  # its sigmoid is 1 or 0 in float32
-    model.save_pretrained(tmp_path)
-    write_vocabulary(tmp_path)
-    logits = Classifier.load(tmp_path, "cpu", "float32").score([(QUERY, title) for title in TITLES]).logits
-    assert np.abs(logits).max() > 40
-    async with serve(tmp_path, {"variants": [{"name": "full"}]}) as service:
-        raw = await service.post("/v1/rerank", query=QUERY, documents=TITLES, raw_scores=True)
-        for result in raw["results"]:
-            assert result["relevance_score"] == pytest.approx(float(logits[result["index"], 0]), rel=1e-4)
-        plain = await service.post("/v1/rerank", query=QUERY, documents=TITLES)
-        assert all(0 <= result["relevance_score"] <= 1 for result in plain["results"])
-
-
 async def test_titles_whose_scores_round_to_1_are_ranked_by_their_logits(tmp_path: Path) -> None:
     titles = [" ".join(WORDS[i : i + 4]) for i in range(20)]
     model = random_model(num_labels=1)
