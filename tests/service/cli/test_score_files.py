@@ -123,18 +123,6 @@ def test_bad_rows_are_set_aside_with_line_and_reason(score: Run, tmp_path: Path)
     assert rejects[1]["text"] == "latin,caf\\xe9"
 
 
-def test_an_open_quote_stops_the_job_and_is_named(score: Run, tmp_path: Path) -> None:
-    """The rows after it are part of its text, and a job that ended well would have lost them."""
-    file, output = tmp_path / "rows.csv", tmp_path / "scored.csv"
-    file.write_text('query,title\nusb cable,red cable\nnever closed,"red lamp\nlast,one\nangle,wood\n')
-    assert (
-        "rows.csv, lines 3 to 5: a quote that never closes; mend line 3" in score(file, output, status=1).err
-    )
-    assert not output.exists()
-    file.write_text(file.read_text().replace('"', ""))
-    assert "4 pairs scored" in score(file, output).out
-
-
 @pytest.mark.parametrize(
     ("name", "data", "reason"),
     [

@@ -95,26 +95,13 @@ def test_nobody_needs_to_read_what_the_service_says(monkeypatch: pytest.MonkeyPa
     assert heard.getvalue() == "headroom: a line\n"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        ("masks: {}", "masks: {a: 2026-11-31}", ": nested too deeply, or a value that JSON does not have"),
-        (
-            "route_prefix: /",
-            "route_prefix: /x",
-            ": applications[0].route_prefix: should be /, because the service answers at the root alone",
-        ),
-    ],
-)
-def test_whatever_is_wrong_with_the_config_is_said_in_one_line(
-    old: str, new: str, reason: str, tmp_path: Path, run: Run
-) -> None:
+def test_what_is_wrong_with_the_config_is_said_in_one_line(tmp_path: Path, run: Run) -> None:
     path = tmp_path / "serve.yaml"
-    path.write_text(DEPLOY.read_text().replace(old, new))
+    path.write_text(DEPLOY.read_text().replace("route_prefix: /", "route_prefix: /x"))
     failed = run("serve", "--config", str(path), status=1)
     assert failed.out == ""
     (line,) = failed.err.splitlines()
-    assert line.startswith(f"headroom: {path}{reason}")
+    assert line.startswith(f"headroom: {path}: applications[0].route_prefix: should be /, because ")
 
 
 def test_a_misspelled_variable_is_told_once(

@@ -30,18 +30,13 @@ _ARGUMENTS = (
 # Before a page's own scripts: the key, and a watch over requests and policy violations.
 _WATCH = """
 if (location.protocol.startsWith('http')) (() => {
-window.seen = {requests: 0, flying: 0, most: 0, violations: []};
+window.seen = {requests: 0, violations: []};
 document.addEventListener('securitypolicyviolation',
   (event) => seen.violations.push(event.violatedDirective));
 const send = window.unwatched = window.fetch; // `window.answer` of a test stands in for it
-window.fetch = async (...what) => {
-  seen.requests++; seen.flying++; seen.most = Math.max(seen.most, seen.flying);
-  const gone = () => { seen.flying--; };
-  const signal = what[1]?.signal;
-  let over = false;
-  const once = () => { if (!over) { over = true; gone(); } };
-  signal?.addEventListener('abort', once);
-  try { return await (window.answer ?? send)(...what); } finally { once(); }
+window.fetch = (...what) => {
+  seen.requests++;
+  return (window.answer ?? send)(...what);
 };
 })();
 """

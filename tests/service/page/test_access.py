@@ -10,11 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.checkpoints import write_checkpoint
 from tests.referees import in_ci
 from tests.service.page.browsing import PATIENCE_S, Page
-from tests.service.page.playground import MOUSE, cell, settled, skip_steps, spec
-from tests.service.page.seeding import served
+from tests.service.page.playground import MOUSE, settled, skip_steps
 
 pytestmark = pytest.mark.slow
 
@@ -33,9 +31,6 @@ SHOWN = (
     "Replacement USB receiver for wireless mouse",
     "Gaming mouse with RGB light, 6 buttons, wired",
 )
-
-
-ALL_ON = "&mask=none&mask=none&active=1&base=0"
 
 
 @pytest.fixture(autouse=True)
@@ -179,28 +174,6 @@ def test_the_page_needs_six_requests(page: Page) -> None:
     settled(page)
     resources = page.run("return performance.getEntriesByType('resource').length")
     assert resources + 2 <= 6  # the page and its icon
-
-
-@pytest.mark.more
-def test_a_model_of_another_shape_with_one_label_is_shown(chromium: Any, tmp_path: Path) -> None:
-    layers, heads = 6, 12
-    shape = {"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": 8 * heads}
-    model = write_checkpoint(tmp_path / "model", num_labels=1, **shape)
-    with served(model) as url:
-        page = Page(chromium, url)
-        page.open(address("playground", ALL_ON))
-        settled(page)
-        assert len(page.all("[role=gridcell]")) == layers * heads
-        assert "there is no study of this model" in page.one(".legend").text
-        cell(page, layers - 1, heads - 1).click()
-        assert spec(page) == f"{layers - 1}.{heads - 1}"
-        settled(page)
-        assert "no grades" in page.one(".grades").text
-        assert page.run("return document.documentElement.scrollWidth <= innerWidth")
-        page.open(address("attention", "").replace("5.5", "99.99"))
-        page.one(".token")
-        assert len(page.all(".small")) == layers * heads
-        page.check_and_leave()
 
 
 @pytest.mark.more

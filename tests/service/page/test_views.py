@@ -157,20 +157,6 @@ def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> Non
     page.run("window.answer = undefined")
 
 
-def test_live_begins_with_the_servers_history_and_shows_when_values_are_old(
-    page: Page, page_server: str
-) -> None:
-    httpx.get(f"{page_server}/metrics", headers=KEY, timeout=30).raise_for_status()
-    page.open("#live")
-    page.until(lambda: page.all(".charts .line"))  # at least two scrapes, of which this page made one
-    scored = page.run("return seen.requests")
-    page.run("window.answer = () => new Promise(() => {})")  # the service hangs
-    page.hurry()
-    page.until(lambda: page.all(".live.old"))
-    assert page.one(".live [role=status].wrong").text.startswith("These values are ")
-    assert scored <= 4  # the facts, the history and scrapes: no view but the playground has anything scored
-
-
 def test_without_an_experiment_there_is_a_text_to_copy(page: Page) -> None:
     page.open("#playground?q=mouse&t=towel")
     page.one(".ranking")

@@ -120,12 +120,9 @@ async def test_nothing_is_written_or_read_on_the_event_loop(
 @pytest.mark.parametrize(
     ("body", "param", "message"),
     [
-        ({"query": "?!"}, "query", "holds no letter or digit that the model can read"),
-        ({"query": "lamp " * 100}, "query", "the question has 100 tokens; the model's window holds at most"),
         ({"titles": TITLES}, "titles", "generate reads the question alone"),
         ({"method": "greedy", "beams": 2, "titles": TITLES}, "beams", "is of the method generate"),
         ({"heads": "2.*"}, "heads", "layer 2 does not exist; this model has layers 0 to 1"),
-        ({"head_mask": "cross:0.1;1.*"}, "head_mask", "the encoder's heads come first"),
     ],
 )
 async def test_wrong_requests_get_one_sentence(

@@ -276,7 +276,6 @@ def test_keys_hold_no_text_and_values_are_checked(server: Redis) -> None:
     ("arguments", "message"),
     [
         ({"score_cache": "http://127.0.0.1"}, "score_cache: must begin with redis://, rediss:// or unix://"),
-        ({"score_store": "/tmp/s.db"}, "score_store: this setting is gone: .* score_cache"),
         ({"score_cache": "redis://:secret@127.0.0.1"}, "HEADROOM_SCORE_CACHE"),
     ],
 )

@@ -199,32 +199,6 @@ async def test_wrong_tensors_are_refused_by_name(body: dict[str, Any], message: 
     assert await answered(body) == (400, message)
 
 
-async def test_bytes_that_are_not_what_the_json_says_are_refused() -> None:
-    body, headers = with_bytes(INPUTS)
-    for changed, length, message in (
-        (body, "0" * 20 + "9" * 4400, f"{LENGTH}: should be the bytes of the JSON, at most {len(body)}"),
-        (body[:-1], headers[LENGTH], "inputs[1].parameters.binary_data_size: is more than the body holds"),
-        (body + b"12", headers[LENGTH], "inputs: 2 bytes after the JSON belong to no input"),
-    ):
-        assert await answered(changed, headers | {LENGTH: length}) == (400, message)
-
-    def raw(texts: bytes) -> tuple[bytes, dict[str, str]]:
-        content, headers = with_bytes([INPUTS[0], tensor("title", ["1234"])])
-        start = len(content) - 8
-        return content[:start] + texts, headers
-
-    for texts, message in (
-        (b"\x09\x00\x00\x001234", "inputs[1]: its bytes end within an element"),
-        (b"\x01\x00\x00\x0012\x00\x00", "inputs[1]: its bytes end within an element"),
-        (b"\x04\x00\x00\x00\xff\xfe\xfd\xfc", "inputs[1]: should hold text in UTF-8"),
-    ):
-        assert await answered(*raw(texts)) == (400, message)
-    status, _ = await answered(body, {"content-type": "application/octet-stream"})
-    assert status == 415
-    status, _ = await answered(b"{")
-    assert status == 400
-
-
 @settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     start=st.integers(0, 600),

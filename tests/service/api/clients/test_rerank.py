@@ -94,17 +94,6 @@ async def test_our_fields_are_taken_and_unknown_ones_ignored() -> None:
         assert (await requested(path, model="any@full", variant="full")).variant == "full"
 
 
-async def test_equal_documents_keep_the_requests_order_and_top_n_cuts() -> None:
-    for path, results in (("/v1/rerank", "results"), ("/v2/rerank", "results"), ("/rerank", "results")):
-        answer = (await post(APP, path, BODY | {"top_n": 2})).json()
-        assert [result["index"] for result in answer[results]] == [0, 1]
-        everything = (await post(APP, path, BODY | {"top_n": 100})).json()
-        assert len(everything[results]) == 3
-    voyage = (await post(APP, "/v1/rerank", BODY | {"top_k": 2, "return_documents": True})).json()
-    assert [(result["index"], result["document"]) for result in voyage["data"]] == [(0, "a"), (1, "b")]
-    assert (await post(APP, "/v1/rerank", BODY | {"top_k": 0})).status_code == 400
-
-
 @pytest.mark.parametrize(
     ("path", "fields", "expected"),
     [

@@ -12,7 +12,6 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from headroom import Classifier
-from headroom.service.config.settings import Settings
 from headroom.service.errors import DeadlineExceeded, DeviceFailed, InferenceFailed, InternalError, QueueFull
 from tests.checkpoints import GRADES, write_checkpoint
 from tests.decoders import SHORT, write_decoder
@@ -132,25 +131,6 @@ async def test_other_inputs_are_refused(inputs: Any) -> None:
     assert answer["error"].startswith("inputs: should be a text, a pair of texts, or a batch")
 
 
-@in_session
-async def test_info_tells_the_kind_of_model_and_the_limits_in_force(
-    shared: Service, one_label_service: Service
-) -> None:
-    graded, single = [(await running.http.get("/info")).json() for running in (shared, one_label_service)]
-
-    labels = graded["model_type"]["classifier"]
-    assert labels["id2label"] == {str(place): name for place, name in enumerate(GRADES)}
-    assert labels["label2id"] == {name: place for place, name in enumerate(GRADES)}
-    assert single["model_type"] == {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
-    settings = Settings()
-    assert graded["max_input_length"] == 64
-    assert graded["max_client_batch_size"] == settings.max_pairs
-    assert graded["max_batch_tokens"] == settings.batch_tokens("cpu")
-    assert graded["max_concurrent_requests"] == settings.queue_tokens("cpu") // 64
-    assert graded["model_dtype"] == "float32"
-    assert graded["auto_truncate"] is True
-
-
 async def answered(
     backend: FakeBackend | None, path: str, body: Any, **headers: str
 ) -> tuple[int, dict[str, Any], Any]:
@@ -182,21 +162,3 @@ async def test_failures_have_their_statuses_and_types(
 
     assert answer[:2] == (status, {"error": str(failure), "error_type": kind})
     assert ("retry-after" in answer[2]) == (status in (429, 503))
-
-
-async def test_only_health_needs_no_key() -> None:
-    APP.state.backend = FakeBackend()
-    async with client(APP) as http:
-        for path in ("/health", "/ping"):
-            answer = await http.get(path)
-            assert (answer.status_code, answer.content) == (200, b"")
-        for method, path in (("GET", "/info"), ("POST", "/"), ("POST", "/predict")):
-            answer = await http.request(method, path, json={"inputs": "angle"})
-            assert answer.status_code == 401
-            assert answer.json()["error_type"] == "Validation"
-        APP.state.backend = None
-        for path in ("/health", "/ping"):
-            answer = await http.get(path)
-            assert answer.status_code == 503
-            assert answer.json() == {"error": "Not ready: starting.", "error_type": "Unhealthy"}
-    assert (await answered(FakeBackend(), "/predict", b"{"))[0] == 400
