@@ -503,6 +503,7 @@ async def test_a_background_task_that_fails_begins_again_and_the_replica_serves_
     assert "memory: no space left on device" in caplog.text
 
 
+@pytest.mark.more
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads by Linux's /proc")
 def test_loading_leaves_no_helper_threads_behind() -> None:
     """A second set of them would put those of the forward pass to sleep after every product."""
@@ -520,6 +521,7 @@ print(len(os.listdir("/proc/self/task")) - before)
     assert done.stdout.strip() == "0"
 
 
+@pytest.mark.more
 def test_a_replica_imports_no_large_library_that_it_does_not_need() -> None:
     code = """
 import sys, headroom.service.api.app, headroom.service.replica
@@ -529,6 +531,7 @@ print(sorted({"scipy", "pandas", "sklearn"} & set(sys.modules)))
     assert loaded.stdout == "[]\n"
 
 
+@pytest.mark.more
 def test_the_program_and_rays_own_processes_import_neither_scipy_nor_the_application() -> None:
     """Each takes most of a second of a start, in the program and in three other processes."""
     code = """

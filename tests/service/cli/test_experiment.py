@@ -18,19 +18,6 @@ from tests.prompt import Run
 from tests.service.experiments.making import act, experiment, logged, send
 
 
-def test_a_plan_says_units_days_and_what_goes_into_the_config(run: Run) -> None:
-    options = ["--baseline", "0.31", "--margin", "0.02", "--units-per-day", "40000", "--traffic", "0.2"]
-    plan = json.loads(run("experiment", "plan", *options, "--json").out)
-    assert plan["question"] == "non-inferiority"
-    assert plan["margin"] == pytest.approx(0.0062)
-    assert plan["one_look"]["units"] < plan["any_time"]["units"] < 2 * plan["one_look"]["units"]
-    assert plan["any_time"]["days"] == -(-plan["any_time"]["units"] // 8000)
-    assert plan["planned_units"] == plan["any_time"]["units"]
-    shown = run("experiment", "plan", *options)
-    assert f"planned_units: {plan['planned_units']}" in shown.out
-    assert "2 % of control's 0.31" in shown.out
-
-
 class Service(BaseHTTPRequestHandler):
     """Answers as the service does, and keeps what it was asked."""
 

@@ -288,30 +288,6 @@ def test_a_stop_ends_a_check(running: Any, tmp_path: Path) -> None:
     assert serve.deployed == 1
 
 
-def test_a_long_start_says_what_serve_waits_for(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, serve = running(replica())
-    monkeypatch.setattr(cluster, "SLOW_START_S", -1.0)
-    needs = 'Deployment has 2 replicas that have taken more than 30s to be scheduled. Resources: {"CPU": 2}.'
-    messages = [
-        "",
-        f"{needs} Use `ray status` for more details.",
-        f"{needs} Use `ray status` for more details.",
-        "A replica failed. Error:\nTraceback (most recent call last)",
-    ]
-
-    def status() -> Any:
-        deployments = {"Relevance": SimpleNamespace(message=messages.pop(0))}
-        application = SimpleNamespace(status="DEPLOYING", deployments=deployments)
-        return SimpleNamespace(applications={"headroom": application})
-
-    monkeypatch.setattr(serve, "status", status)
-    said: list[str] = []
-    found.is_stopping = lambda: not messages
-    assert not found.wait_until_running(said.append)
-    waits = "still waiting for the replicas"
-    assert said == [f"{waits}: {needs}", f"{waits}: A replica failed."]
-
-
 @pytest.mark.parametrize(
     ("fields", "cpus"),
     [

@@ -135,16 +135,6 @@ def test_one_command_starts_four_replicas_on_a_large_gpu_and_says_why(
     ]
 
 
-def test_a_machine_with_few_cores_keeps_one_replica(
-    on_machine: Any, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    deployment, said = on_machine(write_config(tmp_path, tiny_checkpoint), [gpu()], 2)
-    assert deployment["num_replicas"] == 1
-    assert deployment["ray_actor_options"]["num_gpus"] == 1
-    assert len(said) == 1
-    assert said[0].startswith("1 replica on the NVIDIA H200: 2 cores, 2 for each")
-
-
 @pytest.mark.parametrize(
     ("fields", "replicas", "share", "lines"),
     [
