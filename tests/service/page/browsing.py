@@ -80,11 +80,6 @@ class Page:
         self.colours("light")
         browser.execute_cdp_cmd("Network.enable", {})
 
-    def begin_with(self, script: str) -> None:
-        """Run a script before the page's own at every load from now on."""
-        added = self.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
-        self._scripts.append(added["identifier"])
-
     def hurry(self, times: int = 20) -> None:
         """Let the page's clock and timers run so many times as fast, until it is loaded anew."""
         self.run(
