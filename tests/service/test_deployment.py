@@ -120,26 +120,6 @@ async def test_haproxy_that_hangs_is_killed_and_back_within_ten_seconds(server: 
     assert server.wait_for_line("does not answer") == "headroom: HAProxy does not answer; killing it"
 
 
-@pytest.mark.more
-@pytest.mark.slow
-async def test_a_thousand_titles_do_not_delay_one(server: Server) -> None:
-    alone = sorted([(await send_raw(server.port, score(1))).seconds for _ in range(20)])[10]
-    done = asyncio.Event()
-
-    async def crowd() -> list[float]:
-        seconds = []
-        while not done.is_set():
-            seconds.append((await send_raw(server.port, score(1000))).seconds)
-        return seconds
-
-    task = asyncio.create_task(crowd())
-    await asyncio.sleep(0.2)
-    beside = sorted([(await send_raw(server.port, score(1))).seconds for _ in range(60)])
-    done.set()
-    big = sorted(await task)
-    assert beside[30] < max(big[len(big) // 2] / 2, 5 * alone), (alone, beside[30], big)
-
-
 UNPARSED = {
     b"hello there": 400,
     b"GET / HTTP/1.1\r\nhost: a\r\nhost: b": 400,

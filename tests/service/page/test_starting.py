@@ -101,18 +101,4 @@ def test_an_admin_starts_ships_and_rolls_back_and_others_are_asked_for_a_key(
         page.button("Start fewer-heads").click()
         page.until(lambda: "there was an experiment 'fewer-heads' already" in page.one(".start .wrong").text)
         assert len(listed()) == 1
-        page.write(".start [name=name]", "lists")
-        page.one(".start select[name=kind]").send_keys("Inter")
-        page.until(lambda: "the preference for control that is acceptable" in page.one(".start").text)
-        page.write(".start [name=planned]", "342")
-        page.button("Start lists").click()
-        page.until(lambda: page.one(".experiment .status").text == "running")
-        assert [(one["name"], one["status"]) for one in listed()] == [
-            ("fewer-heads", "stopped"),
-            ("lists", "running"),
-        ]
-        page.until(
-            lambda: "0 of 342 planned units have clicked a title of one arm" in page.one(".experiment").text
-        )
-        look(page, "lists")
         page.check_and_leave()
