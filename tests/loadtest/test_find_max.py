@@ -130,6 +130,11 @@ def test_an_objective_that_nothing_holds_has_no_rate():
     assert found.lost_at == min(point.rate for point in found.curve)
 
 
+def test_interrupting_a_search_says_so():
+    with pytest.raises(LoadTestError, match="interrupted"):
+        search(lambda plan: outcome(plan, np.full(10, 0.01), interrupted=True))
+
+
 def test_an_interrupted_search_keeps_its_probes():
     """The objective is lost at 77 a second: 70 holds, and 140 and their geometric mean do not."""
     served = queue()
@@ -164,6 +169,11 @@ def answers(per_second: float, idle_probes: int = 0) -> Callable[[Plan], Outcome
 )
 def test_the_saturation_is_what_a_server_answers_at_most(probe, rate):
     assert find_max.saturation(PLAN, probe, lambda _: None) == pytest.approx(rate, rel=0.02)
+
+
+def test_the_saturation_of_a_ramp_from_a_multiple_of_it_is_measured_at_steady_rates():
+    ramp = PLAN.changed(arrivals="ramp", rate="0.5x", rate_to=100)
+    assert find_max.saturation(ramp, answers(300), lambda _: None) == pytest.approx(300, rel=0.02)
 
 
 def test_a_server_that_answers_only_the_small_requests_does_not_look_faster():

@@ -112,6 +112,12 @@ def test_other_endpoints_get_their_own_shape(endpoint, path, fields):
     assert body(request).keys() == fields
 
 
+def test_any_path_can_be_asked_for():
+    request = requests([{"endpoint": "GET /health/live?a=%20"}])[0]
+    assert request.payload.startswith(b"GET /base/health/live?a=%20 HTTP/1.1\r\n")
+    assert request.payload.endswith(b"\r\n\r\n")
+
+
 def test_only_what_comes_after_the_warm_up_is_measured():
     made = requests([{}], warmup=2, arrivals="constant")
     assert [r.measured for r in made] == [False] * 200 + [True] * 1000

@@ -52,3 +52,23 @@ def test_labelled_files_refuse_the_rows_that_scoring_sets_aside(
         with pytest.raises(ModelError) as refused:
             read_labelled(file, grades=2)
         assert str(refused.value) == f"{file}, {where} {reject['line']}: {reject['reason']}"
+
+
+WRONG_HEADERS = [
+    ("twice.csv", b"query,title,grade,grade\nmouse,wireless,0,1\n", "two columns are named 'grade'"),
+    ("semicolon.csv", b"query;title;grade\na;b;1\n", "between the cells, give --delimiter ';'"),
+    ("tabs.csv", b"query\ttitle\tgrade\na\tb\t1\n", "between the cells, name the file .tsv"),
+    ("wide.csv", "query,title,grade\na,b,1\n".encode("utf-16"), "is UTF-16 text"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "problem"), WRONG_HEADERS)
+def test_labelled_files_and_scoring_refuse_a_file_in_the_same_words(
+    score: Run, tmp_path: Path, name: str, data: bytes, problem: str
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(data)
+    with pytest.raises(ModelError) as refused:
+        read_labelled(file, grades=2)
+    assert problem in str(refused.value)
+    assert problem in score(file, tmp_path / "out.csv", status=1).err

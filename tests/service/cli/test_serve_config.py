@@ -1,4 +1,4 @@
-"""A real `headroom serve` on the shipped config file: keys in it are asked for, edits of it are survived."""
+"""A real `headroom serve` on the shipped config file: edits of it are survived."""
 
 import json
 import os

@@ -70,6 +70,17 @@ def test_what_is_not_a_serve_config_is_refused(text: str, reason: str, tmp_path:
     assert reason in refusal(tmp_path / "serve.yaml", text)
 
 
+@pytest.mark.parametrize("number", ["0", "-12", "0x1F", "-0.5", "2.", "1e-05", "-2E+6"])
+def test_a_number_that_every_yaml_reads_alike_is_taken(number: str, tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(
+        f"applications: [{{runtime_env: {{a: {number}, b: '017'}}, deployments: [{{name: Relevance}}]}}]"
+    )
+    (application,) = load(path, Overrides()).document["applications"]
+    value = float(number) if "0x" not in number else int(number, 16)
+    assert application["runtime_env"] == {"a": value, "b": "017"}
+
+
 @pytest.mark.parametrize("text", ["=", "<<"])
 def test_signs_that_yaml_1_1_alone_gives_a_meaning_are_text(text: str, tmp_path: Path) -> None:
     """Helm writes `salt: =`, and a chart's first pods did not start."""

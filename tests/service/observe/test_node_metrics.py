@@ -217,6 +217,19 @@ def test_a_replica_that_starts_adds_up_those_before_it_also_if_nobody_scrapes(
     assert last.answer()['headroom_pairs_total{arm="",variant="full"}'] == 4 * 5
 
 
+def test_a_full_disk_while_ended_processes_are_added_up_loses_no_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in ENDED:
+        write(tmp_path / f"counter_{pid}.db", 10.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", no_space)
+        for _ in range(2):
+            assert samples(render(tmp_path)) == {"headroom_x_total": 20.0}
+    assert samples(render(tmp_path)) == {"headroom_x_total": 20.0}
+    assert [file.name for file in tmp_path.iterdir()] == ["counter_ended.db"]
+
+
 class KilledError(Exception):
     """Stands for a kill."""
 

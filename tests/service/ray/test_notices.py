@@ -87,6 +87,19 @@ def test_a_record_is_json_on_a_containers_output_and_names_its_request(
     os.close(output)
 
 
+def test_a_long_traceback_keeps_its_end(received: Notices) -> None:
+    try:
+        raise OSError("x" * 5_000 + "the disk is full")
+    except OSError as raised:
+        error = (OSError, raised, raised.__traceback__)
+    OperatorHandler().emit(
+        logging.LogRecord("headroom", logging.ERROR, __file__, 1, "a pass failed", None, error)
+    )
+    first, *_, last = read(received)
+    assert first.endswith("a pass failed")
+    assert last.endswith("the disk is full")
+
+
 def test_what_is_no_trouble_is_not_shown(received: Notices) -> None:
     handler = OperatorHandler()
     for name, level in (("headroom.engine", logging.INFO), ("ray.serve", logging.WARNING)):

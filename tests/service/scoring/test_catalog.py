@@ -180,6 +180,32 @@ async def test_layers_and_units_per_request_by_name_and_as_variants(checkpoint: 
     assert wrong["param"] == "heads"
 
 
+def test_masks_of_many_scattered_units_are_served_by_name_from_file_and_config(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "model", intermediate_size=8192)
+    off = np.random.default_rng(0).random((3, 8192)) < 0.5
+    mask = HeadMask(np.ones((3, 4)), (), off)
+    form = mask.to_json()
+    assert len(form["units"]) > 50_000
+    (directory / "masks").mkdir()
+    (directory / "masks" / "wide.json").write_text(json.dumps({"mask": form, "id": mask.id}))
+    clf = load(directory)
+
+    found = catalog(
+        clf,
+        masks={"by_form": form, "by_file": {"mask": form, "id": mask.id}},
+        variants=[{"name": "full"}, {"name": "cut", "head_mask": "@by_form", "sliced": True}],
+    )
+
+    for chosen in (
+        *(found.choose("full", name) for name in ("@wide", "@by_form", "@by_file")),
+        found.choose("cut", None),
+    ):
+        assert chosen.mask.units_off is not None
+        np.testing.assert_array_equal(chosen.mask.units_off, off)
+    with pytest.raises(InvalidConfig, match=r"^masks\.other: the mask was made for another shape"):
+        catalog(clf, masks={"other": {"mask": "0.1", "id": "171215292f29"}}, variants=[{"name": "full"}])
+
+
 async def test_masks_of_one_structure_share_a_batch(checkpoint: Path) -> None:
     """Each had batches of its own, and 40 titles took four times as long."""
     clf = load(checkpoint)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from headroom import Classifier
 from headroom.service.errors import QueueFull
+from tests.checkpoints import GRADES
 from tests.service.asgi import client
 from tests.service.experimenting import config, score
 from tests.service.fake_backend import FakeBackend, app_with
@@ -150,6 +151,24 @@ async def test_a_unit_beside_the_tensors_or_among_the_parameters_is_assigned(
         ):
             answer = await service.http.post(f"/v2/models/{model}/infer", json={"inputs": INPUTS} | fields)
             assert answer.json()["parameters"]["variant"] == variant, fields
+
+
+@in_session
+async def test_metadata_says_what_to_send_and_what_comes(shared: Service) -> None:
+    metadata = (await shared.http.get("/v2/models/masked/versions/1")).json()
+
+    assert (metadata["name"], metadata["versions"]) == ("masked", ["1"])
+    assert metadata["inputs"] == [
+        {"name": name, "datatype": "BYTES", "shape": [-1]} for name in ("query", "title")
+    ]
+    outputs = await infer(shared)
+    for described in metadata["outputs"]:
+        values = outputs[described["name"]]
+        assert {"FP32": np.float32, "INT64": np.int64}[described["datatype"]] == values.dtype
+        assert [-1, *values.shape[1:]] == described["shape"]
+    assert metadata["outputs"][1]["shape"] == [-1, len(GRADES)]
+    assert (await shared.http.get("/v2/models/masked/ready")).json() == {"name": "masked", "ready": True}
+    assert "binary_tensor_data" in (await shared.http.get("/v2")).json()["extensions"]
 
 
 APP = app_with(api_keys="alpha")

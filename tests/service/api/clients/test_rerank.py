@@ -1,5 +1,6 @@
 """The rerank routes as other people's clients call them; those clients themselves are in tests/clients."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,17 @@ async def test_documents_rank_as_v1_score_scores_them(shared: Service) -> None:
     assert many["meta"]["billed_units"] == {"search_units": 2}
     assert "101 documents were truncated" in many["meta"]["warnings"][0]
     assert "(index 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …)" in many["meta"]["warnings"][0]
+
+
+@in_session
+async def test_raw_scores_of_a_graded_model_are_the_log_odds_of_the_score(shared: Service) -> None:
+    plain = await shared.post("/v1/rerank", query=QUERY, documents=TITLES)
+    for asked in ({"raw_scores": True}, {"use_activation": False}):
+        raw = await shared.post("/rerank", query=QUERY, documents=TITLES, **asked)
+        assert [r["index"] for r in raw["results"]] == [r["index"] for r in plain["results"]]
+        for logit, score in zip(raw["results"], plain["results"], strict=True):
+            back = 1 / (1 + math.exp(-logit["relevance_score"]))
+            assert back == pytest.approx(score["relevance_score"], abs=1e-6)
 
 
 async def test_titles_whose_scores_round_to_1_are_ranked_by_their_logits(tmp_path: Path) -> None:

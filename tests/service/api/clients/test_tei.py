@@ -24,6 +24,9 @@ RERANK = {"query": QUERY, "texts": TITLES}
 APP = app_with(api_keys="alpha")
 
 
+TIMES = ("compute", "total", "tokenization", "queue", "inference")
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def one_label_service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
     checkpoint = write_checkpoint(tmp_path_factory.mktemp("one-label"), num_labels=1)
@@ -51,6 +54,17 @@ async def test_texts_come_back_sorted_all_of_them_and_with_their_text_if_wanted(
         assert [rank["score"] for rank in ranks] == pytest.approx(scores[order], abs=1e-6)
     (best,) = await ask(shared, "/", RERANK | {"top_n": 1})
     assert best.keys() == {"index", "score"}
+
+
+@in_session
+async def test_variant_and_mask_are_taken_as_further_fields_and_in_the_models_name(shared: Service) -> None:
+    full = await ask(shared, "/", RERANK)
+    masked = await ask(shared, "/", RERANK | {"variant": "masked"})
+
+    assert masked != full
+    assert await ask(shared, "/", RERANK | {"model": "any@masked"}) == masked
+    assert await ask(shared, "/", RERANK | {"head_mask": "1.0-2"}) == masked
+    assert await ask(shared, "/", RERANK | {"model": "BAAI/bge-reranker-base", "unheard_of": 1}) == full
 
 
 @in_session
@@ -131,6 +145,16 @@ async def test_other_inputs_are_refused(inputs: Any) -> None:
     assert answer["error"].startswith("inputs: should be a text, a pair of texts, or a batch")
 
 
+@in_session
+async def test_headers_tell_what_it_took_in_whole_milliseconds(shared: Service) -> None:
+    answer = await shared.http.post("/", json=RERANK)
+
+    scored = await shared.post("/v1/score", query=QUERY, titles=TITLES)
+    assert int(answer.headers["x-compute-tokens"]) == scored["usage"]["tokens"]
+    assert int(answer.headers["x-compute-characters"]) == sum(len(QUERY) + len(title) for title in TITLES)
+    assert all(int(answer.headers[f"x-{name}-time"]) >= 0 for name in TIMES)
+
+
 async def answered(
     backend: FakeBackend | None, path: str, body: Any, **headers: str
 ) -> tuple[int, dict[str, Any], Any]:
@@ -162,3 +186,24 @@ async def test_failures_have_their_statuses_and_types(
 
     assert answer[:2] == (status, {"error": str(failure), "error_type": kind})
     assert ("retry-after" in answer[2]) == (status in (429, 503))
+
+
+@pytest.mark.parametrize("path", ["/", "/rerank"])
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "message"),
+    [
+        ({"query": "a", "texts": []}, 400, "Empty", "texts: must not be empty"),
+        ({"query": " ", "texts": ["a"]}, 422, "Validation", "query: must not be blank"),
+        (
+            *({"query": "a", "texts": ["b"] * 1001}, 422, "Validation"),
+            "texts: 1001 are more than the 1000 of one request",
+        ),
+        ({"query": "a", "texts": ["b", 7]}, 422, "Validation", "texts[1]: should be a string"),
+    ],
+    ids=["empty", "blank", "too many", "no text"],
+)
+async def test_wrong_requests_are_refused_in_the_words_of_the_request(
+    path: str, body: Any, status: int, kind: str, message: str
+) -> None:
+    expected = (status, {"error": message, "error_type": kind})
+    assert (await answered(FakeBackend(), path, body))[:2] == expected
