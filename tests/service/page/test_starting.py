@@ -1,6 +1,5 @@
 """The page begins an experiment, ships an arm and takes it back, without the config."""
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from tests.service.page.test_views import choices
 pytestmark = pytest.mark.more
 
 VARIANTS = [{"name": "full"}, {"name": "fewer", "head_mask": "0.0"}]
-SHOWN = os.environ.get("LOOK_AT")
-"""A directory in which to write what was seen."""
 
 
 def fits(page: Page, width: int) -> bool:
@@ -36,8 +33,6 @@ def look(page: Page, name: str) -> None:
             page.run(AXE.read_text(encoding="utf-8"))
             found = page.browser.execute_async_script("axe.run(document).then(arguments[0])")["violations"]
             assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == [], name
-        if SHOWN:
-            page.screenshot(Path(SHOWN) / f"{name}-{width}.png", whole=True)
     page.size(1440, 1000)
 
 
