@@ -112,20 +112,6 @@ def test_what_others_wrote_stays_text(page: Page) -> None:
     page.one(".details")
 
 
-def test_errors_stand_at_their_field(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse&t=towel")
-    settled(page)
-    page.run(
-        "document.querySelector('#query').value = '\\u200b'; document.querySelector('#query')"
-        ".dispatchEvent(new InputEvent('input', {bubbles: true}))"
-    )
-    page.until(lambda: "must not be blank" in page.one("#query-wrong").text)
-    assert page.one("#query").get_attribute("aria-invalid") == "true"
-    page.write("#query", "")
-    page.until(lambda: page.one("#query-wrong").text == "Type a query.")
-    page.one(".empty")
-
-
 def test_a_broken_answer_is_asked_for_again_and_a_missed_deadline_only_by_hand(page: Page) -> None:
     page.open("#playground?q=mouse&t=wireless+mouse&t=towel")
     settled(page)
