@@ -7,7 +7,6 @@ everything that is off in a deterministic network.
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar, cast
@@ -20,6 +19,7 @@ from headroom.models.arrays import Bools, Floats32, Ints
 from headroom.models.batch import to_device
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.layer import AttentionHeads, FeedForward, Layer
+from headroom.models.lru import LeastRecentlyUsed
 from headroom.models.masks.head_mask import RowMasks
 from headroom.models.ops.torch import TorchOps
 
@@ -48,7 +48,7 @@ class Chosen:
     unit_weights: Tensor | None = None
 
 
-class Parts(NamedTuple):
+class LayerParts(NamedTuple):
     """The parts of one layer, as in `Chosen`, and whether its heads and its units have weights."""
 
     heads: AttentionHeads | None
@@ -68,7 +68,7 @@ class Selection:
         None if none has. unit_weights: (1, n), likewise.
     """
 
-    parts: Sequence[Parts | None]
+    parts: Sequence[LayerParts | None]
     head_weights: Tensor | None = None
     unit_weights: Tensor | None = None
 
@@ -109,7 +109,7 @@ class Selector:
         copies: bool,
     ) -> None:
         self._layers = layers
-        self._everything = Selection([Parts(layer.heads, layer.units) for layer in layers])
+        self._everything = Selection([LayerParts(layer.heads, layer.units) for layer in layers])
         self._kept_heads = [np.array(kept, np.int64) for kept in config.kept_heads]
         self._ops = ops
         self._copies = copies
@@ -156,10 +156,10 @@ class Selector:
             _mask_of_sequence(masks, order),
             [on for _, on in units.values() if on is not None],
         )
-        parts = list[Parts | None]([None] * len(self._layers))
+        parts = list[LayerParts | None]([None] * len(self._layers))
         for number in layers:
             units_of_layer, on = units[number]
-            parts[number] = Parts(heads[number][0], units_of_layer, number in columns, on is not None)
+            parts[number] = LayerParts(heads[number][0], units_of_layer, number in columns, on is not None)
         return Selection(parts, head_weights, unit_weights)
 
     def _weighted_columns(self, weights: Floats32, computed: dict[int, Ints]) -> dict[int, Ints]:
@@ -278,14 +278,17 @@ class WeightCache:
     def __init__(self, max_bytes: int, finish: Callable[[], None] = lambda: None) -> None:
         self.max_bytes = max_bytes
         self._finish = finish
-        self.nbytes = 0
-        self._copies: OrderedDict[Key, AttentionHeads | FeedForward] = OrderedDict()
-        self._seen: OrderedDict[Key, int] = OrderedDict()
-        """The sets that came and were not copied, and the bytes that they would take."""
-        self._seen_bytes = 0
+        self._copies = LeastRecentlyUsed[Key, AttentionHeads | FeedForward]()
+        self._seen = LeastRecentlyUsed[Key, None]()
+        """The sets that came and were not copied; their cost is the bytes that they would take."""
         self._in_work: set[Key] = set()
         """The sets that a thread is copying now."""
         self._lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all copies."""
+        return self._copies.cost
 
     def get(self, layer: int, whole: S, on: Bools, *, at_once: bool = False) -> S | None:
         """Return a copy of the heads (or units) of `layer` that are on, (count,) bool, or None.
@@ -295,9 +298,9 @@ class WeightCache:
         """
         key = (layer, type(whole), on.tobytes())
         with self._lock:
-            if key in self._copies:
-                self._copies.move_to_end(key)
-                return cast(S, self._copies[key])
+            known = self._copies.get(key)
+            if known is not None:
+                return cast(S, known)
             size = whole.nbytes * int(np.count_nonzero(on)) // whole.count
             if (
                 key in self._in_work
@@ -310,10 +313,7 @@ class WeightCache:
             copy = whole.only(np.flatnonzero(on).tolist())
             self._finish()
             with self._lock:
-                self._copies[key] = copy
-                self.nbytes += copy.nbytes
-                while self.nbytes > self.max_bytes:
-                    self.nbytes -= self._copies.popitem(last=False)[1].nbytes
+                self._copies.put(key, copy, copy.nbytes, limit=self.max_bytes)
         finally:
             with self._lock:
                 self._in_work.discard(key)
@@ -321,10 +321,7 @@ class WeightCache:
 
     def _came_recently(self, key: Key, size: int) -> bool:
         if key in self._seen:
-            self._seen_bytes -= self._seen.pop(key)
+            self._seen.remove(key)
             return True
-        self._seen[key] = size
-        self._seen_bytes += size
-        while self._seen_bytes > self.max_bytes:
-            self._seen_bytes -= self._seen.popitem(last=False)[1]
+        self._seen.put(key, None, size, limit=self.max_bytes)
         return False
