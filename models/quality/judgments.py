@@ -322,12 +322,16 @@ def _read_texts(name: str, delimiter: str, kind: str, has_locale: bool) -> Itera
                 f"{name}: there is no column with ids ({', '.join(IDS[:4])} …) or none with texts "
                 f"({', '.join((*known, BODY))}); found {', '.join(names)}"
             )
-        optional = [*columns, column, *([LOCALE] if has_locale else [])]
-        for _, values in table.readable(present[:1], [one for one in optional if one in names]):
+        others = [*present[1:], column, *([LOCALE] if has_locale and LOCALE in names else [])]
+        for _, values in table.readable(present[:1], others):
             text = " ".join(filter(None, (_written(values.get(one)) for one in columns)))
             if text and values.get(column) is not None:
-                key: Key = (str(values[column]),)
-                yield ((*key, str(values.get(LOCALE))) if has_locale else key), text
+                yield _text_key(values, column, has_locale), text
+
+
+def _text_key(values: Mapping[str, Any], column: str, has_locale: bool) -> Key:
+    key = (str(values[column]),)
+    return (*key, str(values.get(LOCALE))) if has_locale else key
 
 
 def _written(value: object) -> str:

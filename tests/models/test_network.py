@@ -16,6 +16,8 @@ from headroom.models.checkpoint.tokenizer import EncodedPair, PairTemplate
 from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
 from headroom.models.ops import kernel_library
+from headroom.models.ops.cpu import CpuOps
+from headroom.models.ops.torch import MaskPolicy
 from tests import decoders, families
 from tests.checkpoints import WORDS, load, random_model, write_checkpoint, write_int8
 from tests.families import ROBERTAS, model_of
@@ -245,7 +247,7 @@ def test_attention_maps_are_transformers_attentions(family: str, dtype: torch.dt
 def test_a_sliced_mask_computes_its_heads_alone_and_another_those_of_a_width(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headroom.models.selection.HEAD_COUNTS", 2)  # of 4 heads: steps of 2
+    monkeypatch.setattr(CpuOps, "masking", MaskPolicy(head_counts=2))  # of 4 heads: steps of 2
     rng = np.random.default_rng(8)
     network = network_of(random_model(8))
     batch = pack([random_pair(rng, 20, 180)], device=network.device)
