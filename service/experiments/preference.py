@@ -18,7 +18,7 @@ only would have no variance, and an interval without width."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ClickSums:
     """One metric's clicks, as the store adds them up.
 
     units: those with a value. total, squares: sums over them of the value and of its square.
@@ -63,7 +63,7 @@ class Preference:
     """Units that clicked as many of each."""
 
 
-def preference(tally: Tally, *, planned_units: float, alpha: float) -> Preference:
+def preference(tally: ClickSums, *, planned_units: float, alpha: float) -> Preference:
     """Return the judgement at this look.
 
     planned_units: the number of units at which the interval is narrowest, compared with a single look.
@@ -93,7 +93,7 @@ def preference(tally: Tally, *, planned_units: float, alpha: float) -> Preferenc
     )
 
 
-def _standard_error(tally: Tally) -> float:
+def _standard_error(tally: ClickSums) -> float:
     """Return the standard error of the mean value, never 0."""
     units = tally.units + UNSEEN_UNITS
     mean = tally.total / units

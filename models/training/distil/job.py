@@ -45,7 +45,7 @@ NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class StudentSize:
     """How many layers, heads per layer and units per layer a student keeps; None: all. mask: what goes,
     instead of those: a spec or a JSON form."""
 
@@ -57,11 +57,11 @@ class Cut:
     @property
     def keeps_all(self) -> bool:
         """Return whether nothing is cut."""
-        return self == Cut()
+        return self == StudentSize()
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DistilOptions:
     """The options of a distillation.
 
     teacher: a checkpoint directory or hub id; None for the shipped model, unless `scores` names the column
@@ -75,7 +75,7 @@ class Options:
     teacher: str | None = None
     scores: str | None = None
     model: str | None = None
-    cut: Cut = Cut()
+    cut: StudentSize = StudentSize()
     test: Path | None = None
     steps: int | None = None
     minutes: float | None = None
@@ -106,7 +106,7 @@ class Job:
     is, or is cut from. test: the judged pairs, none without a file. survey: what the data holds.
     """
 
-    options: Options
+    options: DistilOptions
     teacher: Path | None
     source: Path
     config: ModelConfig
@@ -121,7 +121,7 @@ class Job:
         return self.source == self.teacher
 
 
-def prepare(options: Options) -> Job:
+def prepare(options: DistilOptions) -> Job:
     """Read and check the options, the data and the checkpoints.
 
     Writes nothing. Raises ModelError for wrong data or options, UnsupportedCheckpoint if the student's
@@ -157,7 +157,7 @@ def write_pairs(job: Job) -> None:
         )
 
 
-def _source(options: Options, teacher: Path | None, config: ModelConfig | None) -> Path:
+def _source(options: DistilOptions, teacher: Path | None, config: ModelConfig | None) -> Path:
     """Return the directory of the checkpoint that the student is, or is cut from."""
     if options.model is not None:
         return locate(options.model)
@@ -194,7 +194,7 @@ def _with_labels(source: Path, config: ModelConfig, teacher: ModelConfig | None)
     )
 
 
-def _check_cut(source: Path, config: ModelConfig, options: Options, teacher: Path | None) -> None:
+def _check_cut(source: Path, config: ModelConfig, options: DistilOptions, teacher: Path | None) -> None:
     """Raise ModelError if the student cannot keep what it is to keep, or would be its teacher."""
     cut = options.cut
     limits = {
@@ -216,7 +216,7 @@ def _check_cut(source: Path, config: ModelConfig, options: Options, teacher: Pat
         )
 
 
-def _read_test(options: Options, config: ModelConfig) -> tuple[Path | None, list[LabelledPair]]:
+def _read_test(options: DistilOptions, config: ModelConfig) -> tuple[Path | None, list[LabelledPair]]:
     """Return the file of judged pairs and its content; None and nothing without one."""
     test = options.test
     if test is None and len(config.labels) == SAMPLE_GRADES and SAMPLE_TEST.exists():
@@ -230,7 +230,7 @@ def _read_test(options: Options, config: ModelConfig) -> tuple[Path | None, list
 
 
 def _fingerprint(
-    options: Options, teacher: Path | None, source: Path, config: ModelConfig, test: Path | None
+    options: DistilOptions, teacher: Path | None, source: Path, config: ModelConfig, test: Path | None
 ) -> dict[str, str]:
     values = {
         NAMES.get(name, option_name(name)): value
