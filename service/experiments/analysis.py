@@ -112,6 +112,7 @@ def analyse(
         looks=past,
         in_both_arms=in_both_arms,
         unmatched=unmatched,
+        end=state.ended,
     )
 
 

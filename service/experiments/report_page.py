@@ -49,17 +49,17 @@ def html(experiment: Json) -> str:
     if report is None:
         raise RuntimeError("there is no analysis at present: the service cannot reach its database")
     metrics = [metric for arm in report["arms"] for metric in arm["metrics"]]
-    now = {"time": report["time"], "effects": metrics}
-    looks = [*report["looks"], now]
+    last = {"time": report.get("end") or report["time"], "effects": metrics}
+    looks = [*report["looks"], last]
     panels = [_panel(metric, looks) for metric in metrics]
-    drawing = DRAWING.render(panels=panels, moment=minute, begin=looks[0]["time"], end=now["time"])
+    drawing = DRAWING.render(panels=panels, moment=minute, begin=looks[0]["time"], end=last["time"])
     what = "preference for the arm" if experiment.get("preference") else "change against control"
     caption = f"Each metric's {what} over time (UTC), with its interval."
     page_text = page.html(
         {"effects": drawing},
         title=f"Experiment {experiment['name']}",
         verdict=f"{headline(experiment)}: {report['text']}",
-        conclusion=f"{_progress(report, metrics)}, on {minute(now['time'])} UTC. "
+        conclusion=f"{_progress(report, metrics)}, on {minute(report['time'])} UTC. "
         + " ".join(filter(None, (report["sample_ratio"]["text"], report.get("retention")))),
         picture={"name": "effects", "caption": caption} if metrics else None,
         sections=_sections(experiment, metrics),

@@ -37,7 +37,7 @@ function Finding({ arm, metric, report, first }) {
   const inPercent = metric.relative !== null && (metric.relative_low !== null || metric.low === null);
   const relative = inPercent && (margin === null || metric.margin_relative);
   const write = (/** @type {number} */ value) => (relative ? value === 0 ? "0 %" : `${signed(100 * value, Math.abs(value) < 0.095 ? 1 : 0)} %` : short(value));
-  const all = [...report.looks, { time: report.time, effects: [{ ...metric, arm }] }];
+  const all = [...report.looks, { time: report.end ?? report.time, effects: [{ ...metric, arm }] }];
   const rows = all.map((look) => look.effects.find((one) => one.arm === arm && one.metric === metric.metric));
   const of = (/** @type {"difference" | "low" | "high"} */ name) => {
     const key = relative ? { difference: "relative", low: "relative_low", high: "relative_high" }[name] : name;

@@ -161,6 +161,7 @@
 /**
  * @typedef {object} Report
  * @property {number} time
+ * @property {number | null} end of the experiment
  * @property {string} control
  * @property {number} planned_units
  * @property {{sequential_p: number, alarm: boolean, text: string, units: Record<string, number>}} sample_ratio
