@@ -29,7 +29,7 @@ from headroom.service.experiments.log import (
     World,
     replay,
 )
-from headroom.service.experiments.store import Store
+from headroom.service.experiments.store import FinalReport, Store
 from headroom.service.observe.metrics import Metrics
 
 logger = logging.getLogger("headroom.experiments")
@@ -192,22 +192,23 @@ class Ledger:
             self._renew()
         return after
 
-    def add_deletion(self, name: str, seconds: float, now: float) -> None:
-        """Add that the facts of an experiment are deleted, if its log is over for so many seconds. Blocks.
+    def add_deletion(self, report: FinalReport, seconds: float, now: float) -> None:
+        """Add that an experiment's facts are deleted, and keep its last report, both or neither. Blocks.
 
-        now: seconds since the epoch, not ahead of the database's clock. Raises DatabaseUnavailable.
+        Nothing is done unless its log is over for so many seconds. now: seconds since the epoch, not ahead of
+        the database's clock. Raises DatabaseUnavailable.
         """
 
         def decide(entries: Sequence[Entry]) -> Entry | None:
-            experiment = replay(before, entries).experiments[name]
+            experiment = replay(before, entries).experiments[report.experiment]
             over_since = experiment.over_since
             if over_since is None or experiment.deleted is not None or now - over_since <= seconds:
                 return None
-            return Entry("delete", now, actor="outcome_days", experiment=name)
+            return Entry("delete", now, actor="outcome_days", experiment=report.experiment)
 
         with self._exchanging:
             before = self._world
-            self._append(decide)
+            self._append(decide, report)
             self._renew()
 
     def find(self, name: str) -> ExperimentConfig | None:
@@ -304,8 +305,10 @@ class Ledger:
         with self._lock:
             self._waiting = [each for each in self._waiting if each is not waiting]
 
-    def _append(self, decide: Callable[[Sequence[Entry]], Entry | None]) -> World:
-        self._follow_rows(self._world, self.store.append(decide, self._world.number))
+    def _append(
+        self, decide: Callable[[Sequence[Entry]], Entry | None], report: FinalReport | None = None
+    ) -> World:
+        self._follow_rows(self._world, self.store.append(decide, self._world.number, report))
         return self._world
 
     def _follow_rows(self, world: World, entries: Sequence[Entry]) -> None:

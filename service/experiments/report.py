@@ -82,9 +82,10 @@ class MetricReport(Effect):
     """The arm's value; null for a preference."""
     control_value: float | None
     """Control's value; null for a preference."""
-    p_value: float
+    p_value: float | None
     """Anytime-valid p-value of the hypothesis that there is no difference, times the number of arms
-    compared with control. It is below `alpha` if the interval excludes 0."""
+    compared with control. It is below `alpha` if the interval excludes 0. Null for a ratio that divides by
+    0."""
     margin: float | None
     """How much worse is still good enough, from the config."""
     margin_relative: bool
