@@ -296,8 +296,8 @@ class Settings(BaseSettings):
         if (self.database_url or "").startswith("postgres") and "service_name" not in self.model_fields_set:
             raise ValueError(
                 "service_name: is missing, and a database server needs it: two services without a name would "
-                "take one database for their own, and steer each other's experiments; give each its name, such "
-                "as HEADROOM_SERVICE_NAME=production"
+                "take one database for their own, and steer each other's experiments; give each its name, "
+                "such as HEADROOM_SERVICE_NAME=production"
             )
         return self
 

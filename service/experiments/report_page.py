@@ -248,9 +248,7 @@ def _log(history: Sequence[Json]) -> Table:
         traffic = "" if action["traffic"] is None else f"to {action['traffic']:g}"
         what = _words(action["kind"], action["arm"], traffic)
         why = _words(action["reason"], action["detail"])
-        rows.append(
-            (minute(action["time"]), what, action["actor"], _words(action["reason"], action["detail"]))
-        )
+        rows.append((minute(action["time"]), what, action["actor"], why))
     return Table(("time, UTC", "action", "by", "reason"), tuple(rows))
 
 

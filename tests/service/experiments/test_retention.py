@@ -164,9 +164,10 @@ def test_a_database_that_fails_before_the_deletion_loses_no_outcome_from_the_las
     def fail(*_: object) -> None:
         raise DatabaseUnavailable
 
-    with monkeypatch.context() as broken, pytest.raises(DatabaseUnavailable):
+    with monkeypatch.context() as broken:
         broken.setattr("headroom.service.experiments.store._row_of", fail)
-        tend(live, looks=1)
+        with pytest.raises(DatabaseUnavailable):
+            tend(live, looks=1)
     assert store.final_report("prune20") is None
     store.add_exposures([Exposure("prune20", "late", "pruned", 1, 10.0, "v")])
     tend(live)
