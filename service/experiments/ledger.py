@@ -312,14 +312,27 @@ class Ledger:
         return self._world
 
     def _follow_rows(self, world: World, entries: Sequence[Entry]) -> None:
-        """Take new rows over, and tell the operator what they take out of force."""
+        """Take new rows over, and tell the operator what they take out of force, or bring back."""
         before = world.experiments
         with self._lock:
             self._world = replay(world, entries)
+        version = self._world.config_version
+        if world.number and version != world.config_version and version in world.superseded:
+            self._tell_of_revert(str(world.config_version), str(version))
         for name, experiment in self._world.experiments.items():
             was_in_force = name in before and before[name].is_in_force
             if not experiment.is_in_force and was_in_force and not experiment.is_stopped:
                 self._tell(name, experiment)
+
+    def _tell_of_revert(self, later: str, earlier: str) -> None:
+        """Say that an earlier config is in force again. The log cannot know whether anybody wants that."""
+        sentence = (
+            f"the config {earlier} is in force again in place of {later}, which came after it: if nobody rolled "
+            "the config back, a replica with an old file has started last; start it with the present file"
+        )
+        logger.warning("%s", sentence)
+        self.metrics.notify_operator(sentence)
+        self.metrics.count("config_reverts_total")
 
     def _tell(self, name: str, experiment: Experiment) -> None:
         sentence = f"the experiment {name!r} is {experiment.status}, and its units get the default: "

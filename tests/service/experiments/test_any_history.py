@@ -9,6 +9,7 @@ import random
 import shutil
 import sqlite3
 import tempfile
+from collections import Counter
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -112,6 +113,9 @@ READERS = _units(ORDER)
 QUERIES = ["q1", "q2", None]
 
 
+COUNTED: Counter[str] = Counter()
+"""The histories in which something happened: a kind of row of the log, or an outage."""
+
 DIRECTORY = tempfile.TemporaryDirectory()
 COPY = Path(DIRECTORY.name) / "copy.db"
 """Reports are made of a copy by one store, since each store compiles its statements anew."""
@@ -135,10 +139,14 @@ def _template() -> bytes:
 
 @dataclass
 class Outside:
-    """What replicas share: the true time, and how many transactions succeed before the database is away."""
+    """What replicas share: the true time, and how many transactions succeed before the database is away.
+
+    refused: how many did not succeed.
+    """
 
     now: float = START
     left: int = NEVER
+    refused: int = 0
 
     def __call__(self) -> float:
         return self.now
@@ -153,6 +161,7 @@ class FailingStore(Store):
 
     def _ask(self) -> None:
         if self.outside.left <= 0:
+            self.outside.refused += 1
             raise DatabaseUnavailable(message="away")
         self.outside.left -= 1
 
@@ -341,10 +350,19 @@ class Histories(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             self.look(random.Random(1))
+            self.count()
         finally:
             for number in list(self.replicas):
                 self.kill(number)
             shutil.rmtree(self.directory)
+
+    def count(self) -> None:
+        """Count what happened in this history."""
+        happened = {entry.kind for entry in self.log}
+        happened |= {"outage"} if self.outside.refused else set()
+        happened |= {"facts deleted"} if self.outside.refused and self.deleted else set()
+        happened |= {f"unmatched {kind}" for kind in ()}
+        COUNTED.update(["history", *sorted(happened)])
 
     def next_id(self) -> str:
         self.number += 1
@@ -714,3 +732,4 @@ def test_every_history_gives_the_report_of_the_model(histories: int) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+    print(dict(COUNTED))
