@@ -22,7 +22,7 @@ from headroom.service.experiments.estimates import (
 from headroom.service.experiments.events import values_of
 from headroom.service.experiments.log import Experiment
 from headroom.service.experiments.measure import Measured, comparisons, measure
-from headroom.service.experiments.preference_report import Lists, preference_reports, read_lists
+from headroom.service.experiments.preference import Lists, preference_reports, read_lists
 from headroom.service.experiments.report import (
     ArmReport,
     Effect,

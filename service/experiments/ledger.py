@@ -327,8 +327,9 @@ class Ledger:
     def _tell_of_revert(self, later: str, earlier: str) -> None:
         """Say that an earlier config is in force again. The log cannot know whether anybody wants that."""
         sentence = (
-            f"the config {earlier} is in force again in place of {later}, which came after it: if nobody rolled "
-            "the config back, a replica with an old file has started last; start it with the present file"
+            f"the config {earlier} is in force again in place of {later}, which came after it: if nobody "
+            "rolled the config back, a replica with an old file has started last; start it with the present "
+            "file"
         )
         logger.warning("%s", sentence)
         self.metrics.notify_operator(sentence)

@@ -20,12 +20,11 @@ from pydantic import ValidationError
 from sqlalchemy import Connection, Exists, RowMapping, and_, event, exists, func, insert, or_, select
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments import database, tables, window_rows
+from headroom.service.experiments import database, tables
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult, values_of
 from headroom.service.experiments.log import Declared, Entry
 from headroom.service.experiments.tables import exposures, final_reports, properties, shadow_results
-from headroom.service.experiments.window_rows import WindowRow
 from headroom.version import version
 
 logger = logging.getLogger("headroom.experiments")
@@ -43,7 +42,6 @@ KEY_BYTES = 32
 
 _LOG_LOCK = 0x6C6F6700
 _FACTS_LOCK = 0x66616374
-_DELETION_LOCK = 0x64656C65
 
 Decide = Callable[[Sequence[Entry]], Entry | None]
 """Returns the row to add to the log, or None, from the rows that the caller does not know yet."""
@@ -235,21 +233,6 @@ class Store:
             rows = db.execute(by_arm.where(of_experiment, ~has_other_arm()))
             return {row.arm: int(row.units) for row in rows}, int(db.scalars(several).one())
 
-    def exchange_windows(
-        self, replica: str, rows: Sequence[WindowRow], experiments: Collection[str]
-    ) -> list[WindowRow]:
-        """Store a replica's windows in place of its earlier ones, and return what others stored lately."""
-        with self.write() if rows else self.read() as db:
-            if rows:
-                window_rows.replace_own(db, rows)
-            return window_rows.of_others(db, replica, experiments)
-
-    def delete_old_windows(self) -> None:
-        """Delete the windows of replicas that are gone, unless another replica deletes some rows now."""
-        with self.write() as db:
-            if _may_delete(db):
-                window_rows.delete_old(db)
-
     def final_report(self, experiment: str) -> FinalReport | None:
         """Return the last report that was kept of an experiment."""
         query = select(final_reports).where(final_reports.c.experiment == experiment)
@@ -274,7 +257,7 @@ class Store:
         A click that names no experiment goes with its list. Return whether there may be more.
         """
         with self.write_facts() as db:
-            if not _may_delete(db):
+            if not database.may_delete(db):
                 return True
             deleted = [
                 _delete_some(db, table, table.c.experiment == experiment)
@@ -371,13 +354,6 @@ def _list_values(row: Impression) -> dict[str, Any]:
     ids = None if row.ids is None else orjson.dumps(row.ids).decode()
     content = sha256(orjson.dumps([row.teams_by_index, places, ids])).hexdigest()[:32]
     return values_of(row) | {"places": places, "ids": ids, "content": content}
-
-
-def _may_delete(db: Connection) -> bool:
-    """Return whether no other transaction deletes rows, and keep it so until this one ends."""
-    if not database.is_postgresql(db):  # SQLite: writing transactions exclude each other
-        return True
-    return bool(db.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_DELETION_LOCK})").scalar())
 
 
 def _delete_some(db: Connection, table: Any, where: Any) -> int:

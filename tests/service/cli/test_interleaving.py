@@ -12,7 +12,7 @@ import yaml
 from headroom.service.experiments import report_page
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.preference_report import deciding
+from headroom.service.experiments.preference import deciding
 from headroom.service.experiments.store import Store
 from tests.prompt import Run, with_config
 from tests.service.experiments.making import logged

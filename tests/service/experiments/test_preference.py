@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from headroom.service.experiments.clicks import Tally
 from headroom.service.experiments.estimates import Boundary
-from headroom.service.experiments.preference import Preference, Tally, preference
+from headroom.service.experiments.preference import preference
+from headroom.service.experiments.report import Preference
 
 
 def tally_of(values: np.ndarray) -> Tally:
