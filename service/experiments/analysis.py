@@ -113,6 +113,7 @@ def analyse(
         looks=past,
         in_both_arms=in_both_arms,
         unmatched=unmatched,
+        end=state.ended,
     )
 
 
@@ -322,23 +323,23 @@ def _changes(experiment: Experiment) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class UnitProgress:
     """How far an experiment is. units: those so far, which `words` describe."""
 
     units: int
     words: str
 
 
-def _progress(config: ExperimentConfig, arms: Sequence[ArmReport], exposures: ByArm) -> Progress:
+def _progress(config: ExperimentConfig, arms: Sequence[ArmReport], exposures: ByArm) -> UnitProgress:
     """Return the progress towards the planned units: those that the first metric's interval rests on."""
     if config.is_interleaved:
         units = arms[0].metrics[0].units if config.metrics else 0
-        return Progress(units, "planned units have clicked a title of one arm")
-    return Progress(sum(exposures.values()), "planned units are exposed")
+        return UnitProgress(units, "planned units have clicked a title of one arm")
+    return UnitProgress(sum(exposures.values()), "planned units are exposed")
 
 
 def recommend(
-    config: ExperimentConfig, running: Sequence[ArmReport], ratio: SampleRatio, progress: Progress
+    config: ExperimentConfig, running: Sequence[ArmReport], ratio: SampleRatio, progress: UnitProgress
 ) -> tuple[Recommendation, str]:
     """Return a recommendation and its reason.
 

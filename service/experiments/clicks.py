@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Select, and_, case, exists, func, or_, select
 
 from headroom.service.experiments.definition import ExperimentConfig, Metric
-from headroom.service.experiments.interleaving import CONTROL, TREATMENT
+from headroom.service.experiments.interleaving import CONTROL, NOT_SHOWN, TREATMENT
 from headroom.service.experiments.tables import clicks, exposures, impressions
-
-NOT_SHOWN = "-"
 
 ROWS_AT_ONCE = 500
 """Rows in memory while the clicks are read; the ids of one list may take 1 MB."""
@@ -62,7 +60,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ClickSums:
     """One metric's clicks, added up.
 
     units: those with a value. total, squares: sums over them of the value and of its square.
@@ -173,7 +171,7 @@ def tally(
     metric: Metric,
     end: float,
     until: float | None = None,
-) -> Tally:
+) -> ClickSums:
     """Return the credits of an interleaving experiment's units by the clicks of a metric, summed up.
 
     A list that was shown before the end counts, whatever the traffic was: its unit saw both arms. A click
@@ -185,7 +183,7 @@ def tally(
     credit = clicked.by_unit(metric, end, until)
     wins = int(np.count_nonzero(credit > 0))
     losses = int(np.count_nonzero(credit < 0))
-    return Tally(
+    return ClickSums(
         units=len(credit),
         total=float(math.fsum(credit)),
         squares=float(math.fsum(credit * credit)),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headroom.service.experiments import clicks
-from headroom.service.experiments.clicks import Credits, Tally
+from headroom.service.experiments.clicks import ClickSums, Credits
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.estimates import MIN_UNITS, Boundary
 from headroom.service.experiments.events import values_of
@@ -25,7 +25,7 @@ UNSEEN_UNITS = 2
 only would have no variance, and an interval without width."""
 
 
-def preference(tally: Tally, *, planned_units: float, alpha: float) -> Preference:
+def preference(tally: ClickSums, *, planned_units: float, alpha: float) -> Preference:
     """Return the judgement at this look.
 
     planned_units: the number of units at which the interval is narrowest, compared with a single look.
@@ -55,7 +55,7 @@ def preference(tally: Tally, *, planned_units: float, alpha: float) -> Preferenc
     )
 
 
-def _standard_error(tally: Tally) -> float:
+def _standard_error(tally: ClickSums) -> float:
     """Return the standard error of the mean value, never 0."""
     units = tally.units + UNSEEN_UNITS
     mean = tally.total / units

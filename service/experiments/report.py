@@ -217,6 +217,8 @@ class Report:
     """Version of this format."""
     in_both_arms: int = 0
     """Units that were sent to more than one arm, which are left out everywhere else."""
+    end: float | None = None
+    """When the experiment ended, in seconds since the epoch, UTC; null while it runs. Charts end here."""
     unmatched: Mapping[str, int] = field(default_factory=dict)
     """Clicks that count for nobody, by reason: `impression` (on no stored list), `unit` (on another unit's),
     `index` (on a title that was not shown)."""

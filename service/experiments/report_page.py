@@ -100,9 +100,10 @@ def html(experiment: Json) -> str:
         raise RuntimeError(NO_REPORT)
     found = findings(experiment)
     metrics = _metrics(report)
-    looks = [*report["looks"], {"time": report["time"], "effects": metrics}]
+    last = {"time": report.get("end") or report["time"], "effects": metrics}
+    looks = [*report["looks"], last]
     panels = [_panel(metric, looks) for metric in metrics]
-    drawing = DRAWING.render(panels=panels, moment=minute, begin=looks[0]["time"], end=report["time"])
+    drawing = DRAWING.render(panels=panels, moment=minute, begin=looks[0]["time"], end=last["time"])
     what = "preference for the arm" if experiment.get("preference") else "change against control"
     caption = f"Each metric's {what} over time (UTC), with its interval."
     page_text = page.html(

@@ -1,8 +1,10 @@
 """What an experiment says, from the rows in the database to the sentence."""
 
 import asyncio
+import base64
 import time
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +13,8 @@ import orjson
 import psycopg
 import pytest
 
-from headroom.models.numbers import percent
-from headroom.service.experiments import admin
+from headroom.models.numbers import minute, percent
+from headroom.service.experiments import admin, report_page
 from headroom.service.experiments.admin import ExperimentAdmin
 from headroom.service.experiments.analysis import MAX_LOOKS, analyse, compare_arm, look_times, past_look
 from headroom.service.experiments.assignment import Assigner
@@ -400,6 +402,21 @@ def test_looks_are_even_stay_where_they_are_and_end_with_the_experiment() -> Non
     assert look_times(logged(COURSE, stop, time=BEGAN), BEGAN + 100 * HOUR)[-1] <= stop.time
     for hours in (0.1, 30, 1e3, 1e5):
         assert len(look_times(BEGUN, BEGAN + hours * HOUR)) <= MAX_LOOKS
+
+
+def test_the_chart_of_a_stopped_experiment_ends_when_it_was_stopped(store: Store) -> None:
+    fill_hours(store, until=BEGAN + 20 * HOUR)
+    assert analyse(store, BEGUN, BEGAN + 10 * HOUR, {}).end is None
+    stopped = logged(COURSE, act("stop", BEGAN + 4 * HOUR), time=BEGAN)
+    report = analyse(store, stopped, BEGAN + 100 * HOUR, {})
+    assert report.end == BEGAN + 4 * HOUR
+    assert max(look.time for look in report.looks) <= report.end
+    state = {"status": "stopped", "traffic": 0.0, "rolled_back": [], "shipped": None}
+    shown = {"name": "hours", "kind": "ab", "arms": [], "history": [], "report": asdict(report)} | state
+    image = report_page.html(shown).partition("data:image/svg+xml;base64,")[2].partition('"')[0]
+    drawing = base64.b64decode(image).decode()
+    assert minute(report.end) in drawing
+    assert minute(report.time) not in drawing
 
 
 async def test_a_slow_database_gives_some_looks_now_and_the_rest_later(

@@ -38,7 +38,9 @@ def exposed(*units: str) -> list[Exposure]:
     return [Exposure("order", unit, INTERLEAVED, 7, 50.0, "v") for unit in units]
 
 
-def joined(store: Store, metric: Metric = CLICK, end: float = math.inf) -> tuple[clicks.Tally, Counter[str]]:
+def joined(
+    store: Store, metric: Metric = CLICK, end: float = math.inf
+) -> tuple[clicks.ClickSums, Counter[str]]:
     """What the clicks of a metric say, and those that say nothing."""
     with store.read_all() as db:
         by_metric, unmatched = clicks.read_credits(db, ORDER)
