@@ -202,8 +202,9 @@ class Settings(BaseSettings):
     )
     service_name: ConfigName = Field(
         "headroom",
-        description="Name of this service. The experiments' database belongs to the service that first used "
-        "it; one of another name is refused. Give staging and production names, and databases, of their own.",
+        description="Name of this service, needed with PostgreSQL. The experiments' database belongs to the "
+        "service that first used it; one of another name is refused. Give staging and production names, and "
+        "databases, of their own.",
     )
     outcome_days: _Positive = Field(
         30.0,
@@ -288,6 +289,16 @@ class Settings(BaseSettings):
     def _check_keys(self) -> Self:
         if self.api_keys and self.api_keys_file is not None:
             raise ValueError("api_keys_file: give it or api_keys, not both")
+        return self
+
+    @model_validator(mode="after")
+    def _check_service_name(self) -> Self:
+        if (self.database_url or "").startswith("postgres") and "service_name" not in self.model_fields_set:
+            raise ValueError(
+                "service_name: is missing, and a database server needs it: two services without a name would "
+                "take one database for their own, and steer each other's experiments; give each its name, "
+                "such as HEADROOM_SERVICE_NAME=production"
+            )
         return self
 
     @model_validator(mode="after")

@@ -106,6 +106,7 @@ def test_an_experiment_that_began_with_another_salt_is_a_fault_and_a_database_th
     assert "(salt 2026-11; arms arm0=full:" in fault
     assert "right" in run("config", "check", str(write(tmp_path, begun, model=str(tiny_checkpoint)))).out
     monkeypatch.setenv("HEADROOM_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    monkeypatch.setenv("HEADROOM_SERVICE_NAME", "production")
     away = run("config", "check", str(file))
     assert "right" in away.out
     assert "warning: the experiments were not compared with those that run" in away.err

@@ -65,6 +65,11 @@ def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
     handler = type("Handler", (Service,), {"asked": []})
     handler.detail = {
         "name": "prune20",
+        "kind": "ab",
+        "arms": [
+            {"name": arm, "variant": arm, "weight": 1, "control": arm == "control", "exposures": 40}
+            for arm in arms
+        ],
         "status": "running",
         "traffic": 0.2,
         "rolled_back": ["pruned"],
@@ -106,7 +111,7 @@ def test_a_report_for_people_and_for_programs(
     handler.detail = running
     for part in (
         "prune20: running, traffic 0.2, rolled back: pruned",
-        "control 40, pruned 40",
+        "80 of 100 planned units",
         "clicked",
         "p99",
     ):

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from headroom.service.cli.experiment import describe
 from headroom.service.experiments import report_page
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.preference_report import deciding
+from headroom.service.experiments.preference import deciding
 from headroom.service.experiments.store import Store
 from tests.prompt import Run, with_config
 from tests.service.experiments.making import logged
@@ -69,6 +68,10 @@ def answer(tmp_path: Path) -> dict[str, Any]:
     return {
         "name": "prune20",
         "kind": "interleave",
+        "arms": [
+            {"name": arm.name, "variant": arm.variant, "weight": 1, "control": i == 0, "exposures": 420}
+            for i, arm in enumerate(config.arms)
+        ],
         "status": "running",
         "traffic": 1.0,
         "rolled_back": [],
@@ -80,9 +83,10 @@ def answer(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_the_report_says_whose_titles_were_clicked_and_how_many_lists_differ(answer: dict[str, Any]) -> None:
-    shown = describe(answer, analysed=True)
+    shown = report_page.text(answer)
     assert "SHIP: pruned on click is good enough" in shown
-    assert "Exposed units: 420. Each unit sees both arms" in shown
+    assert "410 of 300 planned units have clicked a title of one arm" in shown
+    assert "Each unit sees both arms" in shown
     (row,) = [" ".join(line.split()) for line in shown.splitlines() if line.startswith("click ")]
     assert row.startswith("click pruned +0.0")
     assert row.endswith("200 : 190 : 20 420 of 420 (100 %) good enough")

@@ -231,7 +231,7 @@ def test_a_database_password_in_the_file_is_refused_and_not_repeated(document: A
         ("postgresql://host/name", False),
         ("sqlite:////tmp/file.db", False),
     ):
-        document["applications"][0]["args"] = {"database_url": url}
+        document["applications"][0]["args"] = {"database_url": url, "service_name": "production"}
         text = yaml.safe_dump(document)
         if is_refused:
             reason = refusal(tmp_path / "serve.yaml", text)

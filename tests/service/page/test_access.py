@@ -55,7 +55,7 @@ def ready(page: Page, view: str) -> None:
                     return maps.length && maps.every((map) => map.width > 1)""")
             )
         case "experiments":
-            page.until(lambda: page.all(".finding .band"))
+            page.until(lambda: page.all(".report figure img"))
         case _:
             page.until(lambda: len(page.all(".charts .line")) >= 3)
 
