@@ -368,7 +368,8 @@ class CompareRequest(PairsRequest):
     """Score the same pairs under several masks and variants, in the same batches."""
 
     masks: Annotated[list[MaskField], Field(fail_fast=True)] = Field(
-        default_factory=list, description="One column each, on the default variant; if that is `original`, on the first one."
+        default_factory=list,
+        description="One column each, on the default variant; if that is `original`, on the first one.",
     )
     variants: Annotated[list[VariantName], Field(fail_fast=True)] = Field(
         default_factory=list, description="One column each, after the masks."
