@@ -391,7 +391,7 @@ async def test_listings_say_what_is_loaded(service: Service, clf: Classifier) ->
     assert models[0]["parameters"] == clf.network.parameters
     assert (models[0]["layers"], models[0]["heads"], models[0]["grades"]) == (3, 4, list(clf.grades))
     assert models[0]["sliced_bytes"] > 0
-    assert [v["name"] for v in variants] == ["full", "masked", "cut"]
+    assert [v["name"] for v in variants] == ["full", "masked", "cut", "original"]
     assert variants[2]["parameters"] == models[0]["parameters"] - 6 * 8 * (4 * 32 + 3)
     assert [(m["name"], m["source"]) for m in masks] == [("some", "config")]
     assert models[0]["kernels_skipped"] == []

@@ -52,12 +52,12 @@ async def test_an_edit_with_a_wrong_cascade_is_refused_and_the_last_one_stays(ti
             InvalidConfig, match=r"variants\[2\].cascade\[0\].variant is tuned, but the model"
         ):
             await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate({"variants": optional}))
-        assert len((await service.http.get("/v1/variants")).json()["variants"]) == 5
+        assert len((await service.http.get("/v1/variants")).json()["variants"]) == 6
 
         optional[2]["optional"] = True
         await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate({"variants": optional}))
         listed = (await service.http.get("/v1/variants")).json()["variants"]
-        assert [variant["name"] for variant in listed] == ["full"]
+        assert [variant["name"] for variant in listed] == ["full", "original"]
         with pytest.raises(InvalidConfig, match="default is c, whose stage tuned is left out"):
             service.replica.check(LiveConfig.model_validate({"variants": optional, "default": "c"}))
 
