@@ -68,7 +68,6 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"documents": ["a", 3]}, "documents[1]", "string"),
     ({"documents": ["a"] * 1001}, "documents", "1000"),
     ({"max_tokens_per_doc": -1}, "max_tokens_per_doc", "greater than or equal to 0"),
-    ({"max_tokens_per_query": 7}, "max_tokens_per_query", "should be 0"),
     ({"model": "rerank-v3.5@nobody"}, "model", "no such variant"),
     ({"model": "rerank-v3.5@"}, "model", "at least 1"),
     ({"model": "rerank-v3.5@full", "variant": "other"}, "model", "variant"),
@@ -126,14 +125,13 @@ async def test_documents_come_back_as_each_client_reads_them_and_only_when_asked
     ]
     texts = (await post(APP, "/rerank", BODY | {"documents": documents, "return_documents": True})).json()
     assert [result["document"] for result in texts["results"]] == ["a", "b", "c"]
-    for own in ({"truncate_prompt_tokens": 5}, {"max_tokens_per_doc": 0}, {"use_activation": True}):
-        asked = BODY | {"documents": documents, "return_documents": True, **own}
-        vllms = (await post(APP, "/rerank", asked)).json()
-        assert [result["document"] for result in vllms["results"]] == [
-            {"text": "a", "id": 7},
-            {"text": "b"},
-            {"text": "c"},
-        ]
+    asked = BODY | {"documents": documents, "return_documents": True, "truncate_prompt_tokens": 5}
+    vllms = (await post(APP, "/rerank", asked)).json()
+    assert [result["document"] for result in vllms["results"]] == [
+        {"text": "a", "id": 7},
+        {"text": "b"},
+        {"text": "c"},
+    ]
 
 
 async def test_rank_fields_choose_what_is_ranked_and_in_which_order() -> None:
@@ -160,8 +158,7 @@ async def test_rank_fields_choose_what_is_ranked_and_in_which_order() -> None:
     [
         ("/v2/rerank", {"max_tokens_per_doc": None}, None),
         ("/v2/rerank", {"max_tokens_per_doc": 4096}, ("chunks", 4096, None)),
-        ("/v2/rerank", {"max_tokens_per_doc": 0, "max_tokens_per_query": 0}, None),
-        ("/v1/rerank", {"max_tokens_per_doc": 0, "max_tokens_per_query": 0}, None),
+        ("/v2/rerank", {"max_tokens_per_doc": 0}, None),
         ("/v1/rerank", {"max_tokens_per_doc": 0, "max_chunks_per_doc": 2}, ("chunks", None, 2)),
         ("/rerank", {"max_tokens_per_doc": 0}, None),
         ("/v1/rerank", {"max_chunks_per_doc": 10}, ("chunks", None, 10)),
@@ -202,12 +199,11 @@ async def test_documents_rank_as_v1_score_scores_them(shared: Service) -> None:
 @in_session
 async def test_raw_scores_of_a_graded_model_are_the_log_odds_of_the_score(shared: Service) -> None:
     plain = await shared.post("/v1/rerank", query=QUERY, documents=TITLES)
-    for asked in ({"raw_scores": True}, {"use_activation": False}):
-        raw = await shared.post("/rerank", query=QUERY, documents=TITLES, **asked)
-        assert [r["index"] for r in raw["results"]] == [r["index"] for r in plain["results"]]
-        for logit, score in zip(raw["results"], plain["results"], strict=True):
-            back = 1 / (1 + math.exp(-logit["relevance_score"]))
-            assert back == pytest.approx(score["relevance_score"], abs=1e-6)
+    raw = await shared.post("/rerank", query=QUERY, documents=TITLES, raw_scores=True)
+    assert [r["index"] for r in raw["results"]] == [r["index"] for r in plain["results"]]
+    for logit, score in zip(raw["results"], plain["results"], strict=True):
+        back = 1 / (1 + math.exp(-logit["relevance_score"]))
+        assert back == pytest.approx(score["relevance_score"], abs=1e-6)
 
 
 async def test_raw_scores_of_a_model_with_one_label_are_its_logits_however_sure_it_is(tmp_path: Path) -> None:
@@ -246,7 +242,7 @@ async def test_titles_whose_scores_round_to_1_are_ranked_by_their_logits(tmp_pat
             ("/v1/rerank", {"raw_scores": True}),
             ("/v1/rerank", {}),
             ("/v2/rerank", {}),
-            ("/rerank", {"use_activation": False}),
+            ("/rerank", {"raw_scores": True}),
         ):
             answer = await service.post(path, query=QUERY, documents=titles, top_n=2, **extra)
             assert [result["index"] for result in answer["results"]] == best[:2], path
