@@ -65,7 +65,8 @@ class Selection:
 
     parts: of each layer.
     head_weights: (B, n) or (1, n) float32, on the device: of all heads that have weights, layer by layer;
-        None if none has. unit_weights: (1, n), likewise.
+        None if none has. unit_weights: (1, n) float32, on the device: of all units that have weights; None if
+        none has.
     """
 
     parts: Sequence[Parts | None]

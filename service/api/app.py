@@ -22,10 +22,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headroom.service.api.arrival import seconds_at_proxy
 from headroom.service.api.body import HeldBytes, send_and_drain
 from headroom.service.api.clients import add_compat_routes
-from headroom.service.api.edge import MARK, SAFE_REQUEST_ID
+from headroom.service.api.edge import MARK, SAFE_REQUEST_ID, seconds_at_proxy
 from headroom.service.api.errors import error_response, json_response, to_invalid_request
 from headroom.service.api.keys import check_caller
 from headroom.service.api.openapi import complete

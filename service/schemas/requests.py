@@ -180,6 +180,11 @@ class ScoringFields(ChosenNetwork):
     min_score: MinScore = None
     min_grade: MinGrade = None
 
+    @property
+    def has_cutoff(self) -> bool:
+        """Return whether titles that are not relevant enough are left out."""
+        return self.min_score is not None or self.min_grade is not None
+
     def keeps_order(self, default: OnFailure) -> bool:
         """Return whether a failure is answered with the titles in the order in which they came.
 

@@ -56,8 +56,7 @@ def cut_off(response: ScoreResponse, request: ScoreRequest) -> None:
 
     An interleaved answer lacks them already.
     """
-    is_wanted_whole = request.min_score is None and request.min_grade is None
-    if is_wanted_whole or response.impression is not None:
+    if response.impression is not None:
         return
     kept = [result for result in response.results if is_kept(result, request)]
     response.dropped = len(response.results) - len(kept)

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field
 
 from headroom.service.api.errors import RERANK, ErrorShape
 from headroom.service.api.post import Post, Timed, validated
-from headroom.service.api.ranking import headers_of, score
+from headroom.service.api.ranking import headers_of, score_titles
 from headroom.service.config.settings import Settings
 from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
@@ -173,7 +173,7 @@ async def score_and_answer(request: Post, body: CompatRequest) -> Timed:
     body.check_count(request.settings)
     try:
         score_request = body.score_request()
-        response = await score(request, score_request)
+        response = await score_titles(request, score_request)
     except InvalidRequest as error:
         raise renamed(error, body.their_name) from None
     headers = {**body.headers(response), **headers_of(response)}

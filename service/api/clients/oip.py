@@ -38,7 +38,7 @@ from headroom.service.api.post import (
     deadline_limit,
     validated,
 )
-from headroom.service.api.ranking import headers_of, score
+from headroom.service.api.ranking import headers_of, score_titles
 from headroom.service.config.settings import OnFailure
 from headroom.service.errors import InvalidRequest, NotFound
 from headroom.service.experiments.fields import WHOLE_NUMBER
@@ -113,13 +113,13 @@ class InferRequest(Fields):
         return timeout / 1000 if timeout else self.parameters.deadline_ms
 
     def deadline_limit(self, limit_ms: float) -> tuple[str, str]:
-        """Return what the function of this name does."""
+        """Return the field that the request's own timeout is in, and the largest value in its unit."""
         if self.parameters.timeout:
             return "parameters.timeout", f"{limit_ms * 1000:.0f}"
         return deadline_limit(limit_ms)
 
     def keeps_order(self, default: OnFailure) -> bool:
-        """Return what the parameters say."""
+        """Return whether a failure is answered with scores of 0. default: the config's `on_failure`."""
         return self.parameters.keeps_order(default)
 
 
@@ -161,7 +161,7 @@ async def infer(request: Post, model: ModelName, body: Annotated[InferRequest, B
                 raise too_many(tensor.shape[0], tensor.name, request.settings)
         texts = read_texts(body.inputs, request.state.tensors)
         score_request = validated(DocumentsRequest, texts | fields | {"is_ranked": False})
-        response = await score(request, score_request)
+        response = await score_titles(request, score_request)
     except InvalidRequest as error:
         raise renamed(error, lambda param: their_name(param, _NAMES)) from None
     truncated = sum(result.truncated for result in response.results)
