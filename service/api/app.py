@@ -83,10 +83,10 @@ class _App(FastAPI):
 
 
 def create_app(settings: Settings, metrics: Metrics, traces: Traces | None = None) -> FastAPI:
-    """The service's HTTP side, without a model. traces: take a span of each request.
+    """Return the service's HTTP side, without a model. traces: what takes a span of each request.
 
-    Set `app.state.backend` to a `Replica` when it is up, and back to None when it no longer is; meanwhile
-    requests get 503 with Retry-After. `app.state.keys` are the API keys. The app has no lifespan of its own.
+    Set `app.state.backend` to a `Replica` when it is up; until then requests get 503 with Retry-After.
+    `app.state.keys` are the API keys. The app has no lifespan of its own.
     Raises InvalidConfig if the file of the keys is wrong.
     """
     app = _App(**_OPTIONS)

@@ -39,12 +39,15 @@ if TYPE_CHECKING:
     from headroom.service.replica import Replica
 
 REFUSAL = "refusal"
-"""Key of a request's state, by which the gate leaves it to the route to refuse it."""
+"""Key of a request's state: the error of a caller whose rate is used up. The route raises it, or answers with
+the titles in their order."""
 
 ORIGINAL_ORDER = b"original_order"
+"""What the body of a request holds that asks for its titles' order in place of an error."""
 
 LAST_S = 5.0
-"""Seconds after the deadline in which a request that keeps the order is given up: it answers by itself."""
+"""Seconds after its deadline at which a request that keeps the order is cancelled. It answers at the
+deadline, which takes some time."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Endpoint = Callable[..., Coroutine[Any, Any, Any]]

@@ -47,14 +47,14 @@ def is_kept(result: ScoreResult, request: ScoreRequest) -> bool:
 
 
 def _as_score(limit: float) -> np.float32:
-    """Return a limit as scores are stored, so that a score which is printed as the limit reaches it."""
+    """Return a limit as float32, which scores are, so that a score that is printed as 0.7 reaches 0.7."""
     return np.float32(min(max(limit, LOWEST), -LOWEST))
 
 
 def cut_off(response: ScoreResponse, request: ScoreRequest) -> None:
     """Leave out the results that the request does not want, count them, and close the gaps of the ranks.
 
-    An interleaved answer lacks them already.
+    An interleaved answer was cut before it was drawn.
     """
     if response.impression is not None:
         return

@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
+from pydantic import Field
 from typing_extensions import TypedDict
 
-from headroom.service.descriptions import doc
 from headroom.service.schemas.responses import Assignment, HeadMaskInfo, ScoreResponse
 
 WARNED_DOCUMENTS = 10
@@ -14,10 +14,14 @@ WARNED_DOCUMENTS = 10
 class ScoredBy(TypedDict):
     """The model, variant and mask that judged the documents: ours, in each answer."""
 
-    model: Annotated[str, doc("What scored, as `model` takes it: `NAME@VARIANT`.")]
-    head_mask: Annotated[HeadMaskInfo, doc("Ours: the mask that was applied, the variant's included.")]
-    assignment: Annotated[Assignment | None, doc("Ours: null where no experiment decided the variant.")]
-    degraded: Annotated[bool, doc("Ours: as in /v1/score, whether the load made it worse.")]
+    model: Annotated[str, Field(description="What scored, as `model` takes it: `NAME@VARIANT`.")]
+    head_mask: Annotated[
+        HeadMaskInfo, Field(description="Ours: the mask that was applied, the variant's included.")
+    ]
+    assignment: Annotated[
+        Assignment | None, Field(description="Ours: null where no experiment decided the variant.")
+    ]
+    degraded: Annotated[bool, Field(description="Ours: as in /v1/score, whether the load made it worse.")]
 
 
 def scored_by(response: ScoreResponse) -> ScoredBy:
@@ -38,8 +42,8 @@ def model_name(response: ScoreResponse) -> str:
 class TokenUsage(TypedDict):
     """How much was read, for the clients of Jina and vLLM."""
 
-    prompt_tokens: Annotated[int, doc("Tokens scored, the query counted with each document.")]
-    total_tokens: Annotated[int, doc("The same: nothing is generated.")]
+    prompt_tokens: Annotated[int, Field(description="Tokens scored, the query counted with each document.")]
+    total_tokens: Annotated[int, Field(description="The same: nothing is generated.")]
 
 
 def usage_of(response: ScoreResponse) -> TokenUsage:

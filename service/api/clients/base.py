@@ -15,7 +15,6 @@ from headroom.service.api.errors import RERANK, ErrorShape
 from headroom.service.api.post import Post, Timed, validated
 from headroom.service.api.ranking import headers_of, score_titles
 from headroom.service.config.settings import Settings
-from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.fields import WHOLE_NUMBER
 from headroom.service.schemas.requests import (
@@ -31,8 +30,12 @@ from headroom.service.sentences import shortened
 
 Count = Annotated[int, Field(ge=1, le=2**53 - 1), WHOLE_NUMBER]
 """How many of something a caller wants; more than there are is fine."""
-TopN = Annotated[Count | None, doc("How many results to return, the most relevant ones; default: all.")]
-ReturnDocuments = Annotated[bool | None, doc("Whether each result brings its document; default: no.")]
+TopN = Annotated[
+    Count | None, Field(description="How many results to return, the most relevant ones; default: all.")
+]
+ReturnDocuments = Annotated[
+    bool | None, Field(description="Whether each result brings its document; default: no.")
+]
 
 
 class OurFields(ScoringFields):

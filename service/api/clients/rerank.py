@@ -23,7 +23,6 @@ from headroom.service.api.clients.answers import (
 )
 from headroom.service.api.clients.base import Count, RankingRequest, ReturnDocuments, TopN
 from headroom.service.api.errors import WEAVIATE
-from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.fields import WHOLE_NUMBER
 from headroom.service.schemas.requests import Query, ScoreRequest, accepted, example
@@ -74,16 +73,20 @@ def _text_of(document: dict[str, Any], fields: Sequence[str], number: int) -> st
 class Meta(TypedDict):
     """The part of an answer besides its results, for Cohere's clients."""
 
-    api_version: Annotated[dict[str, str], doc("`version`, 1 or 2: Cohere's that it follows.")]
+    api_version: Annotated[dict[str, str], Field(description="`version`, 1 or 2: Cohere's that it follows.")]
     billed_units: Annotated[
         dict[str, int],
-        doc("`search_units`: one for each 100 documents, the last ones rounded up."),
+        Field(description="`search_units`: one for each 100 documents, the last ones rounded up."),
     ]
     tokens: Annotated[
         dict[str, int],
-        doc("`input_tokens`: scored, the query counted with each document; `output_tokens`: 0."),
+        Field(
+            description="`input_tokens`: scored, the query counted with each document; `output_tokens`: 0."
+        ),
     ]
-    warnings: Annotated[list[str], doc("Which documents were truncated, empty, not reranked or left out.")]
+    warnings: Annotated[
+        list[str], Field(description="Which documents were truncated, empty, not reranked or left out.")
+    ]
 
 
 class ReturnedDocument(TypedDict):
@@ -91,19 +94,19 @@ class ReturnedDocument(TypedDict):
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 
-    text: NotRequired[Annotated[str, doc("The text.")]]
+    text: NotRequired[Annotated[str, Field(description="The text.")]]
 
 
 class RankedResult(TypedDict):
     """One document's relevance."""
 
-    index: Annotated[int, doc("Position in the request.")]
-    relevance_score: Annotated[Number, doc("`score` of /v1/score; else a logit.")]
+    index: Annotated[int, Field(description="Position in the request.")]
+    relevance_score: Annotated[Number, Field(description="`score` of /v1/score; else a logit.")]
     document: NotRequired[
         Annotated[
             str | ReturnedDocument,
-            doc(
-                "With `return_documents`, the document: an object; at /rerank its text, "
+            Field(
+                description="With `return_documents`, the document: an object; at /rerank its text, "
                 "unless the request has `truncate_prompt_tokens`."
             ),
         ]
@@ -113,10 +116,10 @@ class RankedResult(TypedDict):
 class RerankAnswer(ScoredBy):
     """The documents, most relevant first."""
 
-    id: Annotated[str, doc("New for each answer; of an interleaved one, its impression.")]
-    object: Annotated[Literal["rerank"], doc("What this is.")]
-    created: Annotated[int, doc("Unix seconds.")]
-    results: Annotated[list[RankedResult], doc("The most relevant first.")]
+    id: Annotated[str, Field(description="New for each answer; of an interleaved one, its impression.")]
+    object: Annotated[Literal["rerank"], Field(description="What this is.")]
+    created: Annotated[int, Field(description="Unix seconds.")]
+    results: Annotated[list[RankedResult], Field(description="The most relevant first.")]
     meta: Meta
     usage: TokenUsage
 
@@ -233,14 +236,14 @@ class InfinityRequest(RerankRequest):
 class DocumentScore(TypedDict):
     """One document's relevance, for Weaviate."""
 
-    document: Annotated[str, doc("The text.")]
-    score: Annotated[Number, doc("`score` of /v1/score.")]
+    document: Annotated[str, Field(description="The text.")]
+    score: Annotated[Number, Field(description="`score` of /v1/score.")]
 
 
 class WeaviateAnswer(RerankAnswer):
     """Fields that Weaviate reads, beside the answer for the other clients of this path."""
 
-    scores: Annotated[list[DocumentScore], doc("Every document, in the order of the request.")]
+    scores: Annotated[list[DocumentScore], Field(description="Every document, in the order of the request.")]
 
 
 class WeaviateRequest(InfinityRequest):

@@ -15,7 +15,7 @@ from headroom.service.api.errors import TEI, json_response
 from headroom.service.api.openapi import errors
 from headroom.service.api.post import backend_of, check_ready
 from headroom.service.config.settings import OnFailure, Settings
-from headroom.service.descriptions import doc, documented
+from headroom.service.descriptions import documented
 from headroom.service.errors import EmptyRequest
 from headroom.service.schemas.requests import ScoreRequest, accepted, example
 from headroom.service.schemas.responses import Number, ScoreResponse
@@ -43,12 +43,15 @@ Inputs = Annotated[
 ]
 
 
+@documented
 @dataclass(slots=True)
 class TeiRank:
     """One text's relevance."""
 
-    index: Annotated[int, doc("Position in the request.")]
-    score: Annotated[Number, doc("`score` of /v1/score; with `raw_scores`, not in [0, 1].")]
+    index: int
+    """Position in the request."""
+    score: Number
+    """`score` of /v1/score; with `raw_scores`, not in [0, 1]."""
 
 
 @documented
@@ -81,11 +84,7 @@ class TeiRequest(CompatRequest):
         None,
         description="false: refuse texts that do not fit into the window, with 422; default: truncate them.",
     )
-    # Clients send the lower case too, but code generators make the same name of both.
-    truncation_direction: Annotated[
-        Literal["Right", "right", "Left", "left"],
-        WithJsonSchema({"type": "string", "enum": ["Right", "Left"]}),
-    ] = Field(
+    truncation_direction: Literal["Right", "Left"] = Field(
         "Right",
         description="Where texts that do not fit are cut: `Right` keeps the beginning, `Left` the end.",
     )
@@ -94,7 +93,7 @@ class TeiRequest(CompatRequest):
         """Return the fields of a DocumentsRequest that say what is read of texts that do not fit."""
         if self.truncate is False:
             return {"keep": "all"}
-        return {"keep": "end"} if self.truncation_direction in ("Left", "left") else {}
+        return {"keep": "end"} if self.truncation_direction == "Left" else {}
 
     def headers(self, response: ScoreResponse) -> Mapping[str, str]:
         """Return the timings in whole milliseconds, and the tokens read, a query's once for each text."""

@@ -8,7 +8,6 @@ from typing_extensions import TypedDict
 
 from headroom.service.api.clients.answers import ScoredBy, scored_by, warnings_of
 from headroom.service.api.clients.base import RankingRequest, ReturnDocuments, TopN
-from headroom.service.descriptions import doc
 from headroom.service.schemas.requests import Query, ScoreRequest, example
 from headroom.service.schemas.responses import Number, ScoreResponse
 
@@ -16,18 +15,22 @@ from headroom.service.schemas.responses import Number, ScoreResponse
 class VoyageResult(TypedDict):
     """One document's relevance."""
 
-    index: Annotated[int, doc("Position in the request.")]
-    relevance_score: Annotated[Number, doc("`score` of /v1/score.")]
-    document: NotRequired[Annotated[str, doc("The text, with `return_documents`.")]]
+    index: Annotated[int, Field(description="Position in the request.")]
+    relevance_score: Annotated[Number, Field(description="`score` of /v1/score.")]
+    document: NotRequired[Annotated[str, Field(description="The text, with `return_documents`.")]]
 
 
 class VoyageAnswer(ScoredBy):
     """The documents, most relevant first."""
 
-    object: Annotated[Literal["list"], doc("What this is.")]
-    data: Annotated[list[VoyageResult], doc("The most relevant first.")]
-    usage: Annotated[dict[str, int], doc("`total_tokens`: scored, the query counted with each document.")]
-    warnings: Annotated[list[str], doc("Which documents were truncated, empty, not reranked or left out.")]
+    object: Annotated[Literal["list"], Field(description="What this is.")]
+    data: Annotated[list[VoyageResult], Field(description="The most relevant first.")]
+    usage: Annotated[
+        dict[str, int], Field(description="`total_tokens`: scored, the query counted with each document.")
+    ]
+    warnings: Annotated[
+        list[str], Field(description="Which documents were truncated, empty, not reranked or left out.")
+    ]
 
 
 class VoyageRequest(RankingRequest):
