@@ -11,7 +11,7 @@ import torch
 
 from headroom import Classifier, HeadMask, UnsupportedCheckpoint
 from headroom.models.compress.prune import prune
-from headroom.models.training.job import Options
+from headroom.models.training.job import TrainingOptions
 from tests.checkpoints import WORDS, write_checkpoint
 from tests.models.training.test_tuning import tune
 from tests.modernberts import write_ettin
@@ -76,7 +76,7 @@ def test_an_ettin_reranker_can_be_trained(tmp_path: Path) -> None:
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
     metrics = tune(
-        Options(
+        TrainingOptions(
             data,
             tmp_path / "out",
             base=str(directory),

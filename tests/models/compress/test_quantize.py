@@ -16,8 +16,8 @@ from torch.nn.functional import gelu
 from headroom import Classifier, HeadMask, InvalidMask, ModelError, UnsupportedCheckpoint
 from headroom.models.compress.prune import prune
 from headroom.models.compress.quantize import activation_scale, quantize
-from headroom.models.ops import int8
-from headroom.models.ops.int8 import input_bits
+from headroom.models.ops import int8_products
+from headroom.models.ops.int8_products import input_bits
 from tests.checkpoints import load, random_pairs, write_checkpoint, write_int8
 from tests.families import edit_config
 from tests.modernberts import write_modernbert
@@ -31,7 +31,7 @@ BOUND = 0.2 if input_bits() == 7 else 0.12
 @pytest.fixture
 def _plain_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     input_bits.cache_clear()
-    monkeypatch.setattr(int8, "CHECKED_TORCH", "1.0.")
+    monkeypatch.setattr(int8_products, "CHECKED_TORCH", "1.0.")
     yield
     input_bits.cache_clear()
 
@@ -188,7 +188,7 @@ def test_deterministic_scores_are_the_same_bits_in_any_batch(int8_checkpoint: Pa
 def test_another_processor_gives_the_same_answers(int8_checkpoint: Path) -> None:
     plain = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
     input_bits.cache_clear()
-    int8.CHECKED_TORCH = "2.13."
+    int8_products.CHECKED_TORCH = "2.13."
     fused = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
 
     bound = 0.1 if input_bits() == 7 else 0.02  # plain torch takes 8 bits

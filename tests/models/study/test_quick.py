@@ -75,5 +75,20 @@ def test_too_few_queries_are_all_taken_and_the_limit_says_which_margin_they_can_
     (sentence,) = limits("layers", short)
     assert "cannot show that a layer alone is harmless with a margin of 0.02" in sentence
     margin = float(sentence.split("a loss below ")[1].split()[0])
-    enough = replace(few, margin=margin)
-    assert not any("cannot show" in sentence for sentence in limits("layers", shortened("layers", enough)))
+    (sentence,) = limits("layers", shortened("layers", replace(few, margin=margin)))
+    assert sentence.startswith(f"This run will hardly show that a layer alone is harmless (margin {margin})")
+    assert sentence.endswith(", and this run takes 120.")
+    needed = int(
+        sentence.partition("takes about ")[2].removesuffix(", and this run takes 120.").replace(",", "")
+    )
+    for times, expected in ((0.9, 1), (1.1, 0)):  # the needed queries fall about as the margin's square
+        easier = replace(few, margin=times * margin * (needed / 120) ** 0.5)
+        assert len(limits("layers", shortened("layers", easier))) == expected
+
+
+def test_kinds_that_show_no_harmlessness_take_no_pilot(clf: Classifier, tmp_path: Path) -> None:
+    whole = study(clf, 0.001, tmp_path)
+    for kind in ("roles", "similarity"):
+        short = shortened(kind, whole)
+        assert not short.too_hard
+        assert len(short.data) < 2 * PAIRS
