@@ -10,6 +10,8 @@ from headroom.models.quality.labelled import LabelledPair
 from tests.models.study.planted import WORDS, planted_pairs, write_planted
 from tests.prompt import Run
 
+pytestmark = pytest.mark.more
+
 DEVICE = ("--device", "cpu", "--dtype", "float32")
 
 

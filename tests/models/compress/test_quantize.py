@@ -223,8 +223,6 @@ def nan_offset(tensors: Tensors) -> None:
     tensors[f"{PREFIX}attention.self.input_offset"][0] = torch.nan
 
 
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -231,12 +231,11 @@ def test_a_pruned_checkpoint_keeps_its_shape_in_training(
     assert metrics["loss"]["training"]["after"] < metrics["loss"]["training"]["before"]
 
 
-@pytest.mark.parametrize("dropout", [0.1])
 def test_a_plain_encoder_gets_a_classifier_and_the_config_of_one(
-    options: TrainingOptions, tmp_path: Path, dropout: float
+    options: TrainingOptions, tmp_path: Path
 ) -> None:
     """A masked language model, whose own head is not read; transformers loads the result and scores alike."""
-    base = write_checkpoint(tmp_path / "base", hidden_dropout_prob=dropout)
+    base = write_checkpoint(tmp_path / "base", hidden_dropout_prob=0.1)
     weights = load_file(base / "model.safetensors")
     encoder = {name: tensor.bfloat16() for name, tensor in weights.items() if "embeddings" in name}
     encoder |= {name: tensor.bfloat16() for name, tensor in weights.items() if ".layer." in name}
