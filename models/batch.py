@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -260,10 +260,11 @@ class _Layout(NamedTuple):
         words = self.words
         return _on_device([arrays[name] for name in words], list(words.values()), device, torch.int64)
 
-    def tensors(self, inputs: Tensor) -> dict[str, Tensor]:
+    def tensors(self, inputs: Tensor) -> dict[str, Any]:
         """Return the tensors of a pack by name; all are views of its memory."""
         words = self.words
-        tensors = dict(zip(words, inputs.split_with_sizes(list(words.values())), strict=True))
+        parts = inputs.split_with_sizes(list(words.values()))
+        tensors: dict[str, Any] = dict(zip(words, parts, strict=True))
         tensors["offsets"] = tensors["offsets"].view(torch.int32)[: self.rows + 1]
         return tensors
 
