@@ -57,10 +57,11 @@ class Keys(NamedTuple):
 class Group(NamedTuple):
     """Sequences of similar length, padded for one attention call.
 
-    tokens: (count, longest) int64, the index of each token in the pack; padding repeats
-        a sequence's last token.
+    tokens: (count, longest) int64, the index in the pack of each token; padding has the index of its
+        sequence's last token.
     exists: (count, longest) bool, False for padding; None if there is no padding.
-    existing: (tokens,) int64, the indices of real tokens in the flattened group; None if there is no padding.
+    existing: (n,) int64, the indices of the n tokens that are no padding in the flattened `tokens`; None if
+        there is no padding.
     """
 
     tokens: Tensor
@@ -170,14 +171,17 @@ class PackedBatch:
         return len(self.ids), len(self.first_token)
 
     def for_capture(self, longest: int) -> "PackedBatch":
-        """Return the same in memory of its own, for a CUDA graph of packs whose sequences are not longer."""
+        """Return a copy in memory of its own, which a CUDA graph reads. longest: of the packs that are copied
+        into it later, no sequence has more tokens."""
         inputs = self.inputs.clone()
         tensors = _Layout(*self.shape).tensors(inputs)
         return replace(self, inputs=inputs, **tensors, longest=longest, captured=True)
 
     def by_length(self, tokens: int) -> tuple[range, range]:
-        """Return the sequences of at most this many tokens, and the longer ones; both may hold any if the
-        batch is `captured`."""
+        """Return the indices of the sequences of at most this many tokens, and those of the longer ones.
+
+        A `captured` batch computes later packs, too: there, each range holds all sequences that may belong.
+        """
         if self.captured:
             rows = len(self.first_token)
             return range(rows), range(rows if self.longest > tokens else 0)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from headroom.models.batch import SMALL_PACK, PackedBatch
 from headroom.models.device import is_out_of_memory
 from headroom.models.errors import first_line
 from headroom.models.layer import Layer
+from headroom.models.lru import LeastRecentlyUsed
 from headroom.models.selection import Selection
 
 log = logging.getLogger(__name__)
@@ -107,8 +107,8 @@ class _OfThread(threading.local):
     def __init__(self, device: torch.device) -> None:
         self.pause = 0
         self.pause_of_capture = PAUSE
-        self.graphs: OrderedDict[Key, Captured] = OrderedDict()
-        self.comes: OrderedDict[Key, int] = OrderedDict()
+        self.graphs = LeastRecentlyUsed[Key, Captured]()
+        self.comes = LeastRecentlyUsed[Key, int]()
         # torch has 32 streams of each priority and gives them out in turn: with the usual one, this might be
         # the stream on which another thread computes.
         self.stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
@@ -185,16 +185,13 @@ class Graphs:
             captured = self._captured(batch, selection, longest)
         if captured is None:
             return None
-        thread.graphs[key] = captured
-        thread.graphs.move_to_end(key)
-        if len(thread.graphs) > CAPACITY:
-            thread.graphs.popitem(last=False)
+        thread.graphs.put(key, captured, limit=CAPACITY)
         try:
             logits = captured.replay(batch, selection)
         except RuntimeError as error:  # a graph's first launch takes memory
             if not is_out_of_memory(error):
                 raise
-            del thread.graphs[key]
+            thread.graphs.remove(key)
             thread.wait_for_memory(PAUSE)
             self.counts.without_memory += 1
             return None
@@ -203,7 +200,7 @@ class Graphs:
 
     def release(self) -> None:
         """Drop this thread's graphs, because a pass without one found no memory."""
-        self._of_thread.graphs.clear()
+        self._of_thread.graphs = LeastRecentlyUsed()
         self._of_thread.wait_for_memory(PAUSE)
         self.counts.without_memory += 1
 
@@ -217,12 +214,11 @@ class Graphs:
     def _came_often(self, key: Key) -> bool:
         """Count a pass of a key without a graph; return whether the key should be captured."""
         thread = self._of_thread
-        comes = thread.comes.pop(key, 0) + 1
+        comes = (thread.comes.get(key) or 0) + 1
+        thread.comes.remove(key)
         if comes >= (SMALL_COMES if key.shape[0] <= SMALL_PACK else LARGE_COMES) and not thread.pause:
             return True
-        thread.comes[key] = comes
-        if len(thread.comes) > KNOWN_KEYS:
-            thread.comes.popitem(last=False)
+        thread.comes.put(key, comes, limit=KNOWN_KEYS)
         return False
 
     def _captured(self, batch: PackedBatch, selection: Selection, longest: int) -> Captured | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -22,6 +22,9 @@ class LeastRecentlyUsed(Generic[K, V]):
 
     def __contains__(self, key: K) -> bool:
         return key in self._entries
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)

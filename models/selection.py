@@ -178,8 +178,8 @@ class Selector:
         """Bring the weights of heads and units to the device in one copy; return them as in `Selection`.
 
         weights: (masks, n). columns: of the heads that have weights, by layer.
-        index: (B,), the mask of each sequence of the pack; None: of sequence i it is mask i, or the only one.
-        units_on: (units,) of each layer whose units have weights.
+        index: (B,), the index of each sequence's mask; None: sequence i has mask i, or there is one mask.
+        units_on: (units,) for each layer whose units have weights.
         """
         arrays = list[np.ndarray]()
         if columns:
@@ -244,7 +244,7 @@ class Selector:
 
 
 def _mask_of_sequence(masks: RowMasks, order: Ints | None) -> Ints | None:
-    """Return the mask of each sequence of a pack; None: of sequence i it is mask i, or the only one."""
+    """Return the index of each sequence's mask; None: sequence i has mask i, or there is one mask."""
     if masks.weights.ndim == 2 or len(masks.weights) == 1:
         return None
     if masks.index is None:
