@@ -200,7 +200,7 @@ class Graphs:
 
     def release(self) -> None:
         """Drop this thread's graphs, because a pass without one found no memory."""
-        self._of_thread.graphs = LeastRecentlyUsed()
+        self._of_thread.graphs.clear()
         self._of_thread.wait_for_memory(PAUSE)
         self.counts.without_memory += 1
 

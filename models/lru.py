@@ -45,6 +45,11 @@ class LeastRecentlyUsed(Generic[K, V]):
             _, (_, evicted) = self._entries.popitem(last=False)
             self.cost -= evicted
 
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._entries.clear()
+        self.cost = 0
+
     def remove(self, key: K) -> None:
         """Remove a key, if it is there."""
         if key in self._entries:
