@@ -53,8 +53,8 @@ _failed: list[torch.cuda.CUDAGraph] = []
 """Graphs whose capture failed: torch's allocator may refer to them for longer than their network lives."""
 
 
-class Key(NamedTuple):
-    """Key of a graph: the batch's `shape` and bound of `longest`, and the selection's parts."""
+class GraphKey(NamedTuple):
+    """GraphKey of a graph: the batch's `shape` and bound of `longest`, and the selection's parts."""
 
     shape: tuple[int, int]
     longest: int
@@ -107,8 +107,8 @@ class _OfThread(threading.local):
     def __init__(self, device: torch.device) -> None:
         self.pause = 0
         self.pause_of_capture = PAUSE
-        self.graphs = LeastRecentlyUsed[Key, Captured]()
-        self.comes = LeastRecentlyUsed[Key, int]()
+        self.graphs = LeastRecentlyUsed[GraphKey, Captured]()
+        self.comes = LeastRecentlyUsed[GraphKey, int]()
         # torch has 32 streams of each priority and gives them out in turn: with the usual one, this might be
         # the stream on which another thread computes.
         self.stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
@@ -177,7 +177,7 @@ class Graphs:
         longest = _longest(batch)
         if longest is None or not self.enabled or not (sliced or self._copies_nothing(selection)):
             return None
-        key = Key(batch.shape, longest, _parts(selection))
+        key = GraphKey(batch.shape, longest, _parts(selection))
         thread = self._of_thread
         thread.pause = max(0, thread.pause - 1)
         captured = thread.graphs.get(key)
@@ -211,7 +211,7 @@ class Graphs:
             for layer, parts in zip(self._layers, selection.parts, strict=True)
         )
 
-    def _came_often(self, key: Key) -> bool:
+    def _came_often(self, key: GraphKey) -> bool:
         """Count a pass of a key without a graph; return whether the key should be captured."""
         thread = self._of_thread
         comes = (thread.comes.get(key) or 0) + 1

@@ -254,7 +254,7 @@ def _mask_of_sequence(masks: RowMasks, order: Ints | None) -> Ints | None:
 
 S = TypeVar("S", AttentionHeads, FeedForward)
 
-Key: TypeAlias = tuple[int, type, bytes]
+PartsKey: TypeAlias = tuple[int, type, bytes]
 """A set of heads or units of one layer."""
 
 
@@ -271,10 +271,10 @@ class WeightCache:
     def __init__(self, max_bytes: int, finish: Callable[[], None] = lambda: None) -> None:
         self.max_bytes = max_bytes
         self._finish = finish
-        self._copies = LeastRecentlyUsed[Key, AttentionHeads | FeedForward]()
-        self._seen = LeastRecentlyUsed[Key, None]()
+        self._copies = LeastRecentlyUsed[PartsKey, AttentionHeads | FeedForward]()
+        self._seen = LeastRecentlyUsed[PartsKey, None]()
         """The sets that came and were not copied; their cost is the bytes that they would take."""
-        self._in_work: set[Key] = set()
+        self._in_work: set[PartsKey] = set()
         """The sets that a thread is copying now."""
         self._lock = threading.Lock()
 
@@ -312,7 +312,7 @@ class WeightCache:
                 self._in_work.discard(key)
         return copy
 
-    def _came_recently(self, key: Key, size: int) -> bool:
+    def _came_recently(self, key: PartsKey, size: int) -> bool:
         if key in self._seen:
             self._seen.remove(key)
             return True
