@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from headroom.models.errors import ModelError
@@ -87,14 +86,14 @@ class Judgment(NamedTuple):
     by: Any = None
 
 
-def columns_of_second(path: Path, columns: Columns) -> Columns:
+def columns_of_second(source: Source, columns: Columns) -> Columns:
     """Return the names of the columns of a file that is read beside another one, whose columns options name.
 
     Where it lacks a named column, the first known one that is there counts, as without the options; and the
     comma, if their delimiter leaves one column. Raises ModelError if the file cannot be read.
     """
     for delimiter in (columns.delimiter, DEFAULT.delimiter):
-        with opened(path, delimiter) as table:
+        with opened(source, delimiter) as table:
             names = table.names
         if len(names) > 1:
             break

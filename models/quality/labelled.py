@@ -137,7 +137,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 def iter_rows(
-    path: Path, columns: Columns, others: Sequence[str] = ()
+    path: Path | Rows, columns: Columns, others: Sequence[str] = ()
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield where each row of a file is, for errors, and its values: query, title and `others` at least.
 

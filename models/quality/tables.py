@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,6 +52,14 @@ class Rows:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of the values, in hexadecimal."""
+        digest = hashlib.sha256()
+        for row in self.values:
+            digest.update(repr(list(row.items())).encode())
+        return digest.hexdigest()
 
 
 Source = Path | str | Rows

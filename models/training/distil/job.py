@@ -1,6 +1,6 @@
 """The run of `headroom distil`: options, pairs and checkpoints, checked before torch is imported."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from headroom.models.checkpoint.config import (
@@ -24,6 +24,7 @@ from headroom.models.quality.labelled import (
     SAMPLE,
     Columns,
     LabelledPair,
+    Rows,
     columns_of_second,
     query_key,
     read_labelled,
@@ -64,19 +65,19 @@ class StudentSize:
 class DistilOptions:
     """The options of a distillation.
 
-    teacher: a checkpoint directory or hub id; None for the shipped model, unless `scores` names the column
-    that teaches. model: the student; None for the teacher, or the shipped model if the teacher is a decoder
-    or a column. steps, minutes: how long it is trained; None for the default number of steps. teacher_labels:
-    least relevant first; None for the order that the teacher's checkpoint says.
+    data: pairs without grades. teacher: a checkpoint directory or hub id; None for the shipped model, unless
+    `scores` names the column that teaches. model: the student; None for the teacher, or the shipped model if
+    the teacher is a decoder or a column. steps, minutes: how long it is trained; None for the default number
+    of steps. teacher_labels: least relevant first; None for the order that the teacher's checkpoint says.
     """
 
-    data: Path
+    data: Path | Rows
     out: Path
     teacher: str | None = None
     scores: str | None = None
     model: str | None = None
     cut: StudentSize = StudentSize()
-    test: Path | None = None
+    test: Path | Rows | None = None
     steps: int | None = None
     minutes: float | None = None
     rate: float | None = None
@@ -216,8 +217,8 @@ def _check_cut(source: Path, config: ModelConfig, options: DistilOptions, teache
         )
 
 
-def _read_test(options: DistilOptions, config: ModelConfig) -> tuple[Path | None, list[LabelledPair]]:
-    """Return the file of judged pairs and its content; None and nothing without one."""
+def _read_test(options: DistilOptions, config: ModelConfig) -> tuple[Path | Rows | None, list[LabelledPair]]:
+    """Return the source of judged pairs and its content; None and nothing without one."""
     test = options.test
     if test is None and len(config.labels) == SAMPLE_GRADES and SAMPLE_TEST.exists():
         test = SAMPLE_TEST
@@ -230,12 +231,12 @@ def _read_test(options: DistilOptions, config: ModelConfig) -> tuple[Path | None
 
 
 def _fingerprint(
-    options: DistilOptions, teacher: Path | None, source: Path, config: ModelConfig, test: Path | None
+    options: DistilOptions, teacher: Path | None, source: Path, config: ModelConfig, test: Path | Rows | None
 ) -> dict[str, str]:
     values = {
-        NAMES.get(name, option_name(name)): value
-        for name, value in asdict(options).items()
-        if name not in ("out", "resamples")  # the `work` directory is found by the first
+        NAMES.get(field.name, option_name(field.name)): getattr(options, field.name)
+        for field in fields(options)
+        if field.name not in ("out", "resamples")  # the `work` directory is found by the first
     }
     if options.cut.mask is not None:  # it may name a stored one, which is no part of the checkpoint's digest
         values["content of --mask"] = mask_of(source, config, options.cut.mask).id

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from statsmodels.stats.power import NormalIndPower
 
+from headroom.service.experiments.clicks import ClickSums
 from headroom.service.experiments.estimates import MIN_UNITS
 from headroom.service.experiments.interleaving_plan import (
     Lists,
@@ -12,7 +13,7 @@ from headroom.service.experiments.interleaving_plan import (
     measure_lists,
 )
 from headroom.service.experiments.plan import Question, make_plan
-from headroom.service.experiments.preference import ClickSums, preference
+from headroom.service.experiments.preference import preference
 
 EXPERIMENTS = 600
 LOOKS = 50

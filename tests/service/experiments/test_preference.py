@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from headroom.service.experiments.clicks import ClickSums
 from headroom.service.experiments.estimates import Boundary
-from headroom.service.experiments.preference import ClickSums, Preference, preference
+from headroom.service.experiments.preference import preference
+from headroom.service.experiments.report import Preference
 
 
 def tally_of(values: np.ndarray) -> ClickSums:
