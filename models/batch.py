@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -57,10 +57,11 @@ class Keys(NamedTuple):
 class Group(NamedTuple):
     """Sequences of similar length, padded for one attention call.
 
-    tokens: (count, longest) int64, the index of each token in the pack; padding repeats
-        a sequence's last token.
+    tokens: (count, longest) int64, the index in the pack of each token; padding has the index of its
+        sequence's last token.
     exists: (count, longest) bool, False for padding; None if there is no padding.
-    existing: (tokens,) int64, the indices of real tokens in the flattened group; None if there is no padding.
+    existing: (n,) int64, the indices of the n tokens that are no padding in the flattened `tokens`; None if
+        there is no padding.
     """
 
     tokens: Tensor
@@ -170,14 +171,17 @@ class PackedBatch:
         return len(self.ids), len(self.first_token)
 
     def for_capture(self, longest: int) -> "PackedBatch":
-        """Return the same in memory of its own, for a CUDA graph of packs whose sequences are not longer."""
+        """Return a copy in memory of its own, which a CUDA graph reads. longest: of the packs that are copied
+        into it later, no sequence has more tokens."""
         inputs = self.inputs.clone()
         tensors = _Layout(*self.shape).tensors(inputs)
         return replace(self, inputs=inputs, **tensors, longest=longest, captured=True)
 
     def by_length(self, tokens: int) -> tuple[range, range]:
-        """Return the sequences of at most this many tokens, and the longer ones; both may hold any if the
-        batch is `captured`."""
+        """Return the indices of the sequences of at most this many tokens, and those of the longer ones.
+
+        A `captured` batch computes later packs, too: there, each range holds all sequences that may belong.
+        """
         if self.captured:
             rows = len(self.first_token)
             return range(rows), range(rows if self.longest > tokens else 0)
@@ -260,10 +264,11 @@ class _Layout(NamedTuple):
         words = self.words
         return _on_device([arrays[name] for name in words], list(words.values()), device, torch.int64)
 
-    def tensors(self, inputs: Tensor) -> dict[str, Tensor]:
+    def tensors(self, inputs: Tensor) -> dict[str, Any]:
         """Return the tensors of a pack by name; all are views of its memory."""
         words = self.words
-        tensors = dict(zip(words, inputs.split_with_sizes(list(words.values())), strict=True))
+        parts = inputs.split_with_sizes(list(words.values()))
+        tensors: dict[str, Any] = dict(zip(words, parts, strict=True))
         tensors["offsets"] = tensors["offsets"].view(torch.int32)[: self.rows + 1]
         return tensors
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -23,6 +23,9 @@ class LeastRecentlyUsed(Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return key in self._entries
 
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._entries)
+
     def __len__(self) -> int:
         return len(self._entries)
 
@@ -41,6 +44,11 @@ class LeastRecentlyUsed(Generic[K, V]):
         while self.cost > limit:
             _, (_, evicted) = self._entries.popitem(last=False)
             self.cost -= evicted
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._entries.clear()
+        self.cost = 0
 
     def remove(self, key: K) -> None:
         """Remove a key, if it is there."""

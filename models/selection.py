@@ -178,8 +178,8 @@ class Selector:
         """Bring the weights of heads and units to the device in one copy; return them as in `Selection`.
 
         weights: (masks, n). columns: of the heads that have weights, by layer.
-        index: (B,), the mask of each sequence of the pack; None: of sequence i it is mask i, or the only one.
-        units_on: (units,) of each layer whose units have weights.
+        index: (B,), the index of each sequence's mask; None: sequence i has mask i, or there is one mask.
+        units_on: (units,) for each layer whose units have weights.
         """
         arrays = list[np.ndarray]()
         if columns:
@@ -244,7 +244,7 @@ class Selector:
 
 
 def _mask_of_sequence(masks: RowMasks, order: Ints | None) -> Ints | None:
-    """Return the mask of each sequence of a pack; None: of sequence i it is mask i, or the only one."""
+    """Return the index of each sequence's mask; None: sequence i has mask i, or there is one mask."""
     if masks.weights.ndim == 2 or len(masks.weights) == 1:
         return None
     if masks.index is None:
@@ -254,7 +254,7 @@ def _mask_of_sequence(masks: RowMasks, order: Ints | None) -> Ints | None:
 
 S = TypeVar("S", AttentionHeads, FeedForward)
 
-Key: TypeAlias = tuple[int, type, bytes]
+PartsKey: TypeAlias = tuple[int, type, bytes]
 """A set of heads or units of one layer."""
 
 
@@ -271,10 +271,10 @@ class WeightCache:
     def __init__(self, max_bytes: int, finish: Callable[[], None] = lambda: None) -> None:
         self.max_bytes = max_bytes
         self._finish = finish
-        self._copies = LeastRecentlyUsed[Key, AttentionHeads | FeedForward]()
-        self._seen = LeastRecentlyUsed[Key, None]()
+        self._copies = LeastRecentlyUsed[PartsKey, AttentionHeads | FeedForward]()
+        self._seen = LeastRecentlyUsed[PartsKey, None]()
         """The sets that came and were not copied; their cost is the bytes that they would take."""
-        self._in_work: set[Key] = set()
+        self._in_work: set[PartsKey] = set()
         """The sets that a thread is copying now."""
         self._lock = threading.Lock()
 
@@ -312,7 +312,7 @@ class WeightCache:
                 self._in_work.discard(key)
         return copy
 
-    def _came_recently(self, key: Key, size: int) -> bool:
+    def _came_recently(self, key: PartsKey, size: int) -> bool:
         if key in self._seen:
             self._seen.remove(key)
             return True

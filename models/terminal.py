@@ -65,7 +65,10 @@ class Stages:
         self.show_words(what, share, before)
 
     def show_words(self, what: str, share: float, before: float = 0.0) -> None:
-        """Show these words, the share and the time left, if it is time to. Arguments as of `show`."""
+        """Show these words, the share and the time left, if it is time to.
+
+        share, before: from 0 to 1, what is done, and how much of it an earlier run did.
+        """
         now = time.monotonic()
         words = f"{what}: {share:4.0%}"
         if share > before:

@@ -63,7 +63,7 @@ class Int8Linear(Linear):
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does; their input is quantized once."""
         assert isinstance(other, Int8Linear)
-        quantized, not_finite = self._product.quantizer(x)
+        quantized, not_finite = self.quantize(x)
         return self._restored(other._product(quantized).mul_(self._product(quantized)), not_finite)
 
     def mask_inputs(self, x: Tensor, weights: Tensor) -> Tensor:
@@ -74,9 +74,16 @@ class Int8Linear(Linear):
         zero_point = self._product.formats.input.zero_point
         return x.bitwise_and_((1 - off) * 255).bitwise_or_(off * zero_point)
 
+    def quantize(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Quantize an input, (T, in) → (T, in) uint8, and say which rows hold NaN or an infinity.
+
+        The second value is (T,) bool; None if there is no such row.
+        """
+        return self._product.quantizer(x)
+
     def _given(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return an input as the product takes it, and which rows hold NaN or an infinity if that is lost."""
-        return (x, None) if self._takes_input_as_it_is else self._product.quantizer(x)
+        return (x, None) if self._takes_input_as_it_is else self.quantize(x)
 
     def _restored(self, y: Tensor, not_finite: Tensor | None) -> Tensor:
         """Return a result whose rows are NaN again if 8 bits lost it; those of 8 bits cannot be."""

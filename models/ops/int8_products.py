@@ -345,7 +345,11 @@ def product_of(
     target: TensorScale | None,
     kernels: Kernels | None,
 ) -> FloatProduct:
-    """Return the fastest product for a map on this processor. Arguments as of `Int8Linear`."""
+    """Return the fastest product for a map on this processor.
+
+    dtype: of an output that is not quantized. source: how the input is quantized. target: how the output is;
+    None for floats. kernels: those that compute here; None: torch does.
+    """
     bits = input_bits()
     # How many neighbouring 8-bit values the products see as one: 2 if their inputs have 7 bits.
     merged = 2 ** (8 - bits) if bits else 1

@@ -89,7 +89,7 @@ class Linear:
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map, which has no activation, and another of the same layer.
 
-        x: (T, in) → (T, out). Both are of the same ops and, if it is quantized, read x in the same way.
+        x: (T, in) → (T, out). Both maps belong to the same ops; maps of 8 bits quantize x alike.
         """
         return self(x) * other(x)
 

@@ -185,8 +185,8 @@ def method_for(logits: Floats, pairs: Sequence[LabelledPair], served: Calibratio
     if logits.shape[1] == 1:
         return "Platt"
     method = "temperature and biases"
-    before = evaluation_of(served.of(logits), pairs)
-    after = evaluation_of(cross_fitted(partial(fitted, method), logits, pairs), pairs)
+    before = calibrated_evaluation(served.of(logits), pairs)
+    after = calibrated_evaluation(cross_fitted(partial(fitted, method), logits, pairs), pairs)
     has_lost = before.metrics()["ndcg10"] - after.metrics()["ndcg10"] > MAX_LOSS
     return "temperature" if has_lost else method
 
@@ -222,13 +222,13 @@ def calibrate(
         """Return the calibration of some pairs, by the method that these choose."""
         return fitted(method_for(logits, pairs, served), logits, pairs)
 
-    before = evaluation_of(served.of(logits), pairs)
-    after = evaluation_of(cross_fitted(choose, logits, pairs), pairs)
+    before = calibrated_evaluation(served.of(logits), pairs)
+    after = calibrated_evaluation(cross_fitted(choose, logits, pairs), pairs)
     method = method_for(logits, pairs, served)
     return FittedCalibration(method, fitted(method, logits, pairs), before, after)
 
 
-def evaluation_of(logits: Floats, pairs: Sequence[LabelledPair]) -> GradedEvaluation:
+def calibrated_evaluation(logits: Floats, pairs: Sequence[LabelledPair]) -> GradedEvaluation:
     """Return the evaluation of calibrated logits, (n, labels); one label has the grades 0 and 1."""
     if logits.shape[1] == 1:
         relevance = expit(logits[:, 0])

@@ -64,7 +64,7 @@ https://arxiv.org/abs/2104.08663"""
 LOCALE = "product_locale"
 """The ids of ESCI's products are unique within one of these."""
 
-Key = tuple[str, ...]
+TextKey = tuple[str, ...]
 """What a text is looked up by: an id, and for ESCI's products the locale."""
 
 
@@ -97,7 +97,7 @@ def columns_of_second(source: Source, columns: Columns) -> Columns:
             names = table.names
         if len(names) > 1:
             break
-    usual = _Layout.of(names, replace(DEFAULT, queries=columns.queries, titles=columns.titles))
+    usual = _JudgedColumns.of(names, replace(DEFAULT, queries=columns.queries, titles=columns.titles))
     chosen = {"delimiter": delimiter}
     for column in ("query", "title", "grade"):
         name = getattr(usual, column)
@@ -148,7 +148,7 @@ def read_judgments(
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _JudgedColumns:
     """The columns of a file of judgments. has_locale: whether titles' ids are unique within a locale.
     document: the column of the titles' ids, if there is one."""
 
@@ -159,7 +159,7 @@ class _Layout:
     document: str | None
 
     @classmethod
-    def of(cls, names: Sequence[str], columns: Columns) -> _Layout:
+    def of(cls, names: Sequence[str], columns: Columns) -> _JudgedColumns:
         """Return the columns that options name, else the first known ones that are there."""
         document = _known(DOCUMENT_IDS, names)
         grades = (*GRADES, "score") if document is not None and _plain(document) == "corpus_id" else GRADES
@@ -172,7 +172,7 @@ class _Layout:
             document=title if columns.titles else document,
         )
 
-    def title_key(self, values: Mapping[str, Any]) -> Key:
+    def title_key(self, values: Mapping[str, Any]) -> TextKey:
         """Return what the title of a row is looked up by."""
         key = (str(values[self.title]),)
         return (*key, str(values[LOCALE])) if self.has_locale else key
@@ -209,11 +209,11 @@ def _cells(row: Row, delimiter: str) -> list[str]:
 
 def _rows(
     source: Source, columns: Columns, with_grade: bool, unrated: Counter[str]
-) -> Iterator[tuple[str, _Layout, Mapping[str, Any]]]:
+) -> Iterator[tuple[str, _JudgedColumns, Mapping[str, Any]]]:
     """Yield where each judged row is, for errors, the file's layout, and the row's values. unrated: counts
     the rows that are left out, by query."""
     with opened(source, columns.delimiter) as table:
-        layout = _Layout.of(table.names, columns)
+        layout = _JudgedColumns.of(table.names, columns)
         texts = [] if columns.queries else [layout.query]
         texts += [] if columns.titles else [layout.title]
         others = [name for name in (layout.query, layout.title) if name not in texts]
@@ -255,12 +255,12 @@ class _Texts(NamedTuple):
     """
 
     name: str | None
-    by_key: Mapping[Key, str]
+    by_key: Mapping[TextKey, str]
 
     @classmethod
-    def of(cls, name: str | None, delimiter: str, kind: str, needed: Set[Key]) -> _Texts:
+    def of(cls, name: str | None, delimiter: str, kind: str, needed: Set[TextKey]) -> _Texts:
         """Return the texts that a file has for the needed keys; of a key that is there twice, the first."""
-        by_key: dict[Key, str] = {}
+        by_key: dict[TextKey, str] = {}
         if name is not None:
             has_locale = any(len(key) > 1 for key in needed)
             for key, text in _read_texts(name, delimiter, kind, has_locale):
@@ -268,7 +268,7 @@ class _Texts(NamedTuple):
                     by_key.setdefault(key, text)
         return cls(name, by_key)
 
-    def text(self, where: str, key: Key) -> str:
+    def text(self, where: str, key: TextKey) -> str:
         """Return the text of a row. key: the text itself or its id. where: for the error if there is none."""
         if self.name is None:
             return key[0]
@@ -285,8 +285,8 @@ class _TextsOfIds(NamedTuple):
 
 def _texts_of_ids(source: Source, columns: Columns, with_grade: bool) -> _TextsOfIds:
     """Return the texts of the ids in a file of judgments, from the files that `columns` names."""
-    queries: set[Key] = set()
-    titles: set[Key] = set()
+    queries: set[TextKey] = set()
+    titles: set[TextKey] = set()
     if columns.queries or columns.titles:
         for _, layout, values in _rows(source, columns, with_grade, Counter()):
             queries.add((str(values[layout.query]),))
@@ -297,7 +297,7 @@ def _texts_of_ids(source: Source, columns: Columns, with_grade: bool) -> _TextsO
     )
 
 
-def _read_texts(name: str, delimiter: str, kind: str, has_locale: bool) -> Iterator[tuple[Key, str]]:
+def _read_texts(name: str, delimiter: str, kind: str, has_locale: bool) -> Iterator[tuple[TextKey, str]]:
     """Yield the key and the text of each row of a file of texts. kind: `queries` or `titles`.
 
     All rows have their text from the same columns: of a document the title, a space, and the text, of which
@@ -328,7 +328,7 @@ def _read_texts(name: str, delimiter: str, kind: str, has_locale: bool) -> Itera
                 yield _text_key(values, column, has_locale), text
 
 
-def _text_key(values: Mapping[str, Any], column: str, has_locale: bool) -> Key:
+def _text_key(values: Mapping[str, Any], column: str, has_locale: bool) -> TextKey:
     key = (str(values[column]),)
     return (*key, str(values.get(LOCALE))) if has_locale else key
 

@@ -66,7 +66,7 @@ Source = Path | str | Rows
 """The path of a file, or rows in memory."""
 
 
-Choice = Callable[[Row], bool]
+RowTest = Callable[[Row], bool]
 """Returns whether a row, readable or not, is left out."""
 
 
@@ -100,7 +100,7 @@ class OpenTable:
         self,
         texts: Sequence[str],
         others: Sequence[str],
-        is_left_out: Choice = _none,
+        is_left_out: RowTest = _none,
     ) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield where each row is, for errors, and its values, which may lack some columns.
 
@@ -120,7 +120,7 @@ class OpenTable:
         texts: Sequence[str],
         others: Sequence[str],
         optional: Sequence[str] = (),
-        is_left_out: Choice = _none,
+        is_left_out: RowTest = _none,
     ) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield what `readable` does of rows that must have the columns `texts`, of text, and `others`.
 

@@ -301,8 +301,8 @@ def holm(p: Sequence[float] | Floats) -> Floats:
 
 
 def permutation_p(observed: float, null: Floats) -> float:
-    """Return the share of values at least as large as the observed one, which counts too (Phipson and Smyth
-    2010); nan if that is undefined."""
+    """Return the share of draws, the observed value among them, that are at least as large as it (Phipson and
+    Smyth 2010); nan if it is no finite number. null: (draws,), the other draws."""
     if not math.isfinite(observed):
         return math.nan
     return float((1 + np.count_nonzero(null >= observed)) / (1 + len(null)))

@@ -32,7 +32,7 @@ hundreds of pairs, far smaller habits are significant and mean nothing."""
 _NEGLIGIBLE = 1e-6  # attention below it is rounding, and its spread means nothing
 
 Scored = tuple[Floats32, Floats32]
-"""Observed attention (heads,), and the same in each draw of the null hypothesis (draws, heads)."""
+"""The observed attention, (heads,), and that in each draw of the null hypothesis, (draws, heads)."""
 
 
 @dataclass(frozen=True)
