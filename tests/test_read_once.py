@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.read_once import LARGE, LARGE_FUNCTIONS, LONG, complaints
 
 
@@ -36,3 +38,36 @@ def test_a_long_file_is_named(tmp_path: Path) -> None:
     assert list(complaints(tmp_path)) == []
     _write(tmp_path, "service", "pass\n" * (LONG + 1))
     assert list(complaints(tmp_path)) == [f"service/code.py: {LONG + 1} lines, more than {LONG}"]
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Attend. mask: as `forward` takes it.",
+        "Attend. mask, bias: as\n    in `forward`.",
+        "Return what `read` does, or nothing.",
+        "Return what the function of this name does.",
+        "Read a file. Raises OSError as `open` does.",
+        "mean: of the scores. spread: the same of them.",
+        "The pieces, likewise.",
+        "Return 0 if it is judged as there.",
+    ],
+)
+def test_a_docstring_that_explains_by_another_function_is_named(tmp_path: Path, docstring: str) -> None:
+    _write(tmp_path, "service", f'def f() -> None:\n    """{docstring}"""\n')
+    (complaint,) = complaints(tmp_path)
+    assert complaint.startswith("service/code.py:2: a docstring explains its own arguments")
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Return `None` if there is none, as before.",
+        "Write what it can, as far as there are places.",
+        "path: as the client sent it. mask: (heads,), 1 keeps a head.",
+        "Compute the map. Raises OSError if the file is missing, as `check` cannot know.",
+    ],
+)
+def test_other_sentences_are_left_alone(tmp_path: Path, docstring: str) -> None:
+    _write(tmp_path, "service", f'def f() -> None:\n    """{docstring}"""\n')
+    assert list(complaints(tmp_path)) == []

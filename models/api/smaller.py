@@ -18,7 +18,7 @@ from headroom.models.errors import ModelError
 from headroom.models.frame import frame
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.labelled import Columns
-from headroom.models.training.distil.job import Cut, Options
+from headroom.models.training.distil.job import DistilOptions, StudentSize
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,12 +111,12 @@ def prune(
         return pruned(clf.directory, clf.config, weights, directory)
     columns = Columns(query, title, grade)
     recovery = taught(
-        Options(
+        DistilOptions(
             data=unjudged_source_of(data, columns),
             out=directory,
             teacher=str(clf.directory),
             model=str(clf.directory),
-            cut=Cut(mask=weights.to_json()),
+            cut=StudentSize(mask=weights.to_json()),
             test=None if test is None else source_of(test, columns, "test"),
             minutes=recover_minutes,
             seed=seed,

@@ -19,7 +19,7 @@ from headroom.models.quality.bootstrap import NO_INTERVAL, Interval
 from headroom.models.quality.labelled import Columns
 from headroom.models.quality.metrics import NAMES
 from headroom.models.terminal import Stages, table
-from headroom.models.training.distil.job import Cut, Job, Options, prepare
+from headroom.models.training.distil.job import DistilOptions, Job, StudentSize, prepare
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,13 +106,13 @@ def distil(
     if steps is not None and minutes is not None:
         raise ModelError("steps, minutes: give one of them")
     columns = Columns(query, title, grade)
-    options = Options(
+    options = DistilOptions(
         data=unjudged_source_of(data, columns, scores=scores),
         out=path_of("out", out, DIRECTORY),
         teacher=None if teacher is None else str(teacher),
         scores=scores,
         model=None if student is None else str(student),
-        cut=Cut(layers, heads, units),
+        cut=StudentSize(layers, heads, units),
         test=None if test is None else source_of(test, columns, "test"),
         steps=steps,
         minutes=minutes,
@@ -123,7 +123,7 @@ def distil(
     return taught(options)
 
 
-def taught(options: Options, notice: Callable[[Job], None] = lambda _: None) -> Taught:
+def taught(options: DistilOptions, notice: Callable[[Job], None] = lambda _: None) -> Taught:
     """Check the options and teach. notice: is given the job before the work begins."""
     job = prepare(options)
     notice(job)

@@ -46,7 +46,7 @@ NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class StudentSize:
     """How many layers, heads per layer and units per layer a student keeps; None: all. mask: what goes,
     instead of those: a spec or a JSON form."""
 
@@ -58,11 +58,11 @@ class Cut:
     @property
     def keeps_all(self) -> bool:
         """Return whether nothing is cut."""
-        return self == Cut()
+        return self == StudentSize()
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DistilOptions:
     """The options of a distillation.
 
     data: pairs without grades. teacher: a checkpoint directory or hub id; None for the shipped model, unless
@@ -76,7 +76,7 @@ class Options:
     teacher: str | None = None
     scores: str | None = None
     model: str | None = None
-    cut: Cut = Cut()
+    cut: StudentSize = StudentSize()
     test: Path | Rows | None = None
     steps: int | None = None
     minutes: float | None = None
@@ -107,7 +107,7 @@ class Job:
     is, or is cut from. test: the judged pairs, none without a file. survey: what the data holds.
     """
 
-    options: Options
+    options: DistilOptions
     teacher: Path | None
     source: Path
     config: ModelConfig
@@ -122,7 +122,7 @@ class Job:
         return self.source == self.teacher
 
 
-def prepare(options: Options) -> Job:
+def prepare(options: DistilOptions) -> Job:
     """Read and check the options, the data and the checkpoints.
 
     Writes nothing. Raises ModelError for wrong data or options, UnsupportedCheckpoint if the student's
@@ -158,7 +158,7 @@ def write_pairs(job: Job) -> None:
         )
 
 
-def _source(options: Options, teacher: Path | None, config: ModelConfig | None) -> Path:
+def _source(options: DistilOptions, teacher: Path | None, config: ModelConfig | None) -> Path:
     """Return the directory of the checkpoint that the student is, or is cut from."""
     if options.model is not None:
         return locate(options.model)
@@ -195,7 +195,7 @@ def _with_labels(source: Path, config: ModelConfig, teacher: ModelConfig | None)
     )
 
 
-def _check_cut(source: Path, config: ModelConfig, options: Options, teacher: Path | None) -> None:
+def _check_cut(source: Path, config: ModelConfig, options: DistilOptions, teacher: Path | None) -> None:
     """Raise ModelError if the student cannot keep what it is to keep, or would be its teacher."""
     cut = options.cut
     limits = {
@@ -217,7 +217,7 @@ def _check_cut(source: Path, config: ModelConfig, options: Options, teacher: Pat
         )
 
 
-def _read_test(options: Options, config: ModelConfig) -> tuple[Path | Rows | None, list[LabelledPair]]:
+def _read_test(options: DistilOptions, config: ModelConfig) -> tuple[Path | Rows | None, list[LabelledPair]]:
     """Return the source of judged pairs and its content; None and nothing without one."""
     test = options.test
     if test is None and len(config.labels) == SAMPLE_GRADES and SAMPLE_TEST.exists():
@@ -231,7 +231,7 @@ def _read_test(options: Options, config: ModelConfig) -> tuple[Path | Rows | Non
 
 
 def _fingerprint(
-    options: Options, teacher: Path | None, source: Path, config: ModelConfig, test: Path | Rows | None
+    options: DistilOptions, teacher: Path | None, source: Path, config: ModelConfig, test: Path | Rows | None
 ) -> dict[str, str]:
     values = {
         NAMES.get(field.name, option_name(field.name)): getattr(options, field.name)

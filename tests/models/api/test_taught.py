@@ -104,9 +104,6 @@ def test_scores_in_a_frame_teach(clf: Classifier, pairs: Path, tmp_path: Path) -
     ("options", "message"),
     [
         ({"layers": 2, "steps": 0}, "steps: 0 is outside the valid whole numbers, 1 or more"),
-        ({"layers": 2, "minutes": 0}, "minutes: 0 is outside the valid range, 0.01 or more"),
-        ({"layers": 0}, "layers: 0 is outside the valid whole numbers, 1 or more"),
-        ({"layers": 2, "seed": -1}, "seed: -1 is outside the valid whole numbers, 0 or more"),
         ({"layers": 9}, "^layers 9: .* has 3 layers; give 1 to 3"),
         ({}, "the student would be its teacher; give layers, heads or units to cut it, or student$"),
         ({"scores": "llm"}, "^scores and teacher: give one of them"),
@@ -128,18 +125,6 @@ def test_what_a_distillation_cannot_take_is_refused_by_the_name_of_the_argument(
         distil(**{"teacher": clf, "data": pairs, "out": tmp_path / "out", **options})
 
 
-def test_an_unfinished_run_with_other_arguments_is_named_by_them(
-    clf: Classifier, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An option of the command is named as the command spells it."""
-    with monkeypatch.context() as patch:
-        patch.setattr(running.Run, "teach", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            distil(clf, pairs, tmp_path / "out", layers=2, steps=3)
-    with pytest.raises(ModelError, match="unfinished run with another steps; repeat that run"):
-        distil(clf, pairs, tmp_path / "out", layers=2, steps=4)
-
-
 def test_an_unfinished_run_of_pairs_in_memory_goes_on_with_the_same_alone(
     clf: Classifier, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,9 +136,3 @@ def test_an_unfinished_run_of_pairs_in_memory_goes_on_with_the_same_alone(
     with pytest.raises(ModelError, match="unfinished run with another content of data"):
         distil(clf, frame.iloc[1:], tmp_path / "out", layers=2, steps=3)
     assert distil(clf, frame, tmp_path / "out", layers=2, steps=3).load("cpu").num_layers == 2
-
-
-def test_a_path_is_not_read_as_an_option(clf: Classifier, pairs: Path, tmp_path: Path) -> None:
-    file = pairs.rename(tmp_path / "with--layers.tsv")
-    with pytest.raises(ModelError, match=r"with--layers\.tsv, line 1: there is no column q"):
-        distil(clf, file, tmp_path / "out", layers=2, query="q")

@@ -57,18 +57,6 @@ def test_a_hard_margin_takes_more_queries_up_to_a_bound_and_says_what_they_canno
     assert "cannot show that a head alone is harmless with a margin of 0.001" in sentence
 
 
-def test_between_them_as_many_queries_as_the_margin_needs(clf: Classifier, tmp_path: Path) -> None:
-    """The pilot's own number follows from the spread: half the margin takes four times the queries."""
-    sizes = []
-    for margin in np.geomspace(0.001, 0.5, 12):
-        short = shortened("layers", study(clf, float(margin), tmp_path))
-        sizes.append(len(short.data))
-        if short.too_hard or limits("layers", short):
-            assert len(short.data) >= MOST * PAIRS
-    assert sizes == sorted(sizes, reverse=True)
-    assert len(set(sizes)) > 2
-
-
 def test_the_held_out_pairs_are_never_cut(clf: Classifier, tmp_path: Path) -> None:
     """On 3.4 titles of each query a search showed what all titles of the same queries did not."""
     whole = study(clf, 0.02, tmp_path)

@@ -257,6 +257,17 @@ def test_units_are_not_analysed_with_a_config_that_they_did_not_get(tmp_path: Pa
     assert report.looks == []
 
 
+def test_a_ratio_that_divides_by_nothing_has_no_value_and_no_p_and_says_why(store: Store) -> None:
+    """Its p was 1, and too little data was the reason."""
+    fill(store)
+    report = report_of(store, Metric(name="clicks", kind="ratio", denominator="shown"))
+    (found,) = report.arms[0].metrics
+    assert (found.value, found.control_value, found.p_value) == (None, None, None)
+    assert found.decision == "undecided"
+    assert "the values of 'shown' add up to 0 in control and pruned" in report.text
+    Report.from_json(report.as_json())
+
+
 def test_an_empty_experiment_has_a_report_without_numbers(store: Store) -> None:
     report = report_of(store, CLICKS, Metric(name="r", kind="ratio", denominator="d"))
     assert report.recommendation == "wait"
@@ -400,7 +411,8 @@ def test_the_chart_of_a_stopped_experiment_ends_when_it_was_stopped(store: Store
     report = analyse(store, stopped, BEGAN + 100 * HOUR, {})
     assert report.end == BEGAN + 4 * HOUR
     assert max(look.time for look in report.looks) <= report.end
-    shown = {"name": "hours", "status": "stopped", "history": [], "report": asdict(report)}
+    state = {"status": "stopped", "traffic": 0.0, "rolled_back": [], "shipped": None}
+    shown = {"name": "hours", "kind": "ab", "arms": [], "history": [], "report": asdict(report)} | state
     image = report_page.html(shown).partition("data:image/svg+xml;base64,")[2].partition('"')[0]
     drawing = base64.b64decode(image).decode()
     assert minute(report.end) in drawing
