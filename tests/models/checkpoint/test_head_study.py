@@ -13,6 +13,7 @@ from headroom.models.checkpoint.files import read_head_study, weights_id
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.quality.metrics import GRADED
 from headroom.models.study.head_study import head_study
+from tests.checkpoints import random_model
 
 METRICS = ("qwk", "ndcg10", "accuracy", "macro_f1")
 
@@ -85,3 +86,18 @@ def test_the_shipped_models_study_is_that_of_its_weights() -> None:
     assert study is not None
     roles = [role for head in study["heads"] for role in head["roles"]]
     assert (roles.count("term_match"), roles.count("special")) == (11, 113)  # as docs/head-studies.md says
+
+
+def test_every_file_of_the_weights_counts(tmp_path: Path) -> None:
+    """The study of a model in several files was shown for any other that shared the last one."""
+    random_model().save_pretrained(tmp_path, max_shard_size="20KB")
+    files = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(files) > 2
+    ids = {weights_id(tmp_path)}
+    for file in files:
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        ids.add(weights_id(tmp_path))
+        file.write_bytes(whole)
+    assert len(ids) == 1 + len(files)
+    assert weights_id(tmp_path) in ids
