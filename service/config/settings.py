@@ -30,7 +30,7 @@ from headroom.service.config.variants import (
     faults_of_cascades,
 )
 from headroom.service.experiments.assignment import Assigner
-from headroom.service.experiments.definition import ExperimentConfig, doubled, faults_together
+from headroom.service.experiments.definition import ORIGINAL, ExperimentConfig, doubled, faults_together
 from headroom.service.experiments.fields import ConfigName, Declared
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
@@ -397,17 +397,22 @@ class LiveConfig(Declared):
     def _faults(self) -> Iterator[str]:
         """Yield a sentence for each part that does not fit the others."""
         yield from doubled("variants", [variant.name for variant in self.variants])
-        variants = {variant.name: variant for variant in self.variants}
-        if self.default is not None and self.default not in variants:
-            yield f"default: there is no variant {self.default!r}; there are {', '.join(variants)}"
-        yield from faults_of_cascades(variants)
-        yield from faults_together(self.experiments, list(variants))
-        if (fault := fault_of_degrade(self.degrade, self.default_variant, variants)) is not None:
+        names = [*(variant.name for variant in self.variants), ORIGINAL]
+        if self.default is not None and self.default not in names:
+            yield f"default: there is no variant {self.default!r}; there are {', '.join(names)}"
+        yield from faults_of_cascades({variant.name: variant for variant in self.variants})
+        yield from faults_together(self.experiments, names)
+        if (fault := fault_of_degrade(self.degrade, self.default_variant, names)) is not None:
             yield fault
 
     @property
     def default_variant(self) -> str:
         return self.default or self.variants[0].name
+
+    @property
+    def default_network(self) -> str:
+        """The variant of requests that name none and need a network: the first, if the default has none."""
+        return self.variants[0].name if self.default == ORIGINAL else self.default_variant
 
     def check_limits(self, max_queue_tokens: int) -> None:
         """Raise InvalidConfig if `degrade` would begin where requests are refused already."""

@@ -91,7 +91,7 @@ def analyse(
         lists = read_lists(store, experiment) if config.is_interleaved else None
         unmatched = {} if lists is None else lists.unmatched
         compared = compare_all(store, experiment, now, lists=lists)
-        shadow = shadow_reports(store, config.name, config.treatments, _alpha(config))
+        shadow = shadow_reports(store, config.name, config.treatments, _alpha(config), config.against_order)
         arms = [ArmReport(arm, metrics, shadow.get(arm)) for arm, metrics in compared.items()]
         running = [arm for arm in arms if arm.arm not in state.rolled_back]
         progress = _progress(config, arms, exposures)

@@ -68,6 +68,7 @@
  * @property {number} tokens
  * @property {number} unknown_tokens
  * @property {boolean} truncated
+ * @property {boolean} [scored] false: no network scored the title, and the score says nothing but its place
  */
 
 /** @typedef {{head_mask: MaskInfo, variant: string, results: Result[], degraded: boolean}} AnswerColumn */

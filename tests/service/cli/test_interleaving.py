@@ -22,24 +22,6 @@ PLAN = ("experiment", "plan", "--interleave", "--margin", "0.05", "--clicked", "
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def test_a_plan_has_the_ab_test_beside_it_and_says_what_interleaving_cannot_show(run: Run) -> None:
-    plan = json.loads(run(*PLAN, "--units-per-day", "40000", "--traffic", "0.5", "--json").out)
-    assert plan["question"] == "non-inferiority"
-    assert 5 * plan["interleave_units"] < plan["ab_units"]
-    assert plan["interleave_units"] == plan["any_time"]["units"]
-    assert plan["any_time"]["days"] == -(-plan["interleave_units"] // 20_000)
-    assert plan["planned_units"] < plan["interleave_units"]
-    shown = run(*PLAN).out
-    for part in (
-        f"{plan['interleave_units']:,}",
-        f"{plan['ab_units']:,}",
-        "--data measures yours",
-        "revenue, latency and clicks per page take A/B",
-        f"planned_units: {plan['planned_units']}",
-    ):
-        assert part in shown
-
-
 def test_the_share_of_lists_that_differ_is_read_from_a_report_with_shadow_scores(
     run: Run, tmp_path: Path
 ) -> None:

@@ -122,32 +122,6 @@ def test_an_experiment_shows_the_services_report_and_its_trips(page: Page, page_
     assert page.one(".experiment .status").text == "rolled back"
 
 
-def test_an_admin_ramps_stops_and_ships_and_others_are_asked_for_a_key(page: Page) -> None:
-    page.open("#experiments?experiment=prune20")
-    page.one(".report .verdict")
-    page.write(".actions [type=number]", "50")
-    page.button("Ramp").click()
-    page.button("Ramp to 50 %", ".confirm").click()
-    page.one("dialog.key #key").send_keys("boss\n")
-    assert "admin role" in page.one(".actions .wrong").text
-    page.until(lambda: not page.all("dialog.key[open]"), "the dialog is still open")
-    page.one("#reason").send_keys("half is enough")
-    page.button("Ramp").click()
-    page.button("Ramp to 50 %", ".confirm").click()
-    page.until(lambda: "50 % of each arm's units are exposed" in page.one(".experiment header").text)
-    page.until(lambda: "half is enough" in page.one(".report").text)
-    page.button("Ship").click()
-    assert choices(page, ".confirm") == ["Ship pruned", "Cancel"]
-    page.button("Ship pruned", ".confirm").click()
-    page.until(lambda: page.one(".experiment .status").text == "shipped")
-    page.until(lambda: choices(page, ".actions") == ["Roll back", "Stop"])
-    page.button("Stop").click()
-    page.button("Stop prune20", ".confirm").click()
-    page.until(lambda: page.one(".experiment .status").text == "stopped")
-    page.until(lambda: choices(page, ".actions") == [])
-    assert "give a new experiment another name and salt" in page.one(".actions").text
-
-
 def choices(page: Page, within: str) -> list[str]:
     """Return what a person can press."""
     return [button.text for button in page.all(f"{within} button")]
@@ -180,71 +154,6 @@ def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> Non
     page.until(lambda: "Pair time, all variants" in page.one(".charts").text)
     assert not any("half" in name.text for name in page.all(".tiles dt"))
     page.run("window.answer = undefined")
-
-
-def test_the_figures_of_many_variants_are_right(page: Page) -> None:
-    page.open()
-    script = """(() => {
-      const text = (n) => {
-        const lines = [];
-        for (let v = 0; v < 40; v++) {
-          for (const le of [...Array(28).keys(), '+Inf'])
-            lines.push(`headroom_pair_seconds_bucket{variant="v${v}",arm="",le="${le}"} ${n * (v + 1)}`);
-          lines.push(`headroom_pairs_total{variant="v${v}",arm=""} ${n * (v + 1)}`);
-          lines.push(`headroom_heads_on{variant="v${v}"} 144`);
-        }
-        return lines.join('\\n');
-      };
-      const taken = [];
-      for (let n = 1; n < 152; n++) taken.push({time: 1000 + 2 * n, scrape: prometheus.parse(text(n))});
-      const history = prometheus.figures(taken, '');
-      const rows = prometheus.variantRows(taken);
-      return [history.length, history.at(-1).pairs, rows.length, rows[3].rate];
-    })()"""
-    moments, pairs, variants, rate = page.evaluate(script)
-    # In 20 s each variant v scored 10 · (v + 1) pairs; rows[3] is not v3, since v10 stands before v2.
-    assert (moments, pairs, variants) == (150, 820 / 2, 40)
-    assert rate * 2 in range(1, 41)
-
-
-def test_other_tabs_of_the_page_are_no_live_traffic(page: Page) -> None:
-    page.open("#live")
-    page.one(".tiles")
-    pairs_of_custom = """
-      const rows = [...document.querySelectorAll('.live tbody tr')];
-      const row = rows.find((row) => row.innerText.includes('custom'));
-      return row ? [row.cells[6].innerText, row.cells[2].innerText] : ['0', '0'];"""
-    page.until(lambda: page.run(pairs_of_custom)[1] == "0", "the pairs of other tests stay in the rate")
-    before, _ = page.run(pairs_of_custom)
-    live = page.browser.current_window_handle
-    page.browser.switch_to.new_window("tab")
-    try:
-        page.browser.get(f"{page.url}/#playground?q=mouse&t=mouse&t=towel&mask=0.1")
-        page.run("sessionStorage.setItem('headroom-key', 'plain')")
-        page.browser.refresh()
-        page.one(".ranking")
-        page.browser.switch_to.window(live)
-        page.until(lambda: page.run(pairs_of_custom)[0] != before, "the pairs are not in the metrics")
-        assert page.run(pairs_of_custom)[1] == "0"
-    finally:
-        (other,) = set(page.browser.window_handles) - {live}
-        page.browser.switch_to.window(other)
-        page.browser.close()
-        page.browser.switch_to.window(live)
-
-
-def test_live_begins_with_the_servers_history_and_shows_when_values_are_old(
-    page: Page, page_server: str
-) -> None:
-    httpx.get(f"{page_server}/metrics", headers=KEY, timeout=30).raise_for_status()
-    page.open("#live")
-    page.until(lambda: page.all(".charts .line"))  # at least two scrapes, of which this page made one
-    scored = page.run("return seen.requests")
-    page.run("window.answer = () => new Promise(() => {})")  # the service hangs
-    page.hurry()
-    page.until(lambda: page.all(".live.old"))
-    assert page.one(".live [role=status].wrong").text.startswith("These values are ")
-    assert scored <= 4  # the facts, the history and scrapes: no view but the playground has anything scored
 
 
 def test_without_an_experiment_there_is_a_text_to_copy(page: Page) -> None:
