@@ -72,7 +72,7 @@ def format_of(name: str, delimiter: str = ",") -> Format | None:
 
 
 def known_format(name: str, delimiter: str) -> Format:
-    """Return what `format_of` does. Raises ModelError if the format is unknown."""
+    """Return the format that a file's name ends in. Raises ModelError if it is unknown. delimiter: of csv."""
     file_format = format_of(name, delimiter)
     if file_format is None:
         raise ModelError(f"{name}: the name ends in no known format; use {KNOWN_FORMATS}")
@@ -80,7 +80,7 @@ def known_format(name: str, delimiter: str) -> Format:
 
 
 def open_text(name: str, source: Any, compression: str) -> IO[bytes]:
-    """Return the buffered text of an open file of pyarrow. compression: as in Format.
+    """Return the buffered text of an open file of pyarrow. compression: a key of CODECS, or "" for none.
 
     Raises ModelError if the file is a pointer of Git LFS.
     """
@@ -156,7 +156,10 @@ def parquet_file(name: str, source: Any, texts: Sequence[str], others: Sequence[
 
 
 def parquet_rows(name: str, source: Any, texts: Sequence[str], others: Sequence[str]) -> Iterator[Row]:
-    """Return these columns of the rows of a parquet file. Raises ModelError as `parquet_file` does."""
+    """Return these columns of the rows of a parquet file. Raises ModelError if they are not there.
+
+    texts: columns that hold text. others: further columns.
+    """
     file = parquet_file(name, source, texts, others)
     batches = file.iter_batches(columns=[*texts, *others])
     values = chain.from_iterable(batch.to_pylist() for batch in batches)

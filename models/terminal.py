@@ -95,8 +95,10 @@ _PLAIN = str.maketrans({"−": "-", "–": "-", "…": "...", "×": "x", "≥": 
 
 
 def write_what_the_terminal_can() -> None:
-    """Write characters that the terminal's encoding lacks as ASCII ones, as far as there are, else as
-    escapes. In JSON all are escapes, which mean the same."""
+    """Write characters that the terminal's encoding lacks as ASCII ones, or if there is none, as escapes.
+
+    In JSON all are escapes, which mean the same.
+    """
     codecs.register_error("headroom", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors != "headroom":

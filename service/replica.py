@@ -137,7 +137,8 @@ class Replica:
     ) -> Replica:
         """Load the models that settings and config name, warm them up, and begin to take requests.
 
-        It takes seconds, on a thread. threads: as `Engine` takes them. may_start: as `apply` takes it.
+        It takes seconds, on a thread. threads: torch threads of the forward pass on a CPU.
+        may_start: whether the config's new experiments start; if not, they do when `apply` is called.
         nodes: returns the number of nodes that serve together; raises TimeoutError if nobody can say now.
         background: more work to run meanwhile.
         Raises ModelError or InvalidConfig.

@@ -170,8 +170,8 @@ def quantized(
 ) -> Quantized:
     """Quantize the checkpoint in a directory or of a hub id; None for the shipped one.
 
-    columns: of `data` and `test`; a test beside `data` may have the usual ones. label_order: as
-    `Classifier.load` takes it.
+    columns: of `data` and `test`; a test beside `data` may have the usual ones. label_order:
+    the labels' names, least relevant first; None: the order that the checkpoint says.
     """
     check_empty(out)
     source = locate(model)

@@ -243,7 +243,7 @@ def all(  # noqa: A001  # as the command calls it
     """Ask every question, in one report. Verdict, picture, table and mask are those of `search`, of heads
     alone.
 
-    holdout: as of `search`. More options: `MarginOptions`.
+    holdout: the judged pairs on which the mask of `search` is tested. More options: `MarginOptions`.
     """
     return _study("all", clf, data, options, holdout)
 

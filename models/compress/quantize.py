@@ -349,8 +349,9 @@ def channel_scales(x: Tensor, weight: Tensor, *, midpoints: bool = True) -> tupl
 class ActivationScale(NamedTuple):
     """How the output of an activation is quantized, and the units that have it.
 
-    scale, zero_point: as in `TensorScale`. units: (n,) int64, the unit of the float network that each one is,
-    or is a copy of; copies come last. shifts: (n,) float32, what each one subtracts before the activation;
+    scale, zero_point: a number x becomes round(x / scale) + zero_point.
+    units: (n,) int64, the unit of the float network that each one is, or is a copy of; copies come last.
+    shifts: (n,) float32, what each one subtracts before the activation;
     0 but for copies.
     """
 

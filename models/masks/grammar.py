@@ -209,7 +209,7 @@ def _items(text: str) -> Iterator[_Item]:
 def _listed(items: Iterable[_Item], shape: Shape, axis: str = "head") -> Heads:
     """Return what a list such as `2.3,4.0-5,7.*` names, (layers, heads) or (layers, units) bool.
 
-    shape: (layers, heads or units). axis: head or unit. Raises InvalidMask as `parts_of` does.
+    shape: (layers, heads or units). axis: head or unit. Raises InvalidMask for a wrong item.
     """
     heads = np.zeros(shape, dtype=np.bool_)
     for item in items:

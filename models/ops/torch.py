@@ -224,7 +224,8 @@ class TorchOps:
     def causal(self, projected: Tensor, batch: PackedBatch, spec: Causal, weights: Tensor | None) -> Tensor:
         """Attend within each sequence of a pack, and to its prefix, one sequence at a time.
 
-        projected: (T, (h + 2·groups)·d); weights: as `attention` takes them.
+        projected: (T, (h + 2·groups)·d); weights: of the heads, (B, h), or
+        (1, h) for all sequences, float32; None: all 1.
         Returns (T, h·d), 0 for tokens of no sequence; (B or more, h·d) if only last tokens are read.
         """
         lengths = batch.lengths.tolist()

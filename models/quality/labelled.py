@@ -131,7 +131,7 @@ def settled(pairs: Sequence[LabelledPair], source: str) -> list[LabelledPair]:
 def read_pairs(path: Path) -> list[tuple[str, str]]:
     """Return the (query, title) pairs of a file in one of the same formats, with or without grades.
 
-    Raises ModelError as `read_labelled` does.
+    Raises ModelError if the file cannot be read, or lacks a column.
     """
     return [(judgment.query, judgment.title) for judgment in read_judgments(path, with_grade=False)]
 
@@ -141,7 +141,7 @@ def iter_rows(
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield where each row of a file is, for errors, and its values: query, title and `others` at least.
 
-    Raises ModelError as `read_labelled` does.
+    Raises ModelError if the file cannot be read, or lacks a column.
     """
     texts = (columns.query, columns.title)
     is_empty = True

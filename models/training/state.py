@@ -74,7 +74,7 @@ def check_unfinished(work: Path, fingerprint: Mapping[str, str]) -> None:
 def at_work(work: Path, fingerprint: Mapping[str, str]) -> Iterator[None]:
     """Keep the directory `work` for one run, which begins or goes on in it, as long as the block lasts.
 
-    Raises ModelError as `check_unfinished` does, and if another run is at work in it.
+    Raises ModelError if it holds an unfinished run of another kind, or if another run is at work in it.
     """
     work.mkdir(parents=True, exist_ok=True)
     with (work / LOCK).open("w") as lock:

@@ -39,12 +39,15 @@ if TYPE_CHECKING:
     from headroom.service.replica import Replica
 
 REFUSAL = "refusal"
-"""Key of a request's state, by which the gate leaves it to the route to refuse it."""
+"""Key of a request's state: the error of a caller whose rate is used up. The route raises it, or answers with
+the titles in their order."""
 
 ORIGINAL_ORDER = b"original_order"
+"""What the body of a request holds that asks for its titles' order in place of an error."""
 
 LAST_S = 5.0
-"""Seconds after the deadline in which a request that keeps the order is given up: it answers by itself."""
+"""Seconds after its deadline at which a request that keeps the order is cancelled. It answers at the
+deadline, which takes some time."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Endpoint = Callable[..., Coroutine[Any, Any, Any]]
@@ -71,7 +74,9 @@ class Post(Request):
     @property
     def backend(self) -> Replica:
         """Return the replica. Raises Starting while there is none."""
-        return _started(self.replica)
+        if self.replica is None:
+            raise Starting
+        return self.replica
 
     def admin(self) -> str:
         """Return the name of the admin whose API key this is. Raises Forbidden.
@@ -179,15 +184,18 @@ class PostRoute(APIRoute):
             patience_s += LAST_S
         elif request.refusal is not None:
             raise request.refusal
-        else:
-            _started(replica)
+        elif replica is None:
+            raise Starting
         config_version = "" if replica is None else replica.config_version
         current().config_version = config_version or None
         work = shape.endpoint(request, body=body, **request.path_params)
         return await answer(work, receive, timeout_s=patience_s), config_version
 
     async def read_body(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> bytes:
-        """Return the body. hold: as `read` takes it. Raises ServiceError."""
+        """Return the body. Raises ServiceError.
+
+        hold: called with the size of each part that has come; raises QueueFull if there is no room for it.
+        """
         takes_untyped = self.untyped is not None and not _is_from_browser(request.headers)
         types = ("",) if takes_untyped else ()
         return await read(receive, request.headers, request.settings, hold, other_types=types)
@@ -278,13 +286,10 @@ def validated(model: type[Model], value: Any) -> Model:
 
 def backend_of(request: Request) -> Replica:
     """Return the replica. Raises Starting while there is none."""
-    return _started(request.app.state.backend)
-
-
-def _started(replica: Replica | None) -> Replica:
-    if replica is None:
-        raise Starting(retry_after=2.0)
-    return replica
+    backend: Replica | None = request.app.state.backend
+    if backend is None:
+        raise Starting
+    return backend
 
 
 def check_ready(request: Request) -> None:

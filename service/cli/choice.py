@@ -138,7 +138,7 @@ def network_of(network: Network) -> tuple[Classifier, HeadMask]:
 
 
 def _resolve_with_model(network: Network) -> tuple[Variant, Classifier]:
-    """Return what `resolve` does, and the service's own model, which is loaded for it."""
+    """Return the variant that the options name, and the service's own model, which is loaded for it."""
     from headroom.models.checkpoint.hub import locate
 
     form = None if network.mask is None else read_form(network.mask)

@@ -117,8 +117,8 @@ class Engine:
     failed_kind: that kind; None while the device works.
     tokens_per_second: the rate of the live config's default variant, from its warm-up; None before it.
     batch_tokens: the largest batch for which the device had memory in the first warm-up; None before it.
-    device_type: cpu or cuda. slots: how many batches may be under way at once; split_tokens: as the scheduler
-        takes it.
+    device_type: cpu or cuda. slots: how many batches may be under way at once; split_tokens: minimum
+        tokens of a batch if what waits is shared among slots; None: it is not shared.
     """
 
     def __init__(
@@ -284,8 +284,7 @@ def row_scores(classifier: Classifier, logits: np.ndarray) -> list[RowScore | Ex
     """Return the scores of logits, (rows, labels) float32; an error for a row that is not finite."""
     scores = classifier.scores(logits)
     columns: list[Any] = [scores.score, scores.raw_score.tolist(), scores.logits]
-    if classifier.config.is_graded:
-        assert scores.grade is not None
+    if scores.is_graded:
         columns += [scores.grade.tolist(), scores.expected_grade, scores.probabilities]
     results: list[RowScore | Exception] = [RowScore(*row) for row in zip(*columns, strict=True)]
     for index in np.flatnonzero(~np.isfinite(logits).all(axis=1)):

@@ -60,7 +60,7 @@ def analyse(
 
     If the experiment's rows are deleted, that is the last one before, with its own time.
 
-    experiment: as the log has it. now: seconds since the epoch.
+    experiment: what the log says of it. now: seconds since the epoch.
     looks: by time, those that earlier reports of the same experiment computed; new ones are added.
     kept_days: how long the store keeps lists, clicks and outcomes after the end.
     looks_seconds: how long looks are computed; a later report goes on.

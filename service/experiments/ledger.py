@@ -117,7 +117,7 @@ class Ledger:
         may_start: whether every replica has it, so that it may be added to the log. If not, this is called
             again with True.
         If the database is down, the row waits. If it refuses the row, its error is raised and nothing
-        changes. Raises ValueError as `check` does.
+        changes. Raises ValueError for experiments that the log does not allow.
         """
         with self._exchanging:
             entry = self._config_entry(declared, config_version)

@@ -132,7 +132,7 @@ class LiveExperiments:
         definitions: Mapping[str, str] | None = None,
         may_start: bool = True,
     ) -> None:
-        """Put a config in force, as `Ledger.apply` says. Blocks. Raises also as `check_nodes` does.
+        """Put a config in force. Blocks until the log has it. Raises ValueError or TimeoutError if it cannot.
 
         definitions: what each variant computes with: a text that changes if that does.
         """
@@ -192,7 +192,7 @@ class LiveExperiments:
         return Route(assigner.shipped(states))
 
     def choose(self, assigner: Assigner, unit: str, arm: str, experiment: str | None) -> Route:
-        """Return the variant for a request whose caller chose the arm. Raises as `Assigner.choose` does."""
+        """Return the variant for a request whose caller chose the arm. Raises InvalidRequest."""
         states = self.ledger.states
         assigned = assigner.choose(unit, arm, experiment, states)
         if assigned is None:

@@ -204,7 +204,8 @@ def start_again(
 
     The command line may hold relative paths, and Ray starts in another working directory.
 
-    variables: the environment that this process was started with. say: as `end_run` takes it.
+    variables: the environment that this process was started with.
+    say: shows a line to the operator, and raises nothing.
     """
     if STARTED_AGAIN in variables:
         end_run(directory, reason, say)

@@ -21,7 +21,6 @@ from pydantic_core import PydanticCustomError
 
 from headroom.models.checkpoint.chunks import LongTitles, Overflow
 from headroom.service.config.settings import OnFailure, Settings
-from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.events import MAX_TEXT
 from headroom.service.experiments.fields import NUMBER, STORABLE, WHOLE_NUMBER, Unit
@@ -73,21 +72,23 @@ MaskField = Annotated[
 ]
 Text = Annotated[
     str,
-    doc("Any length; truncated to the model's window (see `overflow`), which the answer says."),
+    Field(description="Any length; truncated to the model's window (see `overflow`), which the answer says."),
 ]
 Query = Annotated[Text, WithJsonSchema({"type": "string", "minLength": 1, "pattern": r"\S"})]
 VariantName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Pair = Annotated[tuple[Query, Text], Strict(False)]  # JSON has no tuples: a list of two strings
 DeadlineMs = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None,
-    doc("Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."),
+    Field(
+        description="Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."
+    ),
 ]
 
 
 Instruction = Annotated[
     Annotated[str, Field(max_length=MAX_INSTRUCTION_CHARS)] | None,
-    doc(
-        "What makes a title relevant, for models whose prompt has an instruction, such as "
+    Field(
+        description="What makes a title relevant, for models whose prompt has an instruction, such as "
         "Qwen3-Reranker; default: the model's own. Other models ignore it."
     ),
 ]
@@ -95,33 +96,33 @@ Instruction = Annotated[
 Ids = Annotated[
     Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE]], Field(fail_fast=True)]
     | None,
-    doc(
-        "Your ids of the titles, one each, in their order: changes no score; events of an interleaved "
-        "experiment then may name a title by its id."
+    Field(
+        description="Your ids of the titles, one each, in their order: changes no score; events of an "
+        "interleaved experiment then may name a title by its id."
     ),
 ]
 
 QueryId = Annotated[
     Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE] | None,
-    doc(
-        "Your own id of this list, such as User Behavior Insights' `query_id`: changes no score; clicks on "
-        "an interleaved list may then name it in place of the `impression`. Use each for one list."
+    Field(
+        description="Your own id of this list, such as User Behavior Insights' `query_id`: changes no score; "
+        "clicks on an interleaved list may then name it in place of the `impression`. Use each for one list."
     ),
 ]
 
 MinScore = Annotated[
     Annotated[float, Field(allow_inf_nan=False), Strict(), NUMBER] | None,
-    doc(
-        "Titles with a `score` below this are left out, before the best ones are chosen. From 0 to 1, or any "
-        "number if the model's `score_activation` is identity. In an interleaved experiment, control's "
-        "scores decide for both arms."
+    Field(
+        description="Titles with a `score` below this are left out, before the best ones are chosen. From 0 "
+        "to 1, or any number if the model's `score_activation` is identity. In an interleaved experiment, "
+        "control's scores decide for both arms."
     ),
 ]
 MinGrade = Annotated[
     Annotated[int, Field(ge=0, le=MAX_GRADE), Strict(), WHOLE_NUMBER] | None,
-    doc(
-        "Titles with a `grade` below this are left out, before the best ones are chosen. In an interleaved "
-        "experiment, control's grades decide for both arms."
+    Field(
+        description="Titles with a `grade` below this are left out, before the best ones are chosen. In an "
+        "interleaved experiment, control's grades decide for both arms."
     ),
 ]
 
@@ -182,6 +183,11 @@ class ScoringFields(ChosenNetwork):
     )
     min_score: MinScore = None
     min_grade: MinGrade = None
+
+    @property
+    def has_cutoff(self) -> bool:
+        """Return whether titles that are not relevant enough are left out."""
+        return self.min_score is not None or self.min_grade is not None
 
     def keeps_order(self, default: OnFailure) -> bool:
         """Return whether a failure is answered with the titles in the order in which they came.

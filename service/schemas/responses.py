@@ -14,7 +14,7 @@ import orjson
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from headroom.service.descriptions import doc, documented
+from headroom.service.descriptions import documented
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +29,8 @@ else:
     Numbers = list[float]
     Matrix = WrittenMatrix = list[list[float]]
 
-AnsweringModel = Annotated[str, doc("The checkpoint that scores.")]
-AnsweringVariant = Annotated[str, doc("The variant that scores.")]
+AnsweringModel = Annotated[str, Field(description="The checkpoint that scores.")]
+AnsweringVariant = Annotated[str, Field(description="The variant that scores.")]
 
 
 VALUES_AT_ONCE = 20_000
@@ -123,7 +123,10 @@ class StageInfo:
 
 Stages = Annotated[
     list[StageInfo] | None,
-    doc("Of a cascade, its stages in order, or those of both arms of an interleaved answer; else null."),
+    Field(
+        description="Of a cascade, its stages in order, or those of both arms of an interleaved answer; else "
+        "null."
+    ),
 ]
 
 

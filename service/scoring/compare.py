@@ -25,7 +25,7 @@ from headroom.service.schemas.responses import (
     matrix_to_json,
 )
 from headroom.service.scoring.catalog import Catalog, Variant
-from headroom.service.scoring.computed import Computed
+from headroom.service.scoring.column import Computed
 from headroom.service.scoring.score import Scorer, characters_of_mask
 
 MAX_ATTENTION_VALUES = 4_000_000

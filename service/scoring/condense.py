@@ -35,7 +35,7 @@ from headroom.service.schemas.condense import (
 )
 from headroom.service.schemas.responses import HeadAttention, Usage
 from headroom.service.scoring.catalog import Catalog, Variant
-from headroom.service.scoring.computed import Computed
+from headroom.service.scoring.column import Computed
 from headroom.service.scoring.score import Scorer, with_instruction
 from headroom.service.scoring.tokens import Encoder
 

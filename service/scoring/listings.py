@@ -65,7 +65,7 @@ def models(classifiers: Iterable[Classifier]) -> ModelsResponse:
 def variants(catalog: Catalog, classifiers: Iterable[Classifier]) -> VariantsResponse:
     """Return the answer that lists the variants of a live config, in its order.
 
-    classifiers: as `models` lists them.
+    classifiers: the loaded checkpoints, in the order of the answer that lists them.
     """
     positions = {classifier: index for index, classifier in enumerate(classifiers)}
     return VariantsResponse(

@@ -15,7 +15,9 @@ def load(
 ) -> tuple[Engine, Catalog]:
     """Load and warm up the models that settings and config name; blocks for seconds.
 
-    threads, on_failure: as `Engine` takes them. Raises ModelError or InvalidConfig.
+    threads: torch threads of the forward pass on a CPU. on_failure: called with the kind when the device
+        fails.
+    Raises ModelError or InvalidConfig.
     """
     base = load_classifier(settings, settings.model, settings.label_order)
     config.check_limits(settings.queue_tokens(base.network.device.type))
@@ -30,7 +32,7 @@ def load_classifier(
 ) -> Classifier:
     """Load a checkpoint onto the device and in the number format of the settings. Raises ModelError.
 
-    label_order: as `Classifier.load` takes it.
+    label_order: the labels' names, least relevant first; None: the order that the checkpoint says.
 
     On one torch thread, so that the calling thread gets no OpenMP helpers: helpers stay awake between two
     products only while the process has no more of them than cores. With a second set of helpers a batch of

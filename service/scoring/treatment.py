@@ -33,7 +33,7 @@ from headroom.service.observe.access_log import current
 from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult
 from headroom.service.scoring.catalog import Catalog, Variant
-from headroom.service.scoring.computed import Computed
+from headroom.service.scoring.column import Computed
 from headroom.service.scoring.cutoff import check_cutoff
 from headroom.service.scoring.interleave import draw_order, merge
 from headroom.service.scoring.original import AnyColumn

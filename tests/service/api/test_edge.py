@@ -5,8 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from headroom.service.api.arrival import STAMP
-from headroom.service.api.edge import MARK, Message, Receive, Scope, Send, middlewares
+from headroom.service.api.edge import MARK, STAMP, Message, Receive, Scope, Send, middlewares
 from headroom.service.api.post import PostRoute
 from tests.service.api.test_api import metrics_of
 from tests.service.fake_backend import app_with

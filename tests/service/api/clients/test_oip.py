@@ -101,9 +101,6 @@ async def test_queries_go_to_all_titles_or_one_by_one(shared: Service) -> None:
         inputs = [tensor("query", [queries[place]]), tensor("title", [titles[place]], [1, 1])]
         alone = await infer(shared, inputs=inputs)
         np.testing.assert_allclose(alone["score"], both["score"][place : place + 1], atol=1e-6)
-    nested = tensor("title", titles, [2, 1], data=[[title] for title in titles])
-    same = await infer(shared, inputs=[tensor("query", queries), nested])
-    assert same["score"].tolist() == both["score"].tolist()
 
 
 @in_session

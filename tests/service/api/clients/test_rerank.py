@@ -99,7 +99,7 @@ async def test_our_fields_are_taken_and_unknown_ones_ignored() -> None:
     ("path", "fields", "expected"),
     [
         ("/v2/rerank", {"max_tokens_per_doc": 4096}, ("chunks", 4096, None)),
-        ("/v1/rerank", {"max_tokens_per_doc": 0, "max_tokens_per_query": 0}, None),
+        ("/v2/rerank", {"max_tokens_per_doc": 0}, None),
         ("/v1/rerank", {"max_tokens_per_doc": 0, "max_chunks_per_doc": 2}, ("chunks", None, 2)),
         ("/v1/rerank", {"max_chunks_per_doc": 10, "max_tokens_per_doc": 99}, ("chunks", 99, 10)),
         ("/v1/rerank", {"truncate_prompt_tokens": 99}, ("truncate", 99, None)),
@@ -137,12 +137,11 @@ async def test_documents_rank_as_v1_score_scores_them(shared: Service) -> None:
 @in_session
 async def test_raw_scores_of_a_graded_model_are_the_log_odds_of_the_score(shared: Service) -> None:
     plain = await shared.post("/v1/rerank", query=QUERY, documents=TITLES)
-    for asked in ({"raw_scores": True}, {"use_activation": False}):
-        raw = await shared.post("/rerank", query=QUERY, documents=TITLES, **asked)
-        assert [r["index"] for r in raw["results"]] == [r["index"] for r in plain["results"]]
-        for logit, score in zip(raw["results"], plain["results"], strict=True):
-            back = 1 / (1 + math.exp(-logit["relevance_score"]))
-            assert back == pytest.approx(score["relevance_score"], abs=1e-6)
+    raw = await shared.post("/rerank", query=QUERY, documents=TITLES, raw_scores=True)
+    assert [r["index"] for r in raw["results"]] == [r["index"] for r in plain["results"]]
+    for logit, score in zip(raw["results"], plain["results"], strict=True):
+        back = 1 / (1 + math.exp(-logit["relevance_score"]))
+        assert back == pytest.approx(score["relevance_score"], abs=1e-6)
 
 
 async def test_titles_whose_scores_round_to_1_are_ranked_by_their_logits(tmp_path: Path) -> None:
@@ -166,7 +165,7 @@ async def test_titles_whose_scores_round_to_1_are_ranked_by_their_logits(tmp_pat
             ("/v1/rerank", {"raw_scores": True}),
             ("/v1/rerank", {}),
             ("/v2/rerank", {}),
-            ("/rerank", {"use_activation": False}),
+            ("/rerank", {"raw_scores": True}),
         ):
             answer = await service.post(path, query=QUERY, documents=titles, top_n=2, **extra)
             assert [result["index"] for result in answer["results"]] == best[:2], path
