@@ -322,7 +322,7 @@ async def test_an_order_of_tensors(tiny_checkpoint: Path) -> None:
 
 
 RUNS = 400
-UNITS = 400
+UNITS = 300
 """Units of a simulated experiment, each of which sees one list."""
 QUERIES = 300
 EQUAL = 1.0
@@ -372,7 +372,7 @@ def test_the_interval_of_the_preference_between_order_and_model_holds(
     """At all of a run's four looks together. A model as good as the order is rarely better."""
     rng = np.random.default_rng(5)
     relevance, rankings = shop(model_noise, rng)
-    truth = preferences(relevance, rankings, rng, 100_000).mean()
+    truth = preferences(relevance, rankings, rng, 60_000).mean()
     missed = 0
     preferred = 0
     for _ in range(RUNS):
