@@ -57,7 +57,7 @@ def merge(control: Results, treatment: Results, drawn: Draw, classifier: Classif
         result.rank = rank
         result.score = np.float32(score)
         result.raw_score = float(raw_score)
-    if classifier.config.is_graded and shown[0].scored:
+    if classifier.config.is_graded and all(result.scored for result in shown):
         grades = falling([np.float32(result.expected_grade or 0.0) for result in shown], 0.0)
         for result, expected_grade in zip(shown, grades, strict=True):
             result.expected_grade = np.float32(expected_grade)

@@ -182,6 +182,29 @@ async def test_an_edit_of_the_config_applies_without_a_restart(server: Server) -
     assert server.replica() == replica
 
 
+async def test_an_experiment_against_the_own_order_of_the_titles_gives_some_units_that_order(
+    server: Server,
+) -> None:
+    arms = [{"name": "control", "variant": "original"}, {"name": "model", "variant": "full"}]
+    experiment = {"name": "does-it-pay", "salt": "2027-02", "arms": arms}
+    server.write_config({**LIVE, "experiments": [experiment]})
+    answers: list[Answer] = []
+    while len(answers) < 20:  # pytest's timeout is the limit
+        answer = await send_raw(server.port, score(3, unit=f"u{len(answers)}"))
+        assert answer.status == 200
+        if answer.json["assignment"] is not None:
+            answers.append(answer)
+    arms_of = Counter((answer.json["assignment"]["arm"], answer.json["variant"]) for answer in answers)
+    assert set(arms_of) == {("control", "original"), ("model", "full")}
+    for answer in answers:
+        assert answer.headers["x-reranked"] == "true"
+        if answer.json["variant"] == "original":
+            scores = [result["score"] for result in answer.json["results"]]
+            assert scores == sorted(scores, reverse=True)
+            assert answer.json["usage"]["tokens"] == 0
+            assert answer.json["timing_ms"]["inference"] == 0
+
+
 async def test_an_edit_of_anything_else_waits_for_the_next_start(server: Server) -> None:
     replica = server.replica()
     server.write_config(server.live, {"max_pairs": 1})

@@ -259,7 +259,8 @@ async def test_a_live_config_changes_variants_without_touching_requests_under_wa
     error = await service.refused("/v1/score", 422, query=QUERY, titles=TITLES, variant="cut")
     assert "full, other" in error["message"]
     listed = (await service.http.get("/v1/variants")).json()
-    assert [(v["name"], v["default"]) for v in listed["variants"]] == [("full", False), ("other", True)]
+    defaults = {variant["name"]: variant["default"] for variant in listed["variants"]}
+    assert defaults == {"full": False, "other": True, "original": False}
 
 
 async def test_a_request_outlives_two_changes_of_the_config_and_its_checkpoint_then_goes(

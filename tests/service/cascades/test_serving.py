@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")  # one service for most of
 
 async def test_the_listing_names_the_stages(service: Service) -> None:
     listed = (await service.http.get("/v1/variants")).json()["variants"]
-    assert [variant["name"] for variant in listed] == [variant["name"] for variant in VARIANTS]
+    assert [variant["name"] for variant in listed] == [*(variant["name"] for variant in VARIANTS), "original"]
     by_name = {variant["name"]: variant for variant in listed}
     assert by_name["full"]["cascade"] is None
     assert by_name["cascade"]["cascade"] == [
