@@ -14,9 +14,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
+from headroom.models.masks.head_mask import HeadMask
 from headroom.service.engine.threads import PairRow, RowScore, row_scores
-from headroom.service.scoring.row_keys import mask_hash, row_key
 
 KEY_BYTES = 16
 """With the secret, nobody finds two rows with the same key of 128 bits."""
@@ -75,6 +76,27 @@ class ScoreCache:
         if classifier not in self._numbers:
             self._numbers[classifier] = next(self._count)
         return self._numbers[classifier].to_bytes(8)
+
+
+def mask_hash(mask: HeadMask, weights: bytes, *, size: int, secret: bytes = b"") -> blake2b:
+    """Return the hash of a mask, to which a row's tokens are to be added.
+
+    weights: names the weights and their number format. size: bytes of the key. secret: without it nobody can
+    look for two rows with one key.
+    """
+    # Not the mask's id: of its 48 bits, another mask with the same can be found.
+    digest = blake2b(key=secret, digest_size=size)
+    for part in (weights, mask.matrix.tobytes(), mask.structure):
+        digest.update(len(part).to_bytes(4) + part)
+    return digest
+
+
+def row_key(hash_of_mask: blake2b, pair: EncodedPair) -> bytes:
+    """Return the key of a pair under the mask whose hash this is."""
+    hashed = hash_of_mask.copy()
+    hashed.update(pair.query_tokens.to_bytes(4))
+    hashed.update(pair.ids.tobytes())
+    return hashed.digest()
 
 
 def set_results(known: Mapping[Classifier, Sequence[tuple[PairRow, bytes]]]) -> None:
