@@ -180,16 +180,21 @@ def check_columns(where: str, names: Sequence[str], needed: Sequence[str]) -> No
         raise ModelError(problem)
 
 
-def problem_of(values: Mapping[str, Any], query: str, title: str, others: Sequence[str] = ()) -> str:
-    """Return why the values of a row are no pair, or "" if they are. query, title, others: columns."""
-    for column in (query, title, *others):
+def problem_of(values: Mapping[str, Any], texts: Sequence[str], others: Sequence[str] = ()) -> str:
+    """Return why the values of a row are no pair, or "" if they are.
+
+    texts: columns of text: query and title, or one of them if the other is an id. others: further columns
+    that must have a value.
+    """
+    for column in (*texts, *others):
         if values.get(column) is None:
             present = [name for name, value in values.items() if value is not None]
             return f"there is no {column}; found {_shortened(present) or 'nothing'}"
-    for column in (query, title):
+    for column in texts:
         if not isinstance(values[column], str):
             return f"{column} is not text"
-    return "" if values[query].strip() else f"{query} is blank"
+    has_blank_query = len(texts) == 2 and not values[texts[0]].strip()
+    return f"{texts[0]} is blank" if has_blank_query else ""
 
 
 def duplicate_key(document: bytes) -> str | None:

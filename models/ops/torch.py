@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +38,29 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
 }
 """The activations by the names that `headroom.models.checkpoint.fields.ACTIVATIONS` gives them."""
+
+
+HEAD_COUNTS = 4
+"""How many distinct head counts a layer may compute on a CPU for masks of single requests (the full count is
+one of them). oneDNN compiles a kernel for every new product shape: 2 to 3 ms, and half a MiB stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskPolicy:
+    """How the masks of a batch are applied on a device (`headroom.models.selection`).
+
+    slices: whether copies of the weights are made without what is off in all rows; else it is multiplied
+        by 0.
+    head_counts: how many distinct head counts a layer may compute for masks of single requests; None: any.
+    gathers: whether masks are copied once and gathered per row on the device, not on the host.
+    in_graphs: whether passes are captured as CUDA graphs. All heads have weights then, so that one graph fits
+        all masks.
+    """
+
+    slices: bool = True
+    head_counts: int | None = None
+    gathers: bool = False
+    in_graphs: bool = False
 
 
 class Linear:
@@ -143,11 +167,8 @@ class TorchOps:
     kernels: Kernels | None = None
     """Our compiled kernels, which compute attention and norms; None: torch does."""
 
-    supports_capture = False
-    """Whether attention computes batches that are `captured`."""
-
-    gathers_masks = False
-    """Whether a mask's weights are copied once and gathered per row on the device, not on the host."""
+    masking = MaskPolicy(head_counts=HEAD_COUNTS)
+    """How masks are applied here."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
@@ -260,7 +281,7 @@ class CudaOps(TorchOps):
     varlen: computes the attention of decoders; None: a loop over sequences does.
     """
 
-    gathers_masks = True
+    masking = MaskPolicy(gathers=True)
 
     def __init__(
         self, device: torch.device, dtype: torch.dtype, varlen: VarlenAttention | None = None

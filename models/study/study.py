@@ -14,7 +14,7 @@ from headroom.models.classifier import Classifier
 from headroom.models.quality.metrics import GRADED, RANKED, Measures
 from headroom.models.quality.speed import MIN_ROUNDS
 from headroom.models.study.pairs import Judged
-from headroom.models.study.runner import Matrix, Progress, Runner, Silent
+from headroom.models.study.runner import Matrix, NoProgressBar, ProgressBar, Runner
 
 Item = TypeVar("Item")
 
@@ -78,7 +78,7 @@ class Study:
     what: tuple[str, ...] = ("heads",)  # search: which parts may go (heads, units, layers)
     speedup: float | None = None  # search: how many times as fast the network is to be
     recover_minutes: float = 0  # search: how long it is trained afterwards
-    progress: Progress = field(default_factory=Silent)
+    progress: ProgressBar = field(default_factory=NoProgressBar)
     effort: Effort = FULL
     too_hard: tuple[str, ...] = ()  # a sentence for each claim that a pilot found too hard for its data
 

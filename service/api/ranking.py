@@ -25,7 +25,7 @@ from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import ScoreResponse
 from headroom.service.scoring.catalog import Catalog
 from headroom.service.scoring.cutoff import cut_off
-from headroom.service.scoring.unscored import unscored
+from headroom.service.scoring.original import unscored
 
 ANSWERED = (InternalError.status, QueueFull.status, Unavailable.status, DeadlineExceeded.status)
 """Statuses of the errors in whose place the titles may go out in the caller's order."""

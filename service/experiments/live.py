@@ -21,7 +21,7 @@ from headroom.service.experiments.buckets import BUCKETS, NO_BUCKET, bucket
 from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig, ScoreKinds
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult
 from headroom.service.experiments.guardrails import GuardrailWatcher
-from headroom.service.experiments.interleaving import SHARED, Draw, impression_id
+from headroom.service.experiments.interleaving import NOT_SHOWN, SHARED, Draw, impression_id
 from headroom.service.experiments.ledger import Clock, Ledger
 from headroom.service.experiments.log import Declared, State
 from headroom.service.experiments.pool import WindowPool
@@ -31,9 +31,6 @@ from headroom.service.experiments.writer import Writer
 from headroom.service.observe.metrics import Metrics
 
 logger = logging.getLogger("headroom.experiments")
-
-NOT_SHOWN = "-"
-"""The team of a title that an interleaved answer leaves out."""
 
 SHADOW_DEPTH = 1_000
 """If the buffer holds this many records, shadow results, which may be large, are not added to it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -15,13 +15,11 @@ from headroom.models.errors import ModelError
 from headroom.models.rows import known_format
 from headroom.service.files.options import ScoreOptions
 from headroom.service.files.reading import WINDOW_ROWS, Window, windows
+from headroom.service.files.running import ReportProgress
 from headroom.service.files.scoring import WindowScorer, forward
 from headroom.service.files.storage import Storage
 from headroom.service.scoring.catalog import Variant
 from headroom.service.scoring.shared_cache import check_url, row_keys, sealed, unsealed, weights_key
-
-Progress = Callable[[float, int, int], None]
-"""Takes (share done, rows done, 0)."""
 
 NO_COLUMNS = "\0"
 """A prefix of names that no file has: nothing is written beside the file's own columns."""
@@ -42,7 +40,7 @@ class Filled:
     problem: str = ""
 
 
-def fill(name: str, options: ScoreOptions, scorer: WindowScorer, url: str, report: Progress) -> Filled:
+def fill(name: str, options: ScoreOptions, scorer: WindowScorer, url: str, report: ReportProgress) -> Filled:
     """Score the pairs of a file whose scores the cache lacks, and store them.
 
     If it is stopped, what is stored stays, and the next call computes the rest.

@@ -105,6 +105,10 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
     ),
     "shadow_requests_total": ("Requests drawn for shadow scoring.", ["experiment", "result"]),
     "shadow_results_lost_total": ("Shadow results not stored.", []),
+    "config_reverts_total": (
+        "Configs that came back into force in place of a later one, as this replica saw the log.",
+        [],
+    ),
     "experiment_database_errors_total": ("Calls of the experiments' database that failed.", []),
 }
 _HISTOGRAMS: Mapping[str, tuple[str, Sequence[str], Sequence[float]]] = {  # also the buckets

@@ -154,7 +154,10 @@ class Request(BaseModel):
 class ChosenNetwork(BaseModel):
     """The fields of a request that choose what answers it, and until when."""
 
-    variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
+    variant: VariantName | None = Field(
+        None,
+        description="A variant of `GET /v1/variants`; `original` is the order in which the titles came.",
+    )
     head_mask: MaskField | None = Field(None, description="Multiplied onto the variant's own mask.")
     instruction: Instruction = None
     deadline_ms: DeadlineMs = None
@@ -175,7 +178,7 @@ class ScoringFields(ChosenNetwork):
     on_failure: OnFailure | None = Field(
         None,
         description="What to answer if the titles cannot be scored, all or in time: an `error`, or them in "
-        "the order in which they came, those that are scored first (`original_order`). Default: "
+        "the order in which they came (`original_order`). Default: "
         "`on_failure` in the config. A wrong request is an error in any case.",
     )
     min_score: MinScore = None
@@ -293,6 +296,7 @@ class ScoreRequest(ScoringFields, PairsRequest):
             "examples": [
                 {"query": "angle bracket", "titles": ["12-Gauge Angle", "Screws"], "head_mask": "2.3,7.*"},
                 {"pairs": [["angle bracket", "Simpson Strong-Tie 12-Gauge Angle"]], "deadline_ms": 200},
+                {"query": "angle bracket", "titles": ["Screws", "12-Gauge Angle"], "variant": "original"},
             ],
         }
     )
@@ -370,7 +374,8 @@ class CompareRequest(PairsRequest):
     """Score the same pairs under several masks and variants, in the same batches."""
 
     masks: Annotated[list[MaskField], Field(fail_fast=True)] = Field(
-        default_factory=list, description="One column each, on the default variant."
+        default_factory=list,
+        description="One column each, on the default variant; if that is `original`, on the first one.",
     )
     variants: Annotated[list[VariantName], Field(fail_fast=True)] = Field(
         default_factory=list, description="One column each, after the masks."

@@ -171,7 +171,8 @@ class ScoreResult:
     """The variant whose stage of a cascade scored the title last; grades and probabilities are that
     variant's."""
     scored: bool = field(default=True, init=False)
-    """False: the model did not score the pair. It has no grade, and the score of all titles is 0."""
+    """False: no model scored the pair. It has no grade, and its score says nothing but the order: 0 for all
+    titles of a request that failed; of the variant `original` falling from 1."""
     rank: int | SkipJsonSchema[None] = field(default=None, init=False)
     """The title's position in the order of an interleaved answer, from 1. Scores fall along it: a
     title whose score does not is lowered as far as needed. Grades and probabilities are those of the arm that
@@ -242,8 +243,8 @@ class ScoreResponse:
     timing_ms: Timing
     stages: Stages = None
     reranked: bool = True
-    """Whether the results' scores put the titles into an order; false if they could not be scored, with
-    `on_failure: original_order`. Also sent as the `X-Reranked` header."""
+    """Whether the titles are in the order that was asked for, also that of the variant `original`; false if
+    they could not be scored, with `on_failure: original_order`. Also sent as the `X-Reranked` header."""
     reason: str | None = None
     """If `reranked` is false, why: the type of an error, such as `deadline_exceeded`."""
     dropped: int = 0

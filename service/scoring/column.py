@@ -210,9 +210,6 @@ class CascadeColumn:
         return results
 
 
-AnyColumn = Column | CascadeColumn
-
-
 def _first_error(rows: Sequence[PairRow]) -> Exception | None:
     return next((row.result for row in rows if isinstance(row.result, Exception)), None)
 

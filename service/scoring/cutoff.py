@@ -20,7 +20,19 @@ if TYPE_CHECKING:
 
 
 def check_cutoff(request: ScoreRequest, variant: Variant) -> None:
-    """Raise InvalidRequest if `min_score` or `min_grade` is none of the scores or grades of the variant."""
+    """Raise InvalidRequest if `min_score` or `min_grade` is none of the scores or grades of the variant.
+
+    `original` gives none: whoever names it cannot cut off, and where it stands in, every title stays.
+    """
+    if variant.is_original:
+        for field in ("min_score", "min_grade"):
+            if request.variant is not None and getattr(request, field) is not None:
+                raise InvalidRequest(
+                    f"{variant.name!r} is the order in which the titles came and gives no scores; leave "
+                    "it out",
+                    param=field,
+                )
+        return
     config = variant.classifier.config
     is_bounded = config.score_activation != "identity"
     if request.min_score is not None and is_bounded and not 0 <= request.min_score <= 1:

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from headroom.models.classifier import Classifier
 from headroom.models.cores import processor_features
 from headroom.models.device import describe
-from headroom.models.ops.int8 import input_bits
+from headroom.models.ops.int8_products import input_bits
 from headroom.models.ops.kernel_library import Choice, choice
 from headroom.service.schemas.listings import (
     CascadeStage,

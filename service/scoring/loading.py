@@ -52,13 +52,16 @@ def warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog 
     """Run every lane of a catalog once under each of its masks, but those that `warm` has as well: traffic
     goes on at the same time."""
     make_room(engine.classifiers.values(), catalog)
-    seen = set() if warm is None else {(v.lane, v.mask) for v in warm.variants.values()}
+    seen = set() if warm is None else {(v.lane, v.mask) for v in warm.variants.values() if not v.is_original}
     batch_tokens = settings.batch_tokens(engine.device_type)
+    default = catalog.variants[catalog.config.default_network]
     for variant in catalog.variants.values():
+        if variant.is_original:
+            continue
         lane = variant.lane
         if (lane, variant.mask) not in seen:
             seen.add((lane, variant.mask))
             rate, batch_tokens = engine.warm_up(lane, batch_tokens, variant.mask)
-            if (lane, variant.mask) == (catalog.default.lane, catalog.default.mask):
+            if (lane, variant.mask) == (default.lane, default.mask):
                 engine.tokens_per_second = rate
     engine.batch_tokens = engine.batch_tokens or batch_tokens

@@ -31,8 +31,9 @@ from headroom.service.schemas.requests import (
 from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Usage
 from headroom.service.scoring.caches import Missing, ScoreCaches
 from headroom.service.scoring.catalog import CACHED_SPEC_CHARS, Catalog, Variant
-from headroom.service.scoring.column import AnyColumn, CascadeColumn, Column, Computed
+from headroom.service.scoring.column import CascadeColumn, Column, Computed
 from headroom.service.scoring.cutoff import check_cutoff
+from headroom.service.scoring.original import AnyColumn, OriginalColumn
 from headroom.service.scoring.tokens import Encoder, Pair, TooManyRows
 
 T = TypeVar("T")
@@ -194,6 +195,8 @@ class Scorer:
         # Another checkpoint's tokenizer may cut a title into another number of chunks.
         rows_by_pair = zip_longest(*(column.rows for column in columns))
         rows = [row for rows_of_pair in rows_by_pair for row in rows_of_pair if row is not None]
+        if not rows:  # the order that the titles have needs no computing
+            return
         cascades = [column for column in columns if isinstance(column, CascadeColumn)]
         caches = self._caches if use_cache else None
         computed.is_cached = self._caches is not None
@@ -229,7 +232,8 @@ class Scorer:
         record = current()
         record.set_columns([variant.names for variant in variants], len(texts))
         record.top_n = request.titles_shown if isinstance(request, ScoreRequest) else None
-        stages = [stage for variant in variants for stage in variant.stages or (variant,)]
+        networks = [variant for variant in variants if not variant.is_original]
+        stages = [stage for variant in networks for stage in variant.stages or (variant,)]
         encoded = {
             classifier: await self.encode(classifier, texts, request, computed, request.long_titles)
             for classifier in dict.fromkeys(stage.classifier for stage in stages)
@@ -242,7 +246,9 @@ class Scorer:
             max_rows *= len(variants)
         for variant in variants:
             column: AnyColumn
-            if variant.stages:
+            if variant.is_original:
+                column = OriginalColumn(variant, len(texts))
+            elif variant.stages:
                 column = CascadeColumn(variant, queries, encoded, shared=shared)
             else:
                 column = Column(variant, encoded[variant.classifier], shared=shared)

@@ -120,49 +120,18 @@ async def test_haproxy_that_hangs_is_killed_and_back_within_ten_seconds(server: 
     assert server.wait_for_line("does not answer") == "headroom: HAProxy does not answer; killing it"
 
 
-@pytest.mark.more
-@pytest.mark.slow
-async def test_a_thousand_titles_do_not_delay_one(server: Server) -> None:
-    alone = sorted([(await send_raw(server.port, score(1))).seconds for _ in range(20)])[10]
-    done = asyncio.Event()
-
-    async def crowd() -> list[float]:
-        seconds = []
-        while not done.is_set():
-            seconds.append((await send_raw(server.port, score(1000))).seconds)
-        return seconds
-
-    task = asyncio.create_task(crowd())
-    await asyncio.sleep(0.2)
-    beside = sorted([(await send_raw(server.port, score(1))).seconds for _ in range(60)])
-    done.set()
-    big = sorted(await task)
-    assert beside[30] < max(big[len(big) // 2] / 2, 5 * alone), (alone, beside[30], big)
-
-
 UNPARSED = {
     b"hello there": 400,
     b"GET / HTTP/1.1\r\nhost: a\r\nhost: b": 400,
     b"GET / HTTP/1.0\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc": 413,
-    b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0": 422,
-    b"GET / HTTP/1.1\r\nhost: a\r\nb@d name: 1": 400,
-    b"GET /\xff HTTP/1.1\r\nhost: a": 400,
     b"GET / HTTP/1.1\r\nhost: a\r\nlarge: " + b"x" * 20_000: 400,
-    b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nhost: a": 400,
-    b"GET / HTTP/1.1\r\nhost: a\r\n" + b"\r\n".join(b"x%d: 1" % i for i in range(150)): 400,
-    b"POST /v1/score HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip": 400,
-    b"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: x": 400,
-    b"POST /v1/score HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzzz": 400,
-    b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket": 400,
 }
 """What is no HTTP request: HAProxy's parser answers it with a page that is part of its program."""
 
 UNUSUAL = {
-    b"GET / HTTP/1.1": 400,
     b"GET / HTTP/1.1\r\nhost:": 400,
     b"BREW / HTTP/1.1\r\nhost: a": 405,
     b"TRACE / HTTP/1.1\r\nhost: localhost": 405,
-    b"OPTIONS * HTTP/1.1\r\nhost: a": 400,
     b"CONNECT a:80 HTTP/1.1\r\nhost: a": 405,
     b"GET /nowhere HTTP/1.0": 404,
     b"GET /-/nowhere HTTP/1.1\r\nhost: localhost": 404,

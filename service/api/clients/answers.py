@@ -69,8 +69,8 @@ def warnings_of(response: ScoreResponse, advice: str = "") -> list[str]:
             more = ", …" if len(indices) > WARNED_DOCUMENTS else ""
             listed = ", ".join(map(str, indices[:WARNED_DOCUMENTS])) + more
             warnings.append(f"{documents} {what} (index {listed}).{end}")
-    unscored = sum(not result.scored for result in response.results)
-    if unscored:
+    if not response.reranked:
+        unscored = len(response.results)
         warnings.append(
             f"{unscored} of the documents were not reranked ({response.reason}) and keep their order."
         )

@@ -16,7 +16,7 @@ from headroom.service.api.openapi import errors
 from headroom.service.api.post import backend_of, check_ready
 from headroom.service.config.settings import OnFailure, Settings
 from headroom.service.descriptions import documented
-from headroom.service.errors import EmptyRequest
+from headroom.service.errors import EmptyRequest, InvalidRequest
 from headroom.service.schemas.requests import ScoreRequest, accepted, example
 from headroom.service.schemas.responses import Number, ScoreResponse
 from headroom.version import version
@@ -178,6 +178,11 @@ class TeiPredictRequest(TeiRequest):
         """Return the labels of each text or pair, the most probable first."""
         predictions = []
         for result in response.results:
+            if not result.scored:
+                raise InvalidRequest(
+                    f"{response.variant!r} is an order of titles and gives no labels; name another",
+                    param="variant",
+                )
             if self.raw_scores:
                 scores = list(result.logits)
             else:

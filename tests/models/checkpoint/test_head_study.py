@@ -1,6 +1,5 @@
 """The study of a checkpoint's heads: shown for the weights that it was made of, and for no others."""
 
-import json
 import logging
 import shutil
 from pathlib import Path
@@ -12,7 +11,7 @@ from headroom import Classifier
 from headroom.models.checkpoint.files import HEAD_STUDY as FILE
 from headroom.models.checkpoint.files import read_head_study, weights_id
 from headroom.models.checkpoint.hub import DEFAULT
-from headroom.models.quality.metrics import GRADED, RANKED
+from headroom.models.quality.metrics import GRADED
 from headroom.models.study.head_study import head_study
 
 METRICS = ("qwk", "ndcg10", "accuracy", "macro_f1")
@@ -79,20 +78,6 @@ def test_a_study_of_other_weights_is_left_out(studied: Path, caplog: pytest.LogC
         with caplog.at_level(logging.WARNING):
             assert read_head_study(studied) is None
         assert f"{FILE} is not used" in caplog.text
-
-
-def test_only_a_report_of_every_head_becomes_one() -> None:
-    assert head_study({"roles": {}}, "", (3, 4), GRADED) is None
-    assert head_study(report(3, 4), "", (3, 5), GRADED) is None
-
-
-def test_the_study_of_a_model_with_one_score_says_what_heads_are_worth_in_ndcg() -> None:
-    figures = json.loads(json.dumps(report(1, 1)).replace("accuracy", "pair_accuracy"))
-    text = head_study(figures, "", (1, 1), RANKED)
-    assert text is not None
-    study = json.loads(text)
-    assert study["metrics"] == {"ndcg10": "NDCG@10", "pair_accuracy": "pair accuracy"}
-    assert list(study["heads"][0]["delta"]) == list(study["baseline"]) == ["ndcg10", "pair_accuracy"]
 
 
 def test_the_shipped_models_study_is_that_of_its_weights() -> None:

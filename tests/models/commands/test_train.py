@@ -64,22 +64,6 @@ def test_what_training_changed_is_printed_with_its_interval(
     assert "do not show that the training improved the model" in few.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "reason"),
-    [
-        (["--model", "/no/such"], 1, "/no/such does not exist"),
-        (["--labels", "one"], 1, "at least two"),
-        (["--epochs", "0"], 2, "epochs"),
-    ],
-)
-def test_wrong_use_is_one_line_and_a_status(
-    run: Run, labelled: Path, tmp_path: Path, arguments: list[str], status: int, reason: str
-) -> None:
-    output = run("train", "--data", str(labelled), "--out", str(tmp_path / "mine"), *arguments, status=status)
-    assert reason in output.err
-    assert not (tmp_path / "mine").exists()
-
-
 @pytest.mark.more
 def test_after_ctrl_c_the_same_command_goes_on(tiny_checkpoint: Path, labelled: Path, tmp_path: Path) -> None:
     out, progress = tmp_path / "mine", tmp_path / "mine.training" / "progress.pt"

@@ -184,8 +184,6 @@ def test_orders_of_search_engines(tmp_path: Path, name: str, text: str) -> None:
             "position",
             "line 3: position 'first' is not a position, a whole number from 1",
         ),
-        ((",0,1", ",0,0"), "position", "line 3: position '0' is not a position"),
-        ((",0,1", ",0,"), "position", "line 3: position '' is not a position"),
     ],
 )
 def test_wrong_positions_are_refused_in_a_sentence(

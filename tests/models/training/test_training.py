@@ -22,7 +22,6 @@ from headroom.models.training.loop import (
     Batch,
     Schedule,
     graded_target,
-    grouped,
     ordinal_loss,
     train,
 )
@@ -39,14 +38,6 @@ def test_a_target_keeps_its_mean_and_its_mass() -> None:
         target = graded_target(grade)
         assert sum(target) == pytest.approx(1)
         assert sum(at * share for at, share in enumerate(target)) == pytest.approx(grade)
-
-
-def test_every_pair_is_in_one_batch_and_batches_keep_their_budget() -> None:
-    lengths = [7, 31, 8, 8, 30, 5, 64, 6]
-    groups = grouped(lengths, batch_tokens=32)
-    assert sorted(index for group in groups for index in group) == list(range(8))
-    for group in groups:
-        assert max(lengths[index] for index in group) * len(group) <= 32 or len(group) == 1
 
 
 @pytest.fixture(scope="module")

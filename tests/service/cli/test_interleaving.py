@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from headroom.service.cli.experiment import describe
 from headroom.service.experiments import report_page
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.preference_report import deciding
+from headroom.service.experiments.preference import deciding
 from headroom.service.experiments.store import Store
 from tests.prompt import Run, with_config
 from tests.service.experiments.making import logged
@@ -21,24 +20,6 @@ from tests.service.experiments.test_preference_report import BEGAN, config_of, f
 
 PLAN = ("experiment", "plan", "--interleave", "--margin", "0.05", "--clicked", "0.3")
 DOCS = Path(__file__).parents[3] / "docs"
-
-
-def test_a_plan_has_the_ab_test_beside_it_and_says_what_interleaving_cannot_show(run: Run) -> None:
-    plan = json.loads(run(*PLAN, "--units-per-day", "40000", "--traffic", "0.5", "--json").out)
-    assert plan["question"] == "non-inferiority"
-    assert 5 * plan["interleave_units"] < plan["ab_units"]
-    assert plan["interleave_units"] == plan["any_time"]["units"]
-    assert plan["any_time"]["days"] == -(-plan["interleave_units"] // 20_000)
-    assert plan["planned_units"] < plan["interleave_units"]
-    shown = run(*PLAN).out
-    for part in (
-        f"{plan['interleave_units']:,}",
-        f"{plan['ab_units']:,}",
-        "--data measures yours",
-        "revenue, latency and clicks per page take A/B",
-        f"planned_units: {plan['planned_units']}",
-    ):
-        assert part in shown
 
 
 def test_the_share_of_lists_that_differ_is_read_from_a_report_with_shadow_scores(
@@ -87,6 +68,10 @@ def answer(tmp_path: Path) -> dict[str, Any]:
     return {
         "name": "prune20",
         "kind": "interleave",
+        "arms": [
+            {"name": arm.name, "variant": arm.variant, "weight": 1, "control": i == 0, "exposures": 420}
+            for i, arm in enumerate(config.arms)
+        ],
         "status": "running",
         "traffic": 1.0,
         "rolled_back": [],
@@ -98,9 +83,10 @@ def answer(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_the_report_says_whose_titles_were_clicked_and_how_many_lists_differ(answer: dict[str, Any]) -> None:
-    shown = describe(answer, analysed=True)
+    shown = report_page.text(answer)
     assert "SHIP: pruned on click is good enough" in shown
-    assert "Exposed units: 420. Each unit sees both arms" in shown
+    assert "410 of 300 planned units have clicked a title of one arm" in shown
+    assert "Each unit sees both arms" in shown
     (row,) = [" ".join(line.split()) for line in shown.splitlines() if line.startswith("click ")]
     assert row.startswith("click pruned +0.0")
     assert row.endswith("200 : 190 : 20 420 of 420 (100 %) good enough")

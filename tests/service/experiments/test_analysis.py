@@ -1,8 +1,10 @@
 """What an experiment says, from the rows in the database to the sentence."""
 
 import asyncio
+import base64
 import time
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +13,8 @@ import orjson
 import psycopg
 import pytest
 
-from headroom.models.numbers import percent
-from headroom.service.experiments import admin
+from headroom.models.numbers import minute, percent
+from headroom.service.experiments import admin, report_page
 from headroom.service.experiments.admin import ExperimentAdmin
 from headroom.service.experiments.analysis import MAX_LOOKS, analyse, compare_arm, look_times, past_look
 from headroom.service.experiments.assignment import Assigner
@@ -255,6 +257,17 @@ def test_units_are_not_analysed_with_a_config_that_they_did_not_get(tmp_path: Pa
     assert report.looks == []
 
 
+def test_a_ratio_that_divides_by_nothing_has_no_value_and_no_p_and_says_why(store: Store) -> None:
+    """Its p was 1, and too little data was the reason."""
+    fill(store)
+    report = report_of(store, Metric(name="clicks", kind="ratio", denominator="shown"))
+    (found,) = report.arms[0].metrics
+    assert (found.value, found.control_value, found.p_value) == (None, None, None)
+    assert found.decision == "undecided"
+    assert "the values of 'shown' add up to 0 in control and pruned" in report.text
+    Report.from_json(report.as_json())
+
+
 def test_an_empty_experiment_has_a_report_without_numbers(store: Store) -> None:
     report = report_of(store, CLICKS, Metric(name="r", kind="ratio", denominator="d"))
     assert report.recommendation == "wait"
@@ -389,6 +402,21 @@ def test_looks_are_even_stay_where_they_are_and_end_with_the_experiment() -> Non
     assert look_times(logged(COURSE, stop, time=BEGAN), BEGAN + 100 * HOUR)[-1] <= stop.time
     for hours in (0.1, 30, 1e3, 1e5):
         assert len(look_times(BEGUN, BEGAN + hours * HOUR)) <= MAX_LOOKS
+
+
+def test_the_chart_of_a_stopped_experiment_ends_when_it_was_stopped(store: Store) -> None:
+    fill_hours(store, until=BEGAN + 20 * HOUR)
+    assert analyse(store, BEGUN, BEGAN + 10 * HOUR, {}).end is None
+    stopped = logged(COURSE, act("stop", BEGAN + 4 * HOUR), time=BEGAN)
+    report = analyse(store, stopped, BEGAN + 100 * HOUR, {})
+    assert report.end == BEGAN + 4 * HOUR
+    assert max(look.time for look in report.looks) <= report.end
+    state = {"status": "stopped", "traffic": 0.0, "rolled_back": [], "shipped": None}
+    shown = {"name": "hours", "kind": "ab", "arms": [], "history": [], "report": asdict(report)} | state
+    image = report_page.html(shown).partition("data:image/svg+xml;base64,")[2].partition('"')[0]
+    drawing = base64.b64decode(image).decode()
+    assert minute(report.end) in drawing
+    assert minute(report.time) not in drawing
 
 
 async def test_a_slow_database_gives_some_looks_now_and_the_rest_later(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from statsmodels.stats.power import NormalIndPower
 
+from headroom.service.experiments.clicks import ClickSums
 from headroom.service.experiments.estimates import MIN_UNITS
 from headroom.service.experiments.interleaving_plan import (
     Lists,
@@ -12,7 +13,7 @@ from headroom.service.experiments.interleaving_plan import (
     measure_lists,
 )
 from headroom.service.experiments.plan import Question, make_plan
-from headroom.service.experiments.preference import Tally, preference
+from headroom.service.experiments.preference import preference
 
 EXPERIMENTS = 600
 LOOKS = 50
@@ -36,7 +37,7 @@ def concludes(question: PreferenceQuestion, clicks_per_unit: int, seed: int) -> 
     totals = np.cumsum(values)
     squares = np.cumsum(values**2)
     for look in np.linspace(0, units - 1, LOOKS + 1, dtype=int)[1:]:
-        tally = Tally(units=int(counts[look]), total=float(totals[look]), squares=float(squares[look]))
+        tally = ClickSums(units=int(counts[look]), total=float(totals[look]), squares=float(squares[look]))
         low, high = preference(tally, planned_units=planned_units, alpha=0.05).interval
         limit = 0.0 if question.margin is None else -question.margin
         if low > limit or (question.margin is None and high < 0):

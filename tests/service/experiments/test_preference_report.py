@@ -9,7 +9,7 @@ from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfi
 from headroom.service.experiments.events import Click, Exposure, Impression
 from headroom.service.experiments.interleaving import impression_id
 from headroom.service.experiments.log import Entry
-from headroom.service.experiments.preference_report import deciding
+from headroom.service.experiments.preference import deciding
 from headroom.service.experiments.report import MetricPreference, Report
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.verdicts import most_affected

@@ -5,6 +5,7 @@ from contextlib import closing
 import pytest
 from sqlalchemy import func, select
 
+from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.definition import ExperimentConfig
@@ -103,7 +104,7 @@ def test_the_report_of_one_that_is_over_stays_when_its_rows_go(
     tend(live, looks=2)
     kept = store.final_report("prune20")
     assert kept is not None, "at the end, and not a month later"
-    assert kept[0] == DAY
+    assert kept.time == DAY
     late = Outcome("prune20", "late", "u1", "click", 1.0, 30.0)
     assert send(store, [late], [CONFIG]).accepted == 1
     if not is_in_config:
@@ -148,6 +149,30 @@ def test_without_a_report_nothing_is_deleted_and_the_operator_is_told(
     assert all("could not be made, so its outcomes stay: a defect" in line for line in told)
     tend(live)
     assert left(store) == 0
+
+
+def test_a_database_that_fails_before_the_deletion_loses_no_outcome_from_the_last_report(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report of the failed try was kept, so an outcome that came after it was deleted uncounted."""
+    live = replica(store, clock, CONFIG)
+    fill(store)
+    store.append(act("stop", DAY))
+    live.ledger.refresh()
+    clock.now = 32 * DAY
+
+    def fail(*_: object) -> None:
+        raise DatabaseUnavailable
+
+    with monkeypatch.context() as broken:
+        broken.setattr("headroom.service.experiments.store._row_of", fail)
+        with pytest.raises(DatabaseUnavailable):
+            tend(live, looks=1)
+    assert store.final_report("prune20") is None
+    store.add_exposures([Exposure("prune20", "late", "pruned", 1, 10.0, "v")])
+    tend(live)
+    assert left(store) == 0
+    assert analyse(store, in_log(store), clock.now, {}).exposures == {"control": 30, "pruned": 31}
 
 
 def test_a_later_ship_keeps_the_rows_for_longer(store: Store, clock: Clock) -> None:
