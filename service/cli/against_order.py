@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import typer
 
-from headroom.models.arrays import Floats
+from headroom.models.arrays import Floats, Ints
 from headroom.models.commands.options import Network
 from headroom.models.files import Json
 from headroom.models.quality.bootstrap import Interval
@@ -126,7 +126,7 @@ def evaluate_first(network: Network, data: Path, columns: Columns, shown: int | 
 
 
 def _clicks(
-    pairs: Sequence[LabelledPair], raw_scores: Floats, pages: Sequence[Sequence[int]], shown: int | None
+    pairs: Sequence[LabelledPair], raw_scores: Floats, pages: Sequence[Ints], shown: int | None
 ) -> ClicksByQuery:
     """Return what users would click in lists drawn from the pairs' order and a model's.
 

@@ -6,7 +6,7 @@ path, another mask under the same name, or a longer window never meets an old sc
 """
 
 import secrets
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import count
@@ -16,6 +16,7 @@ import numpy as np
 
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
+from headroom.models.lru import LeastRecentlyUsed
 from headroom.models.masks.head_mask import HeadMask
 from headroom.service.engine.threads import PairRow, RowScore, row_scores
 
@@ -33,7 +34,7 @@ class ScoreCache:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._logits: OrderedDict[bytes, bytes] = OrderedDict()
+        self._logits: LeastRecentlyUsed[bytes, bytes] = LeastRecentlyUsed()
         # Callers choose texts and masks. Without the secret they could look for two with the same key.
         self._secret = secrets.token_bytes(32)
         self._numbers: WeakKeyDictionary[Classifier, int] = WeakKeyDictionary()
@@ -48,7 +49,6 @@ class ScoreCache:
             if logits is None:
                 missing.append((key, row))
             else:
-                self._logits.move_to_end(key)
                 known[row.lane.classifier].append((row, logits))
         set_results(known)
         return missing
@@ -57,9 +57,7 @@ class ScoreCache:
         """Keep the logits of rows that were scored, by their keys."""
         for key, row in scored:
             if isinstance(row.result, RowScore):
-                self._logits[key] = row.result.logits.tobytes()
-                if len(self._logits) > self._size:
-                    self._logits.popitem(last=False)
+                self._logits.put(key, row.result.logits.tobytes(), limit=self._size)
 
     def _keys(self, rows: Sequence[PairRow]) -> Iterator[bytes]:
         """Yield the key of each row."""

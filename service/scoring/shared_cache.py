@@ -213,7 +213,7 @@ def check_url(url: str, option: str) -> None:
     except ModuleNotFoundError:
         raise ModelError(f"{option}: it needs the package redis: {how_to_install('redis')}") from None
     try:
-        parse_url(url)
+        parse_url(url)  # type: ignore[no-untyped-call]
     except ValueError as error:
         raise ModelError(f"{option}: {error}") from None
 
