@@ -87,8 +87,8 @@ def prune(
 
     It scores as the classifier does with the mask, unless it is taught afterwards. Its layers are numbered
     from 0. out: an empty or new directory. recover_minutes: of training on the whole model's scores, as
-    `distil` trains; it needs data, and only it takes what follows. data, test, query, title, grade, seed: as
-    `distil` takes them.
+    `distil` trains; it needs data, and only it takes what follows. data: pairs, judged or not, to train on.
+    test: judged pairs. query, title, grade: the names of their columns. seed: of every random draw.
     Raises InvalidMask for a wrong mask; ModelError if no head would be left, for wrong data, or if `out` is
     not empty.
 

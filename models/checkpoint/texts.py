@@ -250,7 +250,8 @@ class TextReader:
         plain = [word for word in words if word.isascii() and word.isalnum()]
         encoded = dict(zip(plain, self._encode_plain(plain), strict=True))
         others = [word for word in words if word not in encoded]
-        encoded |= zip(others, self._encode_joined(others), strict=True)
+        if others:
+            encoded |= zip(others, self._encode_joined(others), strict=True)
         return [encoded[word] for word in words]
 
     def _encode_plain(self, words: list[str]) -> list[bytes]:

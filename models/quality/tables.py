@@ -122,8 +122,9 @@ class OpenTable:
         optional: Sequence[str] = (),
         is_left_out: RowTest = _none,
     ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield what `readable` does of rows that must have the columns `texts`, of text, and `others`.
+        """Yield where each row is, for errors, and its values. Rows that `is_left_out` chooses are left out.
 
+        texts: columns of text that each row must have. others: further columns that it must have.
         optional: columns that are read too. Raises ModelError if a row cannot be read or is no pair.
         """
         for where, values in self.readable(texts, [*others, *optional], is_left_out):

@@ -159,20 +159,11 @@ class PostRoute(APIRoute):
         if request.refusal is not None and not _may_want_order(content, request.app.state.backend):
             raise request.refusal
         value = parse(content, max_parts=settings.max_json_parts)
-        is_typed = bool(request.headers.get("content-type"))
-        shape = self.default if is_typed or self.untyped is None else self.untyped
-        if self.shapes and isinstance(value, dict):
-            shape = next((self.shapes[field] for field in self.shapes if field in value), shape)
+        shape = self._shape_of(value, is_typed=bool(request.headers.get("content-type")))
         if shape.errors is not None:
             use_shape(scope, shape.errors)
         body = validated(shape.model, value)
-        timeout_s = settings.request_timeout_s
-        if (deadline_ms := getattr(body, "deadline_ms", None)) is not None:
-            limit_ms = timeout_s * 1000
-            if deadline_ms > limit_ms:
-                field, limit = getattr(body, "deadline_limit", deadline_limit)(limit_ms)
-                raise InvalidRequest(f"must be at most {limit}, the request timeout", param=field)
-            timeout_s = deadline_ms / 1000
+        timeout_s = _timeout_of(body, settings.request_timeout_s)
         request.deadline = Deadline(time.monotonic(), scope["state"]["arrived"] + timeout_s)
         # Read now: nothing waits between this and the call in which the replica takes its config.
         replica = request.replica = request.app.state.backend
@@ -191,6 +182,14 @@ class PostRoute(APIRoute):
         work = shape.endpoint(request, body=body, **request.path_params)
         return await answer(work, receive, timeout_s=patience_s), config_version
 
+    def _shape_of(self, value: Any, *, is_typed: bool) -> RequestShape:
+        """Return the kind of a body. is_typed: whether it came with a Content-Type."""
+        if self.shapes and isinstance(value, dict):
+            for field, shape in self.shapes.items():
+                if field in value:
+                    return shape
+        return self.default if is_typed or self.untyped is None else self.untyped
+
     async def read_body(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> bytes:
         """Return the body. Raises ServiceError.
 
@@ -199,6 +198,21 @@ class PostRoute(APIRoute):
         takes_untyped = self.untyped is not None and not _is_from_browser(request.headers)
         types = ("",) if takes_untyped else ()
         return await read(receive, request.headers, request.settings, hold, other_types=types)
+
+
+def _timeout_of(body: BaseModel, limit_s: float) -> float:
+    """Return the seconds from a request's arrival to its deadline. limit_s: the server's own timeout.
+
+    Raises InvalidRequest if the request asks for more.
+    """
+    deadline_ms: float | None = getattr(body, "deadline_ms", None)
+    if deadline_ms is None:
+        return limit_s
+    limit_ms = limit_s * 1000
+    if deadline_ms > limit_ms:
+        field, limit = getattr(body, "deadline_limit", deadline_limit)(limit_ms)
+        raise InvalidRequest(f"must be at most {limit}, the request timeout", param=field)
+    return deadline_ms / 1000
 
 
 def _may_want_order(content: bytes, replica: Replica | None) -> bool:

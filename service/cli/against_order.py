@@ -6,6 +6,7 @@ of the two users would prefer who click as people judged.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,15 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import typer
 
-from headroom.models.arrays import Floats
+from headroom.models.arrays import Floats, Ints
 from headroom.models.commands.options import Network
 from headroom.models.files import Json
 from headroom.models.quality.bootstrap import Interval
-from headroom.models.quality.labelled import Columns
+from headroom.models.quality.labelled import Columns, LabelledPair
 from headroom.service.cli.lists import Measured
 
 if TYPE_CHECKING:
-    from headroom.service.experiments.interleaving_plan import PreferenceQuestion
+    from headroom.service.experiments.interleaving_plan import ClicksByQuery, PreferenceQuestion
     from headroom.service.experiments.plan import SampleSize
 
 
@@ -88,10 +89,9 @@ def evaluate_first(network: Network, data: Path, columns: Columns, shown: int | 
     from headroom.models.commands.options import read_truth
     from headroom.models.quality.bootstrap import resample
     from headroom.models.quality.noninferiority import RESAMPLES, SEED
-    from headroom.models.quality.order import GivenOrder, against_order, ranking_of
+    from headroom.models.quality.order import GivenOrder, against_order
     from headroom.models.terminal import counted
     from headroom.service.cli.choice import resolve
-    from headroom.service.experiments.interleaving_plan import simulate_clicks
     from headroom.service.scoring.offline import score
 
     variant = resolve(network)
@@ -111,12 +111,7 @@ def evaluate_first(network: Network, data: Path, columns: Columns, shown: int | 
     pages = [rows for rows in model.rows_by_list if len(rows) > 1]
     if not pages:
         raise typer.BadParameter(f"{data} has no query with two titles", param_hint="--data")
-    order = ranking_of(truth.pairs)
-    raw_scores = scored.scores.raw_score.astype(np.float64)
-    grades = np.array([pair.grade for pair in truth.pairs], np.float64)
-    clicks = simulate_clicks(
-        [(order[rows], raw_scores[rows]) for rows in pages], [grades[rows] for rows in pages], shown
-    )
+    clicks = _clicks(truth.pairs, scored.scores.raw_score.astype(np.float64), pages, shown)
     change: Interval = found["model_minus"]["ndcg10"]
     name = " ".join(filter(None, [variant.name, network.mask]))
     sentence = SENTENCES[found["verdict"]].format(model=name, order=given.name)
@@ -128,6 +123,22 @@ def evaluate_first(network: Network, data: Path, columns: Columns, shown: int | 
         preference=_preference(clicks.value, clicks.deciding),
         queries=len(pages),
     )
+
+
+def _clicks(
+    pairs: Sequence[LabelledPair], raw_scores: Floats, pages: Sequence[Ints], shown: int | None
+) -> ClicksByQuery:
+    """Return what users would click in lists drawn from the pairs' order and a model's.
+
+    raw_scores: (pairs,). pages: the pairs of each query. shown: how many titles users see; None: all.
+    """
+    from headroom.models.quality.order import ranking_of
+    from headroom.service.experiments.interleaving_plan import simulate_clicks
+
+    order = ranking_of(pairs)
+    grades = np.array([pair.grade for pair in pairs], np.float64)
+    scores = [(order[rows], raw_scores[rows]) for rows in pages]
+    return simulate_clicks(scores, [grades[rows] for rows in pages], shown)
 
 
 def _preference(value: Floats, deciding: Floats) -> Interval:

@@ -140,29 +140,23 @@ def command(
     Example: headroom experiment plan --against original --data data/sample/judgments.csv --clicked 0.31
     """
     daily = None if units_per_day is None else units_per_day * traffic
-    if daily is None:
-        options.refuse_unused(context, "it needs --units-per-day", "traffic")
-    of_data = ("mask", "variant", "model", "config", "label_order", "shown")
-    if against is None:
-        options.refuse_unused(context, "it needs --against", "position", "order")
-    if not interleave and against is None:
-        of_interleaving = ("clicked", "data", "differing", "shadow", *of_data)
-        options.refuse_unused(context, "it needs --interleave", *of_interleaving)
+    is_ab = not interleave and against is None
+    _refuse_unused(
+        context,
+        is_ab=is_ab,
+        has_order=against is not None,
+        has_days=daily is not None,
+        has_data=data is not None,
+    )
+    if is_ab:
         question = question_of(baseline, sd, margin, effect or 0.0, better, weights or "50,50")
         print(_ab_answer(question, power, daily, as_json=as_json))
         return
-    reason = "it belongs to an A/B test; --interleave takes --clicked and a --margin of preference"
-    options.refuse_unused(context, reason, "baseline", "sd", "weights", "better")
-    if data is None:
-        options.refuse_unused(context, "it needs --data", *of_data)
     from headroom.service.cli import lists
 
     network = options.Network(model, config, variant, mask, "auto", "auto", options.label_names(label_order))
     first = None
     if against is not None:
-        if data is None:
-            raise typer.BadParameter("--against needs judged pairs: query,title,grade", param_hint="--data")
-        options.refuse_unused(context, "--data says it", "differing", "shadow")
         check_preference(margin, effect, clicked, is_measured=effect is None)
         first = _first_evaluation(network, data, position, order, shown)
         measured = first.measured
@@ -178,9 +172,40 @@ def command(
     )
 
 
+def _refuse_unused(
+    context: typer.Context, *, is_ab: bool, has_order: bool, has_days: bool, has_data: bool
+) -> None:
+    """Raise BadParameter for an option that this kind of plan does not use.
+
+    is_ab: of an A/B test, not of interleaving. has_order: it is against the order that the titles have.
+    has_days: it is told how many units come in a day. has_data: it has judged pairs.
+    """
+    of_data = ("mask", "variant", "model", "config", "label_order", "shown")
+    if not has_days:
+        options.refuse_unused(context, "it needs --units-per-day", "traffic")
+    if not has_order:
+        options.refuse_unused(context, "it needs --against", "position", "order")
+    if is_ab:
+        of_interleaving = ("clicked", "data", "differing", "shadow", *of_data)
+        options.refuse_unused(context, "it needs --interleave", *of_interleaving)
+        return
+    reason = "it belongs to an A/B test; --interleave takes --clicked and a --margin of preference"
+    options.refuse_unused(context, reason, "baseline", "sd", "weights", "better")
+    if not has_data:
+        options.refuse_unused(context, "it needs --data", *of_data)
+    if has_order and has_data:
+        options.refuse_unused(context, "--data says it", "differing", "shadow")
+
+
 def _first_evaluation(
-    network: options.Network, data: Path, position: str | None, order: str | None, shown: int | None
+    network: options.Network, data: Path | None, position: str | None, order: str | None, shown: int | None
 ) -> FirstEvaluation:
+    """Evaluate a model against the order of judged pairs. Raises BadParameter if there are none.
+
+    position, order: where their order is. shown: how many titles users see; None: all.
+    """
+    if data is None:
+        raise typer.BadParameter("--against needs judged pairs: query,title,grade", param_hint="--data")
     from headroom.models.api.evaluation import order_columns
     from headroom.models.quality.labelled import Columns
     from headroom.service.cli.against_order import evaluate_first

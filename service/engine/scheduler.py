@@ -146,7 +146,8 @@ class Scheduler:
                     seconds_left=deadline - now,
                 )
             self._sizing.admit(submission, now)
-        self._queue_of(submission).push(submission, rows)
+        queue = self._background if background else self._queue
+        queue.push(submission, rows)
         self._requests.add(submission)
         self._work.set()
         return submission
@@ -229,9 +230,6 @@ class Scheduler:
             if open_rows:
                 return open_rows
 
-    def _queue_of(self, submission: Submission) -> FairQueue:
-        return self._background if submission.is_background else self._queue
-
     def _deliver(self, rows: Sequence[Row]) -> None:
         """Close the requests that have all of their results."""
         for row in rows:
@@ -248,7 +246,8 @@ class Scheduler:
         self._requests.discard(submission)
         self._sizing.long_requests.discard(submission)
         if submission.waiting_rows:
-            self._queue_of(submission).remove(submission)
+            queue = self._background if submission.is_background else self._queue
+            queue.remove(submission)
         if submission.started is not None:
             submission.inference_s = self._clock() - submission.started
         submission.error = error

@@ -71,8 +71,11 @@ class RowQueries(NamedTuple):
 
 def mark_prefixes(rows: Sequence[PairRow]) -> None:
     """Set the prefixes that a decoder's rows share within a lane and mask; an encoder's rows share none."""
+    classifier = rows[0].lane.classifier
+    if classifier.config.decoder is None:
+        return
     keys = ((row.lane, id(row.mask)) for row in rows)
-    prefixes = rows[0].lane.classifier.beginnings((row.pair for row in rows), keys)
+    prefixes = classifier.beginnings((row.pair for row in rows), keys)
     if prefixes is not None:
         for row, prefix in zip(rows, prefixes, strict=True):
             row.prefix = prefix
@@ -284,7 +287,7 @@ def row_scores(classifier: Classifier, logits: np.ndarray) -> list[RowScore | Ex
     """Return the scores of logits, (rows, labels) float32; an error for a row that is not finite."""
     scores = classifier.scores(logits)
     columns: list[Any] = [scores.score, scores.raw_score.tolist(), scores.logits]
-    if scores.is_graded:
+    if classifier.grades:
         columns += [scores.grade.tolist(), scores.expected_grade, scores.probabilities]
     results: list[RowScore | Exception] = [RowScore(*row) for row in zip(*columns, strict=True)]
     for index in np.flatnonzero(~np.isfinite(logits).all(axis=1)):

@@ -169,7 +169,8 @@ def simulate_clicks(
 ) -> ClicksByQuery:
     """Return what users do who click as people judged, over queries.
 
-    scores, shown: as `measure_lists` takes them. grades: of each query's titles, (titles,) each, from 0.
+    scores: control's and treatment's scores of each query's titles, (titles,) each.
+    grades: of each query's titles, (titles,) each, from 0. shown: how many titles users see; None: all.
     A user sees the title at rank k with the probability 1/k, as in `measure_lists`, and clicks what it sees
     with (2^grade − 1) / 2^highest, the probability that such a title satisfies (Chapelle et al. 2009,
     "Expected reciprocal rank for graded relevance", https://doi.org/10.1145/1645953.1646033).

@@ -308,14 +308,13 @@ class ScoreRequest(ScoringFields, PairsRequest):
         for name, values in (("grades", self.grades), ("ids", self.ids)):
             if values is not None and len(values) != titles:
                 raise InvalidRequest(f"{len(values)} {name} for {titles} titles", param=name)
-        self._check_arm()
+        if self.arm is not None or self.experiment is not None:
+            self._check_arm()
 
     def _check_arm(self) -> None:
         """Raise InvalidRequest if the fields that choose an arm contradict each other."""
         if self.arm is None:
-            if self.experiment is not None:
-                raise InvalidRequest("is missing beside experiment; name one of its arms", param="arm")
-            return
+            raise InvalidRequest("is missing beside experiment; name one of its arms", param="arm")
         if self.unit is None:
             raise InvalidRequest("is missing beside arm; say whose arm it is", param="unit")
         for name in ("variant", "head_mask"):

@@ -250,9 +250,18 @@ def build_catalog(
     for problem in mixed_kinds(config, _score_kinds(variants)):
         raise InvalidConfig(problem)
     _add_cascades(config, variants)
-    in_order = {entry.name: variants[entry.name] for entry in config.variants if entry.name in variants}
-    in_order[ORIGINAL] = Variant(ORIGINAL, BASE, base, base.all_heads, sliced=False, is_original=True)
-    return Catalog(config, base, in_order[config.default_variant], in_order, masks)
+    variants = _in_order(config, variants) | {ORIGINAL: _original(base)}
+    return Catalog(config, base, variants[config.default_variant], variants, masks)
+
+
+def _in_order(config: LiveConfig, variants: Mapping[str, Variant]) -> dict[str, Variant]:
+    """Return the variants in the order of the config."""
+    return {entry.name: variants[entry.name] for entry in config.variants if entry.name in variants}
+
+
+def _original(base: Classifier) -> Variant:
+    """Return the variant that is the order in which the titles come."""
+    return Variant(ORIGINAL, BASE, base, base.all_heads, sliced=False, is_original=True)
 
 
 def load_catalog(

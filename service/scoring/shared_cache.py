@@ -23,8 +23,7 @@ from headroom.models.errors import ModelError, how_to_install
 from headroom.models.masks.head_mask import HeadMask
 from headroom.service.engine.threads import PairRow, RowScore
 from headroom.service.observe.metrics import Metrics
-from headroom.service.scoring.cache import set_results
-from headroom.service.scoring.row_keys import mask_hash, row_key
+from headroom.service.scoring.cache import mask_hash, row_key, set_results
 
 if TYPE_CHECKING:
     import redis.asyncio
@@ -214,7 +213,7 @@ def check_url(url: str, option: str) -> None:
     except ModuleNotFoundError:
         raise ModelError(f"{option}: it needs the package redis: {how_to_install('redis')}") from None
     try:
-        parse_url(url)
+        parse_url(url)  # type: ignore[no-untyped-call]
     except ValueError as error:
         raise ModelError(f"{option}: {error}") from None
 

@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from headroom.service.cli.server_packages import SERVER_PACKAGES
+from headroom.service.cli.messages import SERVER_PACKAGES
 from headroom.version import ROOT
 from tests.prompt import write_labelled
 
