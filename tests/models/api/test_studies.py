@@ -10,6 +10,7 @@ import pytest
 
 from headroom import Classifier, ModelError, StudyResult, prune, study
 from headroom.models.api.ranges import removable_parts
+from headroom.models.study.kinds import KINDS
 from tests.checkpoints import load, write_checkpoint
 from tests.prompt import Run
 from tests.prompt import run as run
@@ -138,17 +139,18 @@ def test_all_questions_are_asked_as_the_command_asks_them(
         assert found.content[part] == theirs[part], part
     sizes = [point["heads_on"] for point in theirs["path"]]
     assert found.to_frame()["heads_on"].tolist() == sizes
-    assert set(found.content["verdicts"]) == {"single", "random", "layers", "roles", "similarity", "search"}
+    assert set(found.content["verdicts"]) == {*KINDS}
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "valid"),
     [
-        ("single", {"margn": 0.05}, "query, title, grade, seed, quick, out, margin$"),
+        ("single", {"margn": 0.05}, "query, title, grade, seed, quick, out, margin, part$"),
         ("layers", {"holdout": []}, "out, margin$"),
         ("random", {"speedup": 2}, "out, margin$"),
         ("roles", {"margin": 0.05}, "query, title, grade, seed, quick, out$"),
         ("similarity", {"margin": 0.05}, "quick, out$"),
+        ("initialisation", {"margin": 0.05}, "quick, out, seeds, steps$"),
         ("all", {"what": ("units",)}, "margin, holdout$"),
         ("search", {"recover": 5}, "margin, holdout, what, speedup, recover_minutes$"),
     ],
