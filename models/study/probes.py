@@ -195,8 +195,8 @@ def _states(study: Study, encoded: Sequence[EncodedPair], wanted: Ints) -> list[
     with torch.inference_mode():
         for rows in batches_by_length(lengths, BATCH_TOKENS):
             batch = pack([encoded[row] for row in rows], device=network.device, fill=False)
-            order = [rows[index] for index in batch.order]
-            token_of = np.concatenate([np.arange(starts[row], starts[row + 1]) for row in order])
+            packed = [rows[index] for index in batch.order]
+            token_of = np.concatenate([np.arange(starts[row], starts[row + 1]) for row in packed])
             drawn = np.flatnonzero(np.isin(token_of, wanted))
             numbers.append(token_of[drawn])
             index = torch.from_numpy(drawn).to(network.device)

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.spatial.distance import jensenshannon
+from scipy.spatial.distance import cdist, jensenshannon
 
+from headroom import Classifier, UnsupportedCheckpoint
 from headroom.models.arrays import Floats
 from headroom.models.study import kinds
 from headroom.models.study.initialisation import networks
@@ -18,9 +19,10 @@ from headroom.models.study.initialisation.compute import (
     shares,
     sums_of_squares,
 )
+from headroom.models.study.limits import limits
 from headroom.models.study.roles.scores import ROLES
 from headroom.models.study.study import QUICK
-from tests.models.study.data import drawn
+from tests.models.study.data import drawn, study
 from tests.models.study.planted import PLANTED, planted_study
 
 SEEDS, LAYERS, HEADS, DIMENSIONS = 5, 6, 8, 300
@@ -41,7 +43,7 @@ def patterns(layer: float, position: float, seed: float, rest: float) -> Floats:
 
 def squares(points: Floats) -> Floats:
     flat = points.reshape(-1, DIMENSIONS)
-    square = ((flat[:, None] - flat) ** 2).sum(-1)
+    square = cdist(flat, flat, "sqeuclidean")
     return square.reshape(1, *points.shape[:2], *points.shape[:2])
 
 
@@ -55,8 +57,8 @@ def test_shares_are_those_of_the_variances_that_were_drawn() -> None:
 def test_matching_finds_the_heads_that_each_seed_numbers_its_own_way() -> None:
     points = patterns(4, 3, 0, 0.5)
     rng = np.random.default_rng(1)
-    numbering = np.stack([layer * HEADS + rng.permutation(HEADS) for layer in range(LAYERS)] * SEEDS)
-    order = numbering.reshape(SEEDS, -1)
+    numbers = [layer * HEADS + rng.permutation(HEADS) for _ in range(SEEDS) for layer in range(LAYERS)]
+    order = np.concatenate(numbers).reshape(SEEDS, -1)
     order[0] = np.arange(LAYERS * HEADS)
     shuffled = np.take_along_axis(points, order[:, :, None], 1)
     square = squares(shuffled)
@@ -73,6 +75,14 @@ def test_divergences_are_the_squared_distances_that_scipy_computes() -> None:
         for second in range(3):
             expected = np.mean(jensenshannon(maps[first], maps[second], axis=1, base=2) ** 2)
             assert found[first, second] == pytest.approx(expected, abs=1e-6)
+
+
+def test_int8_checkpoints_are_refused_and_left_out_of_all_questions(clf: Classifier, tmp_path: Path) -> None:
+    quantized = replace(clf, config=replace(clf.config, int8=True))
+    asked = study(quantized, tmp_path)
+    with pytest.raises(UnsupportedCheckpoint, match="is int8, and 8-bit weights cannot be trained"):
+        kinds.run("initialisation", asked)
+    assert "`study initialisation` is left out: 8-bit weights cannot be trained." in limits("all", asked)
 
 
 @pytest.mark.more
