@@ -29,7 +29,7 @@ from headroom.models.quality.lexical import rouge_l
 from headroom.models.study import plots
 from headroom.models.study.result import Figure, Result, Section, Table
 from headroom.models.study.statistics import LEVEL, holm, mean_intervals, permutation_p
-from headroom.models.study.study import Study
+from headroom.models.study.study import Head, Study
 from headroom.models.study.wording import listed, method
 
 BATCH = 32
@@ -87,6 +87,29 @@ def run(study: Study) -> Result:
                 for head in study.stage("heads of the encoder–decoder attention", names)
             ]
         )  # (heads, questions, effects)
+    rows = _rows(study, names, changes)
+    pieces = {effect: sum(int(getattr(batch, effect).sum()) for batch in batches) for effect in EFFECTS[:2]}
+    made = (
+        f"{len(whole)} questions; the generated queries have {pieces['copied']:,} copied and "
+        f"{pieces['written']:,} written pieces."
+    )
+    section = Section(
+        "Each head of the encoder–decoder attention off alone",
+        (method("cross", study.measures), made),
+        (_table(rows),),
+    )
+    picture = Figure(
+        "cross-heads",
+        "Change of the likelihood of copied and of written pieces with one head off, in nats per piece. "
+        "Framed: heads that are shown to copy, or to translate.",
+        partial(_draw, (layers, heads), rows),
+    )
+    content = {"part": "cross", "questions": len(whole), "pieces": pieces, "heads": rows}
+    return Result("single", content, _verdict(rows, pieces), (section,), picture)
+
+
+def _rows(study: Study, names: Sequence[Head], changes: Floats) -> list[Json]:
+    """Return `heads` of report.json. changes: (heads, questions, effects)."""
     deltas = [_intervals(changes[:, :, column].T, study) for column in range(len(EFFECTS))]
     losses = -changes[:, :, :3].transpose(2, 1, 0)  # (effects, questions, heads)
     tested = (losses[0], losses[1], losses[2], -losses[2])
@@ -105,25 +128,7 @@ def run(study: Study) -> Result:
                 "does": _does(p),
             }
         )
-    pieces = {effect: sum(int(getattr(batch, effect).sum()) for batch in batches) for effect in EFFECTS[:2]}
-    questions = len(whole)
-    section = Section(
-        "Each head of the encoder–decoder attention off alone",
-        (
-            method("cross", study.measures),
-            f"{questions} questions; the generated queries have {pieces['copied']:,} copied and "
-            f"{pieces['written']:,} written pieces.",
-        ),
-        (_table(rows, deltas),),
-    )
-    picture = Figure(
-        "cross-heads",
-        "Change of the likelihood of copied and of written pieces with one head off, in nats per piece. "
-        "Framed: heads that are shown to copy, or to translate.",
-        partial(_draw, (layers, heads), rows),
-    )
-    content = {"part": "cross", "questions": questions, "pieces": pieces, "heads": rows}
-    return Result("single", content, _verdict(rows, pieces), (section,), picture)
+    return rows
 
 
 def _does(p: Mapping[str, float]) -> str | None:
@@ -232,22 +237,21 @@ def _p_values(losses: Floats, seed: int) -> list[float]:
     return adjusted
 
 
-def _table(rows: Sequence[Json], deltas: Sequence[Sequence[Interval]]) -> Table:
-    order = np.argsort([min(one.value for one in of_head[:2]) for of_head in zip(*deltas, strict=True)])
-    cells = tuple(
-        (
-            f"{rows[index]['layer']}.{rows[index]['head']}",
-            *(of_effect[index].text(sign=True) for of_effect in deltas),
-            rows[index]["does"] or "–",
-        )
-        for index in order[:SHOWN].tolist()
-    )
+def _table(rows: Sequence[Json]) -> Table:
+    worst = [np.nanmin([row["delta"]["copied"], row["delta"]["written"], 0.0]) for row in rows]
+    cells = []
+    for index in np.argsort(worst, kind="stable")[:SHOWN].tolist():
+        row = rows[index]
+        changes = [
+            Interval(row["delta"][effect], *row["interval"][effect]).text(sign=True) for effect in EFFECTS
+        ]
+        cells.append((f"{row['layer']}.{row['head']}", *changes, row["does"] or "–"))
     header = ("head", "Δ copied", "Δ written", "copied − written", "Δ ROUGE-L", "what it is shown to do")
     caption = (
         f"The {len(cells)} heads that cost most. Δ of pieces: log-likelihood in nats per piece; of ROUGE-L: "
         "against the query of the whole generator. All heads: report.json."
     )
-    return Table(header, cells, caption)
+    return Table(header, tuple(cells), caption)
 
 
 def _verdict(rows: Sequence[Json], pieces: Json) -> str:

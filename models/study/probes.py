@@ -14,7 +14,7 @@ can foretell: its selectivity is what the probe gains over the labels' frequenci
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -112,38 +112,51 @@ def probe(study: Study) -> dict[str, Probed]:
     return probed
 
 
-def _tasks(study: Study, rows: Sequence[int], encoded: Sequence[EncodedPair]) -> tuple[dict[str, Task], Ints]:
-    """Return the tasks, and which tokens of the pairs their rows are, (states,)."""
-    by_task: dict[str, list[tuple[int, int, int, int]]] = {name: [] for name in TASKS}
-    starts = np.cumsum([0, *map(len, encoded)])
-    reads_first = study.classifier.network.reads != "last"
-    for pair, start, query, grade in zip(
-        encoded,
-        starts.tolist(),
-        study.data.query_of[rows].tolist(),
-        study.data.grade[rows].tolist(),
-        strict=False,
-    ):
+Item = tuple[int, int, int, int]
+"""The number of a token over all pairs, its label, its kind, and its query."""
+
+
+def _items(study: Study, rows: Sequence[int], encoded: Sequence[EncodedPair]) -> dict[str, list[Item]]:
+    """Return the items of each task."""
+    items: dict[str, list[Item]] = {name: [] for name in TASKS}
+    reads_last = study.classifier.network.reads == "last"
+    start = 0
+    for row, pair in zip(rows, encoded, strict=True):
+        query = int(study.data.query_of[row])
         words = Words.of(study.classifier.tokenizer, pair)
         for name, token, label in _labels(words):
-            by_task[name].append((start + token, label, int(pair.ids[token]), query))
-        read = 0 if reads_first else len(pair) - 1
-        by_task["grade"].append((start + read, grade, start, query))
-    rng = np.random.default_rng([study.seed, 24])
+            items[name].append((start + token, label, int(pair.ids[token]), query))
+        read = start + len(pair) - 1 if reads_last else start
+        items["grade"].append((read, int(study.data.grade[row]), start, query))
+        start += len(pair)
+    return items
+
+
+def _tasks(study: Study, rows: Sequence[int], encoded: Sequence[EncodedPair]) -> tuple[dict[str, Task], Ints]:
+    """Return the tasks, and which tokens of the pairs their rows are, (states,)."""
+    by_task = _items(study, rows, encoded)
     chosen = {}
+    rng = np.random.default_rng([study.seed, 24])
     for name, items in by_task.items():
-        drawn = np.sort(rng.permutation(len(items))[: study.effort.probe_tokens])
-        if len(drawn):
-            tokens, labels, kinds, queries = np.array(items)[drawn].T
-            values, label_of = np.unique(labels, return_inverse=True)
-            if len(values) > 1 and len(np.unique(queries)) >= FOLDS:
-                chosen[name] = Task(tokens, label_of, np.unique(kinds, return_inverse=True)[1], queries)
-    wanted = np.unique(np.concatenate([task.rows for task in chosen.values()]))
-    tasks = {
-        name: Task(np.searchsorted(wanted, task.rows), task.labels, task.kinds, task.queries)
-        for name, task in chosen.items()
-    }
+        drawn = np.sort(rng.permutation(len(items))[: study.effort.probe_tokens]).tolist()
+        task = _task([items[index] for index in drawn])
+        if task is not None:
+            chosen[name] = task
+    wanted = np.unique(np.concatenate([np.empty(0, np.int64), *(task.rows for task in chosen.values())]))
+    tasks = {name: replace(task, rows=np.searchsorted(wanted, task.rows)) for name, task in chosen.items()}
     return tasks, wanted
+
+
+def _task(items: Sequence[tuple[int, int, int, int]]) -> Task | None:
+    """Return the task of items (row, label, kind, query); None if all labels are equal or the queries are
+    too few for the folds."""
+    if not items:
+        return None
+    rows, labels, kinds, queries = np.array(items).T
+    values, label_of = np.unique(labels, return_inverse=True)
+    if len(values) < 2 or len(np.unique(queries)) < FOLDS:
+        return None
+    return Task(rows, label_of, np.unique(kinds, return_inverse=True)[1], queries)
 
 
 def _labels(words: Words) -> list[tuple[str, int, int]]:

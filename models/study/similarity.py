@@ -49,12 +49,7 @@ def run(study: Study) -> Result:
         f"{shared}; two heads of one layer are {within.text(2)} apart, two of different layers "
         f"{across.text(2)}."
     )
-    rows = (
-        ("two heads of one layer", within.text()),
-        ("two heads of different layers", across.text()),
-        ("difference", gap.text(sign=True)),
-        ("clusters of heads, by average linkage", f"{clusters.max()} of {len(layers)} heads"),
-    )
+    rows = _rows(within, across, gap, clusters)
     caption = f"On {len(chosen)} pairs spread over the queries."
     table = Table(("what", "distance (95 % interval)"), rows, caption)
     section = Section("Similarity: the heads' patterns", (method("similarity", study.measures),), (table,))
@@ -77,6 +72,15 @@ def run(study: Study) -> Result:
         (section, probes.section(study, probed)),
         picture,
         (finding, probes.finding(probed)),
+    )
+
+
+def _rows(within: Interval, across: Interval, gap: Interval, clusters: Ints) -> tuple[tuple[str, str], ...]:
+    return (
+        ("two heads of one layer", within.text()),
+        ("two heads of different layers", across.text()),
+        ("difference", gap.text(sign=True)),
+        ("clusters of heads, by average linkage", f"{clusters.max()} of {len(clusters)} heads"),
     )
 
 

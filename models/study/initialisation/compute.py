@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import log
 
 import numpy as np
 import torch
@@ -93,13 +94,15 @@ def _divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Return the divergence of distributions, which the last dimension holds."""
     entropy = torch.special.entr((first + second) / 2).sum(-1)
     own = (torch.special.entr(first).sum(-1) + torch.special.entr(second).sum(-1)) / 2
-    return ((entropy - own) / np.log(2)).clamp_(0, 1)
+    divergence: torch.Tensor = (entropy - own) / log(2)
+    return divergence.clamp_(0, 1)
 
 
 def _means(values: Sequence[Floats32], number_of: Ints) -> Floats32:
     sums = np.zeros((number_of.max() + 1, *values[0].shape), np.float32)
     np.add.at(sums, number_of, np.stack(values))
-    return sums / np.bincount(number_of).reshape(-1, *[1] * values[0].ndim)
+    counts = np.bincount(number_of).astype(np.float32)
+    return sums / counts.reshape(-1, *[1] * values[0].ndim)
 
 
 @dataclass(frozen=True)
@@ -186,33 +189,53 @@ def matched(between: Divergences, shift: int = 0) -> Ints:
 
 def _columns(between: Divergences, order: Ints, others: Ints) -> Floats:
     """Return of each query the sums of squares, as the seeds number their heads and as they are matched, and
-    the mean distances DISTANCES: (queries, 16)."""
+    the mean distances DISTANCES: (queries, 16).
+
+    order, others: (S, H) the heads that are matched with those of the first seed, of the same layer and of
+    another one.
+    """
     trained = between.trained
-    seeds, heads = order.shape
-    rows = np.arange(seeds)[:, None]
+    rows = np.arange(len(order))[:, None]
     aligned = trained[:, rows, order][:, :, :, rows, order]
-    first = np.arange(heads)
-    later = range(1, seeds)
+    layer_of = between.layer_of
     distance = np.sqrt(trained)
-    layer = between.layer_of
-    pairs = np.triu(layer[:, None] == layer, 1)
-    two_seeds = np.array([*combinations(range(seeds), 2)]).T
     started = np.sqrt(between.started).mean(-1)  # (queries, S, S)
-    own = np.eye(seeds, dtype=np.bool_)
-    nearest = [
-        np.mean(
-            [distance[:, 0, first[of[seed] >= 0], seed, of[seed][of[seed] >= 0]] for seed in later], (0, 2)
-        )
-        for of in (order, others)
+    own = np.eye(len(order), dtype=np.bool_)
+    means = [
+        *_unmatched(distance, layer_of),
+        _to_first(distance, order),
+        _to_first(distance, others),
+        started[:, own].mean(1),
+        started[:, ~own].mean(1),
     ]
-    same_layer = np.full(len(trained), np.nan)
+    squares = (sums_of_squares(trained, layer_of), sums_of_squares(aligned, layer_of))
+    return np.concatenate([*squares, np.stack(means, 1)], 1)
+
+
+def _unmatched(distance: Floats32, layer_of: Ints) -> tuple[Floats, Floats]:
+    """Return the mean distance of two heads of one layer and seed, and of the same position in two seeds,
+    (queries,) each. distance: (queries, S, H, S, H)."""
+    seeds = distance.shape[1]
+    heads = np.arange(len(layer_of))
+    pairs = np.triu(layer_of[:, None] == layer_of, 1)
+    same_layer = np.full(len(distance), np.nan)
     if pairs.any():
         same_layer = np.mean([distance[:, seed, :, seed][:, pairs].mean(1) for seed in range(seeds)], 0)
-    same_position = distance[:, two_seeds[0], :, two_seeds[1]][..., first, first].mean((0, 2))
-    means = [same_layer, same_position, *nearest, started[:, own].mean(1), started[:, ~own].mean(1)]
-    return np.concatenate(
-        [sums_of_squares(trained, layer), sums_of_squares(aligned, layer), np.stack(means, 1)], 1
-    )
+    first, second = np.array([*combinations(range(seeds), 2)]).T
+    same_position = distance[:, first, :, second][..., heads, heads]  # (pairs, queries, H)
+    return same_layer, same_position.mean((0, 2))
+
+
+def _to_first(distance: Floats32, order: Ints) -> Floats:
+    """Return the mean distance of the first seed's heads from those that are matched with them, (queries,).
+
+    order: as `matched` returns it.
+    """
+    of_seeds = []
+    for seed in range(1, len(order)):
+        heads = np.flatnonzero(order[seed] >= 0)
+        of_seeds.append(distance[:, 0, heads, seed, order[seed, heads]].mean(1))
+    return np.asarray(np.mean(of_seeds, 0))
 
 
 def sums_of_squares(square: Floats32, layer_of: Ints) -> Floats:

@@ -31,7 +31,6 @@ from headroom.models.network import Network
 from headroom.models.ops.torch import normed
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.study.roles.scores import ROLES, role_scores
-from headroom.models.study.runner import Silent
 from headroom.models.study.study import Study
 from headroom.models.study.words import Words
 from headroom.models.training.loop import (
@@ -153,8 +152,24 @@ def _trained(study: Study, recipe: Recipe, kind: Kind, number: int, checkpoint: 
     assert directory is not None  # `ask` has refused others
     model = start(directory, recipe.labels, study.seed).to(study.classifier.network.device)
     redraw(model, ("classifier", "bert.pooler", *([LAYERS] if kind == "body" else ())), number)
-    tokenizer = study.classifier.tokenizer
-    pairs = tokenizer.encode([(one.query, one.title) for one in recipe.training])
+    compared = study.encode(recipe.compared)
+    before = _maps(_classifier(study.classifier, model), study, compared)
+    study.progress.start(f"training {number + 1} of {study.seeds}, {kind}", recipe.steps)
+    _train(model, study, recipe, RATES[kind] * WIDTH / model.config.hidden_size, checkpoint)
+    logits = logits_of(model, study.classifier.tokenizer, recipe.held_out)
+    trained = _classifier(study.classifier, model)
+    return Recorded(
+        maps=_maps(trained, study, compared),
+        before=before,
+        outputs=_outputs(trained.network, study, compared),
+        holds=_roles(trained, study, recipe, compared),
+        ndcg10=judged(logits, recipe.held_out).metrics()["ndcg10"],
+    )
+
+
+def _train(model: Learner, study: Study, recipe: Recipe, rate: float, checkpoint: Path) -> None:
+    """Train a model in place. rate: the highest learning rate. checkpoint: the file of a stopped training."""
+    pairs = study.classifier.tokenizer.encode([(one.query, one.title) for one in recipe.training])
     labels, weights = targets(recipe.training, len(recipe.labels))
 
     def make_round(number: int) -> list[Batch]:
@@ -164,9 +179,6 @@ def _trained(study: Study, recipe: Recipe, kind: Kind, number: int, checkpoint: 
         rows_of = (shuffled[groups[index]].tolist() for index in order)
         return [Batch([pairs[row] for row in rows], labels[rows], weights[rows]) for rows in rows_of]
 
-    rate = RATES[kind] * WIDTH / model.config.hidden_size
-    schedule = Schedule(recipe.steps, rate, warmup=max(1, recipe.steps // 10), decay=0.9)
-    study.progress.start(f"training {number + 1} of {study.seeds}, {kind}", recipe.steps)
     done = 0
 
     def after_step(progress: Progress) -> None:
@@ -174,30 +186,24 @@ def _trained(study: Study, recipe: Recipe, kind: Kind, number: int, checkpoint: 
         study.progress.advance(progress.step - done)
         done = progress.step
 
-    compared = study.encode(recipe.compared)
-    before = _maps(_classifier(study.classifier, model), study, compared)
     train(
         model,
         lambda batch: ordinal_loss(model(batch.pairs), batch.labels, batch.weights),
         make_round,
-        schedule,
+        Schedule(recipe.steps, rate, warmup=max(1, recipe.steps // 10), decay=0.9),
         checkpoint,
         seed=study.seed,
         after_step=after_step,
     )
-    logits = logits_of(model, tokenizer, recipe.held_out)
-    trained = _classifier(study.classifier, model)
+
+
+def _roles(classifier: Classifier, study: Study, recipe: Recipe, compared: Sequence[EncodedPair]) -> Bools:
+    """Return which heads hold which of ROLES, (roles, heads)."""
     query_of = study.data.query_of[list(recipe.compared)].tolist()
     split = chinese_splitter() if study.data.is_chinese and has_jieba() else None
-    asked = replace(study, classifier=trained, progress=Silent())
-    roles = role_scores(asked, compared, query_of, split)
-    return Recorded(
-        maps=_maps(trained, study, compared),
-        before=before,
-        outputs=_outputs(trained.network, study, compared),
-        holds=np.stack([roles[role].holds for role in ROLES]),
-        ndcg10=judged(logits, recipe.held_out).metrics()["ndcg10"],
-    )
+    study.progress.start("roles", len(compared))
+    scores = role_scores(replace(study, classifier=classifier), compared, query_of, split)
+    return np.stack([scores[role].holds for role in ROLES])
 
 
 def redraw(model: Learner, prefixes: tuple[str, ...], seed: int) -> None:
@@ -208,7 +214,7 @@ def redraw(model: Learner, prefixes: tuple[str, ...], seed: int) -> None:
         for name, weight in model.named_parameters():
             ours = name.replace("/", ".")
             if ours.startswith("bert.embeddings."):
-                weight.requires_grad_(requires_grad=False)
+                weight.requires_grad = False
             if not ours.startswith(prefixes):
                 continue
             if weight.ndim > 1:
@@ -251,7 +257,7 @@ def _outputs(network: Network, study: Study, pairs: Sequence[EncodedPair]) -> Fl
                     continue
                 entering = normed(x.clone(), layer.attention_input_norm)
                 heads = network.attend(layer.heads, entering, batch, None)
-                of_layers.append(heads[tokens].float().unflatten(1, (layer.heads.count, -1)))
+                of_layers.append(heads[tokens].float().view(len(tokens), layer.heads.count, -1))
             of_pairs.append(torch.cat(of_layers, 1).numpy(force=True))
     return np.concatenate(of_pairs)
 

@@ -61,17 +61,7 @@ def run(study: Study) -> Result:
         between = Divergences.of(recorded, query_of, layer_of)
         found[kind] = compare(between, recorded, study.effort.resamples, study.seed)
         content[kind] = _content(found[kind], recorded)
-    labels = len(recipe.labels)
-    chance = evaluation_of(recipe.held_out, Scores.from_logits(np.zeros((len(recipe.held_out), labels))))
-    settings = {
-        "seeds": study.seeds,
-        "steps": recipe.steps,
-        "training_pairs": len(recipe.training),
-        "compared_pairs": len(recipe.compared),
-        "compared_queries": len(set(query_of)),
-        "held_out_pairs": len(recipe.held_out),
-        "random_order_ndcg10": chance.random_order_ndcg10(),
-    }
+    settings = _settings(study, recipe)
     sections = (
         Section(
             "Where attention patterns come from",
@@ -101,6 +91,21 @@ def run(study: Study) -> Result:
         picture,
         findings,
     )
+
+
+def _settings(study: Study, recipe: Recipe) -> Json:
+    """Return what was trained and compared, and what a random order of the held-out titles is worth."""
+    pairs = len(recipe.held_out)
+    even = Scores.from_logits(np.zeros((pairs, len(recipe.labels)), np.float32))
+    return {
+        "seeds": study.seeds,
+        "steps": recipe.steps,
+        "training_pairs": len(recipe.training),
+        "compared_pairs": len(recipe.compared),
+        "compared_queries": len(set(study.data.query_of[list(recipe.compared)].tolist())),
+        "held_out_pairs": pairs,
+        "random_order_ndcg10": evaluation_of(recipe.held_out, even).random_order_ndcg10(),
+    }
 
 
 def _content(found: Compared, recorded: Sequence[Recorded]) -> Json:
