@@ -14,6 +14,12 @@ RESAMPLES = (100, 100_000)
 SPEEDUPS = (1.05, 20.0)
 """The range of how many times as fast a network is to be."""
 
+SEEDS = (3, 20)
+"""The range of how many starts of each kind are trained: fewer say little about the spread between them."""
+
+STEPS = (1, 100_000)
+"""The range of the steps of each of these trainings."""
+
 MAX_RECOVER_MINUTES = 600
 MIN_MINUTES = 0.01
 """The ranges of minutes of training, of a study's network and of a student."""

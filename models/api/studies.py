@@ -14,13 +14,21 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, get_args
 
 import orjson
 
 from headroom.models.api.arguments import errors_name_arguments
 from headroom.models.api.data import DIRECTORY, path_of, source_of
-from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SPEEDUPS, check_range, removable_parts
+from headroom.models.api.ranges import (
+    MARGINS,
+    MAX_RECOVER_MINUTES,
+    SEEDS,
+    SPEEDUPS,
+    STEPS,
+    check_range,
+    removable_parts,
+)
 from headroom.models.api.shown import as_html
 from headroom.models.classifier import Classifier
 from headroom.models.errors import ModelError
@@ -28,7 +36,7 @@ from headroom.models.files import Json
 from headroom.models.frame import frame
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.labelled import Columns, columns_of_second
-from headroom.models.study import Kind, kinds, pairs, plots, report_files
+from headroom.models.study import Kind, Part, kinds, pairs, plots, report_files
 from headroom.models.study.limits import limits
 from headroom.models.study.page import check_directory
 from headroom.models.study.pairs import Judged
@@ -44,7 +52,17 @@ if TYPE_CHECKING:
 
     from headroom.models.api.data import Data
 
-__all__ = ["StudyResult", "all", "layers", "random", "roles", "search", "similarity", "single"]
+__all__ = [
+    "StudyResult",
+    "all",
+    "initialisation",
+    "layers",
+    "random",
+    "roles",
+    "search",
+    "similarity",
+    "single",
+]
 
 RECORDS = {"single": "heads", "random": "curves", "layers": "layers", "search": "path", "all": "path"}
 """The list of report.json that becomes a kind's table."""
@@ -109,7 +127,8 @@ class StudyResult:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame: a row per head (`single`), draw (`random`), layers off (`layers`), role
-        and head (`roles`), two heads (`similarity`) or network (`search` and `all`).
+        and head (`roles`), two heads (`similarity`), kind of start (`initialisation`) or network (`search`
+        and `all`).
 
         Its columns are the keys of report.json; ends of an interval have _low and _high at their end.
         Raises ModuleNotFoundError without pandas.
@@ -125,6 +144,9 @@ class StudyResult:
             return records
         if self.kind == "roles":
             return [{"role": role, **row} for role, rows in content["roles"].items() for row in rows]
+        if self.kind == "initialisation":
+            starts = content["initialisation"]["starts"]
+            return [{"start": start, **_figures_of(found)} for start, found in starts.items()]
         found = content["similarity"]
         heads = [tuple(head) for head in found["heads"]]
         return [
@@ -179,9 +201,19 @@ class StudyResult:
         return as_html(self.verdict, [self._heading(), *self.limits], tables[:1])
 
 
-def single(clf: Classifier, data: Data, **options: Unpack[MarginOptions]) -> StudyResult:
-    """Switch each head off alone: what does each metric lose? Options: `MarginOptions`."""
-    return _study("single", clf, data, options)
+def single(
+    clf: Classifier, data: Data, *, part: Part = "encoder", **options: Unpack[MarginOptions]
+) -> StudyResult:
+    """Switch each head off alone: what does each metric lose? Options: `MarginOptions`.
+
+    part: "cross" switches off the heads of the query generator's encoder–decoder attention: which of them
+    copy pieces of the question, and which write others? Raises ModelError if there is no generator.
+    """
+    if part not in get_args(Part):
+        raise ModelError(f"part: {part!r} is none of {', '.join(get_args(Part))}")
+    if part == "cross":
+        clf.checked_generator()
+    return _study("single", clf, data, options, more={"part": part})
 
 
 def random(clf: Classifier, data: Data, **options: Unpack[MarginOptions]) -> StudyResult:
@@ -203,6 +235,25 @@ def roles(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> Study
 def similarity(clf: Classifier, data: Data, **options: Unpack[StudyOptions]) -> StudyResult:
     """Compare the attention patterns of all heads with each other."""
     return _study("similarity", clf, data, cast("MarginOptions", options))
+
+
+def initialisation(
+    clf: Classifier,
+    data: Data,
+    *,
+    seeds: int = 5,
+    steps: int | None = None,
+    **options: Unpack[StudyOptions],
+) -> StudyResult:
+    """Train the same recipe from several starts: how much of the heads' attention is the seed's?
+
+    seeds: starts of each kind, 3 to 20. steps: of each training; default: 100, or 20 with `quick`. More
+    options: `StudyOptions`.
+    """
+    check_range("seeds", seeds, *SEEDS, whole=True)
+    check_range("steps", steps, *STEPS, whole=True)
+    more = {"seeds": seeds, "steps": steps}
+    return _study("initialisation", clf, data, cast("MarginOptions", options), more=more)
 
 
 def search(
@@ -291,9 +342,14 @@ def _study(
 
 def _check_names(kind: Kind, options: MarginOptions) -> None:
     """Raise TypeError for an option that the function of a kind does not take."""
-    valid = list((StudyOptions if kind in ("roles", "similarity") else MarginOptions).__annotations__)
+    has_margin = kind not in ("roles", "similarity", "initialisation")
+    valid = list((MarginOptions if has_margin else StudyOptions).__annotations__)
     if kind in ("search", "all"):
         valid.append("holdout")
+    if kind == "single":
+        valid.append("part")
+    if kind == "initialisation":
+        valid += ["seeds", "steps"]
     if kind == "search":
         valid += ["what", "speedup", "recover_minutes"]
     for name in options:
@@ -336,6 +392,17 @@ def ask(
         for sentence in limits(kind, study):
             warn(sentence)
         return StudyResult(study, kinds.run(kind, study))
+
+
+def _figures_of(start: Json) -> Json:
+    """Return a kind of start's intervals as objects of a value and its ends."""
+    figures = {name: start[name] for name in ("variance", "matched", "distances", "cka")}
+    return {
+        group: {
+            name: {"value": one["value"], "interval": [one["low"], one["high"]]} for name, one in of.items()
+        }
+        for group, of in figures.items()
+    }
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Json:

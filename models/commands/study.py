@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SPEEDUPS, removable_parts
+from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SEEDS, SPEEDUPS, STEPS, removable_parts
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
 from headroom.models.quality.labelled import Columns, columns_of_second
-from headroom.models.study import Kind, pairs
+from headroom.models.study import Kind, Part, pairs
 from headroom.models.study.page import check_directory
 from headroom.models.terminal import ends_at_once, waiting
 
@@ -51,6 +51,26 @@ Speedup = Annotated[
         help="For `search` by time: how many times as fast.  [default: what the margin allows]",
     ),
 ]
+PartOption = Annotated[
+    Part,
+    typer.Option(
+        help="For `single`: cross studies the heads of the query generator's encoder–decoder attention."
+    ),
+]
+Seeds = Annotated[
+    int,
+    typer.Option(
+        min=SEEDS[0], max=SEEDS[1], help="For `initialisation`: starts of each kind, trained one by one."
+    ),
+]
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        min=STEPS[0],
+        max=STEPS[1],
+        help="For `initialisation`: steps of each training.  [default: 100, or 20 with --quick]",
+    ),
+]
 Recover = Annotated[
     float,
     typer.Option(
@@ -82,6 +102,9 @@ def command(
     what: What = "heads",
     speedup: Speedup = None,
     recover: Recover = 0,
+    seeds: Seeds = 5,
+    steps: Steps = None,
+    part: PartOption = "encoder",
     quick: Quick = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json on standard output.")] = False,
 ) -> None:
@@ -123,6 +146,8 @@ def command(
         from headroom.models.api.studies import ask
 
         clf = Classifier.load(model, device, dtype, label_order=options.label_names(label_order))
+        if part == "cross":
+            clf.checked_generator()
     result = ask(
         kind,
         clf,
@@ -135,6 +160,9 @@ def command(
         what=parts,
         speedup=speedup,
         recover_minutes=recover,
+        seeds=seeds,
+        steps=steps,
+        part=part,
     )
     content = result.write(out)
     if as_json:
@@ -150,7 +178,13 @@ def _refuse_options(context: typer.Context, kind: Kind) -> None:
             options.refuse_unused(context, f"only `study search` takes --{name}", name)
     if kind not in ("search", "all"):
         options.refuse_unused(context, "only `study search` and `study all` take it", "holdout", "split")
-    if kind in ("roles", "similarity"):
+    if kind != "single":
+        options.refuse_unused(context, "only `study single` takes --part", "part")
+    if kind not in ("initialisation", "all"):
+        options.refuse_unused(
+            context, "only `study initialisation` and `study all` take it", "seeds", "steps"
+        )
+    if kind in ("roles", "similarity", "initialisation"):
         options.refuse_unused(context, f"`study {kind}` has no use for it", "margin")
 
 

@@ -105,4 +105,5 @@ def generation_mask(spec: str, encoder: Callable[[str], HeadMask], shape: Shape)
     Raises InvalidMask as `split_spec` and `generator_masks` do.
     """
     parts = split_spec(spec)
-    return GenerationMask(encoder(parts.encoder or "none"), *generator_masks(parts.generator, shape))
+    spec_of_encoder = "none" if parts.encoder is None else parts.encoder
+    return GenerationMask(encoder(spec_of_encoder), *generator_masks(parts.generator, shape))

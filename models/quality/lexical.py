@@ -69,3 +69,21 @@ def _idf(documents: Sequence[Sequence[str]]) -> Callable[[str], float]:
     """Return BM25's IDF of a term, never negative: log(1 + (N − df + ½)/(df + ½))."""
     counts = Counter(word for document in documents for word in set(document))
     return lambda term: math.log(1 + (len(documents) - counts[term] + 0.5) / (counts[term] + 0.5))
+
+
+def rouge_l(written: str, wanted: str) -> float:
+    """Return ROUGE-L (Lin 2004), 0 to 1: the F1 of the longest common subsequence of characters, without
+    spaces.
+
+    Characters, because Korean words change their ends.
+    """
+    ours = "".join(written.split())
+    theirs = "".join(wanted.split())
+    lengths = [0] * (len(theirs) + 1)  # of the longest common subsequence with each beginning of `theirs`
+    for char in ours:
+        diagonal = 0
+        for column, other in enumerate(theirs, 1):
+            above = lengths[column]
+            lengths[column] = diagonal + 1 if char == other else max(above, lengths[column - 1])
+            diagonal = above
+    return 2 * lengths[-1] / (len(ours) + len(theirs)) if ours and theirs else 0.0

@@ -7,5 +7,9 @@ evaluates many masks in one pass, `statistics` has the tests, and `report_files`
 
 from typing import Literal
 
-Kind = Literal["single", "random", "layers", "roles", "similarity", "search", "all"]
+Kind = Literal["single", "random", "layers", "roles", "similarity", "initialisation", "search", "all"]
 """The questions of a study, of which `all` asks every one."""
+
+Part = Literal["encoder", "cross"]
+"""Whose heads `single` switches off: the encoder's, or those of the query generator's encoder–decoder
+attention."""

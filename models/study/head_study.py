@@ -18,7 +18,7 @@ def head_study(
     the model; `metrics` of the file names the ones that it keeps, the one that shades the heads first. Of a
     role the file keeps the heads that hold it.
     """
-    if len(report.get("heads", ())) != shape[0] * shape[1]:
+    if "part" in report or len(report.get("heads", ())) != shape[0] * shape[1]:
         return None
     metrics = tuple(dict.fromkeys((measures.main, *measures.tested, measures.share)))
     head = {

@@ -9,14 +9,16 @@ from headroom.models.study.study import Study
 
 KINDS = get_args(Kind)[:-1]  # without `all`
 
-MODULES = {"roles": "roles.report", "search": "search.report"}
+MODULES = {"roles": "roles.report", "initialisation": "initialisation.report", "search": "search.report"}
 """The modules of the kinds that are packages. A kind's module has `run(study)`, which measures and makes the
 report; it is imported when it runs, with the libraries that it needs."""
 
 
 def run(kind: str, study: Study) -> Result:
     """Run one kind; or `all`, one after the other, and merge the reports into one."""
-    chosen = KINDS if kind == "all" else (kind,)
+    chosen = (kind,)
+    if kind == "all":
+        chosen = tuple(name for name in KINDS if name not in study.left_out)
     # Import all of them first: files may change while a study runs for hours.
     modules = [import_module(f"headroom.models.study.{MODULES.get(name, name)}") for name in chosen]
     results: list[Result] = [module.run(study) for module in modules]

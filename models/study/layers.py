@@ -163,11 +163,11 @@ def _outputs(study: Study, sample: Sample, mask: Matrix) -> list[Floats32]:
 
 def cka(first: Floats32, second: Floats32) -> float:
     """Return the linear centred kernel alignment of two layers' token vectors, (n, d) each (Kornblith et al.
-    2019, arXiv:1905.00414)."""
+    2019, arXiv:1905.00414); nan if one of them does not vary."""
     left = first - first.mean(0, dtype=np.float64)
     right = second - second.mean(0, dtype=np.float64)
     scale = np.linalg.norm(left.T @ left) * np.linalg.norm(right.T @ right)
-    return float(np.square(left.T @ right).sum() / scale)
+    return float(np.square(left.T @ right).sum() / scale) if scale else np.nan
 
 
 def _draw(study: Study, changes: list[Effect], random_order: float) -> plots.Drawing:

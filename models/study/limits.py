@@ -17,7 +17,7 @@ def limits(kind: str, study: Study) -> list[str]:
         ("layers", "that a layer alone is harmless", study.shape[0]),
         ("random", "that some heads at random change nothing", len(study.measures.names)),
     ):
-        if kind in (which, "all"):
+        if kind in (which, "all") and study.part == "encoder":
             sentences += _queries(claim, study.data, study.margin, LEVEL / masks, f"study {which}")
     if kind in ("roles", "all"):
         claim = "that a role's heads matter more than others of their layers"
@@ -29,6 +29,8 @@ def limits(kind: str, study: Study) -> list[str]:
         else:
             sentences += _queries(claim, study.holdout, study.margin, ERROR_RATE, "study search")
         sentences += _draws("that it matters which parts stay", "networks", effort.random_networks)
+    if kind == "all" and study.left_out:
+        sentences.append("`study initialisation` is left out: 8-bit weights cannot be trained.")
     return [*sentences, *study.too_hard]
 
 

@@ -48,6 +48,8 @@ def shortened(kind: str, study: Study) -> Study:
 def _of_data(kind: str, study: Study) -> Pilot | None:
     """Return the pilot for what a study of this kind tests on the data that it studies."""
     rng = np.random.default_rng([study.seed, 13])
+    if study.part != "encoder":
+        return None
     if kind in ("single", "all"):
         heads = [study.heads[number] for number in rng.permutation(len(study.heads))[:MASKS]]
         masks = [study.without([head]) for head in heads]

@@ -1,4 +1,5 @@
-"""The distances of the heads' attention patterns, within layers and across them, and their clusters."""
+"""The distances of the heads' attention patterns, within layers and across them, and their clusters; and what
+each layer's output can tell."""
 
 from collections import defaultdict
 from functools import partial
@@ -11,7 +12,7 @@ from headroom.models.arrays import Floats, Ints
 from headroom.models.condense.search import jensen_shannon
 from headroom.models.quality.bootstrap import MIN_QUERIES, Interval, draws, resample
 from headroom.models.quality.evaluation import intervals_of
-from headroom.models.study import plots
+from headroom.models.study import plots, probes
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.statistics import mean_intervals
 from headroom.models.study.study import Study
@@ -29,7 +30,7 @@ def run(study: Study) -> Result:
     common): matrix, of every two heads; within, across: of two heads of one layer, and of two layers; gap:
     across − within; sharing: the share of heads that share their pattern with another, with
     sharing_interval; and clusters, by average linkage: the tree is cut where heads no longer share their
-    pattern.
+    pattern. `probes` has the linear probes of each layer's output.
     """
     chosen = study.data.spread(study.effort.compared_pairs, study.seed)
     by_query = _distances(study, chosen)
@@ -48,12 +49,7 @@ def run(study: Study) -> Result:
         f"{shared}; two heads of one layer are {within.text(2)} apart, two of different layers "
         f"{across.text(2)}."
     )
-    rows = (
-        ("two heads of one layer", within.text()),
-        ("two heads of different layers", across.text()),
-        ("difference", gap.text(sign=True)),
-        ("clusters of heads, by average linkage", f"{clusters.max()} of {len(layers)} heads"),
-    )
+    rows = _rows(within, across, gap, clusters)
     caption = f"On {len(chosen)} pairs spread over the queries."
     table = Table(("what", "distance (95 % interval)"), rows, caption)
     section = Section("Similarity: the heads' patterns", (method("similarity", study.measures),), (table,))
@@ -68,7 +64,24 @@ def run(study: Study) -> Result:
         "pairs": len(chosen),
     }  # fmt: skip
     finding = Finding("most heads share their pattern", "most", shared)
-    return Result("similarity", {"similarity": content}, verdict, (section,), picture, (finding,))
+    probed = probes.probe(study)
+    return Result(
+        "similarity",
+        {"similarity": content, "probes": probes.as_json(probed)},
+        f"{verdict} Probes: {probes.claim(probed)}.",
+        (section, probes.section(study, probed)),
+        picture,
+        (finding, probes.finding(probed)),
+    )
+
+
+def _rows(within: Interval, across: Interval, gap: Interval, clusters: Ints) -> tuple[tuple[str, str], ...]:
+    return (
+        ("two heads of one layer", within.text()),
+        ("two heads of different layers", across.text()),
+        ("difference", gap.text(sign=True)),
+        ("clusters of heads, by average linkage", f"{clusters.max()} of {len(clusters)} heads"),
+    )
 
 
 def _sharing_interval(study: Study, by_query: Floats) -> Interval:

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from headroom.models.quality.metrics import NAMES
-from headroom.models.study import plots
+from headroom.models.study import cross, plots
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.statistics import LEVEL, Effect, Family, effects
 from headroom.models.study.study import Study
@@ -17,7 +17,10 @@ SHOWN = 12
 
 
 def run(study: Study) -> Result:
-    """Switch each head off alone, and compare the metrics with those of the whole model."""
+    """Switch each head off alone, and compare the metrics with those of the whole model; or the heads of the
+    query generator, if the study is of these."""
+    if study.part == "cross":
+        return cross.run(study)
     heads = study.heads
     (family,) = effects(study, [study.without([head]) for head in heads], "single heads")
     changes = family.effects

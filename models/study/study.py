@@ -13,6 +13,7 @@ from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
 from headroom.models.quality.metrics import GRADED, RANKED, Measures
 from headroom.models.quality.speed import MIN_ROUNDS
+from headroom.models.study import Part
 from headroom.models.study.pairs import Judged
 from headroom.models.study.runner import Matrix, NoProgressBar, ProgressBar, Runner
 
@@ -34,6 +35,10 @@ class Effort:
     role_pairs: int = 400  # roles: pairs whose attention is scored
     role_sets: int = 100  # roles: random sets for each comparison
     compared_pairs: int = 100  # similarity: pairs that are compared
+    probe_pairs: int = 2_000  # similarity: pairs that probes read
+    probe_tokens: int = 6_000  # similarity: tokens of each task, at most
+    start_steps: int = 100  # initialisation: steps of each training
+    start_pairs: int = 40  # initialisation: held-out pairs on which heads are compared
     shares: tuple[float, ...] = tuple(round(1 - 0.05 * step, 2) for step in range(1, 20))  # search: kept
     random_networks: int = 20  # search: beside the chosen one
     rounds: int = 7  # search: how often each thing is timed
@@ -48,6 +53,10 @@ QUICK = Effort(
     role_pairs=60,
     role_sets=10,
     compared_pairs=25,
+    probe_pairs=200,
+    probe_tokens=1_500,
+    start_steps=20,
+    start_pairs=24,
     shares=(0.8, 0.6, 0.4, 0.3, 0.2),
     random_networks=5,
     rounds=MIN_ROUNDS,
@@ -78,6 +87,9 @@ class Study:
     what: tuple[str, ...] = ("heads",)  # search: which parts may go (heads, units, layers)
     speedup: float | None = None  # search: how many times as fast the network is to be
     recover_minutes: float = 0  # search: how long it is trained afterwards
+    part: Part = "encoder"  # single: whose heads go off one by one
+    seeds: int = 5  # initialisation: starts of each kind
+    steps: int | None = None  # initialisation: of each training; None: as many as the effort says
     progress: ProgressBar = field(default_factory=NoProgressBar)
     effort: Effort = FULL
     too_hard: tuple[str, ...] = ()  # a sentence for each claim that a pilot found too hard for its data
@@ -115,6 +127,11 @@ class Study:
     def measures(self) -> Measures:
         """Return the metrics that judge the model: of grades, or of one score's order."""
         return GRADED if self.classifier.config.is_graded else RANKED
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Return the kinds that `all` leaves out: 8-bit weights cannot be trained."""
+        return ("initialisation",) if self.classifier.config.int8 else ()
 
     @property
     def by_time(self) -> bool:

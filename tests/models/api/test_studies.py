@@ -124,11 +124,29 @@ def test_wrong_input_is_refused_in_a_sentence(one_label: Classifier) -> None:
         study.single(one_label, pairs[:20])
 
 
+def test_starts_of_a_one_label_model_are_rows_whose_shares_add_up(one_label: Classifier) -> None:
+    with pytest.raises(ModelError, match="seeds: 2 is outside the valid whole numbers, 3 to 20"):
+        study.initialisation(one_label, judged("a"), seeds=2)
+    table = study.initialisation(one_label, judged("a"), quick=True, seeds=3, steps=1).to_frame()
+    assert table["start"].tolist() == ["body", "pretrained"]
+    shares = table[[f"variance_{share}_value" for share in ("layer", "position", "seed")]]
+    assert shares.sum(axis=1).tolist() == pytest.approx([1, 1])
+
+
+def test_heads_that_copy_need_a_query_generator(one_label: Classifier) -> None:
+    with pytest.raises(ModelError, match="has no query generator"):
+        study.single(one_label, judged("a"), part="cross")
+    with pytest.raises(ModelError, match="part: 'decoder' is none of encoder, cross"):
+        study.single(one_label, judged("a"), part="decoder")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "valid"),
     [
-        ("single", {"margn": 0.05}, "query, title, grade, seed, quick, out, margin$"),
+        ("single", {"margn": 0.05}, "query, title, grade, seed, quick, out, margin, part$"),
         ("layers", {"holdout": []}, "out, margin$"),
+        ("similarity", {"margin": 0.05}, "quick, out$"),
+        ("initialisation", {"margin": 0.05}, "quick, out, seeds, steps$"),
         ("all", {"what": ("units",)}, "margin, holdout$"),
         ("search", {"recover": 5}, "margin, holdout, what, speedup, recover_minutes$"),
     ],

@@ -2,13 +2,16 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 
-from headroom import Classifier, InvalidMask, ModelError, UnsupportedCheckpoint
+from headroom import Classifier, HeadMask, InvalidMask, ModelError, UnsupportedCheckpoint
 from headroom.models.checkpoint.files import GENERATOR
+from headroom.models.files import Json
+from headroom.models.masks.generation import GenerationMask, generation_mask
 from tests.checkpoints import load, write_checkpoint
 
 QUESTION = "where is a steel angle bracket"
@@ -44,7 +47,6 @@ def test_a_checkpoint_without_a_generator_says_so(clf: Classifier) -> None:
         ("cross:0.1;2.1", "'2.1' stands after a ';'; the encoder's heads come first"),
         ("3.0;cross:0.1", "layer 3 does not exist; this model has layers 0 to 2"),
         ("decoder:@pruned", "decoder: '@pruned' is for the encoder alone"),
-        ("cross:skip:1", "cross: 'skip:1' is for the encoder alone"),
         ("cross:", "cross: the spec is empty"),
     ],
 )
@@ -60,21 +62,28 @@ def test_masks_of_generators_are_refused_where_pairs_are_scored(writer: Classifi
         writer.score("lamp", ["usb lamp"], head_mask=spec)
 
 
-@pytest.mark.parametrize(
-    ("spec", "canonical"),
-    [
-        ("none", "none"),
-        ("cross:1.*", "cross:1.*"),
-        ("0-1.*; decoder: 0.3,0.2 ;cross:keep:0.*", "0-1.*;decoder:0.2-3;cross:1.*"),
-        ("cross:0.0;decoder:1.1", "decoder:1.1;cross:0.0"),
-        ("2.1;cross:none", "2.1"),
-        ("decoder:random:0.5@7", "decoder:0.0,0.2-3,1.3"),
-    ],
-)
-def test_masks_have_one_canonical_spec(writer: Classifier, spec: str, canonical: str) -> None:
-    mask = writer.generation_mask(spec)
-    assert mask.spec == canonical
-    assert writer.generation_mask(canonical) == mask
+CASES = json.loads((Path(__file__).parents[2] / "cases" / "generator_masks.json").read_text())
+
+
+def parsed(spec: str) -> GenerationMask:
+    """Return the mask of a spec for the model of the cases."""
+    encoder = partial(HeadMask.parse, layers=CASES["layers"], heads=CASES["heads"])
+    return generation_mask(spec, encoder, (CASES["generator_layers"], CASES["generator_heads"]))
+
+
+@pytest.mark.parametrize("case", CASES["valid"], ids=lambda case: case["spec"])
+def test_specs_switch_off_the_heads_of_each_part_that_other_implementations_do(case: Json) -> None:
+    mask = parsed(case["spec"])
+    for part in ("encoder", "decoder", "cross"):
+        assert [list(head) for head in getattr(mask, part).off] == case[f"{part}_off"]
+    assert mask.spec == case["canonical"]
+    assert parsed(case["canonical"]) == mask
+
+
+@pytest.mark.parametrize("spec", CASES["wrong"])
+def test_specs_that_every_implementation_refuses(spec: str) -> None:
+    with pytest.raises(InvalidMask):
+        parsed(spec)
 
 
 def test_files_that_do_not_fit_are_refused_by_name(writer: Classifier, tmp_path: Path) -> None:
