@@ -122,8 +122,9 @@ class _Run:
         self._take_rows(beams)
         device = self.network.pieces.device
         last = [[beam.pieces[-1] if beam.pieces else self.network.config.start] for beam in beams]
-        x, self.past = self.network(torch.tensor(last, device=device), self.past, self.masks)
-        scores = self.network.log_probabilities(x, self.memory)[:, 0].exp()  # (R, V + m)
+        ids = torch.tensor(last, device=device)
+        x, self.past = self.network(ids, self.past, self.masks)
+        scores = self.network.log_probabilities(ids, x, self.memory)[:, 0].exp()  # (R, V + m)
         written = len(self.network.pieces)
         merged = scores.clone()
         merged[:, written:] = 0
