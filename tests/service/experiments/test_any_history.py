@@ -366,8 +366,9 @@ class Histories(RuleBasedStateMachine):
 
     def count(self) -> None:
         """Count what happened in this history."""
-        happened = {entry.kind for entry in self.log}
-        happened |= {"outage"} if self.outside.refused else set()
+        happened: set[str] = {entry.kind for entry in self.log}
+        if self.outside.refused:
+            happened.add("outage")
         COUNTED.update(["history", *sorted(happened)])
 
     def next_id(self) -> str:
