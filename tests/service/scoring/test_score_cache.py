@@ -103,7 +103,8 @@ async def test_other_tokens_of_the_same_texts_are_another_score(
         ("/v1/score", {"query": QUERY, "titles": TITLES}),
         ("/v1/score", {"query": QUERY, "titles": TITLES, "overflow": "chunks"}),
         ("/rerank", {"query": QUERY, "texts": TITLES, "truncation_direction": "Left", "truncate": True}),
-        ("/predict", {"inputs": [[QUERY, TITLES[1]], [TITLES[1]], [TITLES[1], QUERY]]}),
+        ("/predict", {"inputs": [[QUERY, TITLES[1]], [TITLES[1], QUERY]]}),
+        ("/", {"inputs": TITLES[1]}),
     ]
     async with serve(tiny_checkpoint, LIVE) as plain:
         for path, body in asked:
