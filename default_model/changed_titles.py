@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"(?<![A-Za-z0-9.,*-])(\d{1,5})(?![0-9.,*-])")
 
 
 class Attribute(NamedTuple):
-    """An attribute that a title names. text: as the title has it. others: what can stand there instead."""
+    """An attribute that a title names. text: its words in the title. others: what can stand there instead."""
 
     text: str
     others: Sequence[str]

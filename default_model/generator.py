@@ -1,6 +1,6 @@
 """Trains the query generator: a decoder on the frozen encoder's last output for the question alone.
 
-    python -m default_model.generator --webquestions trainmodel.json --steps 3200
+    python -m default_model.generator --webquestions trainmodel.json --steps 3000
 
 The encoder computes each question once, into WORK; the decoder then learns from what is kept there. A run
 that was killed goes on from WORK. After a change of the encoder, `--start OUT --steps 1500` lets the old
@@ -36,7 +36,7 @@ LAYERS = 3
 UNITS = 768
 MAX_PIECES = 32
 DROPOUT = 0.15
-RATE = 1e-3
+RATE = 1.5e-3
 BATCH_EXAMPLES = 96
 TARGET_STEP = 4
 QUESTION_STEP = 8
@@ -149,7 +149,7 @@ def loss_of(network: GeneratorNetwork, batch: Batch) -> Tensor:
     targets = batch.targets()  # (B, n)
     ids = torch.cat([torch.full_like(targets[:, :1], network.config.start), targets[:, :-1].clamp(min=0)], 1)
     x, _ = network(ids, network.begin(memory))
-    scores = network.log_probabilities(x, memory)  # (B, n, V + m)
+    scores = network.log_probabilities(ids, x, memory)  # (B, n, V + m)
     column = torch.searchsorted(network.pieces, targets.clamp(min=0)).clamp(max=len(network.pieces) - 1)
     is_written = (network.pieces[column] == targets)[..., None]
     written = scores.gather(2, column[..., None]).masked_fill(~is_written, EXCLUDED)
@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--start", type=Path, help="a checkpoint whose decoder is trained further")
     parser.add_argument("--work", type=Path, default=Path("runs/generator"), help="default: %(default)s")
     parser.add_argument("--out", type=Path, help="where the weights go; default: the model's directory")
-    parser.add_argument("--steps", type=int, default=3200, help="default: %(default)s")
+    parser.add_argument("--steps", type=int, default=3000, help="default: %(default)s")
     parser.add_argument("--rate", type=float, default=RATE, help="peak learning rate; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of every random draw")
     options = parser.parse_args()

@@ -38,7 +38,8 @@ class Kind:
     """An entry of the plan's traffic with one of its masks and variants, or "" if it requests none.
 
     share: of all requests. head: the bytes before the content-length. field: of the titles in the body; empty
-    if there is no body. extras: the body's other fields. expects: as in ENDPOINTS.
+    if there is no body. extras: the body's other fields. expects: the field
+    of the answer that has one item per title: "" if the answer is that list, None if there is no such list.
     title_counts: the numbers of titles, and their cumulated shares. starts: the pairs that requests begin
     with, and their cumulated shares.
     """

@@ -114,7 +114,7 @@ class MultiHeadAttention(nn.Module):
         """Return the attention's output, (batch, n, d_model), for keys and values that are there already.
 
         x: (batch, n, d_model). bias: is added to the scores, broadcasts to (batch, heads, n, m); `hiding`
-        makes one. head_mask: as `forward` takes it.
+        makes one. head_mask: (heads,) or (batch, heads), 1 keeps a head and 0 removes it; None: all 1.
         """
         heads = self.probabilities(x, seen, bias) @ seen.values  # (batch, h, n, d_head)
         if head_mask is not None:
@@ -125,7 +125,7 @@ class MultiHeadAttention(nn.Module):
     def probabilities(self, x: Tensor, seen: KeysValues, bias: Tensor | None = None) -> Tensor:
         """Return what each token attends to, (batch, heads, n, m); rows sum to 1.
 
-        x, bias: as `attend` takes them.
+        x: (batch, n, d_model). bias: is added to the scores, broadcasts to (batch, heads, n, m).
         """
         query = self._by_head(self.query(x))
         return attention_probabilities(query, seen.keys, bias, self.head_size**-0.5)

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -57,10 +57,11 @@ class Keys(NamedTuple):
 class Group(NamedTuple):
     """Sequences of similar length, padded for one attention call.
 
-    tokens: (count, longest) int64, the index of each token in the pack; padding repeats
-        a sequence's last token.
+    tokens: (count, longest) int64, the index in the pack of each token; padding has the index of its
+        sequence's last token.
     exists: (count, longest) bool, False for padding; None if there is no padding.
-    existing: (tokens,) int64, the indices of real tokens in the flattened group; None if there is no padding.
+    existing: (n,) int64, the indices of the n tokens that are no padding in the flattened `tokens`; None if
+        there is no padding.
     """
 
     tokens: Tensor
@@ -81,7 +82,7 @@ class PackedBatch:
     lengths: (B,) numpy int64, ascending.
     order: (B,) numpy int64, the caller's index of each packed sequence; for a prefix, of one of its pairs.
     answers: (pairs,) int64, the packed sequence that ends each of the caller's pairs.
-    inputs: the memory of all these tensors, in this order but for `offsets`, which come last.
+    inputs: (words,) int64, the memory of all these tensors (`_Layout`).
     longest: no sequence has more tokens.
     prefixes: (B or more,) numpy int32, for a decoder: the sequence of the pack that each one goes on from,
         −1 for none. None: no sequence has one.
@@ -170,13 +171,17 @@ class PackedBatch:
         return len(self.ids), len(self.first_token)
 
     def for_capture(self, longest: int) -> "PackedBatch":
-        """Return the same in memory of its own, for a CUDA graph of packs whose sequences are not longer."""
+        """Return a copy in memory of its own, which a CUDA graph reads. longest: of the packs that are copied
+        into it later, no sequence has more tokens."""
         inputs = self.inputs.clone()
-        return replace(self, inputs=inputs, **_fields(inputs, *self.shape), longest=longest, captured=True)
+        tensors = _Layout(*self.shape).tensors(inputs)
+        return replace(self, inputs=inputs, **tensors, longest=longest, captured=True)
 
     def by_length(self, tokens: int) -> tuple[range, range]:
-        """Return the sequences of at most this many tokens, and the longer ones; both may hold any if the
-        batch is `captured`."""
+        """Return the indices of the sequences of at most this many tokens, and those of the longer ones.
+
+        A `captured` batch computes later packs, too: there, each range holds all sequences that may belong.
+        """
         if self.captured:
             rows = len(self.first_token)
             return range(rows), range(rows if self.longest > tokens else 0)
@@ -217,8 +222,9 @@ def pack(
     on_gpu = device.type == "cuda"
     filled_rows = filled_size(rows, on_gpu=on_gpu) if fill else rows
     filled_tokens = filled_size(tokens, on_gpu=on_gpu) if fill else tokens
-    inputs = _inputs(pairs, sequences, filled_tokens, filled_rows, device)
-    fields = _fields(inputs, filled_tokens, filled_rows)
+    layout = _Layout(filled_tokens, filled_rows)
+    inputs = layout.inputs(_arrays(pairs, sequences, filled_rows), device)
+    fields = layout.tensors(inputs)
     fields["answers"] = fields["answers"][: len(pairs)]
     prefixes = None
     if (sequences.prefix >= 0).any():
@@ -234,10 +240,41 @@ def pack(
     )
 
 
-def _inputs(
-    pairs: Sequence[EncodedPair], sequences: "_Sequences", tokens: int, rows: int, device: torch.device
-) -> Tensor:
-    """Return the `inputs` of a pack of sequences, shortest first. tokens, rows: what it is filled up to."""
+class _Layout(NamedTuple):
+    """The order and sizes of the tensors in `PackedBatch.inputs`. tokens, rows: of the filled pack."""
+
+    tokens: int
+    rows: int
+
+    @property
+    def words(self) -> dict[str, int]:
+        """Return how many numbers of 64 bits each tensor takes; one holds two `offsets`, which are int32."""
+        return {
+            "ids": self.tokens,
+            "positions": self.tokens,
+            "segments": self.tokens,
+            "row_of_token": self.tokens,
+            "first_token": self.rows,
+            "answers": self.rows,
+            "offsets": self.rows // 2 + 1,
+        }
+
+    def inputs(self, arrays: Mapping[str, np.ndarray], device: torch.device) -> Tensor:
+        """Return the memory of a pack, int64 on the device. arrays: each tensor's values."""
+        words = self.words
+        return _on_device([arrays[name] for name in words], list(words.values()), device, torch.int64)
+
+    def tensors(self, inputs: Tensor) -> dict[str, Any]:
+        """Return the tensors of a pack by name; all are views of its memory."""
+        words = self.words
+        parts = inputs.split_with_sizes(list(words.values()))
+        tensors: dict[str, Any] = dict(zip(words, parts, strict=True))
+        tensors["offsets"] = tensors["offsets"].view(torch.int32)[: self.rows + 1]
+        return tensors
+
+
+def _arrays(pairs: Sequence[EncodedPair], sequences: "_Sequences", rows: int) -> dict[str, np.ndarray]:
+    """Return the values of a pack's tensors by name. sequences: shortest first. rows: of the filled pack."""
     lengths = sequences.lengths
     positions = sequences.positions
     row_of_token = np.arange(len(lengths)).repeat(lengths)
@@ -245,39 +282,18 @@ def _inputs(
     ends_pair[sequences.prefix[sequences.prefix >= 0]] = False
     last_rows = np.flatnonzero(ends_pair)
     first_segments = np.array([pairs[pair].first_segment for pair in sequences.pair.tolist()], np.int64)
-    offsets = np.full(2 * _offset_words(rows), len(positions), np.int32)
+    offsets = np.full(2 * (rows // 2 + 1), len(positions), np.int32)
     offsets[0] = 0
     offsets[1 : len(lengths) + 1] = lengths.cumsum()
-    arrays = [
-        np.concatenate(sequences.ids),
-        positions,
-        positions >= first_segments[row_of_token],
-        row_of_token,
-        offsets[: len(lengths)],
-        last_rows[sequences.pair[last_rows].argsort()],
-        offsets.view(np.int64),
-    ]
-    return _on_device(arrays, _sizes(tokens, rows), device, torch.int64)
-
-
-_FIELDS = ("ids", "positions", "segments", "row_of_token", "first_token", "answers")
-"""The order in which `PackedBatch.inputs` holds its tensors of int64; those of `offsets`, int32, follow."""
-
-
-def _offset_words(rows: int) -> int:
-    """Return how many numbers of 64 bits hold the offsets of this many sequences, two in each."""
-    return rows // 2 + 1
-
-
-def _sizes(tokens: int, rows: int) -> list[int]:
-    """Return how many numbers of 64 bits each tensor of a pack takes up in its `inputs`."""
-    return [tokens] * 4 + [rows] * 2 + [_offset_words(rows)]
-
-
-def _fields(inputs: Tensor, tokens: int, rows: int) -> dict[str, Any]:
-    """Return the tensors of a pack by name; all are views of `inputs`."""
-    *fields, offsets = inputs.split_with_sizes(_sizes(tokens, rows))
-    return dict(zip(_FIELDS, fields, strict=True)) | {"offsets": offsets.view(torch.int32)[: rows + 1]}
+    return {
+        "ids": np.concatenate(sequences.ids),
+        "positions": positions,
+        "segments": positions >= first_segments[row_of_token],
+        "row_of_token": row_of_token,
+        "first_token": offsets[: len(lengths)],
+        "answers": last_rows[sequences.pair[last_rows].argsort()],
+        "offsets": offsets.view(np.int64),
+    }
 
 
 class _Sequences(NamedTuple):

@@ -125,7 +125,7 @@ class Classifier:
         """Return the number of heads per layer before pruning, as masks number them."""
         return self.config.num_heads
 
-    @property
+    @cached_property
     def grades(self) -> tuple[str, ...]:
         """Return the names of the grades, least relevant first; none for a one-label cross-encoder."""
         return self.config.labels if self.config.is_graded else ()
@@ -231,7 +231,7 @@ class Classifier:
     ) -> np.ndarray:
         """Return the logits of encoded pairs, (n, labels) float32, least relevant grade first.
 
-        masks: one per pair, which fit the model; None: all heads. batch_tokens: as in `score`.
+        masks: one per pair, which fit the model; None: all heads. batch_tokens: maximum tokens of a pass.
         """
         logits = np.empty((len(pairs), len(self.config.labels)), np.float32)
 
@@ -252,13 +252,16 @@ class Classifier:
     ) -> np.ndarray:
         """Return the logits of at least one encoded pair, by several passes of the network if that is faster.
 
-        masks, sliced: as in `Network.forward`.
+        masks: in the order of the pairs, or one for all; None: all on.
+        sliced: the mask belongs to a sliced variant, so exactly what is on is computed.
         Returns (n, labels) float32, least relevant grade first.
         """
         network = self.network
         lengths = [len(pair.ids) for pair in pairs]
         limit = network.max_pack_tokens
-        beginnings = self.beginnings(pairs, keys_of(masks, len(pairs)))
+        beginnings = None
+        if self.config.decoder is not None:
+            beginnings = self.beginnings(pairs, keys_of(masks, len(pairs)))
         if limit is None or sum(lengths) <= limit:
             logits = self._pass(pairs, masks, beginnings, sliced=sliced)
         else:

@@ -51,7 +51,7 @@ def read_bytes(file: Path | str, max_bytes: int = MAX_BYTES) -> bytes:
 def read_text(file: Path | str, max_bytes: int = MAX_BYTES) -> str:
     """Return the text of a regular UTF-8 file, without a byte order mark.
 
-    Raises OSError as `read_bytes` does, or UnicodeDecodeError.
+    Raises OSError, also if it has more than `max_bytes`, or UnicodeDecodeError.
     """
     return read_bytes(file, max_bytes).decode("utf-8-sig")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from headroom.models.batch import SMALL_PACK, PackedBatch
 from headroom.models.device import is_out_of_memory
 from headroom.models.errors import first_line
 from headroom.models.layer import Layer
+from headroom.models.lru import LeastRecentlyUsed
 from headroom.models.selection import Selection
 
 log = logging.getLogger(__name__)
@@ -53,8 +53,8 @@ _failed: list[torch.cuda.CUDAGraph] = []
 """Graphs whose capture failed: torch's allocator may refer to them for longer than their network lives."""
 
 
-class Key(NamedTuple):
-    """Key of a graph: the batch's `shape` and bound of `longest`, and the selection's parts."""
+class GraphKey(NamedTuple):
+    """GraphKey of a graph: the batch's `shape` and bound of `longest`, and the selection's parts."""
 
     shape: tuple[int, int]
     longest: int
@@ -107,8 +107,8 @@ class _OfThread(threading.local):
     def __init__(self, device: torch.device) -> None:
         self.pause = 0
         self.pause_of_capture = PAUSE
-        self.graphs: OrderedDict[Key, Captured] = OrderedDict()
-        self.comes: OrderedDict[Key, int] = OrderedDict()
+        self.graphs = LeastRecentlyUsed[GraphKey, Captured]()
+        self.comes = LeastRecentlyUsed[GraphKey, int]()
         # torch has 32 streams of each priority and gives them out in turn: with the usual one, this might be
         # the stream on which another thread computes.
         self.stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
@@ -177,7 +177,7 @@ class Graphs:
         longest = _longest(batch)
         if longest is None or not self.enabled or not (sliced or self._copies_nothing(selection)):
             return None
-        key = Key(batch.shape, longest, _parts(selection))
+        key = GraphKey(batch.shape, longest, _parts(selection))
         thread = self._of_thread
         thread.pause = max(0, thread.pause - 1)
         captured = thread.graphs.get(key)
@@ -185,16 +185,13 @@ class Graphs:
             captured = self._captured(batch, selection, longest)
         if captured is None:
             return None
-        thread.graphs[key] = captured
-        thread.graphs.move_to_end(key)
-        if len(thread.graphs) > CAPACITY:
-            thread.graphs.popitem(last=False)
+        thread.graphs.put(key, captured, limit=CAPACITY)
         try:
             logits = captured.replay(batch, selection)
         except RuntimeError as error:  # a graph's first launch takes memory
             if not is_out_of_memory(error):
                 raise
-            del thread.graphs[key]
+            thread.graphs.remove(key)
             thread.wait_for_memory(PAUSE)
             self.counts.without_memory += 1
             return None
@@ -214,15 +211,14 @@ class Graphs:
             for layer, parts in zip(self._layers, selection.parts, strict=True)
         )
 
-    def _came_often(self, key: Key) -> bool:
+    def _came_often(self, key: GraphKey) -> bool:
         """Count a pass of a key without a graph; return whether the key should be captured."""
         thread = self._of_thread
-        comes = thread.comes.pop(key, 0) + 1
+        comes = (thread.comes.get(key) or 0) + 1
+        thread.comes.remove(key)
         if comes >= (SMALL_COMES if key.shape[0] <= SMALL_PACK else LARGE_COMES) and not thread.pause:
             return True
-        thread.comes[key] = comes
-        if len(thread.comes) > KNOWN_KEYS:
-            thread.comes.popitem(last=False)
+        thread.comes.put(key, comes, limit=KNOWN_KEYS)
         return False
 
     def _captured(self, batch: PackedBatch, selection: Selection, longest: int) -> Captured | None:

@@ -36,7 +36,7 @@ from headroom.models.masks.head_mask import RowMasks
 from headroom.models.ops import choose
 from headroom.models.ops.causal import Causal
 from headroom.models.ops.torch import FUNCTIONS, Linear, Norm, Tensors, TorchOps, normed
-from headroom.models.selection import Chosen, Selector
+from headroom.models.selection import Chosen, Selector, Slicing
 from headroom.models.weights import Weights, parameters_of
 
 
@@ -81,12 +81,15 @@ class Network(Weights):
         self.nbytes = sum(
             tensors[name].numel() * _itemsize(name, tensors[name], dtype) for name, _ in float_shapes
         )
-        self.selector = Selector(self.layers, config, self.ops, copies=not deterministic)
+        masking = self.ops.masking
+        if deterministic:
+            masking = replace(masking, slices=False)
+        self.selector = Selector(self.layers, config, self.ops, masking)
         inner_bytes = config.intermediate_size * (1 if config.int8 else dtype.itemsize)
         projected_bytes = 3 * config.hidden_size * dtype.itemsize
         limit = self.ops.max_pack_bytes
         self.max_pack_tokens = None if limit is None else limit // max(inner_bytes, projected_bytes)
-        captures = self.ops.supports_capture and self.reads == "first"
+        captures = masking.in_graphs and self.reads == "first"
         self.graphs = Graphs(self.answers, self.layers, device) if captures else None
         self.ops.synchronize()  # from here on, other threads' streams may use the weights
 
@@ -123,8 +126,10 @@ class Network(Weights):
         states = self.hidden_states(batch, pending)
         if graphs is None or not graphs.may_replay(batch):
             next(states)  # the device computes what enters the first layer while the host reads the masks
-        whole = graphs is not None and not sliced and graphs.is_small(batch)
-        selection = self.selector.select(masks, batch.order, sliced=sliced, whole=whole)
+        slicing: Slicing = "at once" if sliced else "when repeated"
+        if graphs is not None and not sliced and graphs.is_small(batch):
+            slicing = "never"
+        selection = self.selector.select(masks, batch.order, slicing)
         logits = None if graphs is None else graphs.logits(batch, selection, sliced=sliced)
         if logits is None:
             pending.extend(selection)

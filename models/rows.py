@@ -72,7 +72,7 @@ def format_of(name: str, delimiter: str = ",") -> Format | None:
 
 
 def known_format(name: str, delimiter: str) -> Format:
-    """Return what `format_of` does. Raises ModelError if the format is unknown."""
+    """Return the format that a file's name ends in. Raises ModelError if it is unknown. delimiter: of csv."""
     file_format = format_of(name, delimiter)
     if file_format is None:
         raise ModelError(f"{name}: the name ends in no known format; use {KNOWN_FORMATS}")
@@ -80,7 +80,7 @@ def known_format(name: str, delimiter: str) -> Format:
 
 
 def open_text(name: str, source: Any, compression: str) -> IO[bytes]:
-    """Return the buffered text of an open file of pyarrow. compression: as in Format.
+    """Return the buffered text of an open file of pyarrow. compression: a key of CODECS, or "" for none.
 
     Raises ModelError if the file is a pointer of Git LFS.
     """
@@ -156,7 +156,10 @@ def parquet_file(name: str, source: Any, texts: Sequence[str], others: Sequence[
 
 
 def parquet_rows(name: str, source: Any, texts: Sequence[str], others: Sequence[str]) -> Iterator[Row]:
-    """Return these columns of the rows of a parquet file. Raises ModelError as `parquet_file` does."""
+    """Return these columns of the rows of a parquet file. Raises ModelError if they are not there.
+
+    texts: columns that hold text. others: further columns.
+    """
     file = parquet_file(name, source, texts, others)
     batches = file.iter_batches(columns=[*texts, *others])
     values = chain.from_iterable(batch.to_pylist() for batch in batches)
@@ -177,16 +180,21 @@ def check_columns(where: str, names: Sequence[str], needed: Sequence[str]) -> No
         raise ModelError(problem)
 
 
-def problem_of(values: Mapping[str, Any], query: str, title: str, others: Sequence[str] = ()) -> str:
-    """Return why the values of a row are no pair, or "" if they are. query, title, others: columns."""
-    for column in (query, title, *others):
+def problem_of(values: Mapping[str, Any], texts: Sequence[str], others: Sequence[str] = ()) -> str:
+    """Return why the values of a row are no pair, or "" if they are.
+
+    texts: columns of text: query and title, or one of them if the other is an id. others: further columns
+    that must have a value.
+    """
+    for column in (*texts, *others):
         if values.get(column) is None:
             present = [name for name, value in values.items() if value is not None]
             return f"there is no {column}; found {_shortened(present) or 'nothing'}"
-    for column in (query, title):
+    for column in texts:
         if not isinstance(values[column], str):
             return f"{column} is not text"
-    return "" if values[query].strip() else f"{query} is blank"
+    has_blank_query = len(texts) == 2 and not values[texts[0]].strip()
+    return f"{texts[0]} is blank" if has_blank_query else ""
 
 
 def duplicate_key(document: bytes) -> str | None:

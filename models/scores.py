@@ -28,9 +28,11 @@ SHOWN_CHARACTERS = 40
 class PairScore:
     """The relevance of one pair.
 
-    query, title: None if the scores were made from logits alone. score, raw_score: as in `Scores`. A graded
-    model has grades: expected_grade, grade (from 0, as `median_grade` has it), its label, and
-    probabilities, (grades,) float32; for a one-label model they are None.
+    query, title: None if the scores were made from logits alone.
+    score: in [0, 1], or a logit if the checkpoint asks for raw scores.
+    raw_score: what ranks titles: the log-odds of the score, or a one-label model's logit.
+    A graded model has grades: expected_grade, grade (from 0, the median of the probabilities),
+    its label, and probabilities, (grades,) float32; for a one-label model they are None.
     chunk: of a title that was scored in chunks, the best one.
     """
 

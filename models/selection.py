@@ -7,10 +7,9 @@ everything that is off in a deterministic network.
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, TypeVar, cast
+from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -20,15 +19,20 @@ from headroom.models.arrays import Bools, Floats32, Ints
 from headroom.models.batch import to_device
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.layer import AttentionHeads, FeedForward, Layer
+from headroom.models.lru import LeastRecentlyUsed
 from headroom.models.masks.head_mask import RowMasks
-from headroom.models.ops.torch import TorchOps
-
-HEAD_COUNTS = 4
-"""How many distinct head counts a layer may compute on a CPU for masks of single requests (the full count is
-one of them). oneDNN compiles a kernel for every new product shape: 2 to 3 ms, and half a MiB stays."""
+from headroom.models.ops.torch import MaskPolicy, TorchOps
 
 MINIMUM_CACHE_BYTES = 64 << 20
-"""Minimum cache capacity: many masks of a small model."""
+"""Minimum cache capacity, in bytes."""
+
+Slicing = Literal["at once", "when repeated", "never"]
+"""When the weights of the heads and units that are on are copied, so that the others are not computed.
+
+at once: the mask belongs to a sliced variant and will come again. No head that is off is computed.
+when repeated: the mask is a request's own, and is worth a copy if it comes again soon.
+never: all heads and units of layers that are not skipped are computed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Chosen:
     unit_weights: Tensor | None = None
 
 
-class Parts(NamedTuple):
+class LayerParts(NamedTuple):
     """The parts of one layer, as in `Chosen`, and whether its heads and its units have weights."""
 
     heads: AttentionHeads | None
@@ -63,12 +67,14 @@ class Selection:
 
     Iterating yields what each layer does, None for a layer that is skipped.
 
-    parts: of each layer.
-    head_weights: (B, n) or (1, n) float32, on the device: of all heads that have weights, layer by layer;
-        None if none has. unit_weights: (1, n), likewise.
+    parts: one entry per layer; None for a layer that is skipped.
+    head_weights: (B, n) or (1, n) float32, on the device: the weights of the n heads that have any, layer by
+        layer; None if no head has a weight.
+    unit_weights: (1, n) float32, on the device: the weights of the n units that have any, layer by layer;
+        None if no unit has a weight.
     """
 
-    parts: Sequence[Parts | None]
+    parts: Sequence[LayerParts | None]
     head_weights: Tensor | None = None
     unit_weights: Tensor | None = None
 
@@ -95,25 +101,22 @@ class Selection:
 
 
 class Selector:
-    """Chooses what each layer computes. Threads may share it.
-
-    copies: whether weights may be copied without what is off.
-    """
+    """Chooses what each layer computes. Threads may share it."""
 
     def __init__(
         self,
         layers: Sequence[Layer],
         config: ModelConfig,
         ops: TorchOps,
-        *,
-        copies: bool,
+        policy: MaskPolicy,
     ) -> None:
         self._layers = layers
-        self._everything = Selection([Parts(layer.heads, layer.units) for layer in layers])
+        self._everything = Selection([LayerParts(layer.heads, layer.units) for layer in layers])
         self._kept_heads = [np.array(kept, np.int64) for kept in config.kept_heads]
-        self._ops = ops
-        self._copies = copies
-        self._step = max(1, config.num_heads // HEAD_COUNTS) if ops.device.type == "cpu" else 1
+        self._device = ops.device
+        self._policy = policy
+        counts = config.num_heads if policy.head_counts is None else policy.head_counts
+        self._step = max(1, config.num_heads // counts)
         self.cache = WeightCache(max_bytes=0, finish=ops.synchronize)
         self.make_room(sliced=1)
 
@@ -127,28 +130,20 @@ class Selector:
         self.cache.max_bytes = max(MINIMUM_CACHE_BYTES, (1 + sliced) * heads + unit_masks * units)
 
     def select(
-        self,
-        masks: RowMasks | None,
-        order: Ints | None = None,
-        *,
-        sliced: bool = False,
-        whole: bool = False,
+        self, masks: RowMasks | None, order: Ints | None = None, slicing: Slicing = "when repeated"
     ) -> Selection:
         """Return what each layer computes.
 
         masks: numbered as in the unpruned model; None for all on. order: the row of each sequence of the
             pack; default: they are in the order of the rows.
-        sliced: the mask belongs to a variant and will come again, so weights are copied at once, and no head
-            that is off is computed.
-        whole: layers that are not skipped compute all of their heads and units, and nothing is copied.
         """
         if masks is None:
             return self._everything
         weights = masks.weights.reshape(-1, *masks.weights.shape[-2:])
         is_on = (weights.min(0) != 0) | (weights.max(0) != 0)
         layers = [number for number in range(len(self._layers)) if number not in masks.skipped]
-        heads = {n: self._heads(n, is_on[n], sliced=sliced, whole=whole) for n in layers}
-        units = {n: self._units(n, masks.units_off, sliced=sliced, whole=whole) for n in layers}
+        heads = {n: self._heads(n, is_on[n], slicing) for n in layers}
+        units = {n: self._units(n, masks.units_off, slicing) for n in layers}
         columns = self._weighted_columns(weights, {n: numbers for n, (_, numbers) in heads.items()})
         head_weights, unit_weights = self._on_device(
             weights.reshape(len(weights), -1),
@@ -156,10 +151,10 @@ class Selector:
             _mask_of_sequence(masks, order),
             [on for _, on in units.values() if on is not None],
         )
-        parts = list[Parts | None]([None] * len(self._layers))
+        parts = list[LayerParts | None]([None] * len(self._layers))
         for number in layers:
             units_of_layer, on = units[number]
-            parts[number] = Parts(heads[number][0], units_of_layer, number in columns, on is not None)
+            parts[number] = LayerParts(heads[number][0], units_of_layer, number in columns, on is not None)
         return Selection(parts, head_weights, unit_weights)
 
     def _weighted_columns(self, weights: Floats32, computed: dict[int, Ints]) -> dict[int, Ints]:
@@ -169,7 +164,7 @@ class Selector:
         """
         is_weighted = (weights.min(0) != 1) | (weights.max(0) != 1)
         layers = [number for number, heads in computed.items() if is_weighted[number, heads].any()]
-        if layers and self._ops.supports_capture:  # so that a graph fits all masks
+        if layers and self._policy.in_graphs:
             layers = [number for number, heads in computed.items() if len(heads)]
         return {number: number * weights.shape[2] + computed[number] for number in layers}
 
@@ -183,14 +178,14 @@ class Selector:
         """Bring the weights of heads and units to the device in one copy; return them as in `Selection`.
 
         weights: (masks, n). columns: of the heads that have weights, by layer.
-        index: (B,), the mask of each sequence of the pack; None: of sequence i it is mask i, or the only one.
-        units_on: (units,) of each layer whose units have weights.
+        index: (B,), the index of each sequence's mask; None: sequence i has mask i, or there is one mask.
+        units_on: (units,) for each layer whose units have weights.
         """
         arrays = list[np.ndarray]()
         if columns:
             chosen = np.concatenate(columns)
             of_heads = weights if len(chosen) == weights.shape[1] else weights[:, chosen]
-            if index is not None and not self._ops.gathers_masks:
+            if index is not None and not self._policy.gathers:
                 of_heads = of_heads[index]
                 index = None
             arrays.append(of_heads)
@@ -200,7 +195,7 @@ class Selector:
             arrays.append(np.concatenate(units_on)[None])
         if not arrays:
             return None, None
-        moved = to_device(arrays, self._ops.device, torch.float32)
+        moved = to_device(arrays, self._device, torch.float32)
         unit_weights = moved.pop() if units_on else None
         if not columns:
             return None, unit_weights
@@ -208,30 +203,28 @@ class Selector:
             return moved[0], unit_weights
         return moved[0].index_select(0, moved[1].view(torch.int32)), unit_weights
 
-    def _heads(
-        self, number: int, on: Bools, *, sliced: bool, whole: bool
-    ) -> tuple[AttentionHeads | None, Ints]:
+    def _heads(self, number: int, on: Bools, slicing: Slicing) -> tuple[AttentionHeads | None, Ints]:
         """Return the heads that a layer computes, and their numbers. on: (heads,), numbered as in masks."""
         heads = self._layers[number].heads
         kept = self._kept_heads[number]
-        if heads is None or whole:
+        if heads is None or slicing == "never":
             return heads, kept
         computed = on[kept]
         count = int(np.count_nonzero(computed))
         if not count:
             return None, kept[:0]
         # Some heads that are off are computed too, so that masks share few head counts.
-        added = 0 if sliced else -count % self._step
+        added = 0 if slicing == "at once" else -count % self._step
         if added:
             computed[np.flatnonzero(~computed)[:added]] = True
-        if self._copies and count + added < heads.count:
-            copy = self.cache.get(number, heads, computed, at_once=sliced)
+        if self._policy.slices and count + added < heads.count:
+            copy = self.cache.get(number, heads, computed, at_once=slicing == "at once")
             if copy is not None:
                 return copy, kept[computed]
         return heads, kept
 
     def _units(
-        self, number: int, off: Bools | None, *, sliced: bool, whole: bool
+        self, number: int, off: Bools | None, slicing: Slicing
     ) -> tuple[FeedForward | None, Bools | None]:
         """Return the units that a layer computes, and which of them are on; None: all.
 
@@ -241,17 +234,17 @@ class Selector:
         if off is None or not off[number, : units.count].any():
             return units, None
         on = ~off[number, : units.count]
-        if self._copies and not whole:
+        if self._policy.slices and slicing != "never":
             if not on.any():
                 return None, None
-            copy = self.cache.get(number, units, on, at_once=sliced)
+            copy = self.cache.get(number, units, on, at_once=slicing == "at once")
             if copy is not None:
                 return copy, None
         return units, on
 
 
 def _mask_of_sequence(masks: RowMasks, order: Ints | None) -> Ints | None:
-    """Return the mask of each sequence of a pack; None: of sequence i it is mask i, or the only one."""
+    """Return the index of each sequence's mask; None: sequence i has mask i, or there is one mask."""
     if masks.weights.ndim == 2 or len(masks.weights) == 1:
         return None
     if masks.index is None:
@@ -261,7 +254,7 @@ def _mask_of_sequence(masks: RowMasks, order: Ints | None) -> Ints | None:
 
 S = TypeVar("S", AttentionHeads, FeedForward)
 
-Key: TypeAlias = tuple[int, type, bytes]
+PartsKey: TypeAlias = tuple[int, type, bytes]
 """A set of heads or units of one layer."""
 
 
@@ -271,21 +264,24 @@ class WeightCache:
     A set is copied when it comes for the second time, if the sets that came in between would not have filled
     the cache. So a mask that comes once copies nothing, and masks that take turns do not evict each other if
     there are more of them than the cache holds. The least recently used set is evicted first.
-    max_bytes: of all copies together; may change at any time.
+    max_bytes: the limit of all copies together; may change at any time.
     finish: waits for the device, so that other threads' streams may use what this thread's stream has copied.
     """
 
     def __init__(self, max_bytes: int, finish: Callable[[], None] = lambda: None) -> None:
         self.max_bytes = max_bytes
         self._finish = finish
-        self.nbytes = 0
-        self._copies: OrderedDict[Key, AttentionHeads | FeedForward] = OrderedDict()
-        self._seen: OrderedDict[Key, int] = OrderedDict()
-        """The sets that came and were not copied, and the bytes that they would take."""
-        self._seen_bytes = 0
-        self._in_work: set[Key] = set()
+        self._copies = LeastRecentlyUsed[PartsKey, AttentionHeads | FeedForward]()
+        self._seen = LeastRecentlyUsed[PartsKey, None]()
+        """The sets that came and were not copied; their cost is the bytes that they would take."""
+        self._in_work: set[PartsKey] = set()
         """The sets that a thread is copying now."""
         self._lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all copies."""
+        return self._copies.cost
 
     def get(self, layer: int, whole: S, on: Bools, *, at_once: bool = False) -> S | None:
         """Return a copy of the heads (or units) of `layer` that are on, (count,) bool, or None.
@@ -295,9 +291,9 @@ class WeightCache:
         """
         key = (layer, type(whole), on.tobytes())
         with self._lock:
-            if key in self._copies:
-                self._copies.move_to_end(key)
-                return cast(S, self._copies[key])
+            known = self._copies.get(key)
+            if known is not None:
+                return cast(S, known)
             size = whole.nbytes * int(np.count_nonzero(on)) // whole.count
             if (
                 key in self._in_work
@@ -310,21 +306,15 @@ class WeightCache:
             copy = whole.only(np.flatnonzero(on).tolist())
             self._finish()
             with self._lock:
-                self._copies[key] = copy
-                self.nbytes += copy.nbytes
-                while self.nbytes > self.max_bytes:
-                    self.nbytes -= self._copies.popitem(last=False)[1].nbytes
+                self._copies.put(key, copy, copy.nbytes, limit=self.max_bytes)
         finally:
             with self._lock:
                 self._in_work.discard(key)
         return copy
 
-    def _came_recently(self, key: Key, size: int) -> bool:
+    def _came_recently(self, key: PartsKey, size: int) -> bool:
         if key in self._seen:
-            self._seen_bytes -= self._seen.pop(key)
+            self._seen.remove(key)
             return True
-        self._seen[key] = size
-        self._seen_bytes += size
-        while self._seen_bytes > self.max_bytes:
-            self._seen_bytes -= self._seen.popitem(last=False)[1]
+        self._seen.put(key, None, size, limit=self.max_bytes)
         return False

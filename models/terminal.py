@@ -65,7 +65,10 @@ class Stages:
         self.show_words(what, share, before)
 
     def show_words(self, what: str, share: float, before: float = 0.0) -> None:
-        """Show these words, the share and the time left, if it is time to. Arguments as of `show`."""
+        """Show these words, the share and the time left, if it is time to.
+
+        share, before: from 0 to 1, what is done, and how much of it an earlier run did.
+        """
         now = time.monotonic()
         words = f"{what}: {share:4.0%}"
         if share > before:
@@ -95,8 +98,10 @@ _PLAIN = str.maketrans({"−": "-", "–": "-", "…": "...", "×": "x", "≥": 
 
 
 def write_what_the_terminal_can() -> None:
-    """Write characters that the terminal's encoding lacks as ASCII ones, as far as there are, else as
-    escapes. In JSON all are escapes, which mean the same."""
+    """Write characters that the terminal's encoding lacks as ASCII ones, or if there is none, as escapes.
+
+    In JSON all are escapes, which mean the same.
+    """
     codecs.register_error("headroom", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors != "headroom":

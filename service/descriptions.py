@@ -1,20 +1,15 @@
-"""Descriptions of the fields of requests and answers in the OpenAPI document."""
+"""Descriptions of the fields of answers in the OpenAPI document."""
 
 import ast
 import dataclasses
 import inspect
 import re
 from itertools import pairwise
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import Field
 
 T = TypeVar("T")
-
-
-def doc(description: str) -> Any:
-    """Return the description of a field, which stands in its `Annotated`."""
-    return Field(description=description)
 
 
 def documented(answer: type[T]) -> type[T]:
@@ -30,5 +25,5 @@ def documented(answer: type[T]) -> type[T]:
         if isinstance(statement, ast.AnnAssign) and isinstance(text, ast.Expr):
             field = fields[ast.unparse(statement.target)]
             description = re.sub(r"\n +", " ", ast.literal_eval(text.value))
-            field.type = Annotated[field.type, doc(description)]
+            field.type = Annotated[field.type, Field(description=description)]
     return answer

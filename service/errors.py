@@ -205,6 +205,9 @@ class Starting(Unavailable):
     type = "starting"
     default = "The service is starting; try again in a few seconds."
 
+    def __init__(self) -> None:
+        super().__init__(retry_after=2.0)
+
 
 class NotReady(Unavailable):
     """The answer of `/health/ready` while the replica starts, drains or has lost its device."""

@@ -25,7 +25,7 @@ from headroom.service.engine.scheduler import Scheduler
 from headroom.service.engine.threads import Engine
 from headroom.service.errors import Draining
 from headroom.service.experiments.admin import ExperimentAdmin
-from headroom.service.experiments.database import DEFAULT_SERVICE, reason_of
+from headroom.service.experiments.database import reason_of
 from headroom.service.experiments.definition import ScoreKinds
 from headroom.service.experiments.flags import Flag, evaluate
 from headroom.service.experiments.live import LiveExperiments
@@ -64,10 +64,6 @@ CLOSE_SECONDS = 10.0  # how long `drain` waits for each thing that it closes
 MAX_AGE_S = 0.5  # requests that have waited longer get at least a sixteenth of each batch
 GAUGE_SECONDS = 0.5  # between two updates of the gauges of the queue and of readiness
 
-UNNAMED = (
-    "this service has no name of its own (`service_name`): another one without a name that uses the same "
-    "database would steer its experiments"
-)
 CONFIG_REFUSED = "the last edit of the config is refused, and the one before stays: the log says why"
 
 Work = Callable[[], Coroutine[object, object, None]]
@@ -141,14 +137,13 @@ class Replica:
     ) -> Replica:
         """Load the models that settings and config name, warm them up, and begin to take requests.
 
-        It takes seconds, on a thread. threads: as `Engine` takes them. may_start: as `apply` takes it.
+        It takes seconds, on a thread. threads: torch threads of the forward pass on a CPU.
+        may_start: whether the config's new experiments start; if not, they do when `apply` is called.
         nodes: returns the number of nodes that serve together; raises TimeoutError if nobody can say now.
         background: more work to run meanwhile.
         Raises ModelError or InvalidConfig.
         """
         store = await asyncio.to_thread(Store, settings.database_url, settings.service_name)
-        if not store.is_file and settings.service_name == DEFAULT_SERVICE:
-            metrics.notify_operator(UNNAMED)
         live = LiveExperiments(store, metrics, nodes=nodes)
         await asyncio.to_thread(_check_experiments, live, config)
         on_failure = partial(metrics.count, "device_failures_total")

@@ -40,7 +40,8 @@ SHARED = (
     # With `server`, which is then started in one process only.
     (
         *("tests/clients/", "tests/security/", "tests/service/api/"),
-        *("tests/service/ray/test_environment.py", "tests/service/test_deployment.py"),
+        *("tests/service/ray/test_environment.py", "tests/service/ray/test_patches.py"),
+        "tests/service/test_deployment.py",
     ),
     ("tests/service/page/",),
     ("tests/service/test_dashboard.py", "tests/service/test_replicas.py"),  # `two`

@@ -156,9 +156,3 @@ def test_the_users_of_the_tutorial_click_what_they_see_and_say_how_far_they_are(
     ranks = [click["index"] + 1 for click in clicks]  # the service keeps the request's order
     assert max(ranks) == 10
     assert ranks.count(1) > ranks.count(2) > ranks.count(6) > 0
-
-
-def test_the_users_of_the_tutorial_play_an_ab_test_too() -> None:
-    _, outcomes = played(arm="control")
-    assert [outcome["metric"] for outcome in outcomes] == ["reciprocal_rank"] * USERS
-    assert {1 / outcome["value"] for outcome in outcomes} <= set(map(float, range(1, 11)))

@@ -75,23 +75,11 @@ def test_a_tag_is_a_version_and_commits_after_it_lead_to_the_next_one(checkout: 
     assert Version("0.3.0") < Version(later) < Version(changed) < Version("0.4.0.dev8") < Version("0.4.0")
 
 
-def test_a_tag_that_moves_with_the_releases_is_no_version(checkout: Path, git: Git) -> None:
-    """Every command ended with an error after the next commit."""
-    git("tag", "v0.3.0")
-    name = commit(git, 1)
-    git("tag", "v0")
-    git("tag", "v0.3")
-    assert version_of(checkout) == f"0.4.0.dev1+g{name}"
-
-
 @pytest.mark.parametrize(
     "file",
     [
         "service/extra.py",
-        "deploy/docker/Dockerfile",
         "deploy/serve.yaml",
-        "constraints.txt",
-        "models/x/y.json",
     ],
 )
 def test_a_new_or_changed_file_that_is_built_in_makes_it_no_release(
@@ -112,23 +100,6 @@ def test_a_new_or_changed_file_that_is_built_in_makes_it_no_release(
     assert version_of(checkout) == "0.4.0+dirty"
 
 
-def test_without_tags_the_changelog_names_the_last_release(checkout: Path, git: Git, tmp_path: Path) -> None:
-    """As in a fresh clone by CI, or of depth 1."""
-    name = commit(git, 2)
-    assert version_of(checkout) == f"0.3.0.dev3+g{name}"
-    git("tag", "v0.2.0")
-    git_in(tmp_path)("clone", "--quiet", "--depth", "1", "--no-tags", f"file://{checkout}", "shallow")
-    assert version_of(tmp_path / "shallow") == f"0.3.0.dev1+g{name}"
-
-
-def test_a_worktree_has_a_version_of_its_own(checkout: Path, git: Git, tmp_path: Path) -> None:
-    git("tag", "v0.3.0")
-    git("worktree", "add", "--quiet", "-b", "side", str(tmp_path / "side"))
-    name = commit(git_in(tmp_path / "side"), 1)
-    assert version_of(checkout) == "0.3.0"
-    assert version_of(tmp_path / "side") == f"0.4.0.dev1+g{name}"
-
-
 def test_without_git_the_version_is_the_one_that_was_written_or_that_comes_next(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,24 +109,6 @@ def test_without_git_the_version_is_the_one_that_was_written_or_that_comes_next(
     (checkout / "src" / "headroom" / "version.txt").write_text("0.3.0.dev7+g1a2b3c4d\n")
     monkeypatch.setenv("PATH", "")
     assert version_of(checkout) == "0.3.0.dev7+g1a2b3c4d"
-
-
-def test_code_that_is_copied_into_somebody_elses_repository_is_none_of_theirs(checkout: Path) -> None:
-    theirs = git_in(checkout.parent)
-    theirs("init", "--quiet")
-    theirs("add", ".")
-    theirs("commit", "--quiet", "--message", "theirs")
-    theirs("tag", "v9.0.0")
-    assert version_of(checkout) == "0.3.0.dev0"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files to another user")
-def test_the_service_may_be_another_user_than_the_owner(checkout: Path, git: Git) -> None:
-    """Git refuses such a checkout: "detected dubious ownership"."""
-    git("tag", "v0.3.0")
-    for path in (checkout, *checkout.rglob("*")):
-        os.chown(path, 65534, 65534)
-    assert version_of(checkout) == "0.3.0"
 
 
 def test_the_program_says_the_version_of_this_checkout() -> None:

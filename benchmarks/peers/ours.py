@@ -14,7 +14,8 @@ from headroom import Classifier
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.device import has_native_bfloat16
 from headroom.models.ops.cpu import PrepackedLinear, can_prepack
-from headroom.models.ops.int8 import Int8Linear, QuantizedMap, TensorScale, input_bits
+from headroom.models.ops.int8 import Int8Linear
+from headroom.models.ops.int8_products import QuantizedMap, TensorScale, input_bits
 
 ROWS = 1600
 """Rows of the matrix products whose rate is the limit that a run compares networks with."""

@@ -240,8 +240,10 @@ def _draw_changes(document: Json) -> Drawing:
 
 
 def _of_side(side: Json, labels: Sequence[str]) -> Section:
-    """Return the confusion matrix of a side, if it has grades, and its worst queries. side: as the document
-    has it."""
+    """Return the confusion matrix of a side, if it has grades, and its worst queries.
+
+    side: what the document holds of a model.
+    """
     found = []
     words = (
         "Queries of the lowest NDCG@10, each with the title that is furthest from where its grade belongs."

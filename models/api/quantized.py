@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headroom.models.api.arguments import errors_name_arguments
-from headroom.models.api.data import DIRECTORY, path_of
+from headroom.models.api.data import DIRECTORY, path_of, source_of, unjudged_source_of
 from headroom.models.checkpoint.config import check_holds_floats, read_config
 from headroom.models.checkpoint.files import bytes_of_weights, check_empty, new_directory
 from headroom.models.checkpoint.hub import locate
@@ -24,7 +24,14 @@ from headroom.models.frame import frame
 from headroom.models.numbers import fixed, number, percent, rounded
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.judgments import read_judgments
-from headroom.models.quality.labelled import DEFAULT, SAMPLE, Columns, LabelledPair, columns_of_second
+from headroom.models.quality.labelled import (
+    DEFAULT,
+    SAMPLE,
+    Columns,
+    LabelledPair,
+    Rows,
+    columns_of_second,
+)
 from headroom.models.quality.metrics import GRADED, NAMES, RANKED, Measures
 from headroom.models.quality.reading import read_truth
 from headroom.models.quality.scoring import scored
@@ -35,6 +42,7 @@ from headroom.models.terminal import counted, table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from headroom.models.api.data import Data, UnjudgedData
     from headroom.models.checkpoint.tokenizer import EncodedPair
     from headroom.models.classifier import Classifier
 
@@ -125,18 +133,19 @@ def quantize(
     clf: Classifier,
     out: str | PathLike[str],
     *,
-    data: str | PathLike[str] | None = None,
-    test: str | PathLike[str] | None = None,
+    data: UnjudgedData | None = None,
+    test: Data | None = None,
     query: str = "query",
     title: str = "title",
     grade: str = "grade",
 ) -> Quantized:
     """Write a copy with 8-bit weights and activations, and measure what it gains and loses on this machine.
 
-    out: an empty or new directory. data: a file of query–title pairs to calibrate with; None for the
-    sample's. test: a file of judged pairs to measure the loss on; None for the sample's, if they fit.
-    query, title, grade: the names of their columns; a test that lacks one may have it under the usual name.
-    Raises ModelError for wrong files, or if the checkpoint is int8 already or `out` is not empty.
+    out: an empty or new directory. data: query–title pairs to calibrate with: a DataFrame, a file, or (query,
+    title) tuples; None for the sample's. test: judged pairs to measure the loss on, as `evaluate` takes them;
+    None for the sample's, if they fit. query, title, grade: the names of the columns; a test's file that
+    lacks one may have it under the usual name.
+    Raises ModelError for wrong data, or if the checkpoint is int8 already or `out` is not empty.
     """
     if clf.directory is None:
         raise ModelError("quantize needs a classifier that was loaded from a directory or the hub")
@@ -144,8 +153,8 @@ def quantize(
     return quantized(
         str(clf.directory),
         path_of("out", out, DIRECTORY),
-        None if data is None else path_of("data", data),
-        None if test is None else path_of("test", test),
+        None if data is None else unjudged_source_of(data, columns),
+        None if test is None else source_of(test, columns, "test"),
         columns,
         clf.config.labels,
     )
@@ -154,15 +163,15 @@ def quantize(
 def quantized(
     model: str | None,
     out: Path,
-    data: Path | None,
-    test: Path | None,
+    data: Path | Rows | None,
+    test: Path | Rows | None,
     columns: Columns = DEFAULT,
     label_order: Sequence[str] | None = None,
 ) -> Quantized:
     """Quantize the checkpoint in a directory or of a hub id; None for the shipped one.
 
-    columns: of `data` and `test`; a test beside `data` may have the usual ones. label_order: as
-    `Classifier.load` takes it.
+    columns: of `data` and `test`; a test beside `data` may have the usual ones. label_order:
+    the labels' names, least relevant first; None: the order that the checkpoint says.
     """
     check_empty(out)
     source = locate(model)
@@ -201,8 +210,8 @@ def quantized(
     return Quantized(out, document, speed)
 
 
-def _calibration_pairs(data: Path, columns: Columns) -> tuple[list[tuple[str, str]], int]:
-    """Return the pairs to calibrate with, and how many the file has; if it has many, whole queries of it."""
+def _calibration_pairs(data: Path | Rows, columns: Columns) -> tuple[list[tuple[str, str]], int]:
+    """Return the pairs to calibrate with, and how many there are; if they are many, whole queries of them."""
 
     def read() -> Iterator[LabelledPair]:
         for row in read_judgments(data, columns, with_grade=False):
@@ -213,7 +222,7 @@ def _calibration_pairs(data: Path, columns: Columns) -> tuple[list[tuple[str, st
     return [(pair.query, pair.title) for pair in chosen], given
 
 
-def _usual_test(config: ModelConfig, data: Path | None) -> Path | None:
+def _usual_test(config: ModelConfig, data: Path | Rows | None) -> Path | None:
     """Return the sample's judged pairs, if they fit the model and no other pairs were given."""
     fits = len(config.labels) == 5 or (data is None and not config.is_graded)
     return SAMPLE / "test.jsonl.gz" if fits else None

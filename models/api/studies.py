@@ -294,7 +294,8 @@ def all(  # noqa: A001  # as the command calls it
     """Ask every question, in one report. Verdict, picture, table and mask are those of `search`, of heads
     alone.
 
-    holdout: as of `search`. More options: `MarginOptions`.
+    holdout: pairs of other queries, on which the smaller networks are tested; without it nothing is chosen.
+    More options: `MarginOptions`.
     """
     return _study("all", clf, data, options, holdout)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headroom.models.api.arguments import errors_name_arguments
-from headroom.models.api.data import DIRECTORY, path_of
+from headroom.models.api.data import DIRECTORY, path_of, source_of, unjudged_source_of
 from headroom.models.api.ranges import MIN_MINUTES, check_range
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
@@ -19,11 +19,12 @@ from headroom.models.quality.bootstrap import NO_INTERVAL, Interval
 from headroom.models.quality.labelled import Columns
 from headroom.models.quality.metrics import NAMES
 from headroom.models.terminal import Stages, table
-from headroom.models.training.distil.job import Cut, Job, Options, prepare
+from headroom.models.training.distil.job import DistilOptions, Job, StudentSize, prepare
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from headroom.models.api.data import Data, UnjudgedData
     from headroom.models.classifier import Classifier
 
 
@@ -63,7 +64,7 @@ class Taught:
 @errors_name_arguments(model="student")
 def distil(
     teacher: Classifier | str | PathLike[str] | None,
-    data: str | PathLike[str],
+    data: UnjudgedData,
     out: str | PathLike[str],
     *,
     student: str | PathLike[str] | None = None,
@@ -71,7 +72,7 @@ def distil(
     heads: int | None = None,
     units: int | None = None,
     scores: str | None = None,
-    test: str | PathLike[str] | None = None,
+    test: Data | None = None,
     steps: int | None = None,
     minutes: float | None = None,
     query: str = "query",
@@ -82,12 +83,12 @@ def distil(
     """Teach a small model the scores of a large one, or those in a column, on pairs that nobody judged.
 
     teacher: a classifier, a checkpoint's directory or a hub id; None for the shipped model, or with `scores`.
-    data: a file of query–title pairs, of any size. student: a checkpoint; None for the teacher, of which
-    `layers`, `heads` and `units` say what stays. scores: a column of `data` that teaches in place of a model.
-    test: a file of judged pairs; None for the sample's, if they fit. query, title, grade: the names of the
-    files' columns; a test that lacks one may have it under the usual name. A call that was stopped goes on
-    when it is repeated.
-    Raises ModelError for wrong files or options.
+    data: query–title pairs: a DataFrame, a file of any size, or (query, title) tuples. student: a checkpoint;
+    None for the teacher, of which `layers`, `heads` and `units` say what stays. scores: a column of `data`
+    that teaches in place of a model. test: judged pairs, as `evaluate` takes them; None for the sample's, if
+    they fit. query, title, grade: the names of the columns; a test's file that lacks one may have it under
+    the usual name. A call that was stopped goes on when it is repeated.
+    Raises ModelError for wrong data or options.
     """
     check_range("steps", steps, 1, whole=True)
     check_range("minutes", minutes, MIN_MINUTES)
@@ -104,24 +105,25 @@ def distil(
         teacher = teacher.directory
     if steps is not None and minutes is not None:
         raise ModelError("steps, minutes: give one of them")
-    options = Options(
-        data=path_of("data", data),
+    columns = Columns(query, title, grade)
+    options = DistilOptions(
+        data=unjudged_source_of(data, columns, scores=scores),
         out=path_of("out", out, DIRECTORY),
         teacher=None if teacher is None else str(teacher),
         scores=scores,
         model=None if student is None else str(student),
-        cut=Cut(layers, heads, units),
-        test=None if test is None else path_of("test", test),
+        cut=StudentSize(layers, heads, units),
+        test=None if test is None else source_of(test, columns, "test"),
         steps=steps,
         minutes=minutes,
         seed=seed,
-        columns=Columns(query, title, grade),
+        columns=columns,
         teacher_labels=labels,
     )
     return taught(options)
 
 
-def taught(options: Options, notice: Callable[[Job], None] = lambda _: None) -> Taught:
+def taught(options: DistilOptions, notice: Callable[[Job], None] = lambda _: None) -> Taught:
     """Check the options and teach. notice: is given the job before the work begins."""
     job = prepare(options)
     notice(job)

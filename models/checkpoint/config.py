@@ -240,11 +240,8 @@ def classifier_fields(raw: Fields, labels: Sequence[str]) -> Json:
     return fields
 
 
-def _labels(
-    raw: Fields, wanted: Sequence[str] | None, default: int
-) -> tuple[tuple[str, ...], tuple[int, ...], bool]:
-    """Return the names of the labels, least relevant first, the checkpoint's index of each, and whether this
-    order is known. wanted: that order. default: their number if config.json does not say it."""
+def _label_names(raw: Fields, default: int) -> list[str]:
+    """Return the names of the labels in the checkpoint's order. default: their number if it is not said."""
     id2label = raw.get("id2label")
     is_right = id2label is None or (
         isinstance(id2label, dict) and all(str(id_).isdecimal() for id_ in id2label)
@@ -254,7 +251,15 @@ def _labels(
     if id2label is None or count not in (None, len(id2label)):
         id2label = {i: f"LABEL_{i}" for i in range(count or default)}  # as transformers does
     by_id = {int(key): str(name) for key, name in id2label.items()}
-    names = [by_id[id_] for id_ in sorted(by_id)]
+    return [by_id[id_] for id_ in sorted(by_id)]
+
+
+def _labels(
+    raw: Fields, wanted: Sequence[str] | None, default: int
+) -> tuple[tuple[str, ...], tuple[int, ...], bool]:
+    """Return the names of the labels, least relevant first, the checkpoint's index of each, and whether this
+    order is known. wanted: that order. default: their number if config.json does not say it."""
+    names = _label_names(raw, default)
     if wanted is None:
         order = order_by_name(names)
         is_known = order is not None or len(names) == 1

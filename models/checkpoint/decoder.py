@@ -53,7 +53,8 @@ def decoders(
 ) -> Family:
     """Return a family of decoders.
 
-    architecture: begins the names of its classes. head_size: if config.json does not say it; None: as BERT's.
+    architecture: begins the names of its classes. head_size: if config.json does not say it; None:
+        d_model / heads.
     biases: the maps of attention that always have one; empty: config.json says whether all have.
     is_gemma: embeddings are multiplied by √d_model, and 1 is added to the weights of norms.
     """

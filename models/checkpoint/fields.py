@@ -108,7 +108,7 @@ def reading(file: Path | str) -> Iterator[None]:
 
 
 def read_json_if_there(file: Path) -> Json:
-    """Return what `read_json` does, and an empty object if there is no such file."""
+    """Return the object of a JSON file, and an empty one if there is no such file."""
     return read_json(file) if file.is_file() else {}
 
 

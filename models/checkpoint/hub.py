@@ -106,8 +106,11 @@ def name_of(path: str | Path | None, directory: Path) -> str:
 
 
 def _download(target: str, weights: bool) -> Path:
-    """Return the directory of a repository's snapshot in the cache; download what it lacks. target: the
-    repository, with @revision unless it is the main branch. weights: as `locate` takes it."""
+    """Return the directory of a repository's snapshot in the cache; download what it lacks.
+
+    target: the repository, with @revision unless it is the main branch.
+    weights: False downloads only the files that describe them.
+    """
     # slow to import, and only names of the hub need it
     from huggingface_hub import constants, get_cached_repo_tree, snapshot_download
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, RevisionNotFoundError

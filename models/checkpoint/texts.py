@@ -9,7 +9,6 @@ import re
 import sys
 from array import array
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
@@ -21,6 +20,7 @@ from tokenizers import Tokenizer
 
 from headroom.models.checkpoint.tokenizer_files import unknown_id
 from headroom.models.errors import ModelError, TokenizerFailed
+from headroom.models.lru import LeastRecentlyUsed
 
 _ID_BYTES = 4  # of an int32
 _CHARACTERS_PER_TOKEN = 8  # plenty: English text has four to five
@@ -139,7 +139,7 @@ class TextReader:
         self._by_words = special == added.keys() and _reads_words_apart(tokenizer)
         self._mark = "" if str(tokenizer.pre_tokenizer) == _SPLITTERS[0] else "▁"
         self._words = WordCache(self._encode_words)
-        self._cache: OrderedDict[str, EncodedText] = OrderedDict()  # the texts that were encoded last
+        self._cache = LeastRecentlyUsed[str, EncodedText]()
         self._cache_size = cache_size
         self._lock = Lock()
 
@@ -161,9 +161,8 @@ class TextReader:
         Yields the texts that are done. Raises ModelError for a lone surrogate, and TokenizerFailed."""
         texts = list(texts)
         with self._lock:
-            cached = {text: self._cache[text] for text in texts if text in self._cache}
-            for text in cached:
-                self._cache.move_to_end(text)
+            found = {text: self._cache.get(text) for text in texts}
+        cached = {text: encoded for text, encoded in found.items() if encoded is not None}
         yield cached
         batches: list[list[str]] = []
         characters = portion
@@ -192,9 +191,8 @@ class TextReader:
                 encoded = dict(zip(batch, map(self._text, self._encode(batch)), strict=True))
             short = {text: one for text, one in encoded.items() if len(text) <= _CACHED_CHARACTERS}
             with self._lock:
-                self._cache.update(short)
-                while len(self._cache) > self._cache_size:
-                    self._cache.popitem(last=False)
+                for text, one in short.items():
+                    self._cache.put(text, one, limit=self._cache_size)
             yield encoded
 
     def portions(self, text: str) -> Iterator[Portion]:
@@ -252,7 +250,8 @@ class TextReader:
         plain = [word for word in words if word.isascii() and word.isalnum()]
         encoded = dict(zip(plain, self._encode_plain(plain), strict=True))
         others = [word for word in words if word not in encoded]
-        encoded |= zip(others, self._encode_joined(others), strict=True)
+        if others:
+            encoded |= zip(others, self._encode_joined(others), strict=True)
         return [encoded[word] for word in words]
 
     def _encode_plain(self, words: list[str]) -> list[bytes]:

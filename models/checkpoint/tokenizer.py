@@ -4,7 +4,6 @@ import copy
 import re
 import sys
 from array import array
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -34,6 +33,7 @@ from headroom.models.checkpoint.tokenizer_files import (
     spelled,
 )
 from headroom.models.errors import ModelError, UnsupportedCheckpoint
+from headroom.models.lru import LeastRecentlyUsed
 
 Ids = npt.NDArray[np.int32]
 
@@ -248,7 +248,7 @@ class PairTokenizer(TextReader):
         as [CLS] query [SEP], or whatever tokens begin and end the model's pairs; a prompt stays whole.
         """
         other = copy.copy(self)
-        other._cache = OrderedDict()
+        other._cache = LeastRecentlyUsed()
         other._cache_size = 0
         other._keep_end = keep_end
         other._alone = alone

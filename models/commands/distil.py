@@ -11,7 +11,7 @@ from headroom.models.api.taught import taught
 from headroom.models.commands import options
 from headroom.models.quality.labelled import Columns
 from headroom.models.terminal import ends_at_once, warn
-from headroom.models.training.distil.job import Cut, Job, Options
+from headroom.models.training.distil.job import DistilOptions, Job, StudentSize
 
 Data = Annotated[
     Path, typer.Option(help="Unjudged pairs: csv, tsv, jsonl or parquet of query,title, of any size.")
@@ -97,13 +97,13 @@ def command(
     if test is None:
         options.refuse_unused(context, "it needs --test", "grade_column")
     run(
-        Options(
+        DistilOptions(
             data=data,
             out=out,
             teacher=teacher,
             scores=scores,
             model=model,
-            cut=Cut(layers, heads, units),
+            cut=StudentSize(layers, heads, units),
             test=test,
             steps=steps,
             minutes=minutes,
@@ -120,7 +120,7 @@ def command(
 
 
 @ends_at_once("headroom: stopped; the same command goes on from the last checkpoint")
-def run(options: Options, *, as_json: bool) -> None:
+def run(options: DistilOptions, *, as_json: bool) -> None:
     """Check the options, teach, and print what was learnt."""
     student = taught(options, _say_what_is_left_out)
     print(json.dumps(student.metrics) if as_json else student)

@@ -195,7 +195,7 @@ def read_form(value: str) -> str | Json:
 def read_truth(
     path: Path, configs: Sequence[ModelConfig], columns: Columns, relevant: int | None
 ) -> tuple[Truth, tuple[str, ...]]:
-    """Return what `headroom.models.quality.reading.read_truth` does. relevant: the value of `--relevant`.
+    """Return the judged pairs of a file, and the names of their grades. relevant: the value of `--relevant`.
 
     Raises BadParameter if the models have no such grade.
     """
@@ -220,8 +220,8 @@ def read_judged(
     """Return the pairs of a file, of which a share is relevant, and the lowest grade that counts as relevant.
 
     relevant: the value of `--relevant`. A one-label model's pairs have the grades 0 and 1, or with
-    `--relevant` any from 0 to HIGHEST_GRADE. Raises ModelError as `read_labelled` does; BadParameter if the
-    model has no such grade.
+    `--relevant` any from 0 to HIGHEST_GRADE. Raises ModelError if the file cannot be read; BadParameter if
+    the model has no such grade.
     """
     from headroom.models.quality.labelled import read_labelled
 

@@ -28,7 +28,7 @@ from headroom.models.commands.options import (
     refuse_unused,
 )
 from headroom.models.quality.labelled import Columns
-from headroom.models.training.distil.job import Cut, Options
+from headroom.models.training.distil.job import DistilOptions, StudentSize
 
 Recover = Annotated[
     float | None,
@@ -79,12 +79,12 @@ def command(
     if test is None:
         refuse_unused(context, "it needs --test", "grade_column")
     if recover is not None and data is not None:
-        options = Options(
+        options = DistilOptions(
             data=data,
             out=out,
             teacher=model,
             model=model,
-            cut=Cut(mask=read_form(mask)),
+            cut=StudentSize(mask=read_form(mask)),
             test=test,
             minutes=recover,
             seed=seed,

@@ -14,7 +14,7 @@ from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
 from headroom.models.quality.labelled import Columns
 from headroom.models.terminal import ends_at_once, table, warn
-from headroom.models.training.job import GRADES, Options, prepare
+from headroom.models.training.job import GRADES, TrainingOptions, prepare
 
 Validation = Annotated[
     Path | None,
@@ -63,7 +63,7 @@ def command(
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     run = prepare(
-        Options(
+        TrainingOptions(
             data=data,
             out=out,
             validation=validation,

@@ -24,7 +24,7 @@ stay in floats.
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -55,7 +55,7 @@ from headroom.models.errors import ModelError
 from headroom.models.layer import Layer
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.networks import build
-from headroom.models.ops.int8 import ZERO_POINT, QuantizedMap
+from headroom.models.ops.int8_products import ZERO_POINT, QuantizedMap
 from headroom.models.ops.kernels import SIZE_MULTIPLE
 from headroom.models.ops.torch import FUNCTIONS, Linear, Norm
 from headroom.models.selection import Chosen
@@ -118,14 +118,19 @@ def quantize(
     config = write_checkpoint(source, target, quantized, config, **fields)
     if (source / "masks").is_dir():
         shutil.copytree(source / "masks", target / "masks")
+        _widen_masks(target / "masks", masks, units)
+    return config
+
+
+def _widen_masks(directory: Path, masks: Mapping[str, HeadMask], units: Sequence[Tensor]) -> None:
+    """Write the masks that switch units off again, for layers with copies of units."""
     for name, mask in masks.items():
         if mask.units_off is not None:
-            file = target / "masks" / f"{name}.json"
+            file = directory / f"{name}.json"
             widened = with_copies(mask, units)
             new = {"mask": widened.to_json(), "spec": widened.spec, "id": widened.id}
             stored = read_json(file) | new
             file.write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")
-    return config
 
 
 def with_copies(mask: HeadMask, units: Sequence[Tensor]) -> HeadMask:
@@ -344,8 +349,9 @@ def channel_scales(x: Tensor, weight: Tensor, *, midpoints: bool = True) -> tupl
 class ActivationScale(NamedTuple):
     """How the output of an activation is quantized, and the units that have it.
 
-    scale, zero_point: as in `TensorScale`. units: (n,) int64, the unit of the float network that each one is,
-    or is a copy of; copies come last. shifts: (n,) float32, what each one subtracts before the activation;
+    scale, zero_point: a number x becomes round(x / scale) + zero_point.
+    units: (n,) int64, the unit of the float network that each one is, or is a copy of; copies come last.
+    shifts: (n,) float32, what each one subtracts before the activation;
     0 but for copies.
     """
 

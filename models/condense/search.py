@@ -181,8 +181,8 @@ class _Run:
             self.losses |= {text: self._loss(self.judged[text]) for text in texts}
 
     def _loss(self, judged: Floats) -> float:
-        """Return the mean distance of the titles' distributions from those under the whole query: 0 if every
-        title is judged as there, 1 if no title keeps any of its probable grades."""
+        """Return the mean distance of the titles' distributions from those under the whole query: 0 if
+        every title keeps its own, 1 if no title keeps any of its probable grades."""
         return float(jensen_shannon(self.judged[self.task.query], judged).mean())
 
     def path(self, order: Sequence[int]) -> list[Length]:

@@ -6,13 +6,15 @@
         x = x + encoder–decoder attention(norm(x), memory)
         x = x + down(gelu(up(norm(x))))
     x = norm(x)
-    scores = [words·W(x) + b ; memory·C(x) / √D]                       (B, n, V + m)
+    scores = [words·W(x) + b ; memory·C(x) / √D + follow(x)·f]         (B, n, V + m)
 
 (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, with the norm before each part: Xiong et al. 2020,
 https://arxiv.org/abs/2002.04745.) `words` are the encoder's word embeddings, which are shared and tied. One
 softmax runs over the V pieces of the output vocabulary and the m tokens of the question. A piece's
 probability is its own plus that of each question token that is this piece (CopyNet: Gu et al. 2016,
-https://arxiv.org/abs/1603.06393), so a name that the output vocabulary does not have can be copied.
+https://arxiv.org/abs/1603.06393), so a name that the output vocabulary does not have can be copied. f is 1
+for the question's tokens that follow one with the piece written last, else 0: a name of several pieces is
+copied whole.
 """
 
 from __future__ import annotations
@@ -173,6 +175,7 @@ class GeneratorNetwork(nn.Module):
         self.word_map = nn.Linear(config.width, config.width)
         self.word_bias = nn.Parameter(torch.zeros(len(pieces)))
         self.copy_map = nn.Linear(config.width, config.width)
+        self.follow = nn.Linear(config.width, 1)
 
     def begin(self, memory: Memory) -> Past:
         """Return what is known before the first piece: the question's keys and values."""
@@ -208,13 +211,16 @@ class GeneratorNetwork(nn.Module):
             own.append(seen)
         return self.final_norm(x), replace(past, own=own, length=length)
 
-    def log_probabilities(self, x: Tensor, memory: Memory) -> Tensor:
+    def log_probabilities(self, ids: Tensor, x: Tensor, memory: Memory) -> Tensor:
         """Return the joint distribution over the output vocabulary and the question's tokens.
 
-        x: (B, n, D), what left the last layer. Returns (B, n, V + m) float32 logarithms.
+        ids: (B, n) int64, the pieces written last. x: (B, n, D), what left the last layer for them. Returns
+        (B, n, V + m) float32 logarithms.
         """
         written = F.linear(self.word_map(x), self.output_words, self.word_bias)
         copied = self.copy_map(x) @ memory.states.transpose(1, 2) * self.config.width**-0.5
+        follows = memory.pieces.roll(1, 1)[:, None] == ids[..., None]  # (B, n, m); the last token is no piece
+        copied = copied + self.follow(x) * follows
         copied = copied.masked_fill((memory.pieces < 0)[:, None], float("-inf"))
         return torch.cat([written, copied], 2).float().log_softmax(2)
 

@@ -122,8 +122,9 @@ class _Run:
         self._take_rows(beams)
         device = self.network.pieces.device
         last = [[beam.pieces[-1] if beam.pieces else self.network.config.start] for beam in beams]
-        x, self.past = self.network(torch.tensor(last, device=device), self.past, self.masks)
-        scores = self.network.log_probabilities(x, self.memory)[:, 0].exp()  # (R, V + m)
+        ids = torch.tensor(last, device=device)
+        x, self.past = self.network(ids, self.past, self.masks)
+        scores = self.network.log_probabilities(ids, x, self.memory)[:, 0].exp()  # (R, V + m)
         written = len(self.network.pieces)
         merged = scores.clone()
         merged[:, written:] = 0
@@ -141,18 +142,9 @@ class _Run:
         pieces: Sequence[Sequence[int]],
     ) -> list[Beam]:
         """Return the beams of the next step; queries that end are finished."""
-        candidates: dict[int, list[Beam]] = {}
-        for row, beam in enumerate(beams):
-            for score, piece in zip(scores[row], pieces[row], strict=True):
-                if score == -inf:
-                    break
-                has_text = beam.has_text or bool(self.readable[piece])
-                likelihood = beam.likelihood + score
-                longer = Beam(beam.question, row, (*beam.pieces, piece), likelihood, has_text)
-                candidates.setdefault(beam.question, []).append(longer)
         config = self.network.config
         live = list[Beam]()
-        for number, longer_ones in candidates.items():
+        for number, longer_ones in self._longer(beams, scores, pieces).items():
             question = questions[number]
             longer_ones.sort(key=lambda beam: -beam.likelihood)
             kept = list[Beam]()
@@ -169,6 +161,21 @@ class _Run:
             elif not question.is_done(max(beam.likelihood for beam in kept), config.max_pieces):
                 live += kept
         return live
+
+    def _longer(
+        self, beams: Sequence[Beam], scores: Sequence[Sequence[float]], pieces: Sequence[Sequence[int]]
+    ) -> dict[int, list[Beam]]:
+        """Return the beams with one piece more, by question."""
+        candidates: dict[int, list[Beam]] = {}
+        for row, beam in enumerate(beams):
+            for score, piece in zip(scores[row], pieces[row], strict=True):
+                if score == -inf:
+                    break
+                has_text = beam.has_text or bool(self.readable[piece])
+                likelihood = beam.likelihood + score
+                longer = Beam(beam.question, row, (*beam.pieces, piece), likelihood, has_text)
+                candidates.setdefault(beam.question, []).append(longer)
+        return candidates
 
     def _take_rows(self, beams: Sequence[Beam]) -> None:
         """Put the beams' rows together: of those that the last step computed, those that go on."""

@@ -42,7 +42,7 @@ _RANDOM = re.compile(r"([^@/]*)@([^/]*)(?:/(.*))?", re.DOTALL)
 _DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
-Parts = tuple[Weights, set[int], Heads | None]
+MaskParts = tuple[Weights, set[int], Heads | None]
 """The content of a mask: weights of its heads; the layers that it skips; and the units that it switches off,
 None if it says nothing about units."""
 
@@ -88,7 +88,7 @@ def is_file(content: Mapping[str, object]) -> bool:
     return "mask" in content and not content.keys() & HOLDS.keys()
 
 
-def parts_of(value: object, shape: Shape, units: int | None = None) -> Parts:
+def parts_of(value: object, shape: Shape, units: int | None = None) -> MaskParts:
     """Return what a spec such as `2.3,4.*` or a JSON form says.
 
     shape: (layers, heads) of the model. units: how many units each layer's feed-forward network has, for a
@@ -150,7 +150,7 @@ def _weights(key: str, form: _Form, shape: Shape) -> Weights:
     return (heads if key == "keep" else ~heads).astype(np.float32)
 
 
-def _from_spec(spec: str, shape: Shape) -> Parts:
+def _from_spec(spec: str, shape: Shape) -> MaskParts:
     """Return what a spec such as `2.3,4.*,skip:6-11` says."""
     spec = spec.strip(_SPACES)
     if not spec:
@@ -209,7 +209,7 @@ def _items(text: str) -> Iterator[_Item]:
 def _listed(items: Iterable[_Item], shape: Shape, axis: str = "head") -> Heads:
     """Return what a list such as `2.3,4.0-5,7.*` names, (layers, heads) or (layers, units) bool.
 
-    shape: (layers, heads or units). axis: head or unit. Raises InvalidMask as `parts_of` does.
+    shape: (layers, heads or units). axis: head or unit. Raises InvalidMask for a wrong item.
     """
     heads = np.zeros(shape, dtype=np.bool_)
     for item in items:

@@ -253,7 +253,7 @@ class RowMasks:
     """The masks of the rows of one batch, which skip the same layers and switch the same units off.
 
     weights: (masks, layers, heads) float32, or (layers, heads) for all rows; 1 keeps a head, 0 removes it.
-    skipped, units_off: as in `HeadMask`.
+    skipped: the layers that are skipped. units_off: (layers, units) bool, True removes a unit; None: none is.
     index: (rows,), the mask of each row; None: row i has mask i.
     """
 

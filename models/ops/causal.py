@@ -20,10 +20,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Causal:
-    """How the heads of one layer attend.
+    """Masked self-attention: how a decoder layer's query heads share key heads, and how both are rotated.
 
     borders: (groups + 1,) query heads: those from borders[g] to borders[g + 1] read key head g.
-    rotation: (positions, d) float32, of `headroom.models.ops.torch.rotations`.
+    rotation: (positions, d) float32, of `headroom.models.ops.positions.rotations`.
     query_norm, key_norm: (d,) float32, weights of RMS norms of each head before its rotation; or both None.
     """
 
@@ -47,7 +47,10 @@ class Causal:
         return [end - first for first, end in pairwise(self.borders)]
 
     def only(self, heads: Sequence[int]) -> tuple[Self, list[int]]:
-        """Return the attention of some query heads, ascending, and the key heads that they read."""
+        """Return the attention with only some query heads, and the indices of the key heads that they read.
+
+        heads: indices of query heads, ascending.
+        """
         counts = [sum(first <= head < end for head in heads) for first, end in pairwise(self.borders)]
         read = [group for group, count in enumerate(counts) if count]
         return replace(self, borders=(0, *accumulate(counts[group] for group in read))), read
@@ -110,7 +113,7 @@ def rms_normed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 
 def turned(x: Tensor, rotation: Tensor) -> Tensor:
-    """Rotate (…, d) by rows of `headroom.models.ops.torch.rotations`, broadcastable to (…, d)."""
+    """Rotate (…, d) by rows of `headroom.models.ops.positions.rotations`, broadcastable to (…, d)."""
     cosine, sine = rotation.chunk(2, -1)
     one, other = x.float().chunk(2, -1)
     return torch.cat([one * cosine - other * sine, other * cosine + one * sine], -1).to(x.dtype)

@@ -30,7 +30,7 @@ FLAGS = (
 class Level(NamedTuple):
     """A set of processor features that a library is compiled for.
 
-    machine: as `platform.machine` names it. flags: the compiler's.
+    machine: the name that `platform.machine` gives it. flags: the compiler's.
     features: all that the flags allow, as `headroom.models.cores.cpu_flags` names them.
     """
 

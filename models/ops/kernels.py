@@ -29,7 +29,7 @@ BLOCK = 32
 """Outputs that a map's kernel reads together; other numbers of outputs are filled up with zeros."""
 
 STEP = 64
-"""Bytes of the inputs that a map's kernel reads together; likewise."""
+"""Bytes of the inputs that a map's kernel reads together; other numbers are filled up with zeros."""
 
 FINISHES = ("none", "gelu", "gelu_tanh", "silu", "add", "multiply", "quantized_gelu", "quantized_gelu_tanh")
 """What a map's kernel does with its sums; the order is that of `Finish` in native/affine.h."""
@@ -287,7 +287,8 @@ class Kernels:
             of SIZE_MULTIPLE, and its rows that hold NaN or an infinity become NaN, unless the result is
             quantized.
         target: multiplier and shift of `quantize_gelu`, for the quantized finishes.
-        Returns (T, outputs) bfloat16, or uint8 for the quantized finishes. Raises as `map_bfloat16` does.
+        Returns (T, outputs) bfloat16, or uint8 for the quantized finishes.
+        Raises MemoryError if there is not enough memory, ValueError for tensors of another form.
         """
         x = x.contiguous()
         rows, inputs = x.shape
@@ -324,7 +325,8 @@ class Kernels:
     ) -> Tensor:
         """Let a map's kernel write `out`, and return it.
 
-        arguments: those that the sums are computed from. finish, other, norm, target: as in `map_int8`.
+        arguments: those that the sums are computed from. finish: one of FINISHES. other: what it adds or
+        multiplies. norm: of the result. target: multiplier and shift of `quantize_gelu`.
         """
         outputs = out.shape[1]
         other = None if other is None else other.contiguous()

@@ -26,7 +26,7 @@ class Positions:
     relative: Relative | None = None
 
     def only(self, heads: Sequence[int]) -> tuple[Self, Sequence[int]]:
-        """Return the positions of some heads, and the key heads that they read: each its own."""
+        """Return the positions of some heads, and the key heads that they read: those of the same index."""
         relative = None if self.relative is None else self.relative.only(heads)
         return replace(self, relative=relative), heads
 

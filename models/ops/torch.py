@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,29 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 """The activations by the names that `headroom.models.checkpoint.fields.ACTIVATIONS` gives them."""
 
 
+HEAD_COUNTS = 4
+"""How many distinct head counts a layer may compute on a CPU for masks of single requests (the full count is
+one of them). oneDNN compiles a kernel for every new product shape: 2 to 3 ms, and half a MiB stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskPolicy:
+    """How the masks of a batch are applied on a device (`headroom.models.selection`).
+
+    slices: whether copies of the weights are made without what is off in all rows; else it is multiplied
+        by 0.
+    head_counts: how many distinct head counts a layer may compute for masks of single requests; None: any.
+    gathers: whether masks are copied once and gathered per row on the device, not on the host.
+    in_graphs: whether passes are captured as CUDA graphs. All heads have weights then, so that one graph fits
+        all masks.
+    """
+
+    slices: bool = True
+    head_counts: int | None = None
+    gathers: bool = False
+    in_graphs: bool = False
+
+
 class Linear:
     """y = act(x·Wᵀ + b).
 
@@ -65,7 +89,7 @@ class Linear:
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map, which has no activation, and another of the same layer.
 
-        x: (T, in) → (T, out). Both are of the same ops and, if it is quantized, read x in the same way.
+        x: (T, in) → (T, out). Both maps belong to the same ops; maps of 8 bits quantize x alike.
         """
         return self(x) * other(x)
 
@@ -143,11 +167,8 @@ class TorchOps:
     kernels: Kernels | None = None
     """Our compiled kernels, which compute attention and norms; None: torch does."""
 
-    supports_capture = False
-    """Whether attention computes batches that are `captured`."""
-
-    gathers_masks = False
-    """Whether a mask's weights are copied once and gathered per row on the device, not on the host."""
+    masking = MaskPolicy(head_counts=HEAD_COUNTS)
+    """How masks are applied here."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
@@ -203,7 +224,8 @@ class TorchOps:
     def causal(self, projected: Tensor, batch: PackedBatch, spec: Causal, weights: Tensor | None) -> Tensor:
         """Attend within each sequence of a pack, and to its prefix, one sequence at a time.
 
-        projected: (T, (h + 2·groups)·d); weights: as `attention` takes them.
+        projected: (T, (h + 2·groups)·d); weights: of the heads, (B, h), or
+        (1, h) for all sequences, float32; None: all 1.
         Returns (T, h·d), 0 for tokens of no sequence; (B or more, h·d) if only last tokens are read.
         """
         lengths = batch.lengths.tolist()
@@ -259,7 +281,7 @@ class CudaOps(TorchOps):
     varlen: computes the attention of decoders; None: a loop over sequences does.
     """
 
-    gathers_masks = True
+    masking = MaskPolicy(gathers=True)
 
     def __init__(
         self, device: torch.device, dtype: torch.dtype, varlen: VarlenAttention | None = None

@@ -10,7 +10,8 @@ from torch import Tensor
 from headroom.models.batch import Beginning, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.ops.causal import Causal
-from headroom.models.ops.int8 import Int8Linear, QuantizedMap, TensorScale
+from headroom.models.ops.int8 import Int8Linear
+from headroom.models.ops.int8_products import QuantizedMap, TensorScale
 from headroom.models.ops.positions import PLAIN_POSITIONS, Positions, rotations
 from headroom.models.ops.relative import Relative, alibi_slopes, log_buckets
 from headroom.models.ops.torch import TorchOps

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headroom.models.batch import PackedBatch
 from headroom.models.ops.positions import Positions, rotated
-from headroom.models.ops.torch import CudaOps, Linear, Norm
+from headroom.models.ops.torch import CudaOps, Linear, MaskPolicy, Norm
 
 SHORT = 32
 """Tokens of a sequence whose attention is computed in one step. Longer ones are computed in blocks."""
@@ -203,7 +203,7 @@ class TritonOps(CudaOps):
     is computed after the product was rounded: in bfloat16 for both forms, in float16 for tanh's alone.
     """
 
-    supports_capture = True
+    masking = MaskPolicy(gathers=True, in_graphs=True)
 
     def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
         """Lay out an affine map."""

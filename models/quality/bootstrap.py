@@ -316,7 +316,8 @@ def estimate(
 ) -> Estimate:
     """Return the estimate. values and errors: (1 + resamples,) each; row 0 is the data.
 
-    by_query, queries: as of `Estimate`.
+    by_query: the change in each query, (queries,), or in each cluster of queries; without them nothing is
+    claimed. queries: how many there are.
     """
     value = float(values[0])
     error = float(errors[0])

@@ -9,7 +9,7 @@ scale). Isotonic regression is left out: its steps would give titles of differen
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit, log_softmax
 
-from headroom.models.arrays import Floats, Ints
+from headroom.models.arrays import Bools, Floats, Ints
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
 from headroom.models.quality.bootstrap import MIN_QUERIES, resample
@@ -132,6 +132,15 @@ def folds_of(pairs: Sequence[LabelledPair], folds: int = FOLDS) -> Ints:
     return np.array([fold_of[query_key(pair.query)] for pair in pairs])
 
 
+def judged_folds(pairs: Sequence[LabelledPair]) -> Iterator[Bools]:
+    """Yield the pairs that each fold judges by what the others choose, (n,), unless these are none or all."""
+    folds = folds_of(pairs)
+    for fold in range(FOLDS):
+        judged = folds == fold
+        if judged.any() and not judged.all():
+            yield judged
+
+
 def check_pairs(pairs: Sequence[LabelledPair], name: str) -> None:
     """Raise ModelError if the pairs are too few to fit a calibration and to judge it on other queries.
 
@@ -158,13 +167,10 @@ Judge = Callable[[Floats, Sequence[LabelledPair]], Calibration]
 
 def cross_fitted(choose: Judge, logits: Floats, pairs: Sequence[LabelledPair]) -> Floats:
     """Return the calibrated logits of the pairs, (n, labels), each by queries of the other folds."""
-    folds = folds_of(pairs)
     calibrated = np.array(logits, np.float64)
-    for fold in range(FOLDS):
-        judged = folds == fold
-        if judged.any() and not judged.all():
-            others = [pairs[row] for row in np.flatnonzero(~judged).tolist()]
-            calibrated[judged] = choose(logits[~judged], others).of(logits[judged])
+    for judged in judged_folds(pairs):
+        others = [pairs[row] for row in np.flatnonzero(~judged).tolist()]
+        calibrated[judged] = choose(logits[~judged], others).of(logits[judged])
     return calibrated
 
 
@@ -179,8 +185,8 @@ def method_for(logits: Floats, pairs: Sequence[LabelledPair], served: Calibratio
     if logits.shape[1] == 1:
         return "Platt"
     method = "temperature and biases"
-    before = evaluation_of(served.of(logits), pairs)
-    after = evaluation_of(cross_fitted(partial(fitted, method), logits, pairs), pairs)
+    before = calibrated_evaluation(served.of(logits), pairs)
+    after = calibrated_evaluation(cross_fitted(partial(fitted, method), logits, pairs), pairs)
     has_lost = before.metrics()["ndcg10"] - after.metrics()["ndcg10"] > MAX_LOSS
     return "temperature" if has_lost else method
 
@@ -216,13 +222,13 @@ def calibrate(
         """Return the calibration of some pairs, by the method that these choose."""
         return fitted(method_for(logits, pairs, served), logits, pairs)
 
-    before = evaluation_of(served.of(logits), pairs)
-    after = evaluation_of(cross_fitted(choose, logits, pairs), pairs)
+    before = calibrated_evaluation(served.of(logits), pairs)
+    after = calibrated_evaluation(cross_fitted(choose, logits, pairs), pairs)
     method = method_for(logits, pairs, served)
     return FittedCalibration(method, fitted(method, logits, pairs), before, after)
 
 
-def evaluation_of(logits: Floats, pairs: Sequence[LabelledPair]) -> GradedEvaluation:
+def calibrated_evaluation(logits: Floats, pairs: Sequence[LabelledPair]) -> GradedEvaluation:
     """Return the evaluation of calibrated logits, (n, labels); one label has the grades 0 and 1."""
     if logits.shape[1] == 1:
         relevance = expit(logits[:, 0])

@@ -10,7 +10,7 @@ import numpy as np
 from headroom.models.arrays import Bools, Floats, Floats32
 from headroom.models.errors import ModelError
 from headroom.models.quality.bootstrap import Interval, draws, resample
-from headroom.models.quality.calibration import FOLDS, folds_of
+from headroom.models.quality.calibration import judged_folds
 from headroom.models.quality.evaluation import CLUSTERS, intervals_of
 from headroom.models.quality.labelled import LabelledPair, numbers_of_queries
 
@@ -63,17 +63,14 @@ def cut_for(
             f"no threshold that keeps {MIN_KEPT} pairs has precision {precision:g}; the highest is "
             f"{relevant[scores >= np.float32(best)].mean():.3f}, at {as_decimal(best)}"
         )
-    folds = folds_of(pairs)
     kept = np.zeros(len(scores), np.bool_)
     missed = 0
-    for fold in range(FOLDS):
-        judged = folds == fold
-        if judged.any() and not judged.all():
-            chosen = lowest_threshold(precision, scores[~judged], relevant[~judged])
-            if chosen is None:
-                missed += 1
-                chosen = most_precise(scores[~judged], relevant[~judged])
-            kept[judged] = scores[judged] >= np.float32(chosen)
+    for judged in judged_folds(pairs):
+        chosen = lowest_threshold(precision, scores[~judged], relevant[~judged])
+        if chosen is None:
+            missed += 1
+            chosen = most_precise(scores[~judged], relevant[~judged])
+        kept[judged] = scores[judged] >= np.float32(chosen)
     return _measured(threshold, kept, relevant, pairs, resamples, missed)
 
 

@@ -90,8 +90,10 @@ class Evaluation:
         return float(np.nanmean(self._random_order)) if self.ranked_queries else float("nan")
 
     def over_random_order(self, counts: Floats) -> Draws:
-        """Return by how much NDCG@10 is above that of a random order, paired by query. counts: as of
-        `draws`."""
+        """Return by how much NDCG@10 is above that of a random order, paired by query.
+
+        counts: (1 + resamples, clusters), how often each resample holds each cluster; row 0 of ones.
+        """
         difference = self.of_list("ndcg10") - self._random_order
 
         def statistics(drawn: Floats) -> dict[str, Floats]:

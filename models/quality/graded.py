@@ -28,7 +28,8 @@ _BINS = 15
 class GradedEvaluation(Evaluation):
     """Graded predictions and the true grades.
 
-    pairs, ranking, relevant: as of `Evaluation`; relevant is None for the highest grade alone.
+    pairs: with their true grades. ranking: (n,), what orders the pairs of a query.
+    relevant: the lowest grade that counts as relevant; None: the highest grade alone does.
     probabilities: (n, grades), rows sum to 1.
     """
 

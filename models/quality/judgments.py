@@ -10,15 +10,14 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from headroom.models.errors import ModelError
-from headroom.models.quality.orders import Order, read_order
-from headroom.models.quality.tables import Rows, Source, Table, needs_columns, opened
-from headroom.models.rows import Row, problem_of
+from headroom.models.quality.orders import read_order
+from headroom.models.quality.tables import OpenTable, Rows, Source, opened
+from headroom.models.rows import Row
 from headroom.models.terminal import warn_once
 
 __all__ = ["DEFAULT", "Columns", "Judgment", "Rows", "columns_of_second", "read_judgments"]
@@ -65,7 +64,7 @@ https://arxiv.org/abs/2104.08663"""
 LOCALE = "product_locale"
 """The ids of ESCI's products are unique within one of these."""
 
-Key = tuple[str, ...]
+TextKey = tuple[str, ...]
 """What a text is looked up by: an id, and for ESCI's products the locale."""
 
 
@@ -87,18 +86,18 @@ class Judgment(NamedTuple):
     by: Any = None
 
 
-def columns_of_second(path: Path, columns: Columns) -> Columns:
+def columns_of_second(source: Source, columns: Columns) -> Columns:
     """Return the names of the columns of a file that is read beside another one, whose columns options name.
 
     Where it lacks a named column, the first known one that is there counts, as without the options; and the
     comma, if their delimiter leaves one column. Raises ModelError if the file cannot be read.
     """
     for delimiter in (columns.delimiter, DEFAULT.delimiter):
-        with opened(path, delimiter) as table:
+        with opened(source, delimiter) as table:
             names = table.names
         if len(names) > 1:
             break
-    usual = _Layout.of(names, replace(DEFAULT, queries=columns.queries, titles=columns.titles))
+    usual = _JudgedColumns.of(names, replace(DEFAULT, queries=columns.queries, titles=columns.titles))
     chosen = {"delimiter": delimiter}
     for column in ("query", "title", "grade"):
         name = getattr(usual, column)
@@ -116,51 +115,51 @@ def read_judgments(
     the file needs no grades.
     Raises ModelError, which names the file, the line (in parquet the row, from 1) and says what is wrong.
     """
-    texts = _Texts.of(source, columns, with_grade)
+    texts = _texts_of_ids(source, columns, with_grade)
     order = None if columns.order is None else read_order(columns.order, columns.delimiter)
     unrated: Counter[str] = Counter()
     queries: set[str] = set()
     for where, layout, values in _rows(source, columns, with_grade, unrated):
-        queries.add(str(values[layout.query]))
+        query = str(values[layout.query])
+        title = str(values[layout.title])
         document = None if layout.document is None else str(values.get(layout.document))
+        position = None if columns.position is None else values[columns.position]
+        if order is not None:
+            position = order.get(query, {}).get(title if document is None else document)
+        queries.add(query)
         yield Judgment(
             where,
-            texts.query(where, layout, values),
-            texts.title(where, layout, values),
+            texts.query.text(where, (query,)),
+            texts.title.text(where, layout.title_key(values)),
             layout.grade,
             values[layout.grade] if with_grade else None,
             document,
-            _position(layout, values, order),
+            position,
             None if columns.by is None else values[columns.by],
         )
     if not queries:
         raise ModelError(f"{source} holds no pairs")
     if unrated:
-        without = len(unrated.keys() - queries)
-        warn_once(
-            f"{source}: {unrated.total():,} rows have no rating and are left out"
-            + (
-                f", and with them {without:,} whole {'query' if without == 1 else 'queries'}"
-                if without
-                else ""
-            )
-        )
+        whole = len(unrated.keys() - queries)
+        message = f"{source}: {unrated.total():,} rows have no rating and are left out"
+        if whole:
+            message += f", and with them {whole:,} whole {'query' if whole == 1 else 'queries'}"
+        warn_once(message)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _JudgedColumns:
     """The columns of a file of judgments. has_locale: whether titles' ids are unique within a locale.
-    document: the column of the titles' ids, if there is one. position: that of their ranks."""
+    document: the column of the titles' ids, if there is one."""
 
     query: str
     title: str
     grade: str
     has_locale: bool
     document: str | None
-    position: str | None
 
     @classmethod
-    def of(cls, names: Sequence[str], columns: Columns) -> _Layout:
+    def of(cls, names: Sequence[str], columns: Columns) -> _JudgedColumns:
         """Return the columns that options name, else the first known ones that are there."""
         document = _known(DOCUMENT_IDS, names)
         grades = (*GRADES, "score") if document is not None and _plain(document) == "corpus_id" else GRADES
@@ -171,10 +170,9 @@ class _Layout:
             grade=_named(columns.grade, DEFAULT.grade, grades, names),
             has_locale=columns.titles is not None and LOCALE in names,
             document=title if columns.titles else document,
-            position=columns.position,
         )
 
-    def title_key(self, values: Mapping[str, Any]) -> Key:
+    def title_key(self, values: Mapping[str, Any]) -> TextKey:
         """Return what the title of a row is looked up by."""
         key = (str(values[self.title]),)
         return (*key, str(values[LOCALE])) if self.has_locale else key
@@ -209,42 +207,35 @@ def _cells(row: Row, delimiter: str) -> list[str]:
     return next(csv.reader([text], delimiter=delimiter), [])
 
 
-def _position(layout: _Layout, values: Mapping[str, Any], order: Order | None) -> Any:
-    """Return the rank of a row's title: of its column, or by the order of its query; None if it has none."""
-    if order is not None:
-        document = values[layout.title] if layout.document is None else values[layout.document]
-        return order.get(str(values[layout.query]), {}).get(str(document))
-    return None if layout.position is None else values[layout.position]
-
-
 def _rows(
     source: Source, columns: Columns, with_grade: bool, unrated: Counter[str]
-) -> Iterator[tuple[str, _Layout, Mapping[str, Any]]]:
+) -> Iterator[tuple[str, _JudgedColumns, Mapping[str, Any]]]:
     """Yield where each judged row is, for errors, the file's layout, and the row's values. unrated: counts
     the rows that are left out, by query."""
     with opened(source, columns.delimiter) as table:
-        layout = _Layout.of(table.names, columns)
+        layout = _JudgedColumns.of(table.names, columns)
         texts = [] if columns.queries else [layout.query]
         texts += [] if columns.titles else [layout.title]
         others = [name for name in (layout.query, layout.title) if name not in texts]
         others += [layout.grade] if with_grade else []
         others += [LOCALE] if layout.has_locale else []
         others += [name for name in (columns.position, columns.by) if name is not None]
-        needed = (*texts, *others)
-        _check(source, table, needed)
-        read = [*others, *({layout.document} - {None, *needed} if table.kind == "parquet" else ())]
-        for row in table.read(texts, read):
-            if with_grade and layout.is_unjudged(row, columns.delimiter):
-                values = row.values or {layout.query: _cells(row, columns.delimiter)[0]}
-                unrated[str(values.get(layout.query))] += 1
-                continue
-            where = f"{source}, {table.unit} {row.line}"
-            if problem := row.problem or _problem_of(row.values, texts, others):
-                raise ModelError(f"{where}: {problem}")
-            yield where, layout, row.values
+        _check(source, table, (*texts, *others))
+        document = layout.document
+        optional = [] if document is None or document in (*texts, *others) else [document]
+
+        def is_left_out(row: Row) -> bool:
+            if not with_grade or not layout.is_unjudged(row, columns.delimiter):
+                return False
+            values = row.values or {layout.query: _cells(row, columns.delimiter)[0]}
+            unrated[str(values.get(layout.query))] += 1
+            return True
+
+        for where, values in table.rows(texts, others, optional, is_left_out=is_left_out):
+            yield where, layout, values
 
 
-def _check(source: Source, table: Table, needed: Sequence[str]) -> None:
+def _check(source: Source, table: OpenTable, needed: Sequence[str]) -> None:
     """Raise ModelError if a column is missing; and say so if there are ids, whose texts no option names."""
     missing = {name for name in needed if name not in table.names}
     hints = []
@@ -254,79 +245,59 @@ def _check(source: Source, table: Table, needed: Sequence[str]) -> None:
             hints.append(f"{option}, a file with the text of each {found}")
     if hints:
         raise ModelError(f"{source} has ids in place of texts; give {' and '.join(hints)}")
-    needs_columns(table, needed)
+    table.check(needed)
 
 
-def _problem_of(values: Mapping[str, Any], texts: Sequence[str], others: Sequence[str]) -> str:
-    """Return why the values of a row are no judgment, or "" if they are."""
-    query, title = (*texts, *others)[:2]
-    if len(texts) == 2:
-        return problem_of(values, query, title, others)
-    missing = [column for column in (*texts, *others) if values.get(column) is None]
-    if missing:
-        return f"there is no {missing[0]}"
-    return next((f"{column} is not text" for column in texts if not isinstance(values[column], str)), "")
+class _Texts(NamedTuple):
+    """The texts that one column of judgments names.
 
-
-@dataclass(frozen=True, slots=True)
-class _Texts:
-    """The texts of ids, from the files that options name.
-
-    files: the names of both files, None if the judgments hold the texts.
+    name: the file that holds the texts of ids; None if the judgments hold the texts. by_key: the file's.
     """
 
-    queries: dict[Key, str]
-    titles: dict[Key, str]
-    files: tuple[str | None, str | None]
+    name: str | None
+    by_key: Mapping[TextKey, str]
 
     @classmethod
-    def of(cls, source: Source, columns: Columns, with_grade: bool) -> _Texts:
-        """Return the texts of the ids in a file of judgments; those of others take no memory."""
-        needed_queries: set[Key] = set()
-        needed_titles: set[Key] = set()
-        if columns.queries or columns.titles:
-            for _, layout, values in _rows(source, columns, with_grade, Counter()):
-                needed_queries.add((str(values[layout.query]),))
-                needed_titles.add(layout.title_key(values))
-        delimiter = columns.delimiter
-        queries = columns.queries and _texts_of(columns.queries, delimiter, "queries", needed_queries)
-        titles = columns.titles and _texts_of(columns.titles, delimiter, "titles", needed_titles)
-        return cls(queries or {}, titles or {}, (columns.queries, columns.titles))
+    def of(cls, name: str | None, delimiter: str, kind: str, needed: Set[TextKey]) -> _Texts:
+        """Return the texts that a file has for the needed keys; of a key that is there twice, the first."""
+        by_key: dict[TextKey, str] = {}
+        if name is not None:
+            has_locale = any(len(key) > 1 for key in needed)
+            for key, text in _read_texts(name, delimiter, kind, has_locale):
+                if key in needed:  # the texts of others take no memory
+                    by_key.setdefault(key, text)
+        return cls(name, by_key)
 
-    def query(self, where: str, layout: _Layout, values: Mapping[str, Any]) -> str:
-        """Return the text of a row's query. where: for the error if there is none."""
-        written: str = values[layout.query]
-        if self.files[0] is None:
-            return written
-        return _text(self.queries, (str(written),), f"{where}: {self.files[0]}")
-
-    def title(self, where: str, layout: _Layout, values: Mapping[str, Any]) -> str:
-        """Return the text of a row's title. where: for the error if there is none."""
-        written: str = values[layout.title]
-        if self.files[1] is None:
-            return written
-        return _text(self.titles, layout.title_key(values), f"{where}: {self.files[1]}")
+    def text(self, where: str, key: TextKey) -> str:
+        """Return the text of a row. key: the text itself or its id. where: for the error if there is none."""
+        if self.name is None:
+            return key[0]
+        text = self.by_key.get(key)
+        if text is None:
+            raise ModelError(f"{where}: {self.name} has no text for {' in '.join(key)}")
+        return text
 
 
-def _text(texts: Mapping[Key, str], key: Key, where: str) -> str:
-    """Return the text of an id. Raises ModelError if there is none; where: for the error."""
-    text = texts.get(key)
-    if text is None:
-        raise ModelError(f"{where} has no text for {' in '.join(key)}")
-    return text
+class _TextsOfIds(NamedTuple):
+    query: _Texts
+    title: _Texts
 
 
-def _texts_of(name: str, delimiter: str, kind: str, needed: set[Key]) -> dict[Key, str]:
-    """Return the texts that a file has for the needed keys; of a key that is there twice, the first."""
-    has_locale = any(len(key) > 1 for key in needed)
-    found: dict[Key, str] = {}
-    for key, text in _read_texts(name, delimiter, kind, has_locale):
-        if key in needed:
-            found.setdefault(key, text)
-    return found
+def _texts_of_ids(source: Source, columns: Columns, with_grade: bool) -> _TextsOfIds:
+    """Return the texts of the ids in a file of judgments, from the files that `columns` names."""
+    queries: set[TextKey] = set()
+    titles: set[TextKey] = set()
+    if columns.queries or columns.titles:
+        for _, layout, values in _rows(source, columns, with_grade, Counter()):
+            queries.add((str(values[layout.query]),))
+            titles.add(layout.title_key(values))
+    return _TextsOfIds(
+        _Texts.of(columns.queries, columns.delimiter, "queries", queries),
+        _Texts.of(columns.titles, columns.delimiter, "titles", titles),
+    )
 
 
-def _read_texts(name: str, delimiter: str, kind: str, has_locale: bool) -> Iterator[tuple[Key, str]]:
+def _read_texts(name: str, delimiter: str, kind: str, has_locale: bool) -> Iterator[tuple[TextKey, str]]:
     """Yield the key and the text of each row of a file of texts. kind: `queries` or `titles`.
 
     All rows have their text from the same columns: of a document the title, a space, and the text, of which
@@ -350,14 +321,16 @@ def _read_texts(name: str, delimiter: str, kind: str, has_locale: bool) -> Itera
                 f"{name}: there is no column with ids ({', '.join(IDS[:4])} …) or none with texts "
                 f"({', '.join((*known, BODY))}); found {', '.join(names)}"
             )
-        with_locale = has_locale and LOCALE in names
-        for row in table.read(present[:1], [*present[1:], column, *([LOCALE] if with_locale else ())]):
-            if row.problem:
-                raise ModelError(f"{name}, {table.unit} {row.line}: {row.problem}")
-            text = " ".join(filter(None, (_written(row.values.get(one)) for one in columns)))
-            if text and row.values.get(column) is not None:
-                key: Key = (str(row.values[column]),)
-                yield ((*key, str(row.values.get(LOCALE))) if has_locale else key), text
+        others = [*present[1:], column, *([LOCALE] if has_locale and LOCALE in names else [])]
+        for _, values in table.readable(present[:1], others):
+            text = " ".join(filter(None, (_written(values.get(one)) for one in columns)))
+            if text and values.get(column) is not None:
+                yield _text_key(values, column, has_locale), text
+
+
+def _text_key(values: Mapping[str, Any], column: str, has_locale: bool) -> TextKey:
+    key = (str(values[column]),)
+    return (*key, str(values.get(LOCALE))) if has_locale else key
 
 
 def _written(value: object) -> str:

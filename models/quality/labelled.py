@@ -12,8 +12,7 @@ from headroom.models.quality.judgments import Columns as Columns
 from headroom.models.quality.judgments import Judgment, read_judgments
 from headroom.models.quality.judgments import Rows as Rows
 from headroom.models.quality.judgments import columns_of_second as columns_of_second
-from headroom.models.quality.tables import needs_columns, opened
-from headroom.models.rows import problem_of
+from headroom.models.quality.tables import opened
 from headroom.models.terminal import warn_once
 
 ESCI = {
@@ -132,28 +131,25 @@ def settled(pairs: Sequence[LabelledPair], source: str) -> list[LabelledPair]:
 def read_pairs(path: Path) -> list[tuple[str, str]]:
     """Return the (query, title) pairs of a file in one of the same formats, with or without grades.
 
-    Raises ModelError as `read_labelled` does.
+    Raises ModelError if the file cannot be read, or lacks a column.
     """
     return [(judgment.query, judgment.title) for judgment in read_judgments(path, with_grade=False)]
 
 
 def iter_rows(
-    path: Path, columns: Columns, others: Sequence[str] = ()
+    path: Path | Rows, columns: Columns, others: Sequence[str] = ()
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield where each row of a file is, for errors, and its values: query, title and `others` at least.
 
-    Raises ModelError as `read_labelled` does.
+    Raises ModelError if the file cannot be read, or lacks a column.
     """
     texts = (columns.query, columns.title)
     is_empty = True
     with opened(path, columns.delimiter) as table:
-        needs_columns(table, (*texts, *others))
-        for row in table.read(texts, others):
+        table.check((*texts, *others))
+        for row in table.rows(texts, others):
             is_empty = False
-            where = f"{path}, {table.unit} {row.line}"
-            if problem := row.problem or problem_of(row.values, *texts, others):
-                raise ModelError(f"{where}: {problem}")
-            yield where, row.values
+            yield row
     if is_empty:
         raise ModelError(f"{path} holds no pairs")
 

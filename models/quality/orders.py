@@ -7,7 +7,7 @@ from typing import Any
 
 from headroom.models.errors import ModelError, reading_problem
 from headroom.models.files import check_regular
-from headroom.models.quality.tables import fields_of_lines, needs_columns, opened
+from headroom.models.quality.tables import fields_of_lines, opened
 from headroom.models.rows import format_of, open_text
 
 RUN_FIELDS = 6
@@ -35,19 +35,16 @@ def read_order(name: str, delimiter: str = ",") -> Order:
     with opened(name, delimiter) as table:
         is_ubi = set(UBI) <= set(table.names)
         if not is_ubi:
-            needs_columns(table, SNAPSHOT)
-        for row in table.read((), UBI if is_ubi else SNAPSHOT):
-            where = f"{name}, {table.unit} {row.line}"
-            if row.problem:
-                raise ModelError(f"{where}: {row.problem}")
+            table.check(SNAPSHOT)
+        for where, values in table.readable((), UBI if is_ubi else SNAPSHOT):
             if is_ubi:
-                query, documents = (row.values.get(field) for field in UBI)
+                query, documents = (values.get(field) for field in UBI)
                 if not isinstance(query, str) or not isinstance(documents, list):
                     raise ModelError(f"{where}: {UBI[0]} must be text and {UBI[1]} a list of ids")
                 ids = dict.fromkeys(map(str, documents))
                 order[query] = {document: rank for rank, document in enumerate(ids, start=1)}
                 continue
-            query, document, rank = (row.values.get(field) for field in SNAPSHOT)
+            query, document, rank = (values.get(field) for field in SNAPSHOT)
             order.setdefault(str(query), {})[str(document)] = _rank(where, rank)
     if not order:
         raise ModelError(f"{name} holds no results")

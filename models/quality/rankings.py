@@ -147,7 +147,7 @@ class Rankings:
 
 
 def ndcg10(truth: Ints, relevance: NDArray[np.floating]) -> float:
-    """Return the NDCG@10 of one list; arguments as of `Rankings`."""
+    """Return the NDCG@10 of one list. truth: (n,) grades. relevance: (n,), what ranks the titles."""
     return float(Rankings(np.zeros(len(truth), np.int64), truth, relevance).metric("ndcg10")[0])
 
 

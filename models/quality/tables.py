@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +25,7 @@ from headroom.models.rows import (
     open_text,
     parquet_file,
     parquet_rows,
+    problem_of,
     text_rows,
 )
 
@@ -50,29 +53,88 @@ class Rows:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of the values, in hexadecimal."""
+        digest = hashlib.sha256()
+        for row in self.values:
+            digest.update(repr(list(row.items())).encode())
+        return digest.hexdigest()
+
 
 Source = Path | str | Rows
 """The path of a file, or rows in memory."""
 
 
+RowTest = Callable[[Row], bool]
+"""Returns whether a row, readable or not, is left out."""
+
+
+def _none(_: Row) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
-class Table:
+class OpenTable:
     """A file's rows.
 
-    kind: qrels, json, csv, tsv, jsonl, parquet or memory. header: where the columns are named, for errors; ""
-    if nothing names them. names: the columns; of jsonl and of rows in memory those of the first row. unit: of
-    the numbers of rows. read: takes columns of texts and others, which are there, and returns the rows.
+    source: its name, for errors. kind: qrels, json, csv, tsv, jsonl, parquet or memory. header: where the
+    columns are named, for errors; "" if nothing names them. names: the columns; of jsonl and of rows in
+    memory those of the first row. unit: of the numbers of rows. read: takes columns of texts and others,
+    which are there, and returns the rows.
     """
 
+    source: str
     kind: str
     header: str
     names: tuple[str, ...]
     unit: str
     read: Callable[[Sequence[str], Sequence[str]], Iterator[Row]]
 
+    def check(self, needed: Sequence[str]) -> None:
+        """Raise ModelError if a column is missing where a header names the columns, or two have one name."""
+        if self.header:
+            check_columns(self.header, self.names, needed)
+
+    def readable(
+        self,
+        texts: Sequence[str],
+        others: Sequence[str],
+        is_left_out: RowTest = _none,
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield where each row is, for errors, and its values, which may lack some columns.
+
+        texts, others: columns that are read.
+        Raises ModelError if a row cannot be read.
+        """
+        for row in self.read(texts, others):
+            if is_left_out(row):
+                continue
+            where = f"{self.source}, {self.unit} {row.line}"
+            if row.problem:
+                raise ModelError(f"{where}: {row.problem}")
+            yield where, row.values
+
+    def rows(
+        self,
+        texts: Sequence[str],
+        others: Sequence[str],
+        optional: Sequence[str] = (),
+        is_left_out: RowTest = _none,
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield where each row is, for errors, and its values. Rows that `is_left_out` chooses are left out.
+
+        texts: columns of text that each row must have. others: further columns that it must have.
+        optional: columns that are read too. Raises ModelError if a row cannot be read or is no pair.
+        """
+        for where, values in self.readable(texts, [*others, *optional], is_left_out):
+            if problem := problem_of(values, texts, others):
+                raise ModelError(f"{where}: {problem}")
+            yield where, values
+
 
 @contextmanager
-def opened(source: Source, delimiter: str) -> Iterator[Table]:
+def opened(source: Source, delimiter: str) -> Iterator[OpenTable]:
     """Yield a file, or rows in memory, as a table. delimiter: between the cells of csv.
 
     Raises ModelError, in one sentence with the file's name, if it cannot be read or has no known format.
@@ -90,7 +152,7 @@ def opened(source: Source, delimiter: str) -> Iterator[Table]:
 
 
 @contextmanager
-def _opened_file(name: str, delimiter: str) -> Iterator[Table]:
+def _opened_file(name: str, delimiter: str) -> Iterator[OpenTable]:
     import pyarrow
 
     check_regular(name)
@@ -99,11 +161,12 @@ def _opened_file(name: str, delimiter: str) -> Iterator[Table]:
     with pyarrow.OSFile(name) as file:
         if file_format is not None and file_format.kind == "parquet":
             names = tuple(parquet_file(name, file, ()).schema_arrow.names)
-            yield Table("parquet", name, names, "row", lambda *wanted: parquet_rows(name, file, *wanted))
+            read = partial(parquet_rows, name, file)
+            yield OpenTable(name, "parquet", name, names, "row", read)
             return
         stream = open_text(name, file, compression if file_format is None else file_format.compression)
         if file_format is None or (file_format.kind == "tsv" and begins_as_qrels(stream)):
-            yield Table("qrels", "", QREL_COLUMNS, "line", _same(_qrels(stream)))
+            yield OpenTable(name, "qrels", "", QREL_COLUMNS, "line", _same(_qrels(stream)))
             return
         names, lines = text_rows(name, stream, file_format, ())
         header = f"{name}, line 1"
@@ -113,7 +176,7 @@ def _opened_file(name: str, delimiter: str) -> Iterator[Table]:
             if first is not None:
                 names = tuple(first.values or ())
                 lines = chain([first], lines)
-        yield Table(file_format.kind, header, names, "line", _same(lines))
+        yield OpenTable(name, file_format.kind, header, names, "line", _same(lines))
 
 
 def _same(rows: Iterator[Row]) -> Callable[[Sequence[str], Sequence[str]], Iterator[Row]]:
@@ -125,10 +188,10 @@ def _same(rows: Iterator[Row]) -> Callable[[Sequence[str], Sequence[str]], Itera
     return read
 
 
-def _memory(rows: Rows) -> Table:
+def _memory(rows: Rows) -> OpenTable:
     names = tuple(rows.values[0]) if rows.values else ()
     numbered = (Row(number, b"", values) for number, values in enumerate(rows.values))
-    return Table("memory", "", names, "row", _same(numbered))
+    return OpenTable(str(rows), "memory", "", names, "row", _same(numbered))
 
 
 def _qrels_format(name: str) -> tuple[bool, str]:
@@ -160,7 +223,7 @@ def fields_of_lines(lines: IO[bytes]) -> Iterator[tuple[int, list[str], bytes]]:
             yield number, fields, data
 
 
-def _workbench(name: str) -> Table:
+def _workbench(name: str) -> OpenTable:
     """Return the ratings of a judgment list of the Search Relevance Workbench: the body that imports one, or
     the answer that holds one."""
     document = orjson.loads(read_text(name, ROW_BYTES))
@@ -178,10 +241,4 @@ def _workbench(name: str) -> Table:
             "`query` and `ratings` of `docId` and `rating`"
         ) from None
     rows = (Row(number, b"", rating) for number, rating in enumerate(ratings, start=1))
-    return Table("json", "", WORKBENCH_COLUMNS, "rating", _same(rows))
-
-
-def needs_columns(table: Table, needed: Sequence[str]) -> None:
-    """Raise ModelError if a column is missing where a header names the columns, or two have one name."""
-    if table.header:
-        check_columns(table.header, table.names, needed)
+    return OpenTable(name, "json", "", WORKBENCH_COLUMNS, "rating", _same(rows))

@@ -207,7 +207,7 @@ def log_likelihood(
     start = targets.new_full((len(targets), 1), network.config.start)
     ids = torch.cat([start, targets[:, :-1].clamp(min=0)], 1)
     x, _ = network(ids, network.begin(memory), masks)
-    joint = network.log_probabilities(x, memory)  # (B, n, V + m)
+    joint = network.log_probabilities(ids, x, memory)  # (B, n, V + m)
     pieces = torch.cat([network.pieces.expand(len(targets), -1), memory.pieces], 1)
     is_other = pieces[:, None] != targets[:, :, None]
     return joint.masked_fill(is_other, float("-inf")).logsumexp(2)

@@ -62,19 +62,24 @@ def run(study: Study) -> Result:
         "cka": likeness,
     }
     harmless = f"of {depth} layers alone, {families[0].claim('layers')}"
-    verdict = f"{harmless[0].upper()}{harmless[1:]}."
-    main = study.measures.main
-    if matter := [layer for layer, one in enumerate(alone) if one.matters]:
-        worst = min(matter, key=lambda layer: alone[layer].delta[main].value)
-        verdict = (
-            f"{NAMES[main]} falls most without the heads of layer {worst}: it changes by "
-            f"{alone[worst].delta[main].text()}; {harmless}."
-        )
+    verdict = _verdict(alone, study.measures.main, harmless)
     findings = _findings(study, changes, likeness, harmless) if depth > 1 else ()
     section = Section(
         "Whole layers off", (method("layers", study.measures),), (_table(study, alone, likeness),)
     )
     return Result("layers", json, verdict, (section,), picture, findings)
+
+
+def _verdict(alone: list[Effect], main: str, harmless: str) -> str:
+    """Say which layer's heads matter most, if any do. harmless: how many layers can go alone, in words."""
+    matter = [layer for layer, one in enumerate(alone) if one.matters]
+    if not matter:
+        return f"{harmless[0].upper()}{harmless[1:]}."
+    worst = min(matter, key=lambda layer: alone[layer].delta[main].value)
+    return (
+        f"{NAMES[main]} falls most without the heads of layer {worst}: it changes by "
+        f"{alone[worst].delta[main].text()}; {harmless}."
+    )
 
 
 def _table(study: Study, alone: list[Effect], likeness: Floats) -> Table:

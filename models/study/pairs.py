@@ -169,7 +169,7 @@ def read_judged(
 ) -> Judged:
     """Read the pairs of a file; if there are more than `max_pairs`, those of some queries drawn by `seed`.
 
-    labels, columns: as in `read_labelled`.
+    labels: the names of the grades, least relevant first. columns: which columns hold what.
     Raises ModelError if the file cannot be read, a row is wrong, there are fewer than MIN_QUERIES queries, or
     all pairs have the same grade.
     """

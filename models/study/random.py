@@ -104,10 +104,7 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
     depth, width = study.shape
     name = layer_range(layers)
     among = "" if len(layers) == depth else f"/{name}.*"
-    steps = study.effort.fractions
-    first = study.seed * study.effort.draws
-    seeds = range(first, first + study.effort.draws)
-    grid = [(step / steps, seed) for step in range(steps + 1) for seed in seeds]
+    grid = _fractions_and_seeds(study)
     specs = [f"random:{fraction}@{seed}{among}" for fraction, seed in grid]
     masks = [HeadMask.parse(spec, layers=depth, heads=width) for spec in specs]
     logits = study.runner.logits(
@@ -127,6 +124,14 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
     share = study.measures.share
     relative = [one[share].relative_to(resamples.intact[share]) for one in draws[AT]]
     return Curve(name, rows, changes, mean_of_masks(resamples, relative, weights))
+
+
+def _fractions_and_seeds(study: Study) -> list[tuple[float, int]]:
+    """Return the fraction of heads that each mask of a curve switches off, and its seed."""
+    steps = study.effort.fractions
+    first = study.seed * study.effort.draws
+    seeds = range(first, first + study.effort.draws)
+    return [(step / steps, seed) for step in range(steps + 1) for seed in seeds]
 
 
 def _mean_changes(resamples: Resamples, draws: list[MetricDraws], weights: Floats) -> dict[str, Estimate]:

@@ -51,7 +51,7 @@ Matrix = Floats32
 """Head weights (layers, heads): 1 keeps a head, 0 removes it."""
 
 
-class Progress(Protocol):
+class ProgressBar(Protocol):
     """Receives how far a study is."""
 
     def start(self, what: str, total: int) -> None:
@@ -61,7 +61,7 @@ class Progress(Protocol):
         """Count steps of the current stage as done."""
 
 
-class Silent(Progress):
+class NoProgressBar(ProgressBar):
     """Ignores all progress."""
 
 
@@ -76,7 +76,7 @@ class Runner:
     classifier: Classifier
     cache: Path | None = None
     identity: str = ""
-    progress: Progress = field(default_factory=Silent)
+    progress: ProgressBar = field(default_factory=NoProgressBar)
 
     def logits(self, data: Judged, masks: Sequence[Matrix], what: str = "masks") -> Floats32:
         """Return the logits under each mask (layers, heads): (masks, n, grades) float32, in the given order.

@@ -1,5 +1,6 @@
 """Each head off alone: what is lost, and is it more than chance? (Michel et al. 2019, arXiv:1905.10650)"""
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -28,9 +29,10 @@ def run(study: Study) -> Result:
     order = np.argsort([effect.delta[main].value for effect in changes], kind="stable").tolist()
     counts = _counts(family)
     verdict = f"{counts}."
-    if matter := [index for index in order if changes[index].matters]:
-        change = changes[matter[0]].delta[main].text()
-        verdict = f"{counts}; {NAMES[main]} falls most without {names[matter[0]]}: it changes by {change}."
+    worst = costliest(changes, main)
+    if worst is not None:
+        change = changes[worst].delta[main].text()
+        verdict = f"{counts}; {NAMES[main]} falls most without {names[worst]}: it changes by {change}."
     rows = tuple((names[i], *changes[i].cells(), p_value(changes[i].p_change)) for i in order[:SHOWN])
     caption = f"The {len(rows)} heads that cost most {NAMES[main]}. All heads: report.json."
     table = Table(("head", *changes_of(study.measures), "adjusted p"), rows, caption)
@@ -53,6 +55,18 @@ def run(study: Study) -> Result:
         maps,
         (Finding(claim, "most heads", counts),),
     )
+
+
+def costliest(changes: Sequence[Effect], metric: str) -> int | None:
+    """Return the index of the head without which a metric falls most, among heads that are shown to matter
+    and whose change of this metric is not within noise: a head may matter by another metric. None if there is
+    none."""
+    shown = [
+        index
+        for index, change in enumerate(changes)
+        if change.matters and change.delta[metric].interval().is_below(0)
+    ]
+    return min(shown, key=lambda index: changes[index].delta[metric].value, default=None)
 
 
 def _counts(family: Family) -> str:

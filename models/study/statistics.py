@@ -173,6 +173,32 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
     """
     whole, *masked = study.runner.evaluate(study.data, [study.without(()), *masks], what)
     resamples = Resamples(whole, max(study.effort.resamples, math.ceil(len(masks) / LEVEL)), study.seed)
+    level = LEVEL * families / len(masks)
+    found = _effects(study, resamples, whole, masked, what, families, level)
+    tested = whole.measures.tested
+    skill = skill_of(whole, resamples.intact, resamples.counts, tested)
+    has_skill = all(interval.is_above(0) for interval in skill.values())
+    counted = min(resamples.intact[name].queries for name in tested)
+    size = len(masks) // families
+    return [
+        Family(found[start : start + size], has_skill, counted, whole.queries, study.margin, level)
+        for start in range(0, len(masks), size)
+    ]
+
+
+def _effects(
+    study: Study,
+    resamples: Resamples,
+    whole: Evaluation,
+    masked: Sequence[Evaluation],
+    what: str,
+    families: int,
+    level: float,
+) -> list[Effect]:
+    """Return the effect of each mask.
+
+    whole, masked: the evaluations with all heads and under each mask. level: of each mask's test.
+    """
     values = []
     deltas = []
     relatives = []
@@ -183,23 +209,14 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
         relatives.append(resamples.relative_changes(draws))
     measures = whole.measures
     harm = np.array([max(delta[name].p_above(-study.margin) for name in measures.tested) for delta in deltas])
-    permutations = permutations_for(len(masks) // families, len(whole.measures.names))
-    study.progress.start(f"p-values of {what}", permutations * len(masks))
+    permutations = permutations_for(len(masked) // families, len(measures.names))
+    study.progress.start(f"p-values of {what}", permutations * len(masked))
     swapped = swap_p(whole, masked, draws=permutations, seed=study.seed, done=study.progress.advance)
     falls = [_falls(measures, *of_mask) for of_mask in zip(deltas, swapped, strict=True)]
     p_change = _by_family(adjusted_p, swapped, families)
     p_non_inferior = _by_family(holm, harm, families)
-    level = LEVEL * families / len(masks)
     needed = [resamples.queries_needed_for(delta, measures.tested, study.margin, level) for delta in deltas]
-    found = list(map(Effect, values, deltas, relatives, p_change, falls, p_non_inferior, needed))
-    skill = skill_of(whole, resamples.intact, resamples.counts, measures.tested)
-    has_skill = all(interval.is_above(0) for interval in skill.values())
-    counted = min(resamples.intact[name].queries for name in measures.tested)
-    size = len(masks) // families
-    return [
-        Family(found[start : start + size], has_skill, counted, whole.queries, study.margin, level)
-        for start in range(0, len(masks), size)
-    ]
+    return list(map(Effect, values, deltas, relatives, p_change, falls, p_non_inferior, needed))
 
 
 def permutations_for(masks: int, metrics: int) -> int:
@@ -284,8 +301,8 @@ def holm(p: Sequence[float] | Floats) -> Floats:
 
 
 def permutation_p(observed: float, null: Floats) -> float:
-    """Return the share of values at least as large as the observed one, which counts too (Phipson and Smyth
-    2010); nan if that is undefined."""
+    """Return the share of draws, the observed value among them, that are at least as large as it (Phipson and
+    Smyth 2010); nan if it is no finite number. null: (draws,), the other draws."""
     if not math.isfinite(observed):
         return math.nan
     return float((1 + np.count_nonzero(null >= observed)) / (1 + len(null)))

@@ -15,7 +15,7 @@ from headroom.models.quality.metrics import GRADED, RANKED, Measures
 from headroom.models.quality.speed import MIN_ROUNDS
 from headroom.models.study import Part
 from headroom.models.study.pairs import Judged
-from headroom.models.study.runner import Matrix, Progress, Runner, Silent
+from headroom.models.study.runner import Matrix, NoProgressBar, ProgressBar, Runner
 
 Item = TypeVar("Item")
 
@@ -90,7 +90,7 @@ class Study:
     part: Part = "encoder"  # single: whose heads go off one by one
     seeds: int = 5  # initialisation: starts of each kind
     steps: int | None = None  # initialisation: of each training; None: as many as the effort says
-    progress: Progress = field(default_factory=Silent)
+    progress: ProgressBar = field(default_factory=NoProgressBar)
     effort: Effort = FULL
     too_hard: tuple[str, ...] = ()  # a sentence for each claim that a pilot found too hard for its data
 

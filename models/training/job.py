@@ -39,7 +39,7 @@ MIN_VALIDATION = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TrainingOptions:
     """The options of a training run.
 
     base: a checkpoint directory or hub id; None for the shipped model.
@@ -73,14 +73,14 @@ class TrainingRun:
     fingerprint: the value of each option, and the SHA-256 of each file that the run reads.
     """
 
-    options: Options
+    options: TrainingOptions
     training: Sequence[LabelledPair]
     validation: Sequence[LabelledPair]
     base: Path
     fingerprint: dict[str, str]
 
 
-def prepare(options: Options) -> TrainingRun:
+def prepare(options: TrainingOptions) -> TrainingRun:
     """Read and check the options, the data and the checkpoint. Writes nothing.
 
     Raises ModelError for wrong data or options, UnsupportedCheckpoint if the checkpoint cannot be trained.
@@ -97,7 +97,7 @@ def prepare(options: Options) -> TrainingRun:
     return TrainingRun(options, training, validation, directory, fingerprint)
 
 
-def _fingerprint(options: Options, base: Path) -> dict[str, str]:
+def _fingerprint(options: TrainingOptions, base: Path) -> dict[str, str]:
     values = {
         OPTIONS.get(name, option_name(name)): value
         for name, value in asdict(options).items()
@@ -109,7 +109,7 @@ def _fingerprint(options: Options, base: Path) -> dict[str, str]:
     return fingerprint_of(values, (options.data, options.validation, *texts), (base,))
 
 
-def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]]:
+def read_split(options: TrainingOptions) -> tuple[list[LabelledPair], list[LabelledPair]]:
     """Return training and validation pairs; no query is in both, not even with other capitals or spaces.
 
     Without a validation file, a tenth of the queries (up to a third if there are few) are for validation:

@@ -15,6 +15,7 @@ import orjson
 from headroom.models.checkpoint.files import digest_of, put_in_place
 from headroom.models.errors import ModelError
 from headroom.models.files import Json, write_whole
+from headroom.models.quality.tables import Rows
 
 FINGERPRINT = "options.json"
 """The file that holds the fingerprint of an unfinished run."""
@@ -24,16 +25,21 @@ LOCK = "lock"
 
 
 def fingerprint_of(
-    options: Mapping[str, object], files: Iterable[Path | None], checkpoints: Iterable[Path | None]
+    options: Mapping[str, object],
+    sources: Iterable[Path | Rows | None],
+    checkpoints: Iterable[Path | None],
 ) -> dict[str, str]:
     """Return all that a run depends on: the value of each option, and the SHA-256 of what it reads.
 
-    options: by their names on the command line. files, checkpoints: None is left out.
+    options: by their names on the command line. sources: of pairs. sources, checkpoints: None is left out.
     """
     fingerprint = {name: str(value) for name, value in options.items()}
-    for file in filter(None, files):
-        with file.open("rb") as stream:
-            fingerprint[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
+    for source in sources:
+        if isinstance(source, Rows):
+            fingerprint[f"content of {source}"] = source.digest
+        elif source is not None:
+            with source.open("rb") as stream:
+                fingerprint[f"content of {source}"] = hashlib.file_digest(stream, "sha256").hexdigest()
     for directory in filter(None, checkpoints):
         fingerprint[f"content of {directory}"] = digest_of(directory)
     return fingerprint
@@ -68,7 +74,7 @@ def check_unfinished(work: Path, fingerprint: Mapping[str, str]) -> None:
 def at_work(work: Path, fingerprint: Mapping[str, str]) -> Iterator[None]:
     """Keep the directory `work` for one run, which begins or goes on in it, as long as the block lasts.
 
-    Raises ModelError as `check_unfinished` does, and if another run is at work in it.
+    Raises ModelError if it holds an unfinished run of another kind, or if another run is at work in it.
     """
     work.mkdir(parents=True, exist_ok=True)
     with (work / LOCK).open("w") as lock:

@@ -33,7 +33,7 @@ from headroom.models.quality.evaluation import Evaluation, changes_of, intervals
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.scores import Scores
-from headroom.models.training.job import Options, TrainingRun
+from headroom.models.training.job import TrainingOptions, TrainingRun
 from headroom.models.training.loop import (
     REPORT_SECONDS,
     Batch,
@@ -153,7 +153,7 @@ class Steps(NamedTuple):
         return self.schedule.steps // self.batches
 
 
-def planned(lengths: Sequence[int], model: Learner, options: Options) -> Steps:
+def planned(lengths: Sequence[int], model: Learner, options: TrainingOptions) -> Steps:
     """Choose steps and rate for pairs of these lengths, and log them.
 
     A step on a few dozen pairs moves a network as far as one on hundreds, and too few steps teach it nothing:
@@ -260,7 +260,7 @@ def report(before: np.ndarray, after: np.ndarray, pairs: Sequence[LabelledPair],
     }
 
 
-def _epoch_file(options: Options, epoch: int) -> Path:
+def _epoch_file(options: TrainingOptions, epoch: int) -> Path:
     return options.work / "epochs" / f"{epoch}.pt"
 
 

@@ -22,10 +22,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headroom.service.api.arrival import seconds_at_proxy
 from headroom.service.api.body import HeldBytes, send_and_drain
 from headroom.service.api.clients import add_compat_routes
-from headroom.service.api.edge import MARK, SAFE_REQUEST_ID
+from headroom.service.api.edge import MARK, SAFE_REQUEST_ID, seconds_at_proxy
 from headroom.service.api.errors import error_response, json_response, to_invalid_request
 from headroom.service.api.keys import check_caller
 from headroom.service.api.openapi import complete
@@ -84,10 +83,10 @@ class _App(FastAPI):
 
 
 def create_app(settings: Settings, metrics: Metrics, traces: Traces | None = None) -> FastAPI:
-    """The service's HTTP side, without a model. traces: take a span of each request.
+    """Return the service's HTTP side, without a model. traces: what takes a span of each request.
 
-    Set `app.state.backend` to a `Replica` when it is up, and back to None when it no longer is; meanwhile
-    requests get 503 with Retry-After. `app.state.keys` are the API keys. The app has no lifespan of its own.
+    Set `app.state.backend` to a `Replica` when it is up; until then requests get 503 with Retry-After.
+    `app.state.keys` are the API keys. The app has no lifespan of its own.
     Raises InvalidConfig if the file of the keys is wrong.
     """
     app = _App(**_OPTIONS)

@@ -1,12 +1,14 @@
 """ASGI middleware at the edge of Ray Serve: makes what Serve itself reads and answers fit our contract.
 
 Serve's HTTP servers (the proxy, and each replica's own when HAProxy is in front) wrap their application in
-what `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=headroom.service.api.edge:middlewares` returns. It does three
+what `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=headroom.service.api.edge:middlewares` returns. It does four
 things:
 
 * removes the request headers with which a client could steer Serve (switch off its request timeout and its
   disconnect handling, pick a replica), before Serve reads them, and a stamp that HAProxy did not make;
 * tells Serve in a replica, with the same headers, to leave clients and clocks of POST requests to us;
+* has the stamp of HAProxy, which says when a request came there, so that its deadline counts from then, also
+  if HAProxy sends it to a second replica because the first one died (service/ray/haproxy.cfg.jinja);
 * replaces the errors that Serve makes itself (plain text, or none at all when a replica dies) by errors of
   our shape. Everything our application answers passes untouched: it marks its answers with a header (`MARK`),
   which is taken off here. So does what a replica tells HAProxy's health check, which reads the text (see
@@ -17,13 +19,14 @@ It imports neither ray nor the application, and costs a few microseconds a reque
 
 import os
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import orjson
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headroom.service.api.arrival import STAMP
 from headroom.service.api.errors import to_shaped_response
 from headroom.service.errors import (
     DeadlineExceeded,
@@ -34,6 +37,23 @@ from headroom.service.errors import (
     ServiceError,
     Unavailable,
 )
+
+STAMP = "x-headroom-received"
+"""The header of the proxy's stamp: the machine's id, a semicolon, and microseconds since 1970. It replaces
+whatever the caller sent under this name."""
+
+MAX_STAMP_BYTES = 64
+
+
+def _machine() -> str:
+    """Return what all processes of this machine know and no other machine has; empty if nothing is known."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+MACHINE = _machine()
 
 # Compared in lower case with "_" for "-", as Serve does.
 _STEERING = (b"x_request_timeout_seconds", b"x_request_disconnect_disabled", b"x_session_id")
@@ -60,6 +80,20 @@ _MADE_BY_SERVE: dict[int, Callable[[], ServiceError]] = {
     499: DeadlineExceeded,
     503: Unavailable,
 }
+
+
+def seconds_at_proxy(headers: Iterable[tuple[bytes, bytes]]) -> float:
+    """Return how long ago this machine's proxy stamped a request; 0 if it did not.
+
+    Another machine's clock may be wrong by more than a deadline. A forged stamp, from a caller that reaches a
+    replica past HAProxy, could only shorten that caller's own deadline.
+    """
+    for name, value in headers:
+        if name == _STAMP and len(value) <= MAX_STAMP_BYTES:
+            machine, _, microseconds = str(value, "latin-1").partition(";")
+            if MACHINE and machine == MACHINE and microseconds.isdecimal():
+                return max(0.0, time.time() - int(microseconds) / 1e6)
+    return 0.0
 
 
 def middlewares() -> list[Middleware]:
@@ -94,7 +128,8 @@ class Edge:
             # If nothing was sent yet, the caller gets our shape; the server that runs us logs the cause.
             await answer.replace(InternalError())
             raise
-        await answer.replace(self._silence())
+        if not answer.started:
+            await answer.replace(self._silence())
 
 
 class _Answer:

@@ -42,7 +42,7 @@ def check_caller(scope: Scope, keys: KeyRing | None, origins: Sequence[str]) -> 
         allowance.set(Allowance(keys, key))
         return
     hosts = headers.getlist("host")
-    if not all(map(_is_loopback, hosts)):
+    if not all(map(_names_this_machine, hosts)):
         raise Forbidden(
             "Without API keys this service answers only at localhost and 127.0.0.1; to use it under "
             "another name or from another machine, set HEADROOM_API_KEYS."
@@ -55,7 +55,7 @@ def check_caller(scope: Scope, keys: KeyRing | None, origins: Sequence[str]) -> 
             )
 
 
-def _is_loopback(host: str) -> bool:
+def _names_this_machine(host: str) -> bool:
     """Return whether a Host header names this machine: an address of its own, localhost or *.localhost.
 
     No resolver may lead the names elsewhere (RFC 6761).

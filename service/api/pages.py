@@ -48,7 +48,8 @@ _MEDIA_TYPES = {
 }
 
 # People type an API key into these pages and read what somebody else wrote. So a page runs only its own
-# files, talks to its own server only, and no other page can show it in a frame.
+# files, talks to its own server only, and no other page can show it in a frame. The policy `report` takes an
+# experiment's report, the one markup that the service sends, with its drawing as a data: image.
 _COMMON = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",  # the address holds the query and the titles
@@ -58,8 +59,8 @@ _COMMON = {
 _FRAMING = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _PLAYGROUND_HEADERS = _COMMON | {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        f"require-trusted-types-for 'script'; {_FRAMING}"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        f"require-trusted-types-for 'script'; trusted-types report; {_FRAMING}"
     )
 }
 _DOCS_HEADERS = _COMMON | {  # Swagger UI's styles and pictures are inline

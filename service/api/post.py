@@ -39,12 +39,15 @@ if TYPE_CHECKING:
     from headroom.service.replica import Replica
 
 REFUSAL = "refusal"
-"""Key of a request's state, by which the gate leaves it to the route to refuse it."""
+"""Key of a request's state: the error of a caller whose rate is used up. The route raises it, or answers with
+the titles in their order."""
 
 ORIGINAL_ORDER = b"original_order"
+"""What the body of a request holds that asks for its titles' order in place of an error."""
 
 LAST_S = 5.0
-"""Seconds after the deadline in which a request that keeps the order is given up: it answers by itself."""
+"""Seconds after its deadline at which a request that keeps the order is cancelled. It answers at the
+deadline, which takes some time."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Endpoint = Callable[..., Coroutine[Any, Any, Any]]
@@ -71,7 +74,9 @@ class Post(Request):
     @property
     def backend(self) -> Replica:
         """Return the replica. Raises Starting while there is none."""
-        return _started(self.replica)
+        if self.replica is None:
+            raise Starting
+        return self.replica
 
     def admin(self) -> str:
         """Return the name of the admin whose API key this is. Raises Forbidden.
@@ -154,20 +159,11 @@ class PostRoute(APIRoute):
         if request.refusal is not None and not _may_want_order(content, request.app.state.backend):
             raise request.refusal
         value = parse(content, max_parts=settings.max_json_parts)
-        is_typed = bool(request.headers.get("content-type"))
-        shape = self.default if is_typed or self.untyped is None else self.untyped
-        if self.shapes and isinstance(value, dict):
-            shape = next((self.shapes[field] for field in self.shapes if field in value), shape)
+        shape = self._shape_of(value, is_typed=bool(request.headers.get("content-type")))
         if shape.errors is not None:
             use_shape(scope, shape.errors)
         body = validated(shape.model, value)
-        timeout_s = settings.request_timeout_s
-        if (deadline_ms := getattr(body, "deadline_ms", None)) is not None:
-            limit_ms = timeout_s * 1000
-            if deadline_ms > limit_ms:
-                field, limit = getattr(body, "deadline_limit", deadline_limit)(limit_ms)
-                raise InvalidRequest(f"must be at most {limit}, the request timeout", param=field)
-            timeout_s = deadline_ms / 1000
+        timeout_s = _timeout_of(body, settings.request_timeout_s)
         request.deadline = Deadline(time.monotonic(), scope["state"]["arrived"] + timeout_s)
         # Read now: nothing waits between this and the call in which the replica takes its config.
         replica = request.replica = request.app.state.backend
@@ -179,18 +175,44 @@ class PostRoute(APIRoute):
             patience_s += LAST_S
         elif request.refusal is not None:
             raise request.refusal
-        else:
-            _started(replica)
+        elif replica is None:
+            raise Starting
         config_version = "" if replica is None else replica.config_version
         current().config_version = config_version or None
         work = shape.endpoint(request, body=body, **request.path_params)
         return await answer(work, receive, timeout_s=patience_s), config_version
 
+    def _shape_of(self, value: Any, *, is_typed: bool) -> RequestShape:
+        """Return the kind of a body. is_typed: whether it came with a Content-Type."""
+        if self.shapes and isinstance(value, dict):
+            for field, shape in self.shapes.items():
+                if field in value:
+                    return shape
+        return self.default if is_typed or self.untyped is None else self.untyped
+
     async def read_body(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> bytes:
-        """Return the body. hold: as `read` takes it. Raises ServiceError."""
+        """Return the body. Raises ServiceError.
+
+        hold: called with the size of each part that has come; raises QueueFull if there is no room for it.
+        """
         takes_untyped = self.untyped is not None and not _is_from_browser(request.headers)
         types = ("",) if takes_untyped else ()
         return await read(receive, request.headers, request.settings, hold, other_types=types)
+
+
+def _timeout_of(body: BaseModel, limit_s: float) -> float:
+    """Return the seconds from a request's arrival to its deadline. limit_s: the server's own timeout.
+
+    Raises InvalidRequest if the request asks for more.
+    """
+    deadline_ms: float | None = getattr(body, "deadline_ms", None)
+    if deadline_ms is None:
+        return limit_s
+    limit_ms = limit_s * 1000
+    if deadline_ms > limit_ms:
+        field, limit = getattr(body, "deadline_limit", deadline_limit)(limit_ms)
+        raise InvalidRequest(f"must be at most {limit}, the request timeout", param=field)
+    return deadline_ms / 1000
 
 
 def _may_want_order(content: bytes, replica: Replica | None) -> bool:
@@ -278,13 +300,10 @@ def validated(model: type[Model], value: Any) -> Model:
 
 def backend_of(request: Request) -> Replica:
     """Return the replica. Raises Starting while there is none."""
-    return _started(request.app.state.backend)
-
-
-def _started(replica: Replica | None) -> Replica:
-    if replica is None:
-        raise Starting(retry_after=2.0)
-    return replica
+    backend: Replica | None = request.app.state.backend
+    if backend is None:
+        raise Starting
+    return backend
 
 
 def check_ready(request: Request) -> None:

@@ -1,4 +1,4 @@
-"""The one way from a route to scores, in every shape.
+"""The one way from a route to scores, in every shape; and the endpoint of /v1/score.
 
 With `on_failure: original_order` in the request or the config, whatever would be 429, 500, 503 or 504 becomes
 an answer: the titles in the order in which they came. What the caller did wrong stays an error. A failure is
@@ -7,8 +7,11 @@ counted and logged as ever, and experiments see it as one.
 
 import asyncio
 import logging
+from typing import Annotated
 
-from headroom.service.api.post import Post
+from fastapi import Body
+
+from headroom.service.api.post import Post, Timed
 from headroom.service.errors import (
     DeadlineExceeded,
     InternalError,
@@ -22,7 +25,7 @@ from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import ScoreResponse
 from headroom.service.scoring.catalog import Catalog
 from headroom.service.scoring.cutoff import cut_off
-from headroom.service.scoring.unscored import unscored
+from headroom.service.scoring.original import unscored
 
 ANSWERED = (InternalError.status, QueueFull.status, Unavailable.status, DeadlineExceeded.status)
 """Statuses of the errors in whose place the titles may go out in the caller's order."""
@@ -30,7 +33,13 @@ ANSWERED = (InternalError.status, QueueFull.status, Unavailable.status, Deadline
 logger = logging.getLogger("headroom.api")
 
 
-async def score(request: Post, body: ScoreRequest) -> ScoreResponse:
+async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> Timed:
+    """Grade the titles of a query, under a variant and any head mask."""
+    response = await score_titles(request, body)
+    return Timed(response, response.timing_ms, headers_of(response))
+
+
+async def score_titles(request: Post, body: ScoreRequest) -> ScoreResponse:
     """Check a request and score it, and leave out of the answer what it does not want.
 
     Raises a ServiceError or InvalidMask; if the request keeps the order, only for what the caller did wrong.
@@ -40,7 +49,8 @@ async def score(request: Post, body: ScoreRequest) -> ScoreResponse:
         response = await _score_or_keep_order(request, body)
     else:
         response = await request.backend.score(body, request.deadline)
-    cut_off(response, body)
+    if body.has_cutoff:
+        cut_off(response, body)
     return response
 
 

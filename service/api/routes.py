@@ -11,9 +11,8 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from headroom.service.api.clients.vllm import VllmScores
 from headroom.service.api.errors import json_response
 from headroom.service.api.openapi import GET_ERRORS, POST_ERRORS, errors
-from headroom.service.api.post import Endpoint, Post, PostRoute, Timed, backend_of, check_ready, validated
-from headroom.service.api.ranking import headers_of
-from headroom.service.api.ranking import score as score_titles
+from headroom.service.api.post import Endpoint, Post, PostRoute, backend_of, check_ready, validated
+from headroom.service.api.ranking import score
 from headroom.service.errors import Forbidden, Unavailable
 from headroom.service.experiments import report_page, rules
 from headroom.service.experiments.definition import ExperimentConfig
@@ -40,16 +39,10 @@ from headroom.service.schemas.listings import (
     Ready,
     VariantsResponse,
 )
-from headroom.service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
+from headroom.service.schemas.requests import AttentionRequest, CompareRequest
 from headroom.service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 
 _Name = Annotated[str, Path(max_length=64, examples=["prune20"], description="The experiment's name.")]
-
-
-async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> Timed:
-    """Grade the titles of a query, under a variant and any head mask."""
-    response = await score_titles(request, body)
-    return Timed(response, response.timing_ms, headers_of(response))
 
 
 async def compare(request: Post, body: Annotated[CompareRequest, Body()]) -> CompareResponse:

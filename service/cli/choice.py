@@ -47,9 +47,15 @@ class Setup:
         Raises ValueError if there is no variant of one of these names.
         """
         from headroom.service.config.settings import LiveConfig
+        from headroom.service.experiments.definition import ORIGINAL
 
         declared = {variant.name: variant for variant in self.live.variants}
         for name in variants:
+            if name == ORIGINAL:
+                raise ValueError(
+                    f"--variant: {name!r} is the order in which the titles come and gives no scores; name "
+                    f"another: {', '.join(declared)}"
+                )
             if name not in declared:
                 where = f" in {self.path}" if self.path else " (with --model, name its file by --config)"
                 names = ", ".join(declared)
@@ -114,7 +120,7 @@ def both(network: Network) -> tuple[Variant, Variant]:
     """Return the config's default variant, and the variant and mask that the options name."""
     form = None if network.mask is None else read_form(network.mask)
     setup = _setup_of(network)
-    default = setup.live.default_variant
+    default = setup.live.default_network
     live = setup.only(list(dict.fromkeys([default, network.variant or default])))
 
     from headroom import Classifier
@@ -132,12 +138,12 @@ def network_of(network: Network) -> tuple[Classifier, HeadMask]:
 
 
 def _resolve_with_model(network: Network) -> tuple[Variant, Classifier]:
-    """Return what `resolve` does, and the service's own model, which is loaded for it."""
+    """Return the variant that the options name, and the service's own model, which is loaded for it."""
     from headroom.models.checkpoint.hub import locate
 
     form = None if network.mask is None else read_form(network.mask)
     setup = _setup_of(network)
-    live = setup.only([network.variant or setup.live.default_variant])
+    live = setup.only([network.variant or setup.live.default_network])
     for entry in live.variants:
         if entry.cascade is None:
             directory = locate(entry.checkpoint or setup.model, setup.model)

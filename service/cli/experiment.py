@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,14 +13,10 @@ import typer
 
 from headroom.models.commands import options
 from headroom.models.numbers import number
-from headroom.models.terminal import table
 from headroom.service.cli import experiment_plan
 
 TIMEOUT_S = 90
 """Time limit of one request; a report over millions of units is slow."""
-
-LATEST = 10
-"""How many entries of the log are shown, newest last."""
 
 Name = Annotated[str, typer.Argument(help="Name of the experiment.")]
 Address = Annotated[str | None, typer.Argument(help="Address of the service, as --url.", metavar="[URL]")]
@@ -93,7 +87,7 @@ def report(
         from headroom.service.experiments import report_page
 
         write_whole(out, report_page.html(experiment).encode())
-    show(experiment, as_json, analysed=True)
+    show(experiment, as_json, is_analysed=True)
     if out is not None and not as_json:
         print(f"\n{out}")
 
@@ -272,103 +266,14 @@ def is_this_machine(url: str) -> bool:
     return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
-def show(experiment: dict[str, Any], as_json: bool, *, analysed: bool = False) -> None:
-    """Print the answer as JSON, or as text for people."""
+def show(experiment: dict[str, Any], as_json: bool, *, is_analysed: bool = False) -> None:
+    """Print the answer as JSON, or as text for people.
+
+    is_analysed: whether the request asked for the analysis.
+    """
+    from headroom.service.experiments import report_page
+
     if as_json:
         print(json.dumps(experiment, indent=2, ensure_ascii=False))
     else:
-        print(describe(experiment, analysed=analysed))
-
-
-def describe(experiment: dict[str, Any], *, analysed: bool) -> str:
-    """Return an answer of /v1/experiments/{name} as text.
-
-    analysed: whether the request asked for the analysis.
-    """
-    from headroom.service.experiments.report_page import headline
-
-    parts = [_heading(experiment)]
-    report = experiment["report"]
-    if report is not None:
-        parts.append(f"{headline(experiment).upper()}: {report['text']}")
-        parts.append(report.get("retention") or "")
-        parts.append(_exposures(report))
-        parts.append(_preferences(report) if experiment.get("preference") else _metrics(report))
-        shadows = [arm["shadow"]["text"] for arm in report["arms"] if arm["shadow"]]
-        parts.append(_list("Scored under both arms (shadow):", shadows))
-    elif analysed:
-        parts.append("No analysis at present: the service cannot reach its database.")
-    parts.append(_list("Log:", map(_entry, experiment["history"][-LATEST:])))
-    return "\n\n".join(filter(None, parts))
-
-
-def _list(title: str, items: Iterable[str]) -> str:
-    """Return a title and a line for each item; "" without items."""
-    lines = [f"  {item}" for item in items]
-    return "\n".join([title, *lines]) if lines else ""
-
-
-def _heading(experiment: dict[str, Any]) -> str:
-    status = [experiment["status"], f"traffic {experiment['traffic']:g}"]
-    if experiment.get("paused"):
-        status.append(experiment["paused"])
-    if experiment["rolled_back"]:
-        status.append(f"rolled back: {', '.join(experiment['rolled_back'])}")
-    if experiment["status"] == "shipped":
-        status.append(f"everybody gets {experiment['shipped']}")
-    elif experiment["shipped"] or experiment["status"] in ("stopped", "rolled_back"):
-        status.append("everybody gets the default")
-    return f"{experiment['name']}: {', '.join(status)}"
-
-
-def _exposures(report: dict[str, Any]) -> str:
-    from headroom.service.experiments.definition import INTERLEAVED
-
-    counts = ", ".join(f"{arm} {count:,}" for arm, count in report["exposures"].items())
-    ratio = report["sample_ratio"]
-    if INTERLEAVED in report["exposures"]:
-        return f"Exposed units: {report['exposures'][INTERLEAVED]:,}. {ratio['text']}"
-    if not ratio["units"]:
-        return f"Exposed units: {counts or 'none'}. Sample ratio: not checked. {ratio['text']}"
-    return f"Exposed units: {counts}. Sample ratio: p = {ratio['sequential_p']:.3g} over all looks."
-
-
-def _metrics(report: dict[str, Any]) -> str:
-    from headroom.service.experiments.report_page import change_text
-
-    level = f"{100 * (1 - report['alpha']):g} % at any time"
-    rows = [["metric", "arm", "control", "value", "change", level, "verdict"]]
-    for arm in report["arms"]:
-        for metric in arm["metrics"]:
-            values = (_number(metric[name]) for name in ("control_value", "value"))
-            verdict = metric["decision"].replace("_", " ")
-            rows.append([metric["metric"], metric["arm"], *values, *change_text(metric), verdict])
-    return table(rows) if len(rows) > 1 else ""
-
-
-def _preferences(report: dict[str, Any]) -> str:
-    from headroom.service.experiments.report_page import change_text, differing_text, votes_text
-
-    level = f"{100 * (1 - report['alpha']):g} % at any time"
-    rows = [["metric", "preference for", "", level, "wins : losses : ties", "lists that differ", "verdict"]]
-    for arm in report["arms"]:
-        for metric in arm["metrics"]:
-            found = metric["preference"]
-            verdict = metric["decision"].replace("_", " ")
-            votes = [votes_text(found), differing_text(found)]
-            rows.append([metric["metric"], metric["arm"], *change_text(metric), *votes, verdict])
-    return table(rows)
-
-
-def _entry(entry: dict[str, Any]) -> str:
-    moment = datetime.fromtimestamp(entry["time"], UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    what = [str(entry[key]) for key in ("kind", "arm") if entry.get(key)]
-    if entry.get("traffic") is not None:
-        what.append(f"{entry['traffic']:g}")
-    why = ", ".join(str(entry[key]) for key in ("reason", "detail") if entry.get(key))
-    line = f"{moment}  {' '.join(what)} by {entry['actor']}"
-    return f"{line}: {why}" if why else line
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else number(value, digits=4)
+        print(report_page.text(experiment, is_analysed=is_analysed))

@@ -177,7 +177,7 @@ def options_of(
     for option, given in (("--mask", masks), ("--variant", variants)):
         if len(set(given)) < len(given):
             raise typer.BadParameter("one mask or variant is given twice", param_hint=option)
-    live = setup.only(variants or (setup.live.default_variant,))
+    live = setup.only(variants or (setup.live.default_network,))
     _check_no_cascade(live, by_default=not variants)
     columns = _columns(masks, variants, live.default_variant)
     default = next(variant for variant in live.variants if variant.name == live.default_variant)

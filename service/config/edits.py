@@ -14,11 +14,11 @@ from headroom.service.config.file import ConfigFile, ConfigFileError, Overrides,
 from headroom.service.config.settings import LiveConfig
 
 SETTLE_S = 1.0
-"""An edit counts once the file reads the same this long after. Half of a file, as some editors and copies
-write it, may be a right config that lacks the experiments of the other half."""
+"""Seconds for which a changed file must stay the same before the edit counts. Some editors write a file in
+parts, and its first part may be a valid config that lacks the experiments of the rest."""
 
 SHOW_AGAIN_S = 15.0
-"""A refused edit is shown again this often: a replica that has taken another's place does not know of it."""
+"""Seconds between two notices of a refused edit. Replicas that started since the edit do not know of it."""
 
 FileState = tuple[int, bytes] | None
 """A file's modification time and content, so that saving it unchanged counts; None if it is unreadable."""

@@ -161,7 +161,7 @@ class KeyRing:
         self._balances = {key: balance for key, balance in self._balances.items() if key in digests}
 
     def spend(self, key: ApiKey) -> None:
-        """Charge one request to the key's rate. Raises as `check` does."""
+        """Charge one request to the key's rate. Raises RateLimited if nothing of it is left."""
         self.check(key, 1.0)
         self.charge(key, 1.0)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from headroom.service.config.settings import LiveConfig
+from headroom.service.experiments.definition import ORIGINAL, differ
 
 if TYPE_CHECKING:
     from headroom.models.checkpoint.config import ModelConfig
@@ -18,12 +19,13 @@ def kind_of_score(model: ModelConfig) -> str:
     return f"one score by {model.score_activation}"
 
 
-def mixed_kinds(config: LiveConfig, kinds: Mapping[str, str]) -> Iterator[str]:
+def mixed_kinds(config: LiveConfig, kinds: Mapping[str, str | None]) -> Iterator[str]:
     """Yield a sentence for each cascade, brownout and interleaved experiment of different kinds of score.
 
-    kinds: what each variant that is there gives, cascades aside, by the variant's name.
+    kinds: what each variant that is there gives, cascades aside, by the variant's name; `original` may be
+        missing.
     """
-    of_all = dict(kinds)
+    of_all = {**kinds, ORIGINAL: None}
     for number, entry in enumerate(config.variants):
         if entry.cascade is None or any(stage.variant not in kinds for stage in entry.cascade):
             continue
@@ -37,7 +39,7 @@ def mixed_kinds(config: LiveConfig, kinds: Mapping[str, str]) -> Iterator[str]:
                     "the stages of a cascade must give the same"
                 )
     default = config.default_variant
-    if config.degrade is not None and of_all[config.degrade.variant] != of_all[default]:
+    if config.degrade is not None and differ(of_all[config.degrade.variant], of_all[default]):
         stand_in = config.degrade.variant
         yield (
             f"degrade.variant: {stand_in} gives {of_all[stand_in]}, but the default, {default}, gives "

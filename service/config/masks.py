@@ -111,7 +111,8 @@ def left_out(config: LiveConfig, present: Container[str]) -> dict[str, str]:
 
 def _uses(config: LiveConfig) -> Iterator[tuple[str, str]]:
     """Yield the places in a config that need a variant, and the variant's name."""
-    yield "default", config.default_variant
+    place = "default" if config.default_network == config.default_variant else "variants[0]"
+    yield place, config.default_network
     if config.degrade is not None:
         yield "degrade.variant", config.degrade.variant
     for experiment_index, experiment in enumerate(config.experiments):

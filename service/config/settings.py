@@ -30,7 +30,7 @@ from headroom.service.config.variants import (
     faults_of_cascades,
 )
 from headroom.service.experiments.assignment import Assigner
-from headroom.service.experiments.definition import ExperimentConfig, doubled, faults_together
+from headroom.service.experiments.definition import ORIGINAL, ExperimentConfig, doubled, faults_together
 from headroom.service.experiments.fields import ConfigName, Declared
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
@@ -202,8 +202,9 @@ class Settings(BaseSettings):
     )
     service_name: ConfigName = Field(
         "headroom",
-        description="Name of this service. The experiments' database belongs to the service that first used "
-        "it; one of another name is refused. Give staging and production names, and databases, of their own.",
+        description="Name of this service, needed with PostgreSQL. The experiments' database belongs to the "
+        "service that first used it; one of another name is refused. Give staging and production names, and "
+        "databases, of their own.",
     )
     outcome_days: _Positive = Field(
         30.0,
@@ -288,6 +289,16 @@ class Settings(BaseSettings):
     def _check_keys(self) -> Self:
         if self.api_keys and self.api_keys_file is not None:
             raise ValueError("api_keys_file: give it or api_keys, not both")
+        return self
+
+    @model_validator(mode="after")
+    def _check_service_name(self) -> Self:
+        if (self.database_url or "").startswith("postgres") and "service_name" not in self.model_fields_set:
+            raise ValueError(
+                "service_name: is missing, and a database server needs it: two services without a name would "
+                "take one database for their own, and steer each other's experiments; give each its name, "
+                "such as HEADROOM_SERVICE_NAME=production"
+            )
         return self
 
     @model_validator(mode="after")
@@ -386,17 +397,22 @@ class LiveConfig(Declared):
     def _faults(self) -> Iterator[str]:
         """Yield a sentence for each part that does not fit the others."""
         yield from doubled("variants", [variant.name for variant in self.variants])
-        variants = {variant.name: variant for variant in self.variants}
-        if self.default is not None and self.default not in variants:
-            yield f"default: there is no variant {self.default!r}; there are {', '.join(variants)}"
-        yield from faults_of_cascades(variants)
-        yield from faults_together(self.experiments, list(variants))
-        if (fault := fault_of_degrade(self.degrade, self.default_variant, variants)) is not None:
+        names = [*(variant.name for variant in self.variants), ORIGINAL]
+        if self.default is not None and self.default not in names:
+            yield f"default: there is no variant {self.default!r}; there are {', '.join(names)}"
+        yield from faults_of_cascades({variant.name: variant for variant in self.variants})
+        yield from faults_together(self.experiments, names)
+        if (fault := fault_of_degrade(self.degrade, self.default_variant, names)) is not None:
             yield fault
 
     @property
     def default_variant(self) -> str:
         return self.default or self.variants[0].name
+
+    @property
+    def default_network(self) -> str:
+        """The variant of requests that name none and need a network: the first, if the default has none."""
+        return self.variants[0].name if self.default == ORIGINAL else self.default_variant
 
     def check_limits(self, max_queue_tokens: int) -> None:
         """Raise InvalidConfig if `degrade` would begin where requests are refused already."""

@@ -9,10 +9,16 @@ from pydantic import (
     model_validator,
 )
 
+from headroom.service.experiments.definition import ORIGINAL
 from headroom.service.experiments.fields import STORABLE, WHOLE_NUMBER, ConfigName, Declared
 
 CUSTOM = "custom"
 """Variant name under which metrics count ad hoc masks; no variant may have this name."""
+
+NAMES_TAKEN = {
+    CUSTOM: "it stands for masks that callers bring along",
+    ORIGINAL: "it stands for the titles in the order in which they came, and is always there",
+}
 
 MaskForm = str | dict[str, Any]
 """A head mask in a config: a spec, or one of the mask's JSON forms."""
@@ -35,7 +41,9 @@ class StageConfig(Declared):
 class VariantConfig(Declared):
     """A servable: a checkpoint with a mask, or a cascade of such variants."""
 
-    name: ConfigName = Field(description="Name in requests, experiments and metrics; not `custom`.")
+    name: ConfigName = Field(
+        description="Name in requests, experiments and metrics; not `custom` or `original`."
+    )
     head_mask: MaskForm | None = Field(None, description="Mask. Unset: everything on.")
     sliced: bool = Field(False, description="Cut what is off out of the weights, which saves time.")
     optional: bool = Field(
@@ -65,8 +73,8 @@ class VariantConfig(Declared):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.name == CUSTOM:
-            raise ValueError(f"the name {CUSTOM!r} is taken: it stands for masks that callers bring along")
+        if self.name in NAMES_TAKEN:
+            raise ValueError(f"the name {self.name!r} is taken: {NAMES_TAKEN[self.name]}")
         if self.cascade is not None:
             for field in ("head_mask", "sliced", "checkpoint", "label_order"):
                 if getattr(self, field):
@@ -136,16 +144,16 @@ def faults_of_cascades(variants: Mapping[str, VariantConfig]) -> Iterator[str]:
     for variant_index, variant in enumerate(variants.values()):
         for stage_index, stage in enumerate(variant.cascade or ()):
             place = f"variants[{variant_index}].cascade[{stage_index}].variant"
-            if stage.variant not in variants:
+            if stage.variant == ORIGINAL:
+                yield f"{place}: {ORIGINAL!r} gives no scores, so it is no stage; name another variant"
+            elif stage.variant not in variants:
                 known = ", ".join(name for name, each in variants.items() if each.cascade is None)
                 yield f"{place}: there is no variant {stage.variant!r}; there are {known}"
             elif variants[stage.variant].cascade is not None:
                 yield f"{place}: {stage.variant!r} is a cascade itself; name its stages in its place"
 
 
-def fault_of_degrade(
-    degrade: DegradeConfig | None, default: str, variants: Mapping[str, VariantConfig]
-) -> str | None:
+def fault_of_degrade(degrade: DegradeConfig | None, default: str, variants: Sequence[str]) -> str | None:
     """Return why the variant of `degrade` is none of these, or the default; None if it is right."""
     if degrade is None:
         return None

@@ -78,7 +78,8 @@ class Sharing:
 class LanePart:
     """The rows of one request in one lane, shortest first; those with equal prefixes follow each other.
 
-    rank: its rank in the fair order: when its request would be done under sharing, then the arrival.
+    rank: its rank in the fair order: when its request would be done if all requests shared the device
+        equally; of equal ones, the first to arrive.
     totals: the tokens that the rows before each index add to one batch of all, from 0 to all of them.
     next: index of the first row that still waits. tokens: of the rows that still wait.
     """

@@ -15,9 +15,9 @@ waits; it never waits for a batch to fill up. What arrives while every slot is b
     await scheduler.result(scheduler.submit(rows, deadline=time.monotonic() + 0.2))
     results = [row.result for row in rows]
 
-The parts: `request` (rows and the claim on their results), `admission` (who is let in), `queue` (who is
-next), `sizing` (how large a batch is), `runner` (the forward pass, and what happens if it fails), `load` (how
-much is asked for).
+The parts: `request` (rows and the claim on their results), `admission` (who is let in, and how much is asked
+for), `queue` (who is next), `sizing` (how large a batch is), `runner` (the forward pass, and what happens if
+it fails).
 """
 
 import asyncio
@@ -25,8 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from math import inf
 
-from headroom.service.engine.admission import Admission
-from headroom.service.engine.load import Load
+from headroom.service.engine.admission import Admission, Load
 from headroom.service.engine.queue import FairQueue
 from headroom.service.engine.request import Row, Submission
 from headroom.service.engine.runner import BatchRunner, Forward, Observer
@@ -38,20 +37,22 @@ class Scheduler:
     """Shares one device between requests.
 
     Args:
-        forward: runs one forward pass, as `BatchRunner` takes it.
+        forward: runs one forward pass; returns a result or an exception for each row of the batch.
         max_batch_tokens, first_batch_tokens: the token budget of a batch, and the one to begin with, if the
             device has no memory for more. A single longer row goes alone.
-        max_queue_tokens, max_request_tokens, max_wait_s: as `Admission` takes them. At most
-            `2 * max_queue_tokens + max_request_tokens` tokens wait, which bounds the memory; long requests
-            alone fill at most `max_queue_tokens + max_request_tokens` of it.
+        max_queue_tokens: limit on the queued tokens that would be served before a request.
+        max_request_tokens: tokens of the largest request. At most `2 * max_queue_tokens + max_request_tokens`
+            tokens wait, which bounds the memory; long requests alone fill at most
+            `max_queue_tokens + max_request_tokens` of it.
+        max_wait_s: limit on the time that the work ahead of a request takes, at the measured rate.
         max_age_s: requests that have waited longer get a sixteenth of the device (`FairQueue`).
         tokens_per_second: the device's rate, which counts until one is measured; None: until then no request
             is refused because of the time that it would take.
         slots: batches in flight at once: 1; or 2 if one can be prepared while another runs; or as many as run
             side by side.
-        split_tokens: as `Sizing` takes it.
+        split_tokens: minimum tokens of a batch if what waits is shared among slots; None: it is not shared.
         clock: seconds that never go backwards; deadlines are read on it.
-        host_clock: as `Load` takes it.
+        host_clock: processor seconds of this process; None where the network itself takes them, on a CPU.
 
     load: what callers ask for, refused requests and later stages of a cascade included, without background
         work.
@@ -145,7 +146,8 @@ class Scheduler:
                     seconds_left=deadline - now,
                 )
             self._sizing.admit(submission, now)
-        self._queue_of(submission).push(submission, rows)
+        queue = self._background if background else self._queue
+        queue.push(submission, rows)
         self._requests.add(submission)
         self._work.set()
         return submission
@@ -228,9 +230,6 @@ class Scheduler:
             if open_rows:
                 return open_rows
 
-    def _queue_of(self, submission: Submission) -> FairQueue:
-        return self._background if submission.is_background else self._queue
-
     def _deliver(self, rows: Sequence[Row]) -> None:
         """Close the requests that have all of their results."""
         for row in rows:
@@ -247,7 +246,8 @@ class Scheduler:
         self._requests.discard(submission)
         self._sizing.long_requests.discard(submission)
         if submission.waiting_rows:
-            self._queue_of(submission).remove(submission)
+            queue = self._background if submission.is_background else self._queue
+            queue.remove(submission)
         if submission.started is not None:
             submission.inference_s = self._clock() - submission.started
         submission.error = error

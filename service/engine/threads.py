@@ -71,8 +71,11 @@ class RowQueries(NamedTuple):
 
 def mark_prefixes(rows: Sequence[PairRow]) -> None:
     """Set the prefixes that a decoder's rows share within a lane and mask; an encoder's rows share none."""
+    classifier = rows[0].lane.classifier
+    if classifier.config.decoder is None:
+        return
     keys = ((row.lane, id(row.mask)) for row in rows)
-    prefixes = rows[0].lane.classifier.beginnings((row.pair for row in rows), keys)
+    prefixes = classifier.beginnings((row.pair for row in rows), keys)
     if prefixes is not None:
         for row, prefix in zip(rows, prefixes, strict=True):
             row.prefix = prefix
@@ -117,8 +120,8 @@ class Engine:
     failed_kind: that kind; None while the device works.
     tokens_per_second: the rate of the live config's default variant, from its warm-up; None before it.
     batch_tokens: the largest batch for which the device had memory in the first warm-up; None before it.
-    device_type: cpu or cuda. slots: how many batches may be under way at once; split_tokens: as the scheduler
-        takes it.
+    device_type: cpu or cuda. slots: how many batches may be under way at once; split_tokens: minimum
+        tokens of a batch if what waits is shared among slots; None: it is not shared.
     """
 
     def __init__(
@@ -284,8 +287,7 @@ def row_scores(classifier: Classifier, logits: np.ndarray) -> list[RowScore | Ex
     """Return the scores of logits, (rows, labels) float32; an error for a row that is not finite."""
     scores = classifier.scores(logits)
     columns: list[Any] = [scores.score, scores.raw_score.tolist(), scores.logits]
-    if classifier.config.is_graded:
-        assert scores.grade is not None
+    if classifier.grades:
         columns += [scores.grade.tolist(), scores.expected_grade, scores.probabilities]
     results: list[RowScore | Exception] = [RowScore(*row) for row in zip(*columns, strict=True)]
     for index in np.flatnonzero(~np.isfinite(logits).all(axis=1)):

@@ -38,7 +38,7 @@ from headroom.service.experiments.guardrails import population_stability
 from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.log import Entry, Experiment, State, World
 from headroom.service.experiments.outcomes import Recorded, Unmatched, count_unmatched, record
-from headroom.service.experiments.preference_report import deciding
+from headroom.service.experiments.preference import deciding
 from headroom.service.experiments.report import (
     ArmView,
     ExperimentDetail,

@@ -10,6 +10,7 @@ from headroom.models.numbers import minute
 from headroom.service.experiments.buckets import ByArm
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.estimates import (
+    DENOMINATOR,
     NOBODY,
     Boundary,
     Estimate,
@@ -21,7 +22,7 @@ from headroom.service.experiments.estimates import (
 from headroom.service.experiments.events import values_of
 from headroom.service.experiments.log import Experiment
 from headroom.service.experiments.measure import Measured, comparisons, measure
-from headroom.service.experiments.preference_report import Lists, preference_reports, read_lists
+from headroom.service.experiments.preference import Lists, preference_reports, read_lists
 from headroom.service.experiments.report import (
     ArmReport,
     Effect,
@@ -59,7 +60,7 @@ def analyse(
 
     If the experiment's rows are deleted, that is the last one before, with its own time.
 
-    experiment: as the log has it. now: seconds since the epoch.
+    experiment: what the log says of it. now: seconds since the epoch.
     looks: by time, those that earlier reports of the same experiment computed; new ones are added.
     kept_days: how long the store keeps lists, clicks and outcomes after the end.
     looks_seconds: how long looks are computed; a later report goes on.
@@ -90,7 +91,7 @@ def analyse(
         lists = read_lists(store, experiment) if config.is_interleaved else None
         unmatched = {} if lists is None else lists.unmatched
         compared = compare_all(store, experiment, now, lists=lists)
-        shadow = shadow_reports(store, config.name, config.treatments, _alpha(config))
+        shadow = shadow_reports(store, config.name, config.treatments, _alpha(config), config.against_order)
         arms = [ArmReport(arm, metrics, shadow.get(arm)) for arm, metrics in compared.items()]
         running = [arm for arm in arms if arm.arm not in state.rolled_back]
         progress = _progress(config, arms, exposures)
@@ -112,6 +113,7 @@ def analyse(
         looks=past,
         in_both_arms=in_both_arms,
         unmatched=unmatched,
+        end=state.ended,
     )
 
 
@@ -129,7 +131,7 @@ def _kept_report(store: Store, name: str, retention: str | None) -> Report | Non
     if kept is None:
         return None
     try:
-        report = Report.from_json(kept[1])
+        report = Report.from_json(kept.report)
     except ValueError:
         return None
     return replace(report, retention=f"{retention} The figures are those of {minute(report.time)} UTC.")
@@ -223,6 +225,12 @@ def compare_arm(config: ExperimentConfig, metric: Metric, measured: Measured, ar
         share = 1 - metric.sign * metric.margin
         to_margin = contrast(control, treated, pooled, boundary, ratio=share)
     decision, text = verdict(metric, arm, effect, to_margin)
+    without_value = _without_denominator(metric, measured, (config.control, arm))
+    if without_value:
+        text = (
+            f"{arm} on {metric.name}: the values of {metric.denominator!r} add up to 0 in "
+            f"{' and '.join(without_value)}, so the ratio has no value there."
+        )
     explained = None
     if adjusted:
         plain_estimates, _ = _estimates(config, metric, measured, adjusted=False)
@@ -230,7 +238,7 @@ def compare_arm(config: ExperimentConfig, metric: Metric, measured: Measured, ar
         if plain_variance > 0:
             explained = finite(1 - control.variance / plain_variance)
     numbers: dict[str, Any] = {name: finite(value) for name, value in values_of(effect).items()}
-    numbers["p_value"] = min(1.0, len(config.treatments) * float(effect.p_value))
+    numbers["p_value"] = None if without_value else min(1.0, len(config.treatments) * float(effect.p_value))
     return MetricReport(
         **numbers,
         arm=arm,
@@ -260,6 +268,14 @@ def _estimates(
         return estimate(moments, pooled, ratio=metric.kind == "ratio", adjusted=adjusted)
 
     return {arm: estimate_of(moments) for arm, moments in by_arm.items()}, estimate_of(pooled)
+
+
+def _without_denominator(metric: Metric, measured: Measured, arms: Sequence[str]) -> list[str]:
+    """Return the arms whose ratio would divide by 0."""
+    if metric.kind != "ratio":
+        return []
+    moments = [(arm, measured.moments.get(arm, NOBODY)) for arm in arms]
+    return [arm for arm, of_arm in moments if of_arm.units > 0 and of_arm.mean[DENOMINATOR] == 0]
 
 
 def _early_outcomes(config: ExperimentConfig, early: ByArm, arm: str) -> str:
@@ -307,23 +323,23 @@ def _changes(experiment: Experiment) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class UnitProgress:
     """How far an experiment is. units: those so far, which `words` describe."""
 
     units: int
     words: str
 
 
-def _progress(config: ExperimentConfig, arms: Sequence[ArmReport], exposures: ByArm) -> Progress:
+def _progress(config: ExperimentConfig, arms: Sequence[ArmReport], exposures: ByArm) -> UnitProgress:
     """Return the progress towards the planned units: those that the first metric's interval rests on."""
     if config.is_interleaved:
         units = arms[0].metrics[0].units if config.metrics else 0
-        return Progress(units, "planned units have clicked a title of one arm")
-    return Progress(sum(exposures.values()), "planned units are exposed")
+        return UnitProgress(units, "planned units have clicked a title of one arm")
+    return UnitProgress(sum(exposures.values()), "planned units are exposed")
 
 
 def recommend(
-    config: ExperimentConfig, running: Sequence[ArmReport], ratio: SampleRatio, progress: Progress
+    config: ExperimentConfig, running: Sequence[ArmReport], ratio: SampleRatio, progress: UnitProgress
 ) -> tuple[Recommendation, str]:
     """Return a recommendation and its reason.
 

@@ -17,11 +17,8 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Select, and_, case, exists, func, or_, select
 
 from headroom.service.experiments.definition import ExperimentConfig, Metric
-from headroom.service.experiments.interleaving import CONTROL, TREATMENT
-from headroom.service.experiments.preference import Tally
+from headroom.service.experiments.interleaving import CONTROL, NOT_SHOWN, TREATMENT
 from headroom.service.experiments.tables import clicks, exposures, impressions
-
-NOT_SHOWN = "-"
 
 ROWS_AT_ONCE = 500
 """Rows in memory while the clicks are read; the ids of one list may take 1 MB."""
@@ -60,6 +57,27 @@ class Shown:
             return None
         of_titles = orjson.loads(self.ids)
         return [place for place in orjson.loads(self.places) if of_titles[place] == object_id]
+
+
+@dataclass(frozen=True, slots=True)
+class ClickSums:
+    """One metric's clicks, added up.
+
+    units: those with a value. total, squares: sums over them of the value and of its square.
+    wins, losses, ties: units with a value above, below and at 0; they add up to `units`.
+    impressions: lists that count. differing: those in which a title belongs to a team. viewers: units that
+    saw a list that counts.
+    """
+
+    units: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+    wins: int = 0
+    losses: int = 0
+    ties: int = 0
+    impressions: int = 0
+    differing: int = 0
+    viewers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +171,7 @@ def tally(
     metric: Metric,
     end: float,
     until: float | None = None,
-) -> Tally:
+) -> ClickSums:
     """Return the credits of an interleaving experiment's units by the clicks of a metric, summed up.
 
     A list that was shown before the end counts, whatever the traffic was: its unit saw both arms. A click
@@ -165,7 +183,7 @@ def tally(
     credit = clicked.by_unit(metric, end, until)
     wins = int(np.count_nonzero(credit > 0))
     losses = int(np.count_nonzero(credit < 0))
-    return Tally(
+    return ClickSums(
         units=len(credit),
         total=float(math.fsum(credit)),
         squares=float(math.fsum(credit * credit)),

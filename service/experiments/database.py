@@ -40,6 +40,8 @@ EMPTY = "the experiments' database is empty"
 _PREPARATION_LOCK = 0x68656164726F6F6D
 """PostgreSQL's advisory locks have numbers: "headroom" in ASCII."""
 
+_DELETION_LOCK = 0x64656C65
+
 
 def state_directory() -> Path:
     """Return `$XDG_STATE_HOME/headroom`, or `~/.local/state/headroom` if that is unset; it may not exist."""
@@ -106,6 +108,13 @@ def connect(url: URL) -> Engine:
 def is_postgresql(db: Connection) -> bool:
     """Return whether the connection is to PostgreSQL."""
     return db.dialect.name == "postgresql"
+
+
+def may_delete(db: Connection) -> bool:
+    """Return whether no other transaction deletes rows, and keep it so until this one ends."""
+    if not is_postgresql(db):  # SQLite: writing transactions exclude each other
+        return True
+    return bool(db.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_DELETION_LOCK})").scalar())
 
 
 def reason_of(error: Exception) -> str:

@@ -17,12 +17,15 @@ ALL_SLOTS: Span = (0, 10_000)
 MAX_UNEVEN = 0.005
 """How far an arm's share of the exposed buckets may be from its share of all, as a share of the latter."""
 
+ORIGINAL = "original"
+"""The variant that is always there: the titles in the order in which they came, scored by nobody."""
+
 INTERLEAVED = "interleaved"
 """The arm of all units of an interleaved experiment, since each of them sees both arms."""
 
 Kind = Literal["ab", "interleave"]
-ScoreKinds = Mapping[str, str]
-"""By variant, what score it gives, as a phrase."""
+ScoreKinds = Mapping[str, str | None]
+"""By variant, what score it gives, as a phrase; None: the variant is `original`, which gives none."""
 MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")]
 MAX_UNITS = 1_000_000_000_000
 
@@ -81,7 +84,7 @@ class ArmConfig(Declared, use_attribute_docstrings=True):
     name: ConfigName
     """Name in the report. The arm `control`, or else the first, is control."""
     variant: ConfigName
-    """Name of one of `variants`."""
+    """Name of one of `variants`, or `original`: the titles in the order in which they came."""
     weight: Annotated[int, Field(ge=1, le=1_000_000), WHOLE_NUMBER] = 1
     """The arm's part of the units, in proportion to the other arms' weights."""
 
@@ -141,6 +144,13 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
         return tuple(arm.name for arm in self.arms if arm.name != self.control)
 
     @property
+    def against_order(self) -> tuple[str, ...]:
+        """The treatments that are `original` or are compared with it; their scores cannot be compared."""
+        if self.variant_of(self.control) == ORIGINAL:
+            return self.treatments
+        return tuple(arm for arm in self.treatments if self.variant_of(arm) == ORIGINAL)
+
+    @property
     def is_interleaved(self) -> bool:
         """Whether each unit sees both arms."""
         return self.kind == "interleave"
@@ -192,14 +202,17 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
         return self.slots[0] < other.slots[1] and other.slots[0] < self.slots[1]
 
     def mixed_scores(self, score_kinds: ScoreKinds) -> str | None:
-        """Return why no order can be drawn from the arms' scores, as a clause; None if one can, or need not.
+        """Return why the experiment cannot do with the arms' scores what it declares, as a clause, or None.
 
         score_kinds: of all variants.
         """
+        without = next((arm.variant for arm in self.arms if score_kinds[arm.variant] is None), None)
+        if without is not None and self.guardrails.score_shift is not None:
+            return f"guardrails.score_shift compares scores, and {without!r} gives none; leave it out"
         if not self.is_interleaved:
             return None
         first, second = (arm.variant for arm in self.arms)
-        if score_kinds[first] == score_kinds[second]:
+        if not differ(score_kinds[first], score_kinds[second]):
             return None
         return (
             f"{first} gives {score_kinds[first]}, but {second} gives {score_kinds[second]}; the arms of an "
@@ -228,6 +241,11 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
         if (reason := self.uneven(self.traffic)) is not None:
             raise ValueError(f"traffic: {reason}")
         return self
+
+
+def differ(first: str | None, second: str | None) -> bool:
+    """Return whether two variants give different kinds of score; None: the variant gives none."""
+    return None not in (first, second) and first != second
 
 
 def faults_together(experiments: Sequence[ExperimentConfig], variants: Sequence[str]) -> Iterator[str]:

@@ -140,7 +140,7 @@ class ShadowResult:
     rank_correlation: Spearman's; None for fewer than two titles or if one arm scores all titles alike.
     top10_overlap: share of control's ten best titles among the arm's ten best; None for ten titles or fewer.
     ndcg_delta: the arm's NDCG@10 minus control's, if the request brought grades.
-    seconds_delta: the same of the time from admission to result, if measured.
+    seconds_delta: the arm's time from admission to result minus control's, if measured.
     unit: the unit of the request, if it named one.
     """
 

@@ -259,11 +259,13 @@ def population_stability(scores: Floats, reference: Floats) -> float:
     return float(((p - q) * np.log(p / q)).sum())
 
 
-Tally = tuple[int, int, Counter[int]]
+WindowCounts = tuple[int, int, Counter[int]]
 """How many of how many requests went wrong in one way, and how many of each unit by its mark."""
 
 
-def _exceeded_limit(arm: Tally, control: Tally, margin: float, min_requests: int = 0) -> str | None:
+def _exceeded_limit(
+    arm: WindowCounts, control: WindowCounts, margin: float, min_requests: int = 0
+) -> str | None:
     """Return the limit that an arm's share exceeds, with and without the unit that has most of it; else None.
 
     It is control's share, without control's own such unit, and the margin; FAILING_SHARE if control has fewer
@@ -283,13 +285,13 @@ def _exceeded_limit(arm: Tally, control: Tally, margin: float, min_requests: int
     return None
 
 
-def _also_without_one(breaks: Callable[[int, int], bool], tally: Tally) -> bool:
+def _also_without_one(breaks: Callable[[int, int], bool], tally: WindowCounts) -> bool:
     """Return whether a count of a total breaks a limit, with and without the unit that has most of it."""
     count, total, _ = tally
     return breaks(count, total) and breaks(*_without_one(tally))
 
 
-def _without_one(tally: Tally) -> tuple[int, int]:
+def _without_one(tally: WindowCounts) -> tuple[int, int]:
     """Return a count and its total without the unit that has most of the count."""
     count, total, by_unit = tally
     largest = max(by_unit.values(), default=0)

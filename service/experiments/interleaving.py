@@ -23,6 +23,9 @@ TREATMENT = "t"
 SHARED = "s"
 """The teams of titles: who picked it, or `s` if both arms' next title was the same."""
 
+NOT_SHOWN = "-"
+"""The team of a title that the list leaves out."""
+
 _FIRST_DIGITS = 16
 _CODE_DIGITS = 16
 

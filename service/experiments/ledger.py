@@ -29,7 +29,7 @@ from headroom.service.experiments.log import (
     World,
     replay,
 )
-from headroom.service.experiments.store import Store
+from headroom.service.experiments.store import FinalReport, Store
 from headroom.service.observe.metrics import Metrics
 
 logger = logging.getLogger("headroom.experiments")
@@ -117,7 +117,7 @@ class Ledger:
         may_start: whether every replica has it, so that it may be added to the log. If not, this is called
             again with True.
         If the database is down, the row waits. If it refuses the row, its error is raised and nothing
-        changes. Raises ValueError as `check` does.
+        changes. Raises ValueError for experiments that the log does not allow.
         """
         with self._exchanging:
             entry = self._config_entry(declared, config_version)
@@ -192,22 +192,23 @@ class Ledger:
             self._renew()
         return after
 
-    def add_deletion(self, name: str, seconds: float, now: float) -> None:
-        """Add that the facts of an experiment are deleted, if its log is over for so many seconds. Blocks.
+    def add_deletion(self, report: FinalReport, seconds: float, now: float) -> None:
+        """Add that an experiment's facts are deleted, and keep its last report, both or neither. Blocks.
 
-        now: seconds since the epoch, not ahead of the database's clock. Raises DatabaseUnavailable.
+        Nothing is done unless its log is over for so many seconds. now: seconds since the epoch, not ahead of
+        the database's clock. Raises DatabaseUnavailable.
         """
 
         def decide(entries: Sequence[Entry]) -> Entry | None:
-            experiment = replay(before, entries).experiments[name]
+            experiment = replay(before, entries).experiments[report.experiment]
             over_since = experiment.over_since
             if over_since is None or experiment.deleted is not None or now - over_since <= seconds:
                 return None
-            return Entry("delete", now, actor="outcome_days", experiment=name)
+            return Entry("delete", now, actor="outcome_days", experiment=report.experiment)
 
         with self._exchanging:
             before = self._world
-            self._append(decide)
+            self._append(decide, report)
             self._renew()
 
     def find(self, name: str) -> ExperimentConfig | None:
@@ -304,19 +305,35 @@ class Ledger:
         with self._lock:
             self._waiting = [each for each in self._waiting if each is not waiting]
 
-    def _append(self, decide: Callable[[Sequence[Entry]], Entry | None]) -> World:
-        self._follow_rows(self._world, self.store.append(decide, self._world.number))
+    def _append(
+        self, decide: Callable[[Sequence[Entry]], Entry | None], report: FinalReport | None = None
+    ) -> World:
+        self._follow_rows(self._world, self.store.append(decide, self._world.number, report))
         return self._world
 
     def _follow_rows(self, world: World, entries: Sequence[Entry]) -> None:
-        """Take new rows over, and tell the operator what they take out of force."""
+        """Take new rows over, and tell the operator what they take out of force, or bring back."""
         before = world.experiments
         with self._lock:
             self._world = replay(world, entries)
+        version = self._world.config_version
+        if world.number and version != world.config_version and version in world.superseded:
+            self._tell_of_revert(str(world.config_version), str(version))
         for name, experiment in self._world.experiments.items():
             was_in_force = name in before and before[name].is_in_force
             if not experiment.is_in_force and was_in_force and not experiment.is_stopped:
                 self._tell(name, experiment)
+
+    def _tell_of_revert(self, later: str, earlier: str) -> None:
+        """Say that an earlier config is in force again. The log cannot know whether anybody wants that."""
+        sentence = (
+            f"the config {earlier} is in force again in place of {later}, which came after it: if nobody "
+            "rolled the config back, a replica with an old file has started last; start it with the present "
+            "file"
+        )
+        logger.warning("%s", sentence)
+        self.metrics.notify_operator(sentence)
+        self.metrics.count("config_reverts_total")
 
     def _tell(self, name: str, experiment: Experiment) -> None:
         sentence = f"the experiment {name!r} is {experiment.status}, and its units get the default: "

@@ -21,7 +21,7 @@ from headroom.service.experiments.buckets import BUCKETS, NO_BUCKET, bucket
 from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig, ScoreKinds
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult
 from headroom.service.experiments.guardrails import GuardrailWatcher
-from headroom.service.experiments.interleaving import SHARED, Draw, impression_id
+from headroom.service.experiments.interleaving import NOT_SHOWN, SHARED, Draw, impression_id
 from headroom.service.experiments.ledger import Clock, Ledger
 from headroom.service.experiments.log import Declared, State
 from headroom.service.experiments.pool import WindowPool
@@ -31,9 +31,6 @@ from headroom.service.experiments.writer import Writer
 from headroom.service.observe.metrics import Metrics
 
 logger = logging.getLogger("headroom.experiments")
-
-NOT_SHOWN = "-"
-"""The team of a title that an interleaved answer leaves out."""
 
 SHADOW_DEPTH = 1_000
 """If the buffer holds this many records, shadow results, which may be large, are not added to it."""
@@ -135,7 +132,7 @@ class LiveExperiments:
         definitions: Mapping[str, str] | None = None,
         may_start: bool = True,
     ) -> None:
-        """Put a config in force, as `Ledger.apply` says. Blocks. Raises also as `check_nodes` does.
+        """Put a config in force. Blocks until the log has it. Raises ValueError or TimeoutError if it cannot.
 
         definitions: what each variant computes with: a text that changes if that does.
         """
@@ -195,7 +192,7 @@ class LiveExperiments:
         return Route(assigner.shipped(states))
 
     def choose(self, assigner: Assigner, unit: str, arm: str, experiment: str | None) -> Route:
-        """Return the variant for a request whose caller chose the arm. Raises as `Assigner.choose` does."""
+        """Return the variant for a request whose caller chose the arm. Raises InvalidRequest."""
         states = self.ledger.states
         assigned = assigner.choose(unit, arm, experiment, states)
         if assigned is None:

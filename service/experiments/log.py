@@ -201,7 +201,7 @@ class World:
     """What the rows so far say.
 
     declared, config_version, config_time, config_number: of the config in force. time, number: of the last
-    row.
+    row. superseded: the versions of the configs that were in force before.
     """
 
     experiments: Mapping[str, Experiment] = field(default_factory=dict)
@@ -211,6 +211,7 @@ class World:
     config_number: int = 0
     time: float = -math.inf
     number: int = 0
+    superseded: frozenset[str] = frozenset()
 
 
 EMPTY = World()
@@ -234,8 +235,11 @@ def advance(world: World, entry: Entry) -> World:
     config_version = world.config_version
     config_time = world.config_time
     config_number = world.config_number
+    superseded = world.superseded
     if entry.kind == "config":
         declared = entry.declared or Declared()
+        if config_version is not None:
+            superseded |= {config_version}
         config_version = entry.config_version
         config_time = time
         config_number = entry.number
@@ -263,6 +267,7 @@ def advance(world: World, entry: Entry) -> World:
         config_number,
         time,
         max(world.number, entry.number),
+        superseded,
     )
 
 

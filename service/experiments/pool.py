@@ -1,25 +1,30 @@
 """Adds up the windows of all replicas, so that guardrails judge an arm by all of its requests.
 
-Each second a replica stores its windows in the experiments' database and reads those of the others, in a
-thread. Neither requests nor the event loop wait for it. While the database does not answer, each replica
-judges its own requests alone.
+Each second a replica stores its windows in the experiments' database, in place of its earlier ones, and reads
+those of the others, in a thread. Neither requests nor the event loop wait for it. While the database does not
+answer, each replica judges its own requests alone. The rows are as many as the arms times the replicas that
+served in the last minute. Their age is measured by the database's clock, because the clocks of nodes differ.
 """
 
 import asyncio
 import math
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from secrets import token_hex
 
 import orjson
+from sqlalchemy import Connection, delete, select
 
 from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments import tables
+from headroom.service.experiments.database import may_delete
+from headroom.service.experiments.events import values_of
 from headroom.service.experiments.guardrails import FEW_UNITS
 from headroom.service.experiments.ledger import Ledger
-from headroom.service.experiments.window_rows import FRESH_SECONDS, WindowRow
+from headroom.service.experiments.tables import guardrail_windows
 from headroom.service.experiments.windows import ArmWindows, Counts, SlidingWindow
 
 PERIOD_SECONDS = 1.0
@@ -40,8 +45,31 @@ MAX_SCORES_OF_OTHERS = 10_000
 DELETE_EVERY = 60
 """Exchanges per deletion of old rows."""
 
+FRESH_SECONDS = 15.0
+"""An older row does not count: its replica is gone, or no longer reaches the database."""
+
+KEPT_SECONDS = 60.0
+"""An older row is deleted."""
+
 Arm = tuple[str, str]
 """An experiment's name and an arm's."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRow:
+    """One arm's last minute on one replica. The fields are the table's columns, without the time."""
+
+    experiment: str
+    arm: str
+    replica: str
+    basis: str
+    requests: int
+    errors: int
+    slow: int
+    units: str
+
+
+_COLUMNS = [guardrail_windows.c[name] for name in WindowRow.__slots__]
 
 
 @dataclass(slots=True)
@@ -160,11 +188,45 @@ class WindowPool:
                 return others
             store = self._ledger.store
             if self._exchanges % DELETE_EVERY == 0:
-                store.delete_old_windows()
+                with store.write() as db:
+                    delete_old(db)
             self._exchanges += 1
-            found = store.exchange_windows(self._replica, rows, {experiment for experiment, _ in bases})
+            with store.write() if rows else store.read() as db:
+                _replace_own(db, rows)
+                found = _of_others(db, self._replica, {experiment for experiment, _ in bases})
         for row in found:
             arm = (row.experiment, row.arm)
             if bases.get(arm) == row.basis:
                 others.setdefault(arm, _Others(row.basis)).add(row)
         return others
+
+
+def _replace_own(db: Connection, rows: Sequence[WindowRow]) -> None:
+    """Store a replica's rows in place of its earlier ones."""
+    if not rows:
+        return
+    statement = tables.insert(db, guardrail_windows).values(time=tables.clock(db))
+    keys = list(guardrail_windows.primary_key)
+    others = {
+        column.name: statement.excluded[column.name] for column in guardrail_windows.c if column not in keys
+    }
+    db.execute(
+        statement.on_conflict_do_update(index_elements=keys, set_=others), [values_of(row) for row in rows]
+    )
+
+
+def _of_others(db: Connection, replica: str, experiments: Collection[str]) -> list[WindowRow]:
+    """Return the fresh rows of these experiments that other replicas have stored."""
+    query = select(*_COLUMNS).where(
+        guardrail_windows.c.experiment.in_(list(experiments)),
+        guardrail_windows.c.replica != replica,
+        guardrail_windows.c.time > tables.clock(db) - FRESH_SECONDS,
+    )
+    return [WindowRow(*row) for row in db.execute(query)]
+
+
+def delete_old(db: Connection) -> None:
+    """Delete the rows of replicas that are gone, unless another replica deletes some rows now."""
+    if may_delete(db):
+        is_old = guardrail_windows.c.time < tables.clock(db) - KEPT_SECONDS
+        db.execute(delete(guardrail_windows).where(is_old))

@@ -7,63 +7,25 @@ at any look.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headroom.service.descriptions import documented
+from headroom.service.experiments import clicks
+from headroom.service.experiments.clicks import ClickSums, Credits
+from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.estimates import MIN_UNITS, Boundary
+from headroom.service.experiments.events import values_of
+from headroom.service.experiments.log import Experiment
+from headroom.service.experiments.report import MetricPreference, MetricReport, Preference, Report
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.verdicts import ALPHA, preferred
 
 UNSEEN_UNITS = 2
 """Units added to the variance, one at −1 and one at 1. Without them, units that all clicked one arm's titles
 only would have no variance, and an interval without width."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """One metric's clicks, as the store adds them up.
-
-    units: those with a value. total, squares: sums over them of the value and of its square.
-    wins, losses, ties: units with a value above, below and at 0; they add up to `units`.
-    impressions: lists that count. differing: those in which a title belongs to a team. viewers: units that
-    saw a list that counts.
-    """
-
-    units: int = 0
-    total: float = 0.0
-    squares: float = 0.0
-    wins: int = 0
-    losses: int = 0
-    ties: int = 0
-    impressions: int = 0
-    differing: int = 0
-    viewers: int = 0
-
-
-@documented
-@dataclass(frozen=True, slots=True)
-class Preference:
-    """Which arm's titles the units clicked. Above 0, the treatment is preferred."""
-
-    estimate: float
-    """Mean over units of (clicks on the treatment's titles − on control's) / (both); 0 without any."""
-    interval: tuple[float, float]
-    """Both ends of the estimate's confidence sequence, in [−1, 1]; all of it for fewer than 30 units."""
-    p: float
-    """Anytime-valid p-value of the hypothesis that no arm is preferred."""
-    units: int
-    """Units that clicked a title that belongs to an arm."""
-    impressions: int
-    """Lists shown."""
-    differing: int
-    """Lists in which the arms' orders differ: a title belongs to one of them."""
-    wins: int
-    """Units that clicked more of the treatment's titles than of control's."""
-    losses: int
-    """Units that clicked more of control's titles than of the treatment's."""
-    ties: int
-    """Units that clicked as many of each."""
-
-
-def preference(tally: Tally, *, planned_units: float, alpha: float) -> Preference:
+def preference(tally: ClickSums, *, planned_units: float, alpha: float) -> Preference:
     """Return the judgement at this look.
 
     planned_units: the number of units at which the interval is narrowest, compared with a single look.
@@ -93,9 +55,91 @@ def preference(tally: Tally, *, planned_units: float, alpha: float) -> Preferenc
     )
 
 
-def _standard_error(tally: Tally) -> float:
+def _standard_error(tally: ClickSums) -> float:
     """Return the standard error of the mean value, never 0."""
     units = tally.units + UNSEEN_UNITS
     mean = tally.total / units
     variance = (tally.squares + UNSEEN_UNITS) / units - mean**2
     return math.sqrt(variance / tally.units)
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """Clicks on an experiment's lists: credits by metric, and how many are on no shown title, by reason."""
+
+    credits: Mapping[str, Credits]
+    unmatched: Mapping[str, int]
+
+
+def read_lists(store: Store, experiment: Experiment) -> Lists:
+    """Join the clicks of an experiment with its lists. Raises DatabaseUnavailable."""
+    config = experiment.config
+    with store.read_all() as db:
+        by_metric, unmatched = clicks.read_credits(db, config)
+        unmatched += clicks.unmatched(db, config, experiment.started)
+    return Lists(by_metric, dict(unmatched))
+
+
+def preference_reports(
+    store: Store,
+    experiment: Experiment,
+    config: ExperimentConfig,
+    lists: Lists | None = None,
+    *,
+    until: float | None = None,
+) -> list[MetricReport]:
+    """Return the preference for the treatment by each metric.
+
+    config: of the report. lists: what `read_lists` returned; None reads it.
+    until: leaves out what happened later, in seconds since the epoch; None: nothing.
+    Raises DatabaseUnavailable.
+    """
+    (arm,) = config.treatments
+    end = math.inf if until is not None and experiment.end > until else experiment.end
+    lists = read_lists(store, experiment) if lists is None else lists
+    reports = []
+    for metric in config.metrics:
+        with store.read_all() as db:
+            tally = clicks.tally(db, config, lists.credits[metric.name], metric, end, until)
+        found = preference(tally, planned_units=config.planned_units, alpha=ALPHA)
+        reports.append(preference_report(metric, arm, found, tally.viewers))
+    return reports
+
+
+def preference_report(metric: Metric, arm: str, found: Preference, viewers: int) -> MetricReport:
+    """Return the report of one metric. viewers: units that saw an interleaved list."""
+    decision, text = preferred(metric, arm, found, viewers)
+    low, high = found.interval
+    has_interval = (low, high) != (-1.0, 1.0)
+    return MetricReport(
+        arm=arm,
+        metric=metric.name,
+        difference=found.estimate if found.units else None,
+        low=low if has_interval else None,
+        high=high if has_interval else None,
+        relative=None,
+        relative_low=None,
+        relative_high=None,
+        kind="preference",
+        units=found.units,
+        control_units=found.units,
+        value=None,
+        control_value=None,
+        p_value=found.p,
+        margin=metric.margin,
+        margin_relative=False,
+        better="higher",
+        variance_explained=None,
+        decision=decision,
+        text=text,
+        preference=found,
+    )
+
+
+def deciding(report: Report | None) -> MetricPreference | None:
+    """Return the preference by the first metric; None if there is none."""
+    metrics = report.arms[0].metrics if report is not None and report.arms else []
+    found = metrics[0].preference if metrics else None
+    if found is None:
+        return None
+    return MetricPreference(**values_of(found), metric=metrics[0].metric)

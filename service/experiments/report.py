@@ -12,7 +12,6 @@ from headroom.service.experiments.buckets import Span
 from headroom.service.experiments.definition import Kind
 from headroom.service.experiments.events import Action
 from headroom.service.experiments.log import Status
-from headroom.service.experiments.preference import Preference
 
 Decision = Literal[
     "better",  # than control
@@ -68,6 +67,31 @@ class Effect:
 
 @documented
 @dataclass(frozen=True, slots=True)
+class Preference:
+    """Which arm's titles the units clicked. Above 0, the treatment is preferred."""
+
+    estimate: float
+    """Mean over units of (clicks on the treatment's titles − on control's) / (both); 0 without any."""
+    interval: tuple[float, float]
+    """Both ends of the estimate's confidence sequence, in [−1, 1]; all of it for fewer than 30 units."""
+    p: float
+    """Anytime-valid p-value of the hypothesis that no arm is preferred."""
+    units: int
+    """Units that clicked a title that belongs to an arm."""
+    impressions: int
+    """Lists shown."""
+    differing: int
+    """Lists in which the arms' orders differ: a title belongs to one of them."""
+    wins: int
+    """Units that clicked more of the treatment's titles than of control's."""
+    losses: int
+    """Units that clicked more of control's titles than of the treatment's."""
+    ties: int
+    """Units that clicked as many of each."""
+
+
+@documented
+@dataclass(frozen=True, slots=True)
 class MetricReport(Effect):
     """An arm's metric against control's, with the verdict."""
 
@@ -82,9 +106,10 @@ class MetricReport(Effect):
     """The arm's value; null for a preference."""
     control_value: float | None
     """Control's value; null for a preference."""
-    p_value: float
+    p_value: float | None
     """Anytime-valid p-value of the hypothesis that there is no difference, times the number of arms
-    compared with control. It is below `alpha` if the interval excludes 0."""
+    compared with control. It is below `alpha` if the interval excludes 0. Null for a ratio that divides by
+    0."""
     margin: float | None
     """How much worse is still good enough, from the config."""
     margin_relative: bool
@@ -192,6 +217,8 @@ class Report:
     """Version of this format."""
     in_both_arms: int = 0
     """Units that were sent to more than one arm, which are left out everywhere else."""
+    end: float | None = None
+    """When the experiment ended, in seconds since the epoch, UTC; null while it runs. Charts end here."""
     unmatched: Mapping[str, int] = field(default_factory=dict)
     """Clicks that count for nobody, by reason: `impression` (on no stored list), `unit` (on another unit's),
     `index` (on a title that was not shown)."""

@@ -41,6 +41,9 @@ RANGES = {
 SAME_ORDER = 1 - 1e-9
 """A rank correlation above this is 1: the rest is rounding."""
 
+OF_SCORES = ("mean_delta", "mean_abs_delta")
+"""The measures that need scores of both arms."""
+
 _DERIVED: dict[str, ColumnElement[Any]] = {
     "ndcg_loss": -shadow_results.c.ndcg_delta,
     "order_changed": case(
@@ -77,18 +80,20 @@ def paired_differences(
 
 
 def shadow_reports(
-    store: Store, experiment: str, arms: Collection[str], alpha: float
+    store: Store, experiment: str, arms: Collection[str], alpha: float, against_order: Collection[str] = ()
 ) -> dict[str, ShadowReport]:
     """Return the shadow reports by arm, without the arms that have no shadow results.
 
-    alpha: the error rate of each arm's intervals.
+    alpha: the error rate of each arm's intervals. against_order: the arms that are compared with an order
+    that has no scores.
     """
     moments = _moments(store, experiment)
-    return {
-        arm: _report(arm, {name: of[arm] for name, of in moments.items() if arm in of}, alpha)
-        for arm in arms
-        if arm in moments["mean_delta"]
-    }
+    reports = {}
+    for arm in arms:
+        if arm in moments["mean_delta"]:
+            of_arm = {name: of[arm] for name, of in moments.items() if arm in of}
+            reports[arm] = _report(arm, of_arm, alpha, has_scores=arm not in against_order)
+    return reports
 
 
 def _moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
@@ -113,18 +118,19 @@ def _moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
     return moments
 
 
-def _report(arm: str, moments: Mapping[str, Moments], alpha: float) -> ShadowReport:
+def _report(arm: str, moments: Mapping[str, Moments], alpha: float, *, has_scores: bool) -> ShadowReport:
     boundary = Boundary(alpha, PLANNED_UNITS)
     measures = {name: _measure(of_units, boundary, RANGES[name]) for name, of_units in moments.items()}
     delta = measures["mean_delta"]
-    text = (
-        f"{arm}: {delta.requests:,} requests of {delta.units:,} units scored under both; scores move by "
-        f"{number(delta.mean, digits=2, sign=True)} on average"
-    )
-    if delta.low is not None and delta.high is not None:
-        low = number(delta.low, digits=2, sign=True)
-        text += f" ({low} to {number(delta.high, digits=2, sign=True)})"
-    text += f", by {number(measures['mean_abs_delta'].mean, digits=2)} up or down"
+    text = f"{arm}: {delta.requests:,} requests of {delta.units:,} units scored under both"
+    if has_scores:
+        text += f"; scores move by {number(delta.mean, digits=2, sign=True)} on average"
+        if delta.low is not None and delta.high is not None:
+            low = number(delta.low, digits=2, sign=True)
+            text += f" ({low} to {number(delta.high, digits=2, sign=True)})"
+        text += f", by {number(measures['mean_abs_delta'].mean, digits=2)} up or down"
+    else:
+        measures = {name: measure for name, measure in measures.items() if name not in OF_SCORES}
     if (ranks := measures.get("rank_correlation")) is not None:
         text += f"; rank correlation {number(ranks.mean, whole=1)}"
     if (changed := measures.get("order_changed")) is not None:

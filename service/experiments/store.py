@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any
@@ -19,12 +20,11 @@ from pydantic import ValidationError
 from sqlalchemy import Connection, Exists, RowMapping, and_, event, exists, func, insert, or_, select
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments import database, tables, window_rows
+from headroom.service.experiments import database, tables
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult, values_of
 from headroom.service.experiments.log import Declared, Entry
 from headroom.service.experiments.tables import exposures, final_reports, properties, shadow_results
-from headroom.service.experiments.window_rows import WindowRow
 from headroom.version import version
 
 logger = logging.getLogger("headroom.experiments")
@@ -42,10 +42,18 @@ KEY_BYTES = 32
 
 _LOG_LOCK = 0x6C6F6700
 _FACTS_LOCK = 0x66616374
-_DELETION_LOCK = 0x64656C65
 
 Decide = Callable[[Sequence[Entry]], Entry | None]
 """Returns the row to add to the log, or None, from the rows that the caller does not know yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalReport:
+    """The report of an experiment that is over. report: JSON of `Report`."""
+
+    experiment: str
+    report: str
+    time: float
 
 
 class Store:
@@ -128,11 +136,14 @@ class Store:
         with self.read() as db:
             return int(db.scalar(select(func.max(tables.log.c.number))) or 0)
 
-    def append(self, decide: Decide | Entry, after: int = 0) -> list[Entry]:
+    def append(
+        self, decide: Decide | Entry, after: int = 0, report: FinalReport | None = None
+    ) -> list[Entry]:
         """Add a row to the log, and return the rows after `after` with it.
 
         decide: the row, or a function that decides in the transaction that adds it, from the rows after
             `after`. If it raises, nothing is added; nor if it returns None.
+        report: kept in the same transaction, if a row is added, in place of an earlier one.
         """
         with self.write() as db:
             if database.is_postgresql(db):  # SQLite: writing transactions exclude each other
@@ -141,6 +152,8 @@ class Store:
             entry = decide if isinstance(decide, Entry) else decide(entries)
             if entry is None:
                 return entries
+            if report is not None:
+                _keep_report(db, report, is_last=True)
             db.execute(insert(tables.log).values(_row_of(entry)))
             last = entries[-1].number if entries else after
             return [*entries, *_read_log(db, last)]
@@ -220,44 +233,23 @@ class Store:
             rows = db.execute(by_arm.where(of_experiment, ~has_other_arm()))
             return {row.arm: int(row.units) for row in rows}, int(db.scalars(several).one())
 
-    def exchange_windows(
-        self, replica: str, rows: Sequence[WindowRow], experiments: Collection[str]
-    ) -> list[WindowRow]:
-        """Store a replica's windows in place of its earlier ones, and return what others stored lately."""
-        with self.write() if rows else self.read() as db:
-            if rows:
-                window_rows.replace_own(db, rows)
-            return window_rows.of_others(db, replica, experiments)
-
-    def delete_old_windows(self) -> None:
-        """Delete the windows of replicas that are gone, unless another replica deletes some rows now."""
-        with self.write() as db:
-            if _may_delete(db):
-                window_rows.delete_old(db)
-
-    def final_report(self, experiment: str) -> tuple[float, str] | None:
-        """Return when `keep_final_report` kept a report, and its JSON; None without one."""
-        query = select(final_reports.c.time, final_reports.c.report)
+    def final_report(self, experiment: str) -> FinalReport | None:
+        """Return the last report that was kept of an experiment."""
+        query = select(final_reports).where(final_reports.c.experiment == experiment)
         with self.read() as db:
-            row = db.execute(query.where(final_reports.c.experiment == experiment)).first()
-        return None if row is None else (row.time, row.report)
+            row = db.execute(query).first()
+        return None if row is None else FinalReport(row.experiment, row.report, row.time)
 
-    def keep_final_report(self, experiment: str, report: str, time: float) -> None:
-        """Keep an experiment's report as JSON, in place of an earlier one.
+    def keep_final_report(self, report: FinalReport) -> None:
+        """Keep a report, unless there is a later one.
 
         Not if the log has the experiment's rows as deleted: it would be a report of what is left.
         """
         log = tables.log
-        is_deletion = and_(log.c.kind == "delete", log.c.experiment == experiment)
-        row = {"experiment": experiment, "report": report, "time": time}
+        is_deletion = and_(log.c.kind == "delete", log.c.experiment == report.experiment)
         with self.write() as db:
             if db.scalar(select(log.c.number).where(is_deletion).limit(1)) is None:
-                statement = tables.insert(db, final_reports).values(row)
-                later = statement.excluded.time > final_reports.c.time
-                new = {"report": statement.excluded.report, "time": statement.excluded.time}
-                db.execute(
-                    statement.on_conflict_do_update(index_elements=["experiment"], set_=new, where=later)
-                )
+                _keep_report(db, report, is_last=False)
 
     def delete_facts(self, experiment: str) -> bool:
         """Delete a portion of the outcomes, lists and clicks of an experiment whose log has their deletion.
@@ -265,7 +257,7 @@ class Store:
         A click that names no experiment goes with its list. Return whether there may be more.
         """
         with self.write_facts() as db:
-            if not _may_delete(db):
+            if not database.may_delete(db):
                 return True
             deleted = [
                 _delete_some(db, table, table.c.experiment == experiment)
@@ -364,13 +356,6 @@ def _list_values(row: Impression) -> dict[str, Any]:
     return values_of(row) | {"places": places, "ids": ids, "content": content}
 
 
-def _may_delete(db: Connection) -> bool:
-    """Return whether no other transaction deletes rows, and keep it so until this one ends."""
-    if not database.is_postgresql(db):  # SQLite: writing transactions exclude each other
-        return True
-    return bool(db.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_DELETION_LOCK})").scalar())
-
-
 def _delete_some(db: Connection, table: Any, where: Any) -> int:
     """Delete at most DELETED_AT_ONCE rows. Return how many were."""
     numbers = select(table.c.number).where(where).limit(DELETED_AT_ONCE)
@@ -396,6 +381,14 @@ def _delete_lists(db: Connection, experiment: str) -> int:
         db.execute(tables.clicks.delete().where(tables.clicks.c.experiment == "", may_be, is_named))
         db.execute(lists.delete().where(lists.c.number.in_(chunk)))
     return len(numbers)
+
+
+def _keep_report(db: Connection, report: FinalReport, *, is_last: bool) -> None:
+    """Keep a report in place of an earlier one, the last one in place of any."""
+    statement = tables.insert(db, final_reports).values(values_of(report))
+    is_later = None if is_last else statement.excluded.time > final_reports.c.time
+    new = {"report": statement.excluded.report, "time": statement.excluded.time}
+    db.execute(statement.on_conflict_do_update(index_elements=["experiment"], set_=new, where=is_later))
 
 
 def _row_of(entry: Entry) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from headroom.service.experiments.database import reason_of
 from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.log import Experiment
 from headroom.service.experiments.retention import DAY_SECONDS, window_text
+from headroom.service.experiments.store import FinalReport
 
 logger = logging.getLogger("headroom.experiments")
 
@@ -76,23 +77,26 @@ class Upkeep:
         if experiment.deleted is not None:
             return store.delete_facts(name)
         assert experiment.over_since is not None
-        is_due = now - experiment.over_since > self._kept_days * DAY_SECONDS
-        if self._keep_report(experiment, is_due=is_due) and is_due:
-            self._ledger.add_deletion(name, self._kept_days * DAY_SECONDS, now)
-            return True
-        return False
+        seconds = self._kept_days * DAY_SECONDS
+        is_due = now - experiment.over_since > seconds
+        kept = store.final_report(name)
+        if not is_due and kept is not None and kept.time >= experiment.over_since:
+            return False
+        report = self._make_report(experiment)
+        if report is None:
+            return False
+        if is_due:  # a report from before the last outcome would not do
+            self._ledger.add_deletion(report, seconds, now)
+        else:
+            store.keep_final_report(report)
+        return is_due
 
-    def _keep_report(self, experiment: Experiment, *, is_due: bool) -> bool:
-        """Keep the report, once at the end and once more before the deletion. Return whether it is kept."""
+    def _make_report(self, experiment: Experiment) -> FinalReport | None:
+        """Return the report as of now. None if it cannot be made, or could not be a while ago."""
         name = experiment.begun.name
         ledger = self._ledger
-        kept = ledger.store.final_report(name)
-        assert experiment.over_since is not None
-        wanted = experiment.over_since + (self._kept_days * DAY_SECONDS if is_due else 0.0)
-        if kept is not None and kept[0] >= wanted:
-            return True
         if ledger.monotonic() < self._next_try.get(name, -math.inf):
-            return False
+            return None
         try:
             report = analyse(ledger.store, experiment, ledger.clock(), {})
         except DatabaseUnavailable:
@@ -104,9 +108,8 @@ class Upkeep:
                 f"the last report of the experiment {name!r} could not be made, so its outcomes stay: "
                 f"{reason_of(error)}"
             )
-            return False
-        ledger.store.keep_final_report(name, report.as_json(), report.time)
-        return True
+            return None
+        return FinalReport(name, report.as_json(), report.time)
 
     def _warn(self) -> None:
         """Tell the operator once of each experiment whose clicks count for longer than lists are kept."""

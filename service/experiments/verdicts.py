@@ -7,8 +7,7 @@ from functools import partial
 from headroom.models.numbers import GIVEN, number, percent, rounded
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.estimates import Contrast
-from headroom.service.experiments.preference import Preference
-from headroom.service.experiments.report import Decision
+from headroom.service.experiments.report import Decision, Preference
 
 GOOD: frozenset[Decision] = frozenset({"better", "good_enough", "worse_within_margin"})
 BAD: frozenset[Decision] = frozenset({"worse", "too_bad"})

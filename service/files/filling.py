@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -15,13 +15,11 @@ from headroom.models.errors import ModelError
 from headroom.models.rows import known_format
 from headroom.service.files.options import ScoreOptions
 from headroom.service.files.reading import WINDOW_ROWS, Window, windows
+from headroom.service.files.running import ReportProgress
 from headroom.service.files.scoring import WindowScorer, forward
 from headroom.service.files.storage import Storage
 from headroom.service.scoring.catalog import Variant
-from headroom.service.scoring.shared_cache import connect, row_keys, sealed, unsealed, weights_key
-
-Progress = Callable[[float, int, int], None]
-"""Takes (share done, rows done, 0)."""
+from headroom.service.scoring.shared_cache import check_url, row_keys, sealed, unsealed, weights_key
 
 NO_COLUMNS = "\0"
 """A prefix of names that no file has: nothing is written beside the file's own columns."""
@@ -42,7 +40,7 @@ class Filled:
     problem: str = ""
 
 
-def fill(name: str, options: ScoreOptions, scorer: WindowScorer, url: str, report: Progress) -> Filled:
+def fill(name: str, options: ScoreOptions, scorer: WindowScorer, url: str, report: ReportProgress) -> Filled:
     """Score the pairs of a file whose scores the cache lacks, and store them.
 
     If it is stopped, what is stored stays, and the next call computes the rest.
@@ -64,12 +62,9 @@ def fill(name: str, options: ScoreOptions, scorer: WindowScorer, url: str, repor
             for variant in variants:
                 rows = _encoded(variant, pairs, options.overflow)
                 keys = row_keys([(row, variant.mask) for row in rows], weights[variant.classifier])
-                labels = len(variant.classifier.config.labels)
-                known = cache.known(keys, labels)
-                missing = {key: row for key, row in zip(keys, rows, strict=True) if key not in known}
-                filled.known += len(rows) - len(missing)
-                filled.computed += len(missing)
-                cache.store(_computed(scorer, variant, missing))
+                computed = _store_missing(cache, scorer, variant, dict(zip(keys, rows, strict=True)))
+                filled.known += len(rows) - computed
+                filled.computed += computed
             filled.pairs += len(window.rows)
             report(window.share, filled.pairs + filled.set_aside, 0)
     except (redis.RedisError, OSError) as error:
@@ -81,11 +76,21 @@ def fill(name: str, options: ScoreOptions, scorer: WindowScorer, url: str, repor
     return filled
 
 
+def _store_missing(
+    cache: _Cache, scorer: WindowScorer, variant: Variant, rows: dict[bytes, EncodedPair]
+) -> int:
+    """Compute and store the scores of rows, by their keys, that the cache lacks; return how many they are."""
+    known = cache.known(list(rows), len(variant.classifier.config.labels))
+    missing = {key: row for key, row in rows.items() if key not in known}
+    cache.store(_computed(scorer, variant, missing))
+    return len(missing)
+
+
 class _Cache:
     """The shared score cache, from a program that waits for it."""
 
     def __init__(self, url: str) -> None:
-        connect(url)  # raises if the package is missing, or the URL is wrong
+        check_url(url, "--cache")
         import redis
 
         self._client = redis.Redis.from_url(url)

@@ -155,7 +155,7 @@ def _checked(window: Window, options: ScoreOptions) -> Window:
     """Set aside rows that cannot be scored or written. The first window says the file's columns."""
     problems = {}
     for index, row in enumerate(window.rows):
-        problem = problem_of(row, *options.texts, options.others)
+        problem = problem_of(row, options.texts, options.others)
         if problem or (problem := _unwritable(row, window.target)):
             problems[index] = problem
     window.set_aside(problems)

@@ -20,7 +20,7 @@ from headroom.service.files.writing import assemble
 if TYPE_CHECKING:
     from headroom.service.files.scoring import WindowScorer
 
-Progress = Callable[[float, int, int], None]
+ReportProgress = Callable[[float, int, int], None]
 """Takes (share done, rows done, rows done by an earlier run)."""
 
 WINDOWS_IN_FLIGHT = 2
@@ -37,7 +37,11 @@ class Summary:
 
 
 def run(
-    job: Job, scorer: Callable[[], AbstractContextManager[WindowScorer]], report: Progress, *, overwrite: bool
+    job: Job,
+    scorer: Callable[[], AbstractContextManager[WindowScorer]],
+    report: ReportProgress,
+    *,
+    overwrite: bool,
 ) -> Summary:
     """Score what is not done yet, and put the output together.
 
@@ -93,7 +97,7 @@ def _writing(what: str, *, kept: bool = True) -> Iterator[None]:
         raise ModelError(f"{what} cannot be written: {error.strerror or error}{goes_on}") from None
 
 
-def _score(job: Job, parts: Parts, scorer: WindowScorer, report: Progress) -> int:
+def _score(job: Job, parts: Parts, scorer: WindowScorer, report: ReportProgress) -> int:
     """Keep a part for every window of the job that has none yet. Return how many windows there are.
 
     One thread reads windows and tokenizes them; this one writes their parts.

@@ -60,8 +60,8 @@ class Record:
     `traceparent` header. is_from_playground: the page made it, and the metrics count it apart as well.
     pairs: 0 if it was refused before they were counted.
     variant, mask, model: a name, an id and a name, or up to four of each, joined by commas. experiment, arm:
-    of its unit. config_version: of the live config that it is answered under. queue_ms, inference_ms: as in
-    the answer. shed: why it got no result, in the words of the metric.
+    of its unit. config_version: of the live config that it is answered under. queue_ms, inference_ms: the
+    answer's timings. shed: why it got no result, in the words of the metric.
     top_n, error (its type): these and the model are in the trace alone.
     """
 

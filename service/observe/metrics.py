@@ -105,6 +105,10 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
     ),
     "shadow_requests_total": ("Requests drawn for shadow scoring.", ["experiment", "result"]),
     "shadow_results_lost_total": ("Shadow results not stored.", []),
+    "config_reverts_total": (
+        "Configs that came back into force in place of a later one, as this replica saw the log.",
+        [],
+    ),
     "experiment_database_errors_total": ("Calls of the experiments' database that failed.", []),
 }
 _HISTOGRAMS: Mapping[str, tuple[str, Sequence[str], Sequence[float]]] = {  # also the buckets
@@ -326,7 +330,7 @@ class Metrics:
         return await asyncio.get_running_loop().run_in_executor(self._scrapes, self._scraped)
 
     def _scraped(self) -> bytes:
-        """Return what `render` does, and keep the charted part of it."""
+        """Return the metrics in the Prometheus text format, and keep the charted part of them."""
         text = self.render()
         now = time.time()
         while self.history and self.history[-1][0] > now:  # the clock was set back
@@ -343,7 +347,7 @@ class Metrics:
 
 
 def _observe(histogram: Histogram, value: float, *, times: int = 1, steps: float = _STEPS) -> None:
-    """Do `histogram.observe(value)` `times` times, faster than one call of it, which tries every bucket.
+    """Observe a value `times` times, faster than one `histogram.observe(value)`, which tries every bucket.
 
     prometheus-client has no public call for this; a test compares the result with single observations.
     The sum takes whole multiples of 1 / `steps`, whose sums are exact in any order up to 2^53 / `steps`: 62

@@ -1,9 +1,9 @@
 """How many replicas: the default for a machine, and the policy of Ray Serve's autoscaling.
 
 Serve counts requests, but a request may hold one title or a thousand, and a refused one is none that waits.
-So each replica reports how much computing callers ask of it (`headroom.service.engine.load`); Serve collects
-and averages this over `look_back_period_s`, and applies its own delays, factors and bounds to what the policy
-returns.
+So each replica reports how much computing callers ask of it (`headroom.service.engine.admission`); Serve
+collects and averages this over `look_back_period_s`, and applies its own delays, factors and bounds to what
+the policy returns.
 
     autoscaling_config:
       min_replicas: 1

@@ -49,7 +49,7 @@ PROBE_S = 120.0
 class Gpu:
     """A GPU that torch sees.
 
-    uuid: as CUDA_VISIBLE_DEVICES takes it. memory: bytes that are free. capability: its major version.
+    uuid: its name in CUDA_VISIBLE_DEVICES. memory: bytes that are free. capability: its major version.
     """
 
     name: str

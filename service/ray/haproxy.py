@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headroom.service.api.arrival import MACHINE, STAMP
+from headroom.service.api.edge import MACHINE, STAMP
 from headroom.service.ray import patches
 from headroom.service.ray.environment import BODY_TIMEOUT, REPEATABLE, REPEATABLE_BELOW
 from headroom.service.ray.notices import notify_operator, show_controller_to_operator

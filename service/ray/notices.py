@@ -17,10 +17,10 @@ import os
 import sys
 import threading
 import time
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+from headroom.models.lru import LeastRecentlyUsed
 from headroom.service.observe.access_log import PIPE, current, open_pipe, timestamp
 
 NOTICES = "HEADROOM_NOTICES"
@@ -45,22 +45,8 @@ _OUT = 1
 """Standard output itself: Python's object for it is redirected while Ray runs."""
 
 
-class _Once:
-    """The last MAX_SHOWN_ONCE messages that are to be shown once."""
-
-    def __init__(self) -> None:
-        self._messages: OrderedDict[str, None] = OrderedDict()
-
-    def __contains__(self, message: object) -> bool:
-        return message in self._messages
-
-    def add(self, message: str) -> None:
-        self._messages[message] = None
-        if len(self._messages) > MAX_SHOWN_ONCE:
-            self._messages.popitem(last=False)
-
-
-_written_once = _Once()
+_written_once: LeastRecentlyUsed[str, None] = LeastRecentlyUsed()
+"""The last MAX_SHOWN_ONCE messages that are to be shown once."""
 
 
 def notices_pipe(run: Path) -> Path:
@@ -80,7 +66,7 @@ def notify_operator(message: str, *, once: bool = False) -> None:
         return
     members = {"time": timestamp(time.time()), "level": "WARNING", "message": message}
     if _write(members | ({"once": True} if once else {})) and once:
-        _written_once.add(message)
+        _written_once.put(message, None, limit=MAX_SHOWN_ONCE)
 
 
 def _write(notice: dict[str, Any]) -> bool:
@@ -130,7 +116,7 @@ class Notices:
         # Opened for writing too, the pipe has no end while processes come and go.
         self._pipe = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
         self._unfinished = b""
-        self._shown_once = _Once()
+        self._shown_once: LeastRecentlyUsed[str, None] = LeastRecentlyUsed()
 
     def read(self) -> list[dict[str, Any]]:
         """Return the notices that the run's processes wrote since the last call."""
@@ -148,7 +134,7 @@ class Notices:
             if notice.pop("once", False):
                 if notice["message"] in self._shown_once:
                     continue
-                self._shown_once.add(notice["message"])
+                self._shown_once.put(notice["message"], None, limit=MAX_SHOWN_ONCE)
             notices.append(notice)
         return notices
 

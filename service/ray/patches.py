@@ -147,7 +147,8 @@ def haproxy_manager() -> Any:
 class HAProxyAccess:
     """The parts of Serve's manager that ours, which inherits from it too, reads and calls.
 
-    Without it: as `replace_haproxy_manager` says. Shown by: the same tests.
+    Without it: a dead or hanging HAProxy is found after half a minute of refused connections.
+    Shown by: tests/service/test_deployment.py, which kills and stops HAProxy.
     Next release: whether HAProxyManager still starts HAProxy in a task and reloads it under one lock.
     """
 

@@ -121,7 +121,7 @@ def check_schema(path: Path, config: ConfigFile) -> None:
 
 def is_open_to_others(config: ConfigFile) -> bool:
     """Return whether anybody who can reach this machine may use the service."""
-    return not config.settings.needs_keys and not _is_loopback(config.host)
+    return not config.settings.needs_keys and not _is_of_this_machine_alone(config.host)
 
 
 def unknown_variables(config: ConfigFile) -> list[str]:
@@ -142,7 +142,8 @@ def unknown_variables(config: ConfigFile) -> list[str]:
     return warnings
 
 
-def _is_loopback(host: str) -> bool:
+def _is_of_this_machine_alone(host: str) -> bool:
+    """Return whether nobody else can reach the addresses of a name that the service listens on."""
     addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     return all(ipaddress.ip_address(address).is_loopback for address in addresses)
 

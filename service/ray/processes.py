@@ -199,11 +199,13 @@ def start_again(
     """Say why, end every other process of this run, and run this program anew in this process.
 
     For a start that failed by no fault of the config: where no core is free, Ray's raylet ends because it
-    waits for Ray's agents for 15 seconds only. It helps once; the second time this is `end_run`.
+    waits for Ray's agents for 15 seconds only, which no variable changes
+    (https://github.com/ray-project/ray/issues/65983). It helps once; the second time this is `end_run`.
 
     The command line may hold relative paths, and Ray starts in another working directory.
 
-    variables: the environment that this process was started with. say: as `end_run` takes it.
+    variables: the environment that this process was started with.
+    say: shows a line to the operator, and raises nothing.
     """
     if STARTED_AGAIN in variables:
         end_run(directory, reason, say)

@@ -69,7 +69,7 @@ def apply(cluster: Cluster, config: ConfigFile) -> str | None:
 def _refusal(cluster: Cluster, config: ConfigFile) -> str | None:
     """Ask all replicas, and return why one of them would refuse the config, or None. Changes nothing.
 
-    Raises TimeoutError as `Cluster.ask_all` does.
+    Raises TimeoutError if the replicas do not answer in time.
     """
     try:
         answers = cluster.ask_all("refusal", config.live.model_dump(mode="json"))
@@ -86,7 +86,7 @@ def _deploy(
 ) -> str | None:
     """Deploy a config and wait until each replica has it. Returns why not all have it, or None.
 
-    may_start: as `Cluster.deploy` takes it.
+    may_start: whether the config's new experiments start.
     one_is_enough: wait for one replica only, and give up only once all of them refuse.
     """
     try:

@@ -266,7 +266,7 @@ class QueryAttention:
     question: list[str]
     """The question's tokens as people read them, with a space before the first one of a word."""
     pieces: list[str]
-    """The query's pieces, likewise."""
+    """The query's pieces as people read them, with a space before the first one of a word."""
     heads: list[HeadAttention]
     """Encoder–decoder attention, a row for each piece and a column for each token of the question."""
 

@@ -112,7 +112,10 @@ class CascadeStage:
 @documented
 @dataclass(slots=True)
 class VariantInfo:
-    """A servable: a checkpoint with a mask, or a cascade of them, whose fields are then the last stage's."""
+    """A servable: a checkpoint with a mask, or a cascade of them, whose fields are then the last stage's.
+
+    `original`, the order in which the titles came, has no parameters and a mask of 0 heads.
+    """
 
     name: str
     """As requests name it in `variant`."""
@@ -144,7 +147,7 @@ class VariantsResponse:
     config_version: str
     """Changes with the live config."""
     variants: list[VariantInfo]
-    """In the config's order."""
+    """In the config's order, and `original` last."""
 
 
 @documented

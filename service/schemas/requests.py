@@ -21,7 +21,6 @@ from pydantic_core import PydanticCustomError
 
 from headroom.models.checkpoint.chunks import LongTitles, Overflow
 from headroom.service.config.settings import OnFailure, Settings
-from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.events import MAX_TEXT
 from headroom.service.experiments.fields import NUMBER, STORABLE, WHOLE_NUMBER, Unit
@@ -73,21 +72,23 @@ MaskField = Annotated[
 ]
 Text = Annotated[
     str,
-    doc("Any length; truncated to the model's window (see `overflow`), which the answer says."),
+    Field(description="Any length; truncated to the model's window (see `overflow`), which the answer says."),
 ]
 Query = Annotated[Text, WithJsonSchema({"type": "string", "minLength": 1, "pattern": r"\S"})]
 VariantName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Pair = Annotated[tuple[Query, Text], Strict(False)]  # JSON has no tuples: a list of two strings
 DeadlineMs = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None,
-    doc("Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."),
+    Field(
+        description="Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."
+    ),
 ]
 
 
 Instruction = Annotated[
     Annotated[str, Field(max_length=MAX_INSTRUCTION_CHARS)] | None,
-    doc(
-        "What makes a title relevant, for models whose prompt has an instruction, such as "
+    Field(
+        description="What makes a title relevant, for models whose prompt has an instruction, such as "
         "Qwen3-Reranker; default: the model's own. Other models ignore it."
     ),
 ]
@@ -95,33 +96,33 @@ Instruction = Annotated[
 Ids = Annotated[
     Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE]], Field(fail_fast=True)]
     | None,
-    doc(
-        "Your ids of the titles, one each, in their order: changes no score; events of an interleaved "
-        "experiment then may name a title by its id."
+    Field(
+        description="Your ids of the titles, one each, in their order: changes no score; events of an "
+        "interleaved experiment then may name a title by its id."
     ),
 ]
 
 QueryId = Annotated[
     Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE] | None,
-    doc(
-        "Your own id of this list, such as User Behavior Insights' `query_id`: changes no score; clicks on "
-        "an interleaved list may then name it in place of the `impression`. Use each for one list."
+    Field(
+        description="Your own id of this list, such as User Behavior Insights' `query_id`: changes no score; "
+        "clicks on an interleaved list may then name it in place of the `impression`. Use each for one list."
     ),
 ]
 
 MinScore = Annotated[
     Annotated[float, Field(allow_inf_nan=False), Strict(), NUMBER] | None,
-    doc(
-        "Titles with a `score` below this are left out, before the best ones are chosen. From 0 to 1, or any "
-        "number if the model's `score_activation` is identity. In an interleaved experiment, control's "
-        "scores decide for both arms."
+    Field(
+        description="Titles with a `score` below this are left out, before the best ones are chosen. From 0 "
+        "to 1, or any number if the model's `score_activation` is identity. In an interleaved experiment, "
+        "control's scores decide for both arms."
     ),
 ]
 MinGrade = Annotated[
     Annotated[int, Field(ge=0, le=MAX_GRADE), Strict(), WHOLE_NUMBER] | None,
-    doc(
-        "Titles with a `grade` below this are left out, before the best ones are chosen. In an interleaved "
-        "experiment, control's grades decide for both arms."
+    Field(
+        description="Titles with a `grade` below this are left out, before the best ones are chosen. In an "
+        "interleaved experiment, control's grades decide for both arms."
     ),
 ]
 
@@ -153,7 +154,10 @@ class Request(BaseModel):
 class ChosenNetwork(BaseModel):
     """The fields of a request that choose what answers it, and until when."""
 
-    variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
+    variant: VariantName | None = Field(
+        None,
+        description="A variant of `GET /v1/variants`; `original` is the order in which the titles came.",
+    )
     head_mask: MaskField | None = Field(None, description="Multiplied onto the variant's own mask.")
     instruction: Instruction = None
     deadline_ms: DeadlineMs = None
@@ -174,11 +178,16 @@ class ScoringFields(ChosenNetwork):
     on_failure: OnFailure | None = Field(
         None,
         description="What to answer if the titles cannot be scored, all or in time: an `error`, or them in "
-        "the order in which they came, those that are scored first (`original_order`). Default: "
+        "the order in which they came (`original_order`). Default: "
         "`on_failure` in the config. A wrong request is an error in any case.",
     )
     min_score: MinScore = None
     min_grade: MinGrade = None
+
+    @property
+    def has_cutoff(self) -> bool:
+        """Return whether titles that are not relevant enough are left out."""
+        return self.min_score is not None or self.min_grade is not None
 
     def keeps_order(self, default: OnFailure) -> bool:
         """Return whether a failure is answered with the titles in the order in which they came.
@@ -287,6 +296,7 @@ class ScoreRequest(ScoringFields, PairsRequest):
             "examples": [
                 {"query": "angle bracket", "titles": ["12-Gauge Angle", "Screws"], "head_mask": "2.3,7.*"},
                 {"pairs": [["angle bracket", "Simpson Strong-Tie 12-Gauge Angle"]], "deadline_ms": 200},
+                {"query": "angle bracket", "titles": ["Screws", "12-Gauge Angle"], "variant": "original"},
             ],
         }
     )
@@ -298,14 +308,13 @@ class ScoreRequest(ScoringFields, PairsRequest):
         for name, values in (("grades", self.grades), ("ids", self.ids)):
             if values is not None and len(values) != titles:
                 raise InvalidRequest(f"{len(values)} {name} for {titles} titles", param=name)
-        self._check_arm()
+        if self.arm is not None or self.experiment is not None:
+            self._check_arm()
 
     def _check_arm(self) -> None:
         """Raise InvalidRequest if the fields that choose an arm contradict each other."""
         if self.arm is None:
-            if self.experiment is not None:
-                raise InvalidRequest("is missing beside experiment; name one of its arms", param="arm")
-            return
+            raise InvalidRequest("is missing beside experiment; name one of its arms", param="arm")
         if self.unit is None:
             raise InvalidRequest("is missing beside arm; say whose arm it is", param="unit")
         for name in ("variant", "head_mask"):
@@ -364,7 +373,8 @@ class CompareRequest(PairsRequest):
     """Score the same pairs under several masks and variants, in the same batches."""
 
     masks: Annotated[list[MaskField], Field(fail_fast=True)] = Field(
-        default_factory=list, description="One column each, on the default variant."
+        default_factory=list,
+        description="One column each, on the default variant; if that is `original`, on the first one.",
     )
     variants: Annotated[list[VariantName], Field(fail_fast=True)] = Field(
         default_factory=list, description="One column each, after the masks."

@@ -14,7 +14,7 @@ import orjson
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from headroom.service.descriptions import doc, documented
+from headroom.service.descriptions import documented
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +29,8 @@ else:
     Numbers = list[float]
     Matrix = WrittenMatrix = list[list[float]]
 
-AnsweringModel = Annotated[str, doc("The checkpoint that scores.")]
-AnsweringVariant = Annotated[str, doc("The variant that scores.")]
+AnsweringModel = Annotated[str, Field(description="The checkpoint that scores.")]
+AnsweringVariant = Annotated[str, Field(description="The variant that scores.")]
 
 
 VALUES_AT_ONCE = 20_000
@@ -123,7 +123,10 @@ class StageInfo:
 
 Stages = Annotated[
     list[StageInfo] | None,
-    doc("Of a cascade, its stages in order, or those of both arms of an interleaved answer; else null."),
+    Field(
+        description="Of a cascade, its stages in order, or those of both arms of an interleaved answer; else "
+        "null."
+    ),
 ]
 
 
@@ -168,7 +171,8 @@ class ScoreResult:
     """The variant whose stage of a cascade scored the title last; grades and probabilities are that
     variant's."""
     scored: bool = field(default=True, init=False)
-    """False: the model did not score the pair. It has no grade, and the score of all titles is 0."""
+    """False: no model scored the pair. It has no grade, and its score says nothing but the order: 0 for all
+    titles of a request that failed; of the variant `original` falling from 1."""
     rank: int | SkipJsonSchema[None] = field(default=None, init=False)
     """The title's position in the order of an interleaved answer, from 1. Scores fall along it: a
     title whose score does not is lowered as far as needed. Grades and probabilities are those of the arm that
@@ -239,8 +243,8 @@ class ScoreResponse:
     timing_ms: Timing
     stages: Stages = None
     reranked: bool = True
-    """Whether the results' scores put the titles into an order; false if they could not be scored, with
-    `on_failure: original_order`. Also sent as the `X-Reranked` header."""
+    """Whether the titles are in the order that was asked for, also that of the variant `original`; false if
+    they could not be scored, with `on_failure: original_order`. Also sent as the `X-Reranked` header."""
     reason: str | None = None
     """If `reranked` is false, why: the type of an error, such as `deadline_exceeded`."""
     dropped: int = 0

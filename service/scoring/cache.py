@@ -6,7 +6,7 @@ path, another mask under the same name, or a longer window never meets an old sc
 """
 
 import secrets
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import count
@@ -14,9 +14,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
+from headroom.models.lru import LeastRecentlyUsed
+from headroom.models.masks.head_mask import HeadMask
 from headroom.service.engine.threads import PairRow, RowScore, row_scores
-from headroom.service.scoring.row_keys import mask_hash, row_key
 
 KEY_BYTES = 16
 """With the secret, nobody finds two rows with the same key of 128 bits."""
@@ -32,7 +34,7 @@ class ScoreCache:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._logits: OrderedDict[bytes, bytes] = OrderedDict()
+        self._logits: LeastRecentlyUsed[bytes, bytes] = LeastRecentlyUsed()
         # Callers choose texts and masks. Without the secret they could look for two with the same key.
         self._secret = secrets.token_bytes(32)
         self._numbers: WeakKeyDictionary[Classifier, int] = WeakKeyDictionary()
@@ -47,7 +49,6 @@ class ScoreCache:
             if logits is None:
                 missing.append((key, row))
             else:
-                self._logits.move_to_end(key)
                 known[row.lane.classifier].append((row, logits))
         set_results(known)
         return missing
@@ -56,9 +57,7 @@ class ScoreCache:
         """Keep the logits of rows that were scored, by their keys."""
         for key, row in scored:
             if isinstance(row.result, RowScore):
-                self._logits[key] = row.result.logits.tobytes()
-                if len(self._logits) > self._size:
-                    self._logits.popitem(last=False)
+                self._logits.put(key, row.result.logits.tobytes(), limit=self._size)
 
     def _keys(self, rows: Sequence[PairRow]) -> Iterator[bytes]:
         """Yield the key of each row."""
@@ -75,6 +74,27 @@ class ScoreCache:
         if classifier not in self._numbers:
             self._numbers[classifier] = next(self._count)
         return self._numbers[classifier].to_bytes(8)
+
+
+def mask_hash(mask: HeadMask, weights: bytes, *, size: int, secret: bytes = b"") -> blake2b:
+    """Return the hash of a mask, to which a row's tokens are to be added.
+
+    weights: names the weights and their number format. size: bytes of the key. secret: without it nobody can
+    look for two rows with one key.
+    """
+    # Not the mask's id: of its 48 bits, another mask with the same can be found.
+    digest = blake2b(key=secret, digest_size=size)
+    for part in (weights, mask.matrix.tobytes(), mask.structure):
+        digest.update(len(part).to_bytes(4) + part)
+    return digest
+
+
+def row_key(hash_of_mask: blake2b, pair: EncodedPair) -> bytes:
+    """Return the key of a pair under the mask whose hash this is."""
+    hashed = hash_of_mask.copy()
+    hashed.update(pair.query_tokens.to_bytes(4))
+    hashed.update(pair.ids.tobytes())
+    return hashed.digest()
 
 
 def set_results(known: Mapping[Classifier, Sequence[tuple[PairRow, bytes]]]) -> None:

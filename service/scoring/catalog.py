@@ -22,6 +22,7 @@ from headroom.service.config.settings import InvalidConfig, LiveConfig
 from headroom.service.config.variants import CUSTOM, MaskForm
 from headroom.service.engine.threads import Lane
 from headroom.service.errors import InvalidRequest
+from headroom.service.experiments.definition import ORIGINAL
 from headroom.service.schemas.responses import HeadMaskInfo
 from headroom.service.scoring.cascade import Keep
 
@@ -31,6 +32,9 @@ CACHED_CHOICES = 1024
 CACHED_SPEC_CHARS = 256
 """Mask specs of up to this length are parsed once and kept. So the rows of all requests with the same spec
 share one mask, which makes their batch cheap."""
+
+NO_HEADS = HeadMaskInfo("", "none", 0, 0, 0, 0, 0, 0)
+"""The mask of an answer that no network was there for."""
 
 BASE = ""
 """The key of the service's own checkpoint among the loaded ones."""
@@ -44,6 +48,8 @@ class Variant:
     keeps: what each stage of a cascade but the last hands on.
     configured: the config's variant, if a caller's mask is multiplied onto its own; None if this is the
         configured variant.
+    is_original: the variant is the order in which the titles came. Nothing is computed; the checkpoint is the
+        service's own.
     """
 
     name: str
@@ -54,6 +60,7 @@ class Variant:
     stages: tuple[Variant, ...] = ()
     keeps: tuple[Keep, ...] = ()
     configured: Variant | None = None
+    is_original: bool = False
 
     @cached_property
     def label(self) -> str:
@@ -63,7 +70,7 @@ class Variant:
     @cached_property
     def names(self) -> tuple[str, str, str]:
         """The variant's name, the mask's id and the model's name, for the record of a request."""
-        return self.name, self.mask.id, self.classifier.name
+        return self.name, self.info.id, self.classifier.name
 
     @cached_property
     def lane(self) -> Lane:
@@ -83,7 +90,7 @@ class Variant:
     @cached_property
     def info(self) -> HeadMaskInfo:
         """The mask, as answers describe it."""
-        return mask_info(self.mask, self.classifier)
+        return NO_HEADS if self.is_original else mask_info(self.mask, self.classifier)
 
     @cached_property
     def cost(self) -> int:
@@ -94,12 +101,16 @@ class Variant:
     @property
     def heads_on(self) -> int:
         """The number of heads that take part: those on under the mask that the checkpoint still holds."""
+        if self.is_original:
+            return 0
         kept = zip(self.mask.matrix, self.classifier.config.kept_heads, strict=True)
         return sum(int(np.count_nonzero(weights[list(heads)])) for weights, heads in kept)
 
     @property
     def parameters(self) -> int:
         """The number of parameters, without those of heads, units and layers that are cut out."""
+        if self.is_original:
+            return 0
         network = self.classifier.network
         return network.parameters - (network.parameters_off(self.mask) if self.sliced else 0)
 
@@ -127,8 +138,8 @@ class Catalog:
         return {variant.checkpoint: variant.classifier for variant in self.variants.values()}
 
     @property
-    def score_kinds(self) -> dict[str, str]:
-        """Return the kind of score that each variant gives, as a phrase, by the variant's name."""
+    def score_kinds(self) -> dict[str, str | None]:
+        """Return what score each variant gives, as a phrase, by its name; None for `original`."""
         return _score_kinds(self.variants)
 
     @property
@@ -140,15 +151,24 @@ class Catalog:
         """Return the variant called `name` (None: the default) with a request's mask multiplied onto its own.
 
         with_units: the mask may switch feed-forward units off, as a stored one may.
-        Raises InvalidRequest for an unknown variant and InvalidMask for a wrong mask.
+        A mask without a name is laid on the default network. Raises InvalidRequest for an unknown variant
+        and for a mask on `original`, and InvalidMask for a wrong mask.
         """
         if name is not None and name not in self.variants:
             raise InvalidRequest(
                 f"there is no variant {name!r}; there are {', '.join(self.variants)}", param="variant"
             )
+        if name is None and form is not None:
+            name = self.config.default_network
         variant = self.default if name is None else self.variants[name]
         if form is None:
             return variant
+        if variant.is_original:
+            raise InvalidRequest(
+                f"{ORIGINAL!r} is the order in which the titles came and has no heads; leave the mask "
+                "out, or name another variant",
+                param="head_mask",
+            )
         if not isinstance(form, str) or len(form) > CACHED_SPEC_CHARS:
             return self._masked(variant, form, with_units)
         masked = self._chosen.get((variant.name, form))
@@ -158,6 +178,15 @@ class Catalog:
                 self._chosen.clear()
             self._chosen[variant.name, form] = masked
         return masked
+
+    def name_of_network(self, name: str | None) -> str:
+        """Return the name, or for None that of the default network. Raises InvalidRequest for `original`."""
+        if name == ORIGINAL:
+            raise InvalidRequest(
+                f"{ORIGINAL!r} is the order in which the titles came, and this needs a network; name another",
+                param="variant",
+            )
+        return name or self.config.default_network
 
     def _masked(self, variant: Variant, form: MaskForm, with_units: bool = False) -> Variant:
         if variant.stages:
@@ -221,8 +250,18 @@ def build_catalog(
     for problem in mixed_kinds(config, _score_kinds(variants)):
         raise InvalidConfig(problem)
     _add_cascades(config, variants)
-    in_order = {entry.name: variants[entry.name] for entry in config.variants if entry.name in variants}
-    return Catalog(config, base, variants[config.default_variant], in_order, masks)
+    variants = _in_order(config, variants) | {ORIGINAL: _original(base)}
+    return Catalog(config, base, variants[config.default_variant], variants, masks)
+
+
+def _in_order(config: LiveConfig, variants: Mapping[str, Variant]) -> dict[str, Variant]:
+    """Return the variants in the order of the config."""
+    return {entry.name: variants[entry.name] for entry in config.variants if entry.name in variants}
+
+
+def _original(base: Classifier) -> Variant:
+    """Return the variant that is the order in which the titles come."""
+    return Variant(ORIGINAL, BASE, base, base.all_heads, sliced=False, is_original=True)
 
 
 def load_catalog(
@@ -309,6 +348,8 @@ def _add_cascades(config: LiveConfig, variants: dict[str, Variant]) -> None:
 
 def _definition(variant: Variant, digests: Mapping[str, str]) -> str:
     """Return what a variant computes with, as hex digits. digests: of the checkpoints, by their path."""
+    if variant.is_original:
+        return ORIGINAL
     digest = digests.get(variant.checkpoint)
     stages = [_definition(stage, digests) for stage in variant.stages]
     parts = (variant.checkpoint, digest, variant.mask.id, variant.sliced, variant.keeps, stages)
@@ -316,9 +357,12 @@ def _definition(variant: Variant, digests: Mapping[str, str]) -> str:
     return hashlib.sha256(f"{parts!r}{order or ''}".encode()).hexdigest()[:12]
 
 
-def _score_kinds(variants: Mapping[str, Variant]) -> dict[str, str]:
+def _score_kinds(variants: Mapping[str, Variant]) -> dict[str, str | None]:
     """Return the kind of score that each variant gives, by its name."""
-    return {name: kind_of_score(variant.classifier.config) for name, variant in variants.items()}
+    return {
+        name: None if variant.is_original else kind_of_score(variant.classifier.config)
+        for name, variant in variants.items()
+    }
 
 
 def make_room(classifiers: Iterable[Classifier], catalog: Catalog) -> None:

@@ -1,6 +1,8 @@
-"""A column: the pairs of a request under one variant and mask, from their tokens to their results."""
+"""A column: the pairs of a request under one variant and mask, from their tokens to their results; and what
+the columns of a request cost."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,11 +10,53 @@ import numpy as np
 from headroom.models.arrays import LOWEST
 from headroom.models.checkpoint.chunks import ChunkedPair, best_chunks
 from headroom.models.classifier import Classifier
+from headroom.service.engine.request import Deadline
 from headroom.service.engine.threads import PairRow, RowScore, mark_prefixes
-from headroom.service.schemas.responses import Chunk, ScoreResult, StageInfo, Usage
+from headroom.service.schemas.responses import Chunk, ScoreResult, StageInfo, Timing, Usage
 from headroom.service.scoring.cascade import CascadeProgress, Due, lowest_score
 from headroom.service.scoring.catalog import Variant
 from headroom.service.scoring.tokens import Pair
+
+
+@dataclass(slots=True)
+class Computed:
+    """The costs of the rows of one request so far.
+
+    is_admitted: whether some of them were let into the queue.
+    is_cached: whether there is a score cache. asked: for how many rows it was asked. misses: how many of
+    these it did not have; None if it was not asked.
+    """
+
+    tokenize_s: float = 0.0
+    queue_s: float = 0.0
+    inference_s: float = 0.0
+    is_admitted: bool = False
+    is_cached: bool = False
+    asked: int = 0
+    misses: int | None = None
+
+    @property
+    def cache(self) -> str | None:
+        """Return what answers say about the score cache: hit, partial or miss; None without one."""
+        if not self.is_cached:
+            return None
+        if not self.misses and self.asked:
+            return "hit"
+        return "partial" if self.asked > (self.misses or 0) else "miss"
+
+    def count(self, *, asked: int, misses: int) -> None:
+        """Count rows for which the score cache was asked, and those of them that it did not have."""
+        self.asked += asked
+        self.misses = (self.misses or 0) + misses
+
+    def timing(self, deadline: Deadline) -> Timing:
+        """Return the times as answers hold them."""
+        return Timing(
+            tokenize=self.tokenize_s * 1000,
+            queue=self.queue_s * 1000,
+            inference=self.inference_s * 1000,
+            total=deadline.elapsed() * 1000,
+        )
 
 
 class Column:
@@ -164,9 +208,6 @@ class CascadeColumn:
             result.score = score
             result.raw_score = raw_score
         return results
-
-
-AnyColumn = Column | CascadeColumn
 
 
 def _first_error(rows: Sequence[PairRow]) -> Exception | None:

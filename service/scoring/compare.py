@@ -25,7 +25,7 @@ from headroom.service.schemas.responses import (
     matrix_to_json,
 )
 from headroom.service.scoring.catalog import Catalog, Variant
-from headroom.service.scoring.computed import Computed
+from headroom.service.scoring.column import Computed
 from headroom.service.scoring.score import Scorer, characters_of_mask
 
 MAX_ATTENTION_VALUES = 4_000_000
@@ -61,7 +61,8 @@ async def attention(
     scorer: Scorer, request: AttentionRequest, catalog: Catalog, deadline: Deadline
 ) -> AttentionResponse:
     """Return the attention of the wanted heads over one pair."""
-    variant = await scorer.choose(catalog, request.variant, request.head_mask)
+    name = catalog.name_of_network(request.variant)
+    variant = await scorer.choose(catalog, name, request.head_mask)
     current().set_columns([variant.names], 1)
     classifier = variant.classifier
     computed = Computed()

@@ -35,7 +35,7 @@ from headroom.service.schemas.condense import (
 )
 from headroom.service.schemas.responses import HeadAttention, Usage
 from headroom.service.scoring.catalog import Catalog, Variant
-from headroom.service.scoring.computed import Computed
+from headroom.service.scoring.column import Computed
 from headroom.service.scoring.score import Scorer, with_instruction
 from headroom.service.scoring.tokens import Encoder
 
@@ -57,7 +57,9 @@ class Condenser:
         if request.method == GENERATE:
             return await self._generate(request, catalog, deadline)
         assert request.titles is not None  # as CondenseRequest.check has found
-        variant = await self.scorer.choose(catalog, request.variant, request.head_mask)
+        variant = await self.scorer.choose(
+            catalog, catalog.name_of_network(request.variant), request.head_mask
+        )
         current().set_columns([variant.names], len(request.titles))
         return await _Run(self, request, variant, deadline).answer()
 
@@ -70,7 +72,7 @@ class Condenser:
         if isinstance(form, str):
             parts = split_spec(form)
             form = parts.encoder
-        variant = await self.scorer.choose(catalog, request.variant, form)
+        variant = await self.scorer.choose(catalog, catalog.name_of_network(request.variant), form)
         current().set_columns([variant.names], 1)
         classifier = variant.classifier
         if classifier.generator is None:

@@ -20,7 +20,19 @@ if TYPE_CHECKING:
 
 
 def check_cutoff(request: ScoreRequest, variant: Variant) -> None:
-    """Raise InvalidRequest if `min_score` or `min_grade` is none of the scores or grades of the variant."""
+    """Raise InvalidRequest if `min_score` or `min_grade` is none of the scores or grades of the variant.
+
+    `original` gives none: whoever names it cannot cut off, and where it stands in, every title stays.
+    """
+    if variant.is_original:
+        for field in ("min_score", "min_grade"):
+            if request.variant is not None and getattr(request, field) is not None:
+                raise InvalidRequest(
+                    f"{variant.name!r} is the order in which the titles came and gives no scores; leave "
+                    "it out",
+                    param=field,
+                )
+        return
     config = variant.classifier.config
     is_bounded = config.score_activation != "identity"
     if request.min_score is not None and is_bounded and not 0 <= request.min_score <= 1:
@@ -47,17 +59,16 @@ def is_kept(result: ScoreResult, request: ScoreRequest) -> bool:
 
 
 def _as_score(limit: float) -> np.float32:
-    """Return a limit as scores are stored, so that a score which is printed as the limit reaches it."""
+    """Return a limit as float32, which scores are, so that a score that is printed as 0.7 reaches 0.7."""
     return np.float32(min(max(limit, LOWEST), -LOWEST))
 
 
 def cut_off(response: ScoreResponse, request: ScoreRequest) -> None:
     """Leave out the results that the request does not want, count them, and close the gaps of the ranks.
 
-    An interleaved answer lacks them already.
+    An interleaved answer was cut before it was drawn.
     """
-    is_wanted_whole = request.min_score is None and request.min_grade is None
-    if is_wanted_whole or response.impression is not None:
+    if response.impression is not None:
         return
     kept = [result for result in response.results if is_kept(result, request)]
     response.dropped = len(response.results) - len(kept)

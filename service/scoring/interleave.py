@@ -1,8 +1,9 @@
 """Puts the titles of a request into one order, which is drawn from the rankings of two variants.
 
 The results are those of both variants' columns: each title has what the arm that picked it says of it, or
-what control says if both arms' next title was the same. Clients sort by score, so the scores are lowered as
-far as needed to fall along the order.
+what control says if both arms' next title was the same. If one arm is `original`, which says nothing of a
+title, the other arm's results stand for both, so that nobody sees who picked it. Clients sort by score, so
+the scores are lowered as far as needed to fall along the order.
 """
 
 import copy
@@ -30,7 +31,8 @@ def draw_order(
     whether it is shown, the arm with higher scores would show more titles, and so get more clicks.
     """
     yield
-    titles = [index for index, result in enumerate(control) if is_kept(result, request)]
+    judged, _ = _both_scored(control, treatment)
+    titles = [index for index, result in enumerate(judged) if is_kept(result, request)]
     control_order = own_order([float(control[index].raw_score) for index in titles])
     treatment_order = own_order([float(treatment[index].raw_score) for index in titles])
     drawn = draw(control_order, treatment_order, coins(salt, unit, query))
@@ -40,8 +42,9 @@ def draw_order(
 def merge(control: Results, treatment: Results, drawn: Draw, classifier: Classifier) -> list[ScoreResult]:
     """Return the results of the drawn titles in the request's order, with their ranks.
 
-    classifier: of either arm; both give the same kind of score.
+    classifier: of either arm that has a network; both give the same kind of score.
     """
+    control, treatment = _both_scored(control, treatment)
     shown = [
         copy.copy(treatment[index] if team == TREATMENT else control[index])
         for index, team in zip(drawn.order, drawn.teams, strict=True)
@@ -54,8 +57,15 @@ def merge(control: Results, treatment: Results, drawn: Draw, classifier: Classif
         result.rank = rank
         result.score = np.float32(score)
         result.raw_score = float(raw_score)
-    if classifier.config.is_graded:
+    if classifier.config.is_graded and all(result.scored for result in shown):
         grades = falling([np.float32(result.expected_grade or 0.0) for result in shown], 0.0)
         for result, expected_grade in zip(shown, grades, strict=True):
             result.expected_grade = np.float32(expected_grade)
     return sorted(shown, key=lambda result: result.index)
+
+
+def _both_scored(control: Results, treatment: Results) -> tuple[Results, Results]:
+    """Return the arms' results, the other arm's in place of those of `original`, which are not scored."""
+    if not control[0].scored:
+        return treatment, treatment
+    return control, treatment if treatment[0].scored else control

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from headroom.models.classifier import Classifier
 from headroom.models.cores import processor_features
 from headroom.models.device import describe
-from headroom.models.ops.int8 import input_bits
+from headroom.models.ops.int8_products import input_bits
 from headroom.models.ops.kernel_library import Choice, choice
 from headroom.service.schemas.listings import (
     CascadeStage,
@@ -65,7 +65,7 @@ def models(classifiers: Iterable[Classifier]) -> ModelsResponse:
 def variants(catalog: Catalog, classifiers: Iterable[Classifier]) -> VariantsResponse:
     """Return the answer that lists the variants of a live config, in its order.
 
-    classifiers: as `models` lists them.
+    classifiers: the loaded checkpoints, in the order of the answer that lists them.
     """
     positions = {classifier: index for index, classifier in enumerate(classifiers)}
     return VariantsResponse(

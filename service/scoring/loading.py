@@ -15,7 +15,9 @@ def load(
 ) -> tuple[Engine, Catalog]:
     """Load and warm up the models that settings and config name; blocks for seconds.
 
-    threads, on_failure: as `Engine` takes them. Raises ModelError or InvalidConfig.
+    threads: torch threads of the forward pass on a CPU. on_failure: called with the kind when the device
+        fails.
+    Raises ModelError or InvalidConfig.
     """
     base = load_classifier(settings, settings.model, settings.label_order)
     config.check_limits(settings.queue_tokens(base.network.device.type))
@@ -30,7 +32,7 @@ def load_classifier(
 ) -> Classifier:
     """Load a checkpoint onto the device and in the number format of the settings. Raises ModelError.
 
-    label_order: as `Classifier.load` takes it.
+    label_order: the labels' names, least relevant first; None: the order that the checkpoint says.
 
     On one torch thread, so that the calling thread gets no OpenMP helpers: helpers stay awake between two
     products only while the process has no more of them than cores. With a second set of helpers a batch of
@@ -50,13 +52,16 @@ def warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog 
     """Run every lane of a catalog once under each of its masks, but those that `warm` has as well: traffic
     goes on at the same time."""
     make_room(engine.classifiers.values(), catalog)
-    seen = set() if warm is None else {(v.lane, v.mask) for v in warm.variants.values()}
+    seen = set() if warm is None else {(v.lane, v.mask) for v in warm.variants.values() if not v.is_original}
     batch_tokens = settings.batch_tokens(engine.device_type)
+    default = catalog.variants[catalog.config.default_network]
     for variant in catalog.variants.values():
+        if variant.is_original:
+            continue
         lane = variant.lane
         if (lane, variant.mask) not in seen:
             seen.add((lane, variant.mask))
             rate, batch_tokens = engine.warm_up(lane, batch_tokens, variant.mask)
-            if (lane, variant.mask) == (catalog.default.lane, catalog.default.mask):
+            if (lane, variant.mask) == (default.lane, default.mask):
                 engine.tokens_per_second = rate
     engine.batch_tokens = engine.batch_tokens or batch_tokens

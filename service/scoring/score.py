@@ -31,9 +31,9 @@ from headroom.service.schemas.requests import (
 from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Usage
 from headroom.service.scoring.caches import Missing, ScoreCaches
 from headroom.service.scoring.catalog import CACHED_SPEC_CHARS, Catalog, Variant
-from headroom.service.scoring.column import AnyColumn, CascadeColumn, Column
-from headroom.service.scoring.computed import Computed
+from headroom.service.scoring.column import CascadeColumn, Column, Computed
 from headroom.service.scoring.cutoff import check_cutoff
+from headroom.service.scoring.original import AnyColumn, OriginalColumn
 from headroom.service.scoring.tokens import Encoder, Pair, TooManyRows
 
 T = TypeVar("T")
@@ -64,11 +64,6 @@ def with_instruction(tokenizer: PairTokenizer, instruction: str | None) -> PairT
         return tokenizer.instructed(instruction)
     except ModelError as error:
         raise InvalidRequest(str(error), param="instruction") from None
-
-
-async def _recalled(rows: Sequence[PairRow], caches: ScoreCaches | None) -> Missing:
-    """Give the rows whose scores are cached their results; return the others."""
-    return Missing(list(rows)) if caches is None else await caches.recall(rows)
 
 
 class Scorer:
@@ -110,7 +105,8 @@ class Scorer:
             so the arm with the default variant would look faster than it is.
         degraded: the variant stands in for the default because of the load, which the answer says.
         """
-        check_cutoff(request, variant)
+        if request.has_cutoff:
+            check_cutoff(request, variant)
         assignment = None
         if assigned is not None:
             assignment = Assignment(
@@ -195,24 +191,33 @@ class Scorer:
         use_cache: bool,
         **options: bool,
     ) -> None:
-        """Have the rows of the columns computed, stage by stage. options: as `columns` has them."""
+        """Have the rows of the columns computed, stage by stage. options: `background` and `may_fail`."""
         # Another checkpoint's tokenizer may cut a title into another number of chunks.
         rows_by_pair = zip_longest(*(column.rows for column in columns))
         rows = [row for rows_of_pair in rows_by_pair for row in rows_of_pair if row is not None]
+        if not rows:  # the order that the titles have needs no computing
+            return
         cascades = [column for column in columns if isinstance(column, CascadeColumn)]
         caches = self._caches if use_cache else None
         computed.is_cached = self._caches is not None
-        missing = await _recalled(rows, caches)
-        await self._compute(rows, missing, deadline, computed, caches, **options)
-        while rows := [row for cascade in cascades if cascade.error is None for row in cascade.advance()]:
-            missing = await _recalled(rows, caches)
-            tokens = sum(added_tokens(missing.rows))
-            if tokens and not self._scheduler.is_in_time(tokens, deadline.expires):
-                break
+        is_first_stage = True
+        while rows:
+            missing = Missing(rows) if caches is None else await caches.recall(rows)
+            if not is_first_stage:
+                tokens = sum(added_tokens(missing.rows))
+                if tokens and not self._scheduler.is_in_time(tokens, deadline.expires):
+                    break
             try:
-                await self._compute(rows, missing, deadline, computed, caches, **options)
-            except (QueueFull, RateLimited):  # all rows before were cached: nobody has admitted it yet
-                break
+                await self.run(missing.rows, deadline, computed, **options)
+            except (QueueFull, RateLimited):
+                if is_first_stage:
+                    raise
+                break  # all rows of the stages before were cached: nobody has admitted the request yet
+            if caches is not None:
+                computed.count(asked=len(rows), misses=len(missing.rows))
+                caches.keep(missing)
+            rows = [row for cascade in cascades if cascade.error is None for row in cascade.advance()]
+            is_first_stage = False
 
     async def _unscored_columns(
         self,
@@ -227,7 +232,8 @@ class Scorer:
         record = current()
         record.set_columns([variant.names for variant in variants], len(texts))
         record.top_n = request.titles_shown if isinstance(request, ScoreRequest) else None
-        stages = [stage for variant in variants for stage in variant.stages or (variant,)]
+        networks = [variant for variant in variants if not variant.is_original]
+        stages = [stage for variant in networks for stage in variant.stages or (variant,)]
         encoded = {
             classifier: await self.encode(classifier, texts, request, computed, request.long_titles)
             for classifier in dict.fromkeys(stage.classifier for stage in stages)
@@ -240,7 +246,9 @@ class Scorer:
             max_rows *= len(variants)
         for variant in variants:
             column: AnyColumn
-            if variant.stages:
+            if variant.is_original:
+                column = OriginalColumn(variant, len(texts))
+            elif variant.stages:
                 column = CascadeColumn(variant, queries, encoded, shared=shared)
             else:
                 column = Column(variant, encoded[variant.classifier], shared=shared)
@@ -298,29 +306,17 @@ class Scorer:
         )
 
     async def choose(self, catalog: Catalog, name: str | None, form: MaskForm | None) -> Variant:
-        """Do `Catalog.choose`, with a long mask on the encoder's thread."""
+        """Return the variant of this name, under the mask of a form. A long mask is read on a thread."""
         if form is None or (isinstance(form, str) and len(form) <= CACHED_SPEC_CHARS):
             return catalog.choose(name, form)
         return await self.off_loop(_chosen(catalog, name, form), characters_of_mask(form))
 
     async def off_loop(self, portions: Generator[object, None, T], chars: int) -> T:
-        """Do `Encoder.read`: take turns with the long texts, because this would hold up the event loop."""
-        return await self._encoder.read(portions, chars)
+        """Return what a generator returns. It runs on a thread, where it takes turns with long texts.
 
-    async def _compute(
-        self,
-        rows: Sequence[PairRow],
-        missing: Missing,
-        deadline: Deadline,
-        computed: Computed,
-        caches: ScoreCaches | None,
-        **options: bool,
-    ) -> None:
-        """Do `run` with these options for the missing ones of the rows, and cache their results."""
-        await self.run(missing.rows, deadline, computed, **options)
-        if caches is not None:
-            computed.count(asked=len(rows), misses=len(missing.rows))
-            caches.keep(missing)
+        chars: about how many characters it reads.
+        """
+        return await self._encoder.read(portions, chars)
 
     async def run(
         self,

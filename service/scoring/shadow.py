@@ -25,7 +25,7 @@ from headroom.service.experiments.log import IDLE
 from headroom.service.experiments.shadow_report import paired_differences
 from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.scoring.catalog import Catalog
-from headroom.service.scoring.column import AnyColumn
+from headroom.service.scoring.original import AnyColumn
 from headroom.service.scoring.score import Scorer
 
 logger = logging.getLogger("headroom.shadow")
@@ -124,10 +124,11 @@ class Shadow:
     def _report(self, drawn: ShadowRequest, arm: str, control: AnyColumn, treatment: AnyColumn) -> None:
         relevance = []
         raw_scores = []
+        is_order = control.variant.is_original or treatment.variant.is_original
         for column in (control, treatment):
             results = column.results()
             scores = np.array([result.score for result in results], np.float32)
-            relevance.append(column.variant.classifier.relevance(scores))
+            relevance.append(scores * 0 if is_order else column.variant.classifier.relevance(scores))
             raw_scores.append(np.array([result.raw_score for result in results]))
         self._experiments.shadow_result(
             ShadowResult(

@@ -23,8 +23,7 @@ from headroom.models.errors import ModelError, how_to_install
 from headroom.models.masks.head_mask import HeadMask
 from headroom.service.engine.threads import PairRow, RowScore
 from headroom.service.observe.metrics import Metrics
-from headroom.service.scoring.cache import set_results
-from headroom.service.scoring.row_keys import mask_hash, row_key
+from headroom.service.scoring.cache import mask_hash, row_key, set_results
 
 if TYPE_CHECKING:
     import redis.asyncio
@@ -95,7 +94,8 @@ class SharedCache:
     """
 
     def __init__(self, url: str, metrics: Metrics) -> None:
-        self._client = connect(url)
+        check_url(url, "score_cache")
+        self._client = _client(url)
         self._metrics = metrics
         self._weights: WeakKeyDictionary[Classifier, bytes] = WeakKeyDictionary()
         self._waiting: dict[bytes, bytes] = {}
@@ -138,7 +138,7 @@ class SharedCache:
         return keys
 
     def keep(self, rows: Sequence[PairRow], keys: Sequence[bytes]) -> None:
-        """Store the scores of rows that were computed, soon. keys: as `recall` returned them."""
+        """Store the scores of rows that were computed, soon. keys: of the rows; empty: not to be stored."""
         for key, row in zip(keys, rows, strict=True):
             if not key or not isinstance(row.result, RowScore):
                 continue
@@ -206,20 +206,24 @@ class SharedCache:
         self._metrics.count("shared_cache_failures_total", "error")
 
 
-def connect(url: str) -> redis.asyncio.Redis:
-    """Return a client of the server at a URL, which connects when it is used.
-
-    Raises ModelError if the package `redis` is not installed, or the URL is wrong.
-    """
+def check_url(url: str, option: str) -> None:
+    """Raise ModelError, which names the option, if a server's URL is wrong or there is no package `redis`."""
     try:
-        import redis.asyncio
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
+        from redis.connection import parse_url
     except ModuleNotFoundError:
-        raise ModelError(f"score_cache: it needs the package redis: {how_to_install('redis')}") from None
+        raise ModelError(f"{option}: it needs the package redis: {how_to_install('redis')}") from None
     try:
-        return redis.asyncio.Redis.from_url(
-            url, retry=Retry(NoBackoff(), 0), socket_connect_timeout=WRITE_S, max_connections=64
-        )
+        parse_url(url)  # type: ignore[no-untyped-call]
     except ValueError as error:
-        raise ModelError(f"score_cache: {error}") from None
+        raise ModelError(f"{option}: {error}") from None
+
+
+def _client(url: str) -> redis.asyncio.Redis:
+    """Return a client of the server at a URL, which connects when it is used."""
+    import redis.asyncio
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+
+    return redis.asyncio.Redis.from_url(
+        url, retry=Retry(NoBackoff(), 0), socket_connect_timeout=WRITE_S, max_connections=64
+    )

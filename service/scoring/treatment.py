@@ -33,10 +33,10 @@ from headroom.service.observe.access_log import current
 from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult
 from headroom.service.scoring.catalog import Catalog, Variant
-from headroom.service.scoring.column import AnyColumn
-from headroom.service.scoring.computed import Computed
+from headroom.service.scoring.column import Computed
 from headroom.service.scoring.cutoff import check_cutoff
 from headroom.service.scoring.interleave import draw_order, merge
+from headroom.service.scoring.original import AnyColumn
 from headroom.service.scoring.score import Scorer
 from headroom.service.scoring.shadow import Shadow
 from headroom.service.scoring.tokens import INLINE_CHARS, read_to_the_end
@@ -85,7 +85,7 @@ class Treatment:
             answer = await self._interleave(request, catalog, route, deadline)
         elif route.assigned is None:
             wanted = catalog.choose(route.variant, None)
-            variant = self._stand_in(catalog) or wanted
+            variant = self._stand_in(catalog, request) or wanted
             is_degraded = variant.name != wanted.name
             answer = await self._scorer.score(request, variant, deadline, degraded=is_degraded)
         else:
@@ -94,12 +94,16 @@ class Treatment:
             self._shadow.offer(catalog, request)
         return answer
 
-    def _stand_in(self, catalog: Catalog) -> Variant | None:
-        """Return the variant of `degrade` while the queue is long, else None."""
+    def _stand_in(self, catalog: Catalog, request: ScoreRequest) -> Variant | None:
+        """Return the variant of `degrade` while the queue is long, else None.
+
+        `original` stands in only for orders: it has no labels and no scores to give.
+        """
         degrade = catalog.config.degrade
         if degrade is None or self._queued_tokens() <= degrade.above_queue_tokens:
             return None
-        return catalog.variants[degrade.variant]
+        variant = catalog.variants[degrade.variant]
+        return None if variant.is_original and request.ranked_query() is None else variant
 
     async def _score_in_arm(
         self,
@@ -203,7 +207,8 @@ class Treatment:
         relevance = [_relevance(*ranked) for ranked in zip(variants, rankings, strict=True)]
         self._experiments.succeeded(route, deadline.elapsed(), *relevance)
         control, treatment = rankings
-        results = merge(control, treatment, drawn, variants[0].classifier)
+        network = next((variant for variant in variants if not variant.is_original), variants[0])
+        results = merge(control, treatment, drawn, network.classifier)
         shown = drawn.order[: request.titles_shown]
         impression = self._experiments.show(route, drawn, shown, len(control), request.ids, request.query_id)
         assignment = _interleaved(assigned, impression=impression)

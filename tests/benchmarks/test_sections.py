@@ -10,16 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 
-from benchmarks import front, generate, int8, load, pruned, service
-from benchmarks.report import Report
+from benchmarks import load, service
 from benchmarks.serving import CONFIG, Server, headroom
-from benchmarks.workload import SHAPES, Shape, encoder, network
-from default_model.smaller import share_words
-from headroom.models.quality import comparison
 from tests.checkpoints import write_checkpoint
-from tests.generators import with_generator
 
 pytestmark = pytest.mark.more
 
@@ -114,57 +108,3 @@ def test_a_short_run_of_the_service_has_every_row(
     crowd = rows["single titles beside 1,000 in a loop"].value
     assert "; 0 of either failed, " in crowd
     assert ", 0 long requests" not in crowd
-
-
-@pytest.mark.slow
-def test_a_short_run_of_the_front_has_every_row(
-    server: Server, small_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the network of the shared server; the front's own is below."""
-    monkeypatch.setattr(front, "cores", lambda: 1)
-    monkeypatch.setattr(front, "headroom", lambda *_: nullcontext(server))
-    monkeypatch.setattr(front, "CONNECTIONS", 2)  # no more than the network of a slow machine answers
-    report = front.measure(1, 0.5, small_checkpoint)
-    assert [row.name for row in report.rows] == [
-        f"pairs/s and core of front, 1 replica(s), {kind} texts" for kind in ("known", "new")
-    ]
-    assert all(float(row.value.split()[0].replace(",", "")) > 0 for row in report.rows)
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_generate_measures_greedy_and_beams(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    with_generator(tiny_checkpoint, tmp_path)
-    report = generate.measure(rounds=1, model=tmp_path)
-    assert [row.name for row in report.rows] == ["greedy: milliseconds", "4 beams: milliseconds"]
-
-
-def test_every_stored_mask_and_network_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = write_checkpoint(tmp_path / "model")
-    (model / "masks").mkdir()
-    (model / "masks" / "pruned20.json").write_text(json.dumps({"mask": "2.*"}))
-    for name, layers in (("fast", 2), ("rough", 1)):
-        share_words(write_checkpoint(model / "networks" / name, num_hidden_layers=layers))
-    monkeypatch.setattr(pruned, "DEFAULT", model)
-    monkeypatch.setattr(int8, "formats", lambda: [int8.FP32])
-    monkeypatch.setattr(comparison, "RESAMPLES", 100)
-    report = pruned.measure(rounds=1, limit=24)
-
-    assert "whose tokens are cached" in report.about, "a caller's new texts are tokenized too"
-    assert report.tables.keys() == {"fp32", "int8"}
-    for lines in report.tables.values():
-        assert {line["variant"] for line in lines} >= {"intact", "pruned20", "fast", "rough"}
-    names = [row.name for row in report.rows]
-    assert {"`fast` × intact, fp32", "`fast`, int8: qwk"} <= {*names}
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_int8_measures_the_speed_of_every_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = Shape("tiny", hidden=24, inner=48, vocabulary=100, layers=2, heads=2)
-    monkeypatch.setitem(SHAPES, "tiny", tiny)
-    model, report = network(tiny), Report("")
-    networks = {name: encoder(model, int8.DTYPES[name]) for name in int8.formats()}
-    int8.speed(report, "tiny", networks | {int8.INT8: encoder(model, torch.bfloat16)}, rounds=2)
-
-    engines = [f"ours {name}" for name in (*int8.formats(), int8.INT8, int8.MASKED)]
-    assert [line["engine"] for line in report.tables["tiny"]] == engines
-    assert report.rows[-1].name == "tiny: cost of masks"

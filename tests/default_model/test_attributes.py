@@ -4,34 +4,10 @@ import random
 
 import pytest
 
-from default_model.attributes import LANGUAGES, OTHERS, AttributeLists
-from default_model.groups import Example
+from default_model.attributes import LANGUAGES, AttributeLists
 from default_model.yardstick import read_short_lists
 
 pytestmark = pytest.mark.more
-
-
-def expected(example: Example) -> float:
-    return sum(grade * share for grade, share in enumerate(example.target))
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_the_title_that_has_what_is_asked_for_is_the_best_of_its_list(language: str) -> None:
-    lists = AttributeLists(language)
-    rng = random.Random(0)
-    for _ in range(500):
-        best, *others = lists.group(rng)
-        assert 2 <= len(others) <= OTHERS
-        assert {other.query for other in others} == {best.query}
-        assert best.query.strip()
-        assert all(example.title.strip() for example in (best, *others))
-        assert all(expected(other) < expected(best) for other in others)
-
-
-def test_grades_of_rules_teach_the_order_alone_unless_they_are_taught() -> None:
-    rng = random.Random(0)
-    assert {example.weight for example in AttributeLists("ko").group(rng)} == {0.0}
-    assert {example.weight for example in AttributeLists("ko", taught=True).group(rng)} == {1.0}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -42,11 +42,3 @@ def test_a_text_whose_pieces_are_kept_is_split_as_before(words: list[str], cut: 
     if cut.isdisjoint(whole.ids):
         assert pieces == whole.tokens
     assert "".join(pieces).replace("\u2581", " ").split() == words
-
-
-@pytest.mark.parametrize(
-    ("text", "like"),
-    [("ａｂ", "ab"), ("a\u200bb", "a b"), ("a \t b", "a b"), ("a\x01b", "ab"), ("a\ufeffb", "a b")],
-)
-def test_texts_are_normalised_as_the_base_was_trained(text: str, like: str) -> None:
-    assert WHOLE.encode(text).tokens == WHOLE.encode(like).tokens

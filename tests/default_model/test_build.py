@@ -4,12 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from scipy.special import log_softmax, softmax
 
 from default_model.build import calibrate, calibration
 from default_model.mixture import Judged
-from default_model.tuning import averaged, untuned
+from default_model.tuning import untuned
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.training.loop import logits_of
 from tests.checkpoints import write_checkpoint
@@ -29,13 +28,6 @@ def test_calibration_finds_the_map_that_spoiled_the_probabilities() -> None:
         assert after[:, grade].mean() == pytest.approx((grades == grade).mean(), abs=0.01)
 
 
-def test_each_source_weighs_the_same_in_the_calibration() -> None:
-    grades = [4] * 1000 + [0] * 100
-    families = ["large"] * 1000 + ["small"] * 100
-    share = softmax(calibration(np.zeros((1100, 5)), grades, families)[1])
-    assert share[4] == pytest.approx(share[0], abs=0.02)
-
-
 def test_the_classifier_takes_the_calibration_up(tmp_path: Path) -> None:
     base = write_checkpoint(tmp_path / "base", num_labels=5)
     model = untuned(base)
@@ -48,13 +40,3 @@ def test_the_classifier_takes_the_calibration_up(tmp_path: Path) -> None:
     found = calibrate(model, tokenizer, judged)
     wanted = softmax(before / found["temperature"] + found["bias"], axis=1)
     np.testing.assert_allclose(softmax(logits_of(model, tokenizer, judged), axis=1), wanted, atol=0.01)
-
-
-def test_the_average_of_two_models_has_the_mean_of_their_weights(tmp_path: Path) -> None:
-    base = write_checkpoint(tmp_path / "base", num_labels=5)
-    name = "bert.encoder.layer.0.attention.self.query.weight"
-    one = untuned(base)
-    two = untuned(base)
-    start = one.weight(name).detach().clone()
-    two.weight(name).data += 1
-    torch.testing.assert_close(averaged([one, two], [0.75, 0.25]).weight(name).detach(), start + 0.25)

@@ -5,13 +5,10 @@ import random
 import pytest
 
 from default_model.changed_lists import (
-    AS_ASKED,
-    SILENT,
     NegatedTitles,
     StuffedLists,
 )
 from default_model.drawers import measured_texts, written_drawers
-from default_model.groups import Example, Group
 from default_model.written_lists import ShopLists
 from default_model.yardstick import read_short_lists
 
@@ -22,31 +19,6 @@ TITLES = {
     "ko": ["한일 선풍기 화이트 리모컨", "쿠쿠 전기밥솥 스텐 6인용", "리바이스 데님 자켓 블루"],
     "zh": ["美的 电风扇 白色 静音", "苏泊尔 电饭煲 不锈钢 家用", "李维斯 牛仔 外套 蓝色"],
 }
-
-
-def grade(example: Example) -> float:
-    return sum(grade * share for grade, share in enumerate(example.target))
-
-
-def negated(language: str, count: int = 400) -> list[Group]:
-    rng = random.Random(0)
-    drawer = NegatedTitles(TITLES[language], language, str.split)
-    return [drawer.group(rng) for _ in range(count)]
-
-
-@pytest.mark.parametrize("language", sorted(TITLES))
-def test_the_title_that_says_what_was_asked_for_stands_above_the_silent_and_the_contrary_one(
-    language: str,
-) -> None:
-    for group in negated(language):
-        best, silent, contrary, stranger, _ = group
-        assert len({example.query for example in group}) == 1
-        assert {example.weight for example in group} == {0.0}
-        assert [grade(best), grade(silent)] == pytest.approx([AS_ASKED, SILENT])
-        grades = list(map(grade, group))
-        assert grades == sorted(grades, reverse=True)
-        assert best.title != contrary.title
-        assert stranger.title not in {best.title, silent.title, contrary.title}
 
 
 @pytest.mark.parametrize("language", sorted(TITLES))

@@ -1,29 +1,18 @@
 """Lists with a title that contradicts the query: it costs grades; the same fact in other words does not."""
 
 import random
-from collections import defaultdict
 
 import pytest
 
 from default_model.attributes import LANGUAGES, AttributeLists
-from default_model.contradictions import FITS, OTHER_VALUE, ContradictedTitles, Fitting, OneWordApart
-from default_model.differences import other_model, read_differences
+from default_model.contradictions import FITS, OTHER_VALUE, ContradictedTitles, Fitting
+from default_model.differences import read_differences
 from default_model.groups import Example, Group
 from default_model.written_contradictions import WrittenContradictions
 
 
 def expected(example: Example) -> float:
     return sum(grade * share for grade, share in enumerate(example.target))
-
-
-def titles_by_grade(lists: ContradictedTitles | OneWordApart, count: int = 60) -> dict[int, set[str]]:
-    rng = random.Random(0)
-    titles = defaultdict[int, set[str]](set)
-    for _ in range(count):
-        for example in lists.group(rng):
-            assert example.taught
-            titles[round(expected(example))].add(example.title)
-    return titles
 
 
 def test_a_changed_attribute_costs_two_grades_and_other_words_for_it_none() -> None:
@@ -37,40 +26,6 @@ def test_a_changed_attribute_costs_two_grades_and_other_words_for_it_none() -> N
     assert grades["Acme Wired Trackball small"] == pytest.approx(OTHER_VALUE, abs=0.1)
     assert grades["Acme Cordless Trackball small"] == pytest.approx(FITS, abs=0.1)
     assert grades["Acme Wireless Trackball small"] == pytest.approx(FITS, abs=0.1)
-
-
-def test_a_number_in_another_unit_form_fits_and_another_number_does_not() -> None:
-    lists = ContradictedTitles([Fitting(["모니터"], "크로스오버 커브드 27인치")], "ko")
-    titles = titles_by_grade(lists, 200)
-    assert any("27형" in title or "27 형" in title for title in titles[4])
-    assert any("54인치" in title for title in titles[2])
-    assert not any("27인치" in title and not title.startswith("크로스") for title in titles[1])
-
-
-def test_a_model_number_without_its_hyphen_fits_and_another_model_does_not() -> None:
-    titles = titles_by_grade(ContradictedTitles([Fitting(["dock"], "Acme dock WX-310")], "en"), 200)
-    assert "Acme dock WX310" in titles[4]
-    assert {"Acme dock WX-410", "Acme dock WX-312"} <= titles[2]
-
-
-@pytest.mark.parametrize("model", ["M185", "WH-1000XM5", "9Z"])
-@pytest.mark.parametrize("step", [1, 2, 3, 5])
-def test_another_model_is_another_one_of_the_same_form(model: str, step: int) -> None:
-    other = other_model(model, step)
-    assert other != model
-    assert [sign.isdigit() for sign in other] == [sign.isdigit() for sign in model]
-
-
-def test_real_titles_that_differ_in_a_word_contradict_the_query_that_names_it() -> None:
-    real = ["HP 364 ink cyan", "HP 364 ink magenta", "Canon paper"]
-    lists = OneWordApart(real, "en", lambda title: title.lower().split())
-    assert len(lists) == 1
-    rng = random.Random(0)
-    for _ in range(20):
-        best, other = lists.group(rng)
-        (word,) = {"cyan", "magenta"} & set(best.query.split())
-        assert word in best.title
-        assert word not in other.title
 
 
 def test_texts_that_measure_the_model_are_not_drawn() -> None:

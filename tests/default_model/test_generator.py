@@ -29,7 +29,7 @@ def test_the_loss_is_that_of_writing_or_copying_each_piece(clf: Classifier, tmp_
         ids = torch.tensor([[network.config.start, *pieces[:-1]]])
         with torch.no_grad():
             x, _ = network(ids, network.begin(memory))
-            scores = network.log_probabilities(x, memory)[0].exp()
+            scores = network.log_probabilities(ids, x, memory)[0].exp()
             loss = loss_of(network, batch)
         names = [*network.pieces.tolist(), *memory.pieces[0].tolist()]
         likelihoods = [

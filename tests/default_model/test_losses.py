@@ -39,12 +39,6 @@ def test_two_good_titles_near_the_top_of_the_scale_are_still_pulled_apart() -> N
     assert raw_ranking_loss(logits, targets, groups).item() == pytest.approx(math.log(2), rel=1e-3)
 
 
-def test_titles_of_different_queries_are_not_ranked_against_each_other() -> None:
-    logits = torch.randn(2, 5, generator=torch.Generator().manual_seed(1))
-    targets = torch.eye(5)[[0, 4]]
-    assert raw_ranking_loss(logits, targets, torch.tensor([0, 1])).item() == 0
-
-
 def test_pairs_that_are_only_ranked_neither_add_to_the_graded_loss_nor_break_it() -> None:
     logits = torch.randn(4, 5, generator=torch.Generator().manual_seed(2))
     targets = torch.eye(5)[[0, 1, 2, 4]]
@@ -73,12 +67,6 @@ def test_a_contradiction_costs_nothing_more_once_it_is_as_far_below_as_taught() 
     assert margin_loss(20 * torch.eye(5)[[4, 2]], batch).item() == 0
     reversed_order = margin_loss(20 * torch.eye(5)[[2, 4]], batch)
     assert reversed_order > level
-
-
-def test_the_margin_is_between_taught_titles_of_one_query_only() -> None:
-    zeros = torch.zeros(2, 5)
-    assert margin_loss(zeros, batch_of([4, 2], taught=[True, True], groups=[0, 1])).item() == 0
-    assert margin_loss(zeros, batch_of([4, 2], taught=[True, False], groups=[0, 0])).item() == 0
 
 
 def test_upper_layers_on_the_served_networks_states_give_the_whole_models_logits(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from default_model.mixture import (
     Sources,
     Titles,
     by_query,
-    mixed_groups,
     read_catalogue,
     read_judged,
 )
@@ -67,17 +65,3 @@ def test_no_query_of_the_tests_is_trained_on(sources: Sources) -> None:
     titles = {title for thing in things for title in thing["titles"]}
     assert not exact & (titles | {asked["exact"] for asked in questions})
     assert not any("오리" in asked["question"] for asked in questions)
-
-
-def test_a_round_has_the_shares_that_were_asked_for_and_is_the_same_each_time(sources: Sources) -> None:
-    shares = {"ranked": 0.5, "korean": 0.25, "movies": 0.25}
-    groups = mixed_groups(sources, shares, count=4000, seed=3, index=7)
-    assert groups == mixed_groups(sources, shares, count=4000, seed=3, index=7)
-    assert groups != mixed_groups(sources, shares, count=4000, seed=3, index=8)
-    pairs = Counter(
-        "movies" if group[0].query == "heat" else "ranked" if group[0].query.isascii() else "korean"
-        for group in groups
-        for _ in group
-    )
-    assert pairs["movies"] == pytest.approx(1000, rel=0.05)
-    assert pairs["ranked"] == pytest.approx(2000, rel=0.15)  # some Korean things are asked for in English

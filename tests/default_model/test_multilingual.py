@@ -2,24 +2,16 @@
 
 import gzip
 import json
-import random
 from pathlib import Path
 
 import pytest
 
-from default_model.groups import TEST_FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Example
+from default_model.groups import TEST_FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS
 from default_model.multilingual import (
-    LARGEST_LIST,
-    GradedLists,
-    ListedPair,
     read_lists,
 )
 
 pytestmark = pytest.mark.more
-
-
-def expected(example: Example) -> float:
-    return sum(grade * share for grade, share in enumerate(example.target))
 
 
 def test_a_query_is_in_one_fold_only_and_pairs_of_one_query_stay_together(tmp_path: Path) -> None:
@@ -38,16 +30,3 @@ def test_a_query_is_in_one_fold_only_and_pairs_of_one_query_stay_together(tmp_pa
     assert sum(map(len, parts)) == 60
     assert all(len(pairs) == 2 for part in parts for pairs in part)
     assert all(parts)
-
-
-def test_a_list_is_ranked_and_its_grades_teach_no_scale() -> None:
-    pairs = [ListedPair("질문", f"제목 {n}", n % 5, "some", "ko") for n in range(20)]
-    one_grade = [ListedPair("다른 질문", f"제목 {n}", 4, "some", "ko") for n in range(3)]
-    lists = GradedLists([pairs, one_grade])
-    for seed in range(20):
-        group = lists.group(random.Random(seed))
-        assert len(group) == LARGEST_LIST
-        assert {example.query for example in group} == {"질문"}
-        assert {example.weight for example in group} == {0.0}
-        assert {expected(example) for example in group} == {0, 1, 2, 3, 4}
-        assert len({example.title for example in group}) == LARGEST_LIST

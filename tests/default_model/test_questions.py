@@ -7,14 +7,10 @@ from pathlib import Path
 import pytest
 
 from default_model.groups import fold_of
-from default_model.question_figures import is_exact, rouge_l
 from default_model.questions import (
-    made_up,
     read_sae4k,
-    read_webquestions,
     training_pairs,
     venues,
-    without_function_words,
 )
 
 EXAMPLE = "강남역에서 가장 회식 하기 좋은 오리고기 맛있는 집은 어디야?"
@@ -52,37 +48,3 @@ def test_the_sources_example_is_not_trained_on(data: Path) -> None:
     assert not [pair for pair in pairs if "오리고기" in pair.question]
     assert EXAMPLE not in {pair.question for pair in pairs}
     assert not [pair for pair in venues(5000, seed=0) if "강남역" in pair.question]
-
-
-@pytest.mark.parametrize("language", ["en", "ko", "zh"])
-def test_made_up_questions_hold_what_is_asked_for(language: str) -> None:
-    pairs = list(made_up(language, 50, seed=3))
-    assert pairs == list(made_up(language, 50, seed=3))
-    for pair in pairs:
-        assert len(pair.question) > len(pair.query)
-        assert "{" not in pair.question
-        assert all(word in pair.question for word in pair.query.split())
-
-
-def test_questions_about_places_get_a_word_that_they_do_not_have() -> None:
-    pairs = list(venues(200, seed=0))
-    written = [pair for pair in pairs if "맛집" in pair.query]
-    assert len(written) > 100
-    assert not [pair for pair in written if "맛집" in pair.question]
-
-
-def test_english_questions_of_people_lose_their_function_words(tmp_path: Path) -> None:
-    assert without_function_words("What is the name of Justin Bieber's brother?") == "justin bieber's brother"
-    file = tmp_path / "trainmodel.json"
-    rows = [{"qText": "what does jamaican people speak?"}, {"qText": "who is it?"}]
-    file.write_text(json.dumps(rows), encoding="utf-8")
-    assert [pair.query for pair in read_webquestions(file)] == ["jamaican speak"]
-
-
-def test_measures() -> None:
-    assert rouge_l("강남역 오리고기 맛집", "강남역 오리고기 맛집") == 1
-    assert rouge_l("가나", "가다라") == pytest.approx(2 * 1 / 5)
-    assert rouge_l("라가", "가라") == pytest.approx(0.5)
-    assert rouge_l("", "가") == 0
-    assert is_exact("가 나다", "가나 다") == 1
-    assert is_exact("가나", "가") == 0

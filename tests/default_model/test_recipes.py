@@ -20,21 +20,13 @@ from default_model.recipes import (
     Recipe,
     follow,
     layer_of,
-    partly_frozen,
 )
 from default_model.tuning import untuned
-from default_model.yardstick import LISTED
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.classifier import Classifier
 from tests.checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.more
-
-
-def test_frozen_layers_take_no_part_in_training_and_the_others_do(tmp_path: Path) -> None:
-    model = partly_frozen(untuned(write_checkpoint(tmp_path / "base", num_labels=5)), 2)
-    trained = {layer_of(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert trained == {2, 1000}
 
 
 def write_data(data: Path) -> Path:
@@ -136,19 +128,3 @@ def test_a_model_made_from_nothing_ends_with_the_recipes_that_are_named(tmp_path
     build(data, base, plain, tmp_path / "other", [training], [], without=())
     name = "bert.encoder.layer.0.output.dense.weight"
     assert not load_file(out / "model.safetensors")[name].equal(load_file(plain / "model.safetensors")[name])
-
-
-def test_a_recipe_with_taught_grades_holds_the_rest_by_the_starting_models_opinion(tmp_path: Path) -> None:
-    base = write_checkpoint(tmp_path / "base", num_labels=5)
-    data = write_data(tmp_path / "data")
-    shares = {"ranked": 0.4, "brands_en": 0.3, "differing_en": 0.3}
-    recipe = Recipe(3, 1e-3, shares, 512, frozen_layers=1, kept=0.8, held=0.3, margin=0.5)
-    model = untuned(base)
-    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    follow(recipe, model, untuned(base).eval(), base, data, [], tmp_path / "progress.pt")
-    changed = {layer_of(name) for name, weight in model.named_parameters() if not weight.equal(before[name])}
-    assert changed == {1, 2, 1000}
-
-
-def test_every_kind_of_a_recipe_and_every_measured_source_can_be_left_out_by_one_name() -> None:
-    assert set(LISTED) <= set(LISTS) | set(SENTENCES)

@@ -5,9 +5,8 @@ import random
 import pytest
 
 from default_model.checks import KINDS, read_quadruples
-from default_model.groups import Example, Group
+from default_model.groups import Group
 from default_model.written_lists import (
-    EXACT,
     BrandLists,
     ShopLists,
     read_shop_lists,
@@ -17,10 +16,6 @@ from default_model.yardstick import read_short_lists
 pytestmark = pytest.mark.more
 
 LANGUAGES = ("en", "ko", "zh")
-
-
-def grade(example: Example) -> float:
-    return sum(grade * share for grade, share in enumerate(example.target))
 
 
 def groups(drawer: BrandLists | ShopLists, count: int = 300) -> list[Group]:
@@ -46,13 +41,3 @@ def test_no_query_and_no_title_that_the_model_is_judged_with_is_drawn(language: 
     assert not {example.title.lower() for group in drawn for example in group} & {
         title.lower() for title in titles
     }
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_a_list_teaches_order_alone_and_its_exact_titles_stand_above_the_others(language: str) -> None:
-    for drawer in (ShopLists(language), BrandLists(language)):
-        for group in groups(drawer, 100):
-            assert len({example.query for example in group}) == 1
-            assert {example.weight for example in group} == {0.0}
-            assert grade(group[0]) == EXACT
-            assert min(map(grade, group)) < EXACT

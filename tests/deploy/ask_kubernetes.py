@@ -4,8 +4,7 @@ It runs in `.venv-clients/deploy`: `helm-sdkpy` holds Helm 4 as a shared library
 schemas. Helm renders and sends the objects as it would to a cluster. The API server here accepts and writes
 down all of them; whether a cluster would take them is what the schemas are asked.
 
-ARGUMENTS: {"chart": directory, "values": [{…}, …], "releases": [name, …], "existing": [{…}, …],
-"objects": [{…}, …]}. `releases` are the names for `values`; `existing` is what the cluster holds already.
+ARGUMENTS: {"chart": directory, "values": [{…}, …], "objects": [{…}, …]}.
 Output: {"lint": …, "installs": [[object, …] or "why Helm refused", …], "hooks": [{event: [object, …], …}, …],
 "invalid": ["why", …]}. `hooks` are what Helm would create before an upgrade and for `helm test`; `invalid` is
 about `objects` and all that Helm sent or would.
@@ -77,14 +76,13 @@ def discovery(path: str) -> dict[str, Any] | None:
 
 
 class Recorder(BaseHTTPRequestHandler):
-    """Answers as a cluster that holds `existing`, by path, and keeps what is created there."""
+    """Answers as an empty cluster, and keeps what is created there."""
 
     created: list[dict[str, Any]]
-    existing: dict[str, dict[str, Any]]
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        found = discovery(path) or self.existing.get(path)
+        found = discovery(path)
         if found is None and path.endswith("/secrets"):  # where Helm keeps its releases
             found = {"kind": "SecretList", "apiVersion": "v1", "items": []}
         missing = {
@@ -101,13 +99,6 @@ class Recorder(BaseHTTPRequestHandler):
         if self.headers["content-type"] == "application/json":  # else Helm's own record of the release
             self.created.append(json.loads(body))
         self._answer(201, body, self.headers["content-type"])
-
-    def do_PUT(self) -> None:
-        self.do_POST()
-
-    def do_PATCH(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self._answer(200, json.dumps(self.existing[self.path.partition("?")[0]]).encode())
 
     def _answer(self, status: int, body: bytes, kind: str = "application/json") -> None:
         self.send_response(status)
@@ -136,26 +127,16 @@ def accept() -> dict[str, Any]:
     }
 
 
-def path_of(thing: dict[str, Any]) -> str:
-    """Where an API server has an object."""
-    version = thing["apiVersion"]
-    root = "apis" if "/" in version else "api"
-    kind = KINDS[version][thing["kind"]]
-    return f"/{root}/{version}/namespaces/{NAMESPACE}/{kind}/{thing['metadata']['name']}"
-
-
-async def install(
-    chart: str, values: list[dict[str, Any]], releases: list[str], directory: str
-) -> dict[str, Any]:
+async def install(chart: str, values: list[dict[str, Any]], directory: str) -> dict[str, Any]:
     kubeconfig = Path(directory) / "kubeconfig"
     kubeconfig.write_text(json.dumps(accept()))
     helm = Configuration(namespace=NAMESPACE, kubeconfig=str(kubeconfig))
     installs: list[Any] = []
     hooks: list[dict[str, list[Any]]] = []
-    for name, chosen in zip(releases, values, strict=True):
+    for chosen in values:
         Recorder.created = []
         try:
-            release = await Install(helm).run(name, chart, values=chosen, wait=False)
+            release = await Install(helm).run("headroom", chart, values=chosen, wait=False)
         except Exception as error:
             installs.append(str(error))
             hooks.append({})
@@ -183,9 +164,8 @@ def invalid(objects: list[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     asked = json.loads(os.environ["ARGUMENTS"])
-    Recorder.existing = {path_of(thing): thing for thing in asked["existing"]}
     with tempfile.TemporaryDirectory() as directory:
-        answer = asyncio.run(install(asked["chart"], asked["values"], asked["releases"], directory))
+        answer = asyncio.run(install(asked["chart"], asked["values"], directory))
     installs = [objects for objects in answer["installs"] if isinstance(objects, list)]
     hooks = [objects for made in answer["hooks"] for objects in made.values()]
     sent = [thing for objects in [*installs, *hooks] for thing in objects]

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ import yaml
 
 from headroom.loadtest.server import free_port
 from headroom.service.config import file as config_file
-from headroom.service.config.keys import parse_api_keys
 from headroom.service.config.settings import LiveConfig, Settings
 from headroom.service.config.variants import VariantConfig
 from headroom.service.experiments.definition import ExperimentConfig
@@ -51,32 +49,6 @@ EXPERIMENT = {
     ]
 }
 PRUNED = {"variants": [{"name": "full"}, {"name": "pruned20", "head_mask": "@pruned20"}]}
-DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
-VALUES_SCHEMA = json.loads((CHART / "values.schema.json").read_text("utf-8"))
-
-
-def may_be_null(*path: str) -> bool:
-    """Whether the chart's schema takes a null there: Helm then takes the key out of the values."""
-    values = copy.deepcopy(DEFAULTS)
-    place = values
-    for part in path[:-1]:
-        place = place[part]
-    del place[path[-1]]
-    return jsonschema.Draft7Validator(VALUES_SCHEMA).is_valid(values)
-
-
-def nulls() -> dict[str, Any]:
-    """A null for each value that may be one: `args:` with nothing below it, say."""
-    return {name: None for name in DEFAULTS if may_be_null(name)}
-
-
-def null_members() -> dict[str, dict[str, Any]]:
-    """A null for each member of a group of values that may be one."""
-    groups = {name: group for name, group in DEFAULTS.items() if isinstance(group, dict)}
-    return {
-        name: {member: None for member in group if may_be_null(name, member)}
-        for name, group in groups.items()
-    }
 
 
 ASKED: dict[str, dict[str, Any]] = {
@@ -112,17 +84,7 @@ ASKED: dict[str, dict[str, Any]] = {
         "image": {"tag": "cpu-1a2b3c4", "digest": f"sha256:{'1' * 64}"},
         "imagePullSecrets": [{"name": "registry"}],
         "apiKeys": {"secret": "keys", "key": "entries", "metricsKey": "scraper"},
-        "serve": {"replicas": 2},
-        "resources": {
-            "requests": {"ephemeral-storage": "3Gi"},
-            "limits": {"ephemeral-storage": "3Gi"},
-        },
-        "emptyDirs": {"state": "1Gi", "tmp": "2Gi", "shm": "512Mi"},
-        "autoscaling": {"behavior": {"scaleDown": {"stabilizationWindowSeconds": 600}}},
         "serviceAccount": {"create": True},
-        "priorityClassName": "search",
-        "podLabels": {"team": "search"},
-        "initContainers": [{"name": "fetch", "image": "fetch", "command": ["fetch"]}],
         "tolerations": [{"key": "search", "operator": "Exists"}],
     },
     "mig": {
@@ -130,57 +92,13 @@ ASKED: dict[str, dict[str, Any]] = {
         "serve": {"replicasPerGpu": 4},
         "serviceAccount": {"name": "search"},
     },
-    "small numbers": {
-        "args": {"max_queue_s": 0.00005, "max_body_bytes": 40_000_000},
-        "userConfig": PRUNED
-        | {"experiments": [EXPERIMENT["experiments"][0] | {"shadow": 0.00005, "salt": "1e5"}]},
-        "database": {"secret": "headroom-database"},
-    },
-    "known account": {"serviceAccount": {"create": True, "name": "known"}},
-    "names like numbers": {
-        "serviceAccount": {"create": True, "name": "on"},
-        "priorityClassName": "yes",
-        "imagePullSecrets": [{"name": "1e5"}],
-        "modelCache": {"claim": "12"},
-        "apiKeys": {"secret": "1", "key": "2", "metricsKey": "3"},
-        "database": {"secret": "4", "key": "5"},
-        "nodeSelector": {"on": "off"},
-        "podLabels": {"1": "2"},
-        "podAnnotations": {"1": "2"},
-        "monitoring": {"enabled": True, "labels": {"1": "2"}},
-    },
-    "nulls": nulls(),
-    "null members": null_members() | {"image": {"tag": "cpu-1a2b3c4", "digest": None}},
-    "null labels": {"monitoring": {"enabled": True, "labels": None, "runbookUrl": None}},
     "experiments alone": {"userConfig": PRUNED | EXPERIMENT},
-    "misspelt variant": {"userConfig": {"variants": [{"name": "full", "headmask": "0.0"}]}},
     "keys in the values": {"args": {"api_keys": "k7Qm2vXw9"}},
     "misspelt setting": {"args": {"max_pair": 10}},
     "no brownout": {"userConfig": VARIANTS | {"degrade": {"above_queue_tokens": 9, "variant": "lower"}}},
-    "no arm": {"userConfig": VARIANTS | EXPERIMENT, "database": {"secret": "headroom-database"}},
-    "no CPU limit": {"resources": {"limits": {"cpu": None}}},
     "no commit": {"image": {"tag": ""}},
-    "two numbers of replicas": {"serve": {"replicas": 2, "replicasPerGpu": 2}},
-    "replicas of no GPU": {"serve": {"replicasPerGpu": 2}},
-    "key file in the values": {"args": {"api_keys_file": "/keys"}},
 }
-RELEASES = {"names like numbers": "1e5"}
-"""Names of releases; the others are `headroom`."""
 
-KNOWN_ACCOUNT = {
-    "apiVersion": "v1",
-    "kind": "ServiceAccount",
-    "metadata": {
-        "name": "known",
-        "namespace": "search",
-        "labels": {"app.kubernetes.io/managed-by": "Helm"},
-        "annotations": {
-            "meta.helm.sh/release-name": "headroom",
-            "meta.helm.sh/release-namespace": "search",
-        },
-    },
-}
-"""An account that an earlier version of the release has made."""
 
 IMAGE = {"image": {"tag": "cpu-1a2b3c4"}}
 """What everybody must say: without a tag of its own, a cluster does not see a new image."""
@@ -198,8 +116,6 @@ def answer() -> dict[str, Any]:
         Path(__file__).parent / "ask_kubernetes.py",
         chart=str(CHART),
         values=[IMAGE | values for values in ASKED.values()],
-        releases=[RELEASES.get(name, "headroom") for name in ASKED],
-        existing=[KNOWN_ACCOUNT],
         objects=objects,
     )
 
@@ -210,8 +126,7 @@ def charts(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     made = {
         name: found for name, found in zip(ASKED, answer["installs"], strict=True) if isinstance(found, list)
     }
-    taken = ["plain", "full", "edited", "gpu", "keda", "placed", "mig", "small numbers"]
-    taken += ["known account", "names like numbers", "nulls", "null members", "null labels"]
+    taken = ["plain", "full", "edited", "gpu", "keda", "placed", "mig"]
     assert list(made) == taken, answer["installs"]
     return {name: {kind_of(thing): thing for thing in objects} for name, objects in made.items()}
 
@@ -262,12 +177,6 @@ def kserve() -> dict[str, dict[str, Any]]:
     return {document["kind"]: document for document in documents}
 
 
-def monitor_of_kserve() -> dict[str, Any]:
-    """What scrapes the pods for KServe."""
-    document: dict[str, Any] = yaml.safe_load((DEPLOY / "kserve" / "podmonitor.yaml").read_text("utf-8"))
-    return document
-
-
 def pod_of_kserve() -> dict[str, Any]:
     """The pod of the serving runtime, as Kubernetes' schemas can check it."""
     spec = kserve()["ServingRuntime"]["spec"]
@@ -305,33 +214,6 @@ def test_helm_finds_nothing_to_complain_about(answer: dict[str, Any]) -> None:
     assert (said, answer["lint"]["Errors"]) == ([], None)
 
 
-def test_a_null_in_the_values_is_the_default_or_refused_and_nothing_is_sent_as_null(
-    answer: dict[str, Any], charts: dict[str, dict[str, Any]]
-) -> None:
-    """Helm would take a field that is null out of the running object at each upgrade."""
-    assert {"args", "userConfig", "emptyDirs", "replicas", "extraEnv", "affinity"} <= nulls().keys()
-    assert not nulls().keys() & {"image", "apiKeys", "drainSeconds", "service", "networkPolicy"}
-    made = {name: list(objects.values()) for name, objects in charts.items()}
-    for name, hooks in zip(ASKED, answer["hooks"], strict=True):
-        made.setdefault(name, []).extend(thing for things in hooks.values() for thing in things)
-    for name, objects in made.items():
-        assert [path for thing in objects for path in paths_of_nulls(thing, thing["kind"])] == [], name
-    for name in ("nulls", "null members", "null labels"):
-        assert made[name]
-        assert charts[name]["ConfigMap"] == charts["plain"]["ConfigMap"]
-
-
-def paths_of_nulls(thing: Any, path: str) -> Iterator[str]:
-    """The paths of an object's fields that are null."""
-    if thing is None:
-        yield path
-    members = (
-        thing.items() if isinstance(thing, dict) else enumerate(thing) if isinstance(thing, list) else ()
-    )
-    for key, member in members:
-        yield from paths_of_nulls(member, f"{path}.{key}")
-
-
 def test_kubernetes_takes_every_object_with_no_unknown_field(answer: dict[str, Any]) -> None:
     assert answer["invalid"] == []
 
@@ -365,16 +247,10 @@ def test_the_operators_take_their_objects(kind: str, charts: dict[str, dict[str,
     ("name", "reason"),
     [
         ("experiments alone", "userConfig.experiments needs database.secret"),
-        ("misspelt variant", "'headmask' not allowed"),
         ("keys in the values", "at '/args/api_keys'"),
         ("misspelt setting", "'max_pair' not allowed"),
         ("no brownout", 'userConfig.degrade.variant: there is no variant "lower"; there are full, low'),
-        ("no arm", 'userConfig.experiments[0].arms[1].variant: there is no variant "pruned20"'),
-        ("no CPU limit", "missing property 'cpu'"),
         ("no commit", "image.tag must name the image's commit, or image.digest"),
-        ("two numbers of replicas", "give replicas or replicasPerGpu, not both"),
-        ("replicas of no GPU", "serve.replicasPerGpu needs a GPU in resources.limits"),
-        ("key file in the values", "at '/args/api_keys_file'"),
     ],
 )
 def test_wrong_values_are_refused_with_their_name(name: str, reason: str, answer: dict[str, Any]) -> None:
@@ -422,62 +298,6 @@ def test_keda_scales_the_charts_pods_by_metrics_that_there_are(charts: dict[str,
     assert "# TYPE headroom_load gauge" in Metrics().render().decode()
 
 
-def test_kserve_runs_the_chart_s_container(charts: dict[str, dict[str, Any]]) -> None:
-    runtime = kserve()["ServingRuntime"]
-    service = kserve()["InferenceService"]
-    (ours,) = runtime["spec"]["containers"]
-    predictor = service["spec"]["predictor"]
-    assert predictor["model"]["runtime"] == runtime["metadata"]["name"]
-    assert predictor["model"]["modelFormat"]["name"] == runtime["spec"]["supportedModelFormats"][0]["name"]
-    mounts = {mount["mountPath"] for mount in container(charts["plain"])["volumeMounts"]}
-    assert {mount["mountPath"] for mount in ours["volumeMounts"]} == mounts - {
-        "/etc/headroom",  # it has no config of its own
-        "/etc/headroom-keys",  # its keys are in its environment
-    }
-    port = ours["args"][ours["args"].index("--port") + 1]
-    assert [entry["containerPort"] for entry in ours["ports"]] == [int(port)]
-    assert "annotations" not in runtime["spec"], "by which Prometheus would scrape without a key"
-    assert outlasts_a_load(ours)
-    assert {
-        ours[probe]["httpGet"]["port"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")
-    } == {int(port)}
-    pause = int(ours["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert predictor["terminationGracePeriodSeconds"] >= pause + Settings().drain_timeout_s + 15
-
-
-def test_kserve_s_pods_are_scraped_under_the_job_of_the_rules_with_a_key_that_is_made() -> None:
-    jsonschema.Draft7Validator(SCHEMAS["podmonitor"]).validate(monitor_of_kserve())
-    spec = monitor_of_kserve()["spec"]
-    name = kserve()["InferenceService"]["metadata"]["name"]
-    assert spec["selector"] == {"matchLabels": {"serving.kserve.io/inferenceservice": name}}
-    (endpoint,) = spec["podMetricsEndpoints"]
-    (ours,) = kserve()["ServingRuntime"]["spec"]["containers"]
-    assert endpoint["port"] in [port["name"] for port in ours["ports"]]
-    rules = (DEPLOY / "prometheus" / "rules.yml").read_text("utf-8")
-    (relabeling,) = endpoint["relabelings"]
-    assert relabeling["targetLabel"] == "job"
-    assert set(re.findall(r'up\{job="(\w+)"', rules)) == {relabeling["replacement"]}
-    readme = (DEPLOY / "kserve" / "README.md").read_text("utf-8")
-    made = dict(re.findall(r'--from-literal=([\w-]+)="(.*?)"(?:\s|$)', readme, re.MULTILINE))
-    assert made[endpoint["authorization"]["credentials"]["key"]] == "$metrics"
-    (keys,) = [variable for variable in ours["env"] if variable["name"] == "HEADROOM_API_KEYS"]
-    assert made[keys["valueFrom"]["secretKeyRef"]["key"]].endswith(",$metrics")
-
-
-def test_a_runbooks_address_leads_to_the_entry_of_its_alert(charts: dict[str, dict[str, Any]]) -> None:
-    alerts = [
-        rule
-        for group in charts["full"]["PrometheusRule"]["spec"]["groups"]
-        for rule in group["rules"]
-        if "alert" in rule
-    ]
-    assert alerts
-    for rule in alerts:
-        assert rule["annotations"].keys() == {"summary", "runbook_url"}
-        entry = f"https://docs.example/alerts/#{rule['alert'].lower()}"
-        assert rule["annotations"]["runbook_url"] == entry
-
-
 def test_a_pod_serves_deploys_config_with_the_charts_values(
     charts: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -493,18 +313,6 @@ def test_a_pod_serves_deploys_config_with_the_charts_values(
     assert config.settings.drain_timeout_s == 90
     assert config.deployment["graceful_shutdown_timeout_s"] > 90
     assert [variant.name for variant in config.live.variants] == ["full", "low"]
-
-
-def test_a_pod_reads_the_numbers_as_they_stand_in_the_values(
-    charts: dict[str, dict[str, Any]], tmp_path: Path
-) -> None:
-    """Helm writes a small one as 5e-05, which is text to YAML 1.1."""
-    path = tmp_path / "serve.yaml"
-    path.write_text(charts["small numbers"]["ConfigMap"]["data"]["serve.yaml"])
-    config = config_file.load(path, config_file.Overrides())
-    (experiment,) = config.live.experiments
-    assert (experiment.shadow, experiment.salt) == (0.00005, "1e5")
-    assert (config.settings.max_queue_s, config.settings.max_body_bytes) == (0.00005, 40_000_000)
 
 
 def test_an_edit_of_the_variants_restarts_no_pod(charts: dict[str, dict[str, Any]]) -> None:
@@ -572,38 +380,6 @@ def test_pods_read_their_keys_from_the_secret_and_follow_it(charts: dict[str, di
         assert {"name": "HEADROOM_DATABASE_URL", "valueFrom": {"secretKeyRef": database}} in ray["env"]
 
 
-def test_a_pod_is_placed_as_the_values_say(charts: dict[str, dict[str, Any]]) -> None:
-    template = charts["placed"]["Deployment"]["spec"]["template"]
-    pod = template["spec"]
-    serve = container(charts["placed"])
-    assert serve["image"] == f"headroom:cpu-1a2b3c4@sha256:{'1' * 64}"
-    assert template["metadata"]["labels"]["team"] == "search"
-    selected = charts["placed"]["Deployment"]["spec"]["selector"]["matchLabels"]
-    assert selected.items() <= template["metadata"]["labels"].items()
-    assert pod["serviceAccountName"] == charts["placed"]["ServiceAccount"]["metadata"]["name"] == "headroom"
-    assert charts["mig"]["Deployment"]["spec"]["template"]["spec"]["serviceAccountName"] == "search"
-    assert not any("ServiceAccount" in charts[name] for name in ("plain", "mig"))
-    assert pod["priorityClassName"] == "search"
-    assert [init["name"] for init in pod["initContainers"]] == ["fetch"]
-    sizes = {
-        volume["name"]: volume["emptyDir"]["sizeLimit"] for volume in pod["volumes"] if "emptyDir" in volume
-    }
-    assert sizes == {"state": "1Gi", "tmp": "2Gi", "shm": "512Mi"}
-    for kind in ("requests", "limits"):
-        assert serve["resources"][kind]["ephemeral-storage"] == "3Gi"
-    behavior = charts["placed"]["HorizontalPodAutoscaler"]["spec"]["behavior"]
-    assert behavior == {"scaleDown": {"stabilizationWindowSeconds": 600}}
-
-
-@pytest.mark.parametrize(("name", "replicas"), [("plain", None), ("placed", 2), ("mig", 4)])
-def test_a_pod_runs_as_many_replicas_as_asked(
-    name: str, replicas: int | None, charts: dict[str, dict[str, Any]], tmp_path: Path
-) -> None:
-    path = tmp_path / "serve.yaml"
-    path.write_text(charts[name]["ConfigMap"]["data"]["serve.yaml"])
-    assert config_file.load(path, config_file.Overrides()).replicas == replicas
-
-
 def test_helm_test_scores_two_titles_with_the_releases_key(
     answer: dict[str, Any], charts: dict[str, dict[str, Any]], tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -636,43 +412,6 @@ def test_helm_test_scores_two_titles_with_the_releases_key(
     silent = run(address, "alpha")
     assert silent.returncode == 1
     assert "does networkPolicy.from admit this one?" in silent.stderr
-
-
-def test_an_http_route_leads_to_the_charts_service(charts: dict[str, dict[str, Any]]) -> None:
-    route = yaml.safe_load((DEPLOY / "helm" / "httproute.yaml").read_text("utf-8"))
-    (rule,) = route["spec"]["rules"]
-    (backend,) = rule["backendRefs"]
-    service = charts["plain"]["Service"]
-    assert backend == {"name": service["metadata"]["name"], "port": service["spec"]["ports"][0]["port"]}
-    assert int(rule["timeouts"]["request"].removesuffix("s")) > Settings().request_timeout_s
-
-
-def test_external_secrets_are_those_that_the_chart_asks_for() -> None:
-    documents = yaml.safe_load_all((DEPLOY / "helm" / "externalsecret.yaml").read_text("utf-8"))
-    secrets = {document["spec"]["target"]["name"]: document["spec"] for document in documents}
-    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
-    keys = secrets[values["apiKeys"]["secret"]]
-    template = keys["target"]["template"]["data"]
-    entries = re.sub(r"{{ \.(\w+) }}", r"\1", template[values["apiKeys"]["key"]])
-    assert [key.role for key in parse_api_keys(entries)] == ["user", "user", "admin"]
-    named = set(re.findall(r"{{ \.(\w+) }}", " ".join(template.values())))
-    assert named == {entry["secretKey"] for entry in keys["data"]}
-    scraper = re.sub(r"{{ \.(\w+) }}", r"\1", template[values["apiKeys"]["metricsKey"]])
-    assert scraper in entries.split(",")
-    database = secrets[ASKED["full"]["database"]["secret"]]
-    assert [entry["secretKey"] for entry in database["data"]] == [values["database"]["key"]]
-
-
-def test_the_charts_readme_lists_its_values() -> None:
-    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
-    readme = (CHART / "README.md").read_text("utf-8")
-    cells = re.findall(r"^\| (`[^|]+) \|", readme, re.MULTILINE)
-    listed = {name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
-    assert {name.partition(".")[0] for name in listed} == values.keys()
-    for name in listed:
-        place = values
-        for part in name.split("."):
-            place = place[part]
 
 
 def hardened(pod: dict[str, Any], only: dict[str, Any]) -> bool:
@@ -716,14 +455,6 @@ def test_the_network_policies_open_the_services_port_and_no_other(charts: dict[s
         },
         {"from": [{"podSelector": {}}, MONITORING], "ports": [{"port": 8000}]},
     ]
-
-
-def test_rays_ports_ask_for_a_token() -> None:
-    """They execute code for anyone who may call them."""
-    cluster = manifests()["RayService"]["spec"]["rayClusterConfig"]
-    assert cluster["authOptions"] == {"mode": "token"}
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        assert group["template"]["metadata"]["labels"].items() >= OURS["matchLabels"].items()
 
 
 def test_a_new_head_finds_what_the_last_one_knew() -> None:
@@ -784,13 +515,6 @@ def test_the_store_of_the_head_keeps_all_asks_for_its_password_and_shows_it_to_n
     assert any(tmp_path.glob("appendonly*/*.aof")), "it keeps all over a restart"
 
 
-def test_a_pod_may_use_as_much_memory_as_its_replicas_need(charts: dict[str, dict[str, Any]]) -> None:
-    """1 GiB for each of the replicas, one per CPU, and 1 GiB for Ray (docs/operations.md, sizing)."""
-    for only in (container(charts["plain"]), *(pod["spec"]["containers"][0] for pod in pods())):
-        limits = only["resources"]["limits"]
-        assert int(limits["memory"].removesuffix("Gi")) >= int(limits["cpu"]) + 1, only["name"]
-
-
 def test_kuberay_serves_deploys_config() -> None:
     shipped = yaml.safe_load((DEPLOY / "serve.yaml").read_text("utf-8"))
     service = manifests()["RayService"]["spec"]
@@ -834,20 +558,6 @@ def test_a_pod_of_kuberay_has_time_to_drain_and_none_of_its_containers_has_right
     }
 
 
-def test_on_a_gpu_the_hpa_follows_the_load_and_hub_models_may_be_kept(
-    charts: dict[str, dict[str, Any]],
-) -> None:
-    (metric,) = charts["gpu"]["HorizontalPodAutoscaler"]["spec"]["metrics"]
-    assert charts["mig"]["HorizontalPodAutoscaler"]["spec"]["metrics"] == [metric]
-    assert metric["pods"]["metric"] == {"name": "headroom_load"}
-    assert metric["pods"]["target"]["averageValue"] == f"{1000 * BUSY_SHARE:.0f}m"
-    readme = (DEPLOY / "README.md").read_text("utf-8")
-    assert 'seriesQuery: headroom_load{namespace!="",pod!=""}' in readme
-    (mount,) = [mount for mount in container(charts["gpu"])["volumeMounts"] if mount["name"] == "model-cache"]
-    dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text("utf-8")
-    assert f"XDG_CACHE_HOME={mount['mountPath']}\n" in dockerfile
-
-
 @pytest.mark.filterwarnings("ignore")  # Ray's own, when it is imported
 def test_an_upgrade_checks_the_new_config_first(
     answer: dict[str, Any], charts: dict[str, dict[str, Any]], tmp_path: Path, run: Run
@@ -869,38 +579,6 @@ def test_an_upgrade_checks_the_new_config_first(
         command = [part.replace(folder, str(tmp_path)) for part in only["args"]]
         said = run(*command, status=1 if faults else 0).err
         assert said == "".join(f"headroom: {tmp_path}/serve.yaml: {fault}\n" for fault in faults)
-
-
-def test_the_check_before_an_upgrade_runs_wherever_the_pods_do(
-    answer: dict[str, Any], charts: dict[str, dict[str, Any]]
-) -> None:
-    """It has the files that they have, and passes the same quotas and limits of a namespace."""
-
-    def checks(name: str) -> dict[str, Any]:
-        made = answer["hooks"][list(ASKED).index(name)]["pre-upgrade"]
-        (pod,) = [thing["spec"]["template"]["spec"] for thing in made if thing["kind"] == "Job"]
-        return dict(pod)
-
-    def without_config(pod: dict[str, Any]) -> list[dict[str, Any]]:
-        return [volume for volume in pod["volumes"] if volume["name"] != "config"]
-
-    for name in ("plain", "full", "gpu", "placed"):
-        check = checks(name)
-        (only,) = check["containers"]
-        serve = charts[name]["Deployment"]["spec"]["template"]["spec"]
-        assert without_config(check) == without_config(serve)
-        assert only["volumeMounts"] == serve["containers"][0]["volumeMounts"]
-        assert only["env"] == serve["containers"][0]["env"]
-        assert check.get("initContainers") == serve.get("initContainers")
-    (test,) = answer["hooks"][list(ASKED).index("placed")]["test"]
-    for pod in (checks("placed"), test["spec"]):
-        (only,) = pod["containers"]
-        for kind in ("requests", "limits"):
-            assert only["resources"][kind].keys() == {"cpu", "memory", "ephemeral-storage"}
-    # Helm makes an account of the chart's after the check.
-    accounts = {name: checks(name).get("serviceAccountName") for name in ("plain", "placed", "mig")}
-    assert accounts == {"plain": "default", "placed": None, "mig": "search"}
-    assert checks("known account")["serviceAccountName"] == "known"
 
 
 def test_the_schema_knows_the_settings_and_the_keys_of_the_live_config() -> None:

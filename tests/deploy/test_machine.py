@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from deploy.image import DOCKERFILE, SUITE
+from deploy.image import DOCKERFILE
 from headroom.service.config.keys import parse_api_keys
 from headroom.service.config.settings import Settings
 from tests.clients import environments
@@ -126,9 +126,3 @@ def test_systemd_rates_the_unit_as_well_confined() -> None:
     command = [need("systemd-analyze"), "security", "--offline=true", "--threshold=25", str(UNIT)]
     done = subprocess.run(command, capture_output=True, text=True)  # the threshold is ten times the score
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_base_is_the_release_that_the_dockerfile_names() -> None:
-    (base,) = [line for line in DOCKERFILE.read_text("utf-8").splitlines() if line.startswith("ARG BASE=")]
-    assert base.startswith("ARG BASE=debian:12."), base
-    assert SUITE == "bookworm"

@@ -9,19 +9,12 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import distribution
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from headroom.loadtest.server import free_port
 from headroom.version import ROOT, version
@@ -30,7 +23,6 @@ pytestmark = pytest.mark.more
 
 Run = Callable[..., str]
 TOOLS = ROOT / ".venv-release" / "bin"
-SECTION = re.compile(r"^## (.*?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 
 def write(part: str, folder: Path, **variables: str) -> list[Path]:
@@ -39,13 +31,6 @@ def write(part: str, folder: Path, **variables: str) -> list[Path]:
     tools = {"PYTHON": sys.executable, "TOOLS": str(TOOLS)}
     subprocess.run(command, env=os.environ | tools | variables, check=True)
     return sorted(folder.iterdir())
-
-
-def tool(name: str) -> Path:
-    """Return a tool of `make release`."""
-    if not (TOOLS / name).exists():
-        pytest.fail(f"{name} is missing; run: make tools", pytrace=False)
-    return TOOLS / name
 
 
 @pytest.fixture(scope="module")
@@ -162,18 +147,6 @@ def test_the_chart_holds_the_files_that_it_links_to(tmp_path: Path) -> None:
             assert packed.read() == (ROOT / "deploy" / source).read_bytes()
 
 
-def test_the_notes_are_the_versions_section_of_the_changelog(tmp_path: Path) -> None:
-    sections = dict(SECTION.findall((ROOT / "CHANGELOG.md").read_text("utf-8")))
-    (notes,) = write("notes", tmp_path)
-    assert notes.read_text("utf-8").strip() == f"## Unreleased\n{sections['Unreleased']}".strip()
-    unreleased, *released = sections
-    assert unreleased == "Unreleased"
-    numbers = [re.fullmatch(r"(\d+\.\d+\.\d+) \(\d{4}-\d\d-\d\d\)", heading) for heading in released]
-    versions = [Version(number[1]) for number in numbers if number is not None]
-    assert len(versions) == len(released)
-    assert versions == sorted(set(versions), reverse=True)
-
-
 def documented(command: str, home: Path, folder: Path) -> int:
     """Run a command of docs/install.md, and return its status."""
     page = (ROOT / "docs" / "install.md").read_text("utf-8")
@@ -198,80 +171,3 @@ def test_what_is_signed_is_verified_as_documented_and_no_changed_file_passes(tmp
     (dist / "headroom.whl").write_bytes(b"wheel")
     (dist / "SHA256SUMS").write_text((dist / "SHA256SUMS").read_text().replace("a", "b"))
     assert documented("openssl dgst", tmp_path, dist) != 0
-
-
-def test_nothing_but_a_release_is_signed(tmp_path: Path) -> None:
-    if ".dev" not in version() and "dirty" not in version():
-        pytest.fail("this commit is a release, so nothing can be seen here")
-    command = ["bash", ROOT / "deploy" / "release.sh", "all", tmp_path / "dist"]
-    variables = os.environ | {"PYTHON": sys.executable, "KEY": "release.key"}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"KEY: {version()} is no release")
-    assert not (tmp_path / "dist").exists()
-
-
-def test_the_bill_lists_every_package_that_headroom_needs_with_its_version(tmp_path: Path) -> None:
-    tool("cyclonedx-py")
-    (bill,) = write("sbom", tmp_path)
-    components = json.loads(bill.read_text("utf-8"))["components"]
-    listed = {canonicalize_name(found["name"]): found["version"] for found in components}
-    needed = [Requirement(line) for line in distribution("headroom").requires or []]
-    for line in needed:
-        if line.marker is None or line.marker.evaluate({"extra": ""}):
-            assert listed[canonicalize_name(line.name)] == distribution(line.name).version
-    assert len(listed) > 60
-
-
-@pytest.mark.parametrize("flawed", [{"urllib3", "torch"}, set()])
-def test_an_audit_asks_about_every_package_and_fails_if_the_service_knows_nothing(
-    flawed: set[str], tmp_path: Path
-) -> None:
-    """A mirror of PyPI answers without a list of vulnerabilities, which pip-audit takes for "none"."""
-    tool("pip-audit")
-    (tmp_path / "runs").mkdir()
-    with osv(flawed) as (url, asked):
-        arguments = f"ARGS=--vulnerability-service osv --osv-url {url}"
-        bin_folder = f"BIN={Path(sys.executable).parent}"
-        up_to_date = ["-o", "install", "-o", "tools", "-o", ".venv/installed", "-o", ".venv/kernels"]
-        command = ["make", "--silent", *up_to_date, "audit", arguments, bin_folder]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    if flawed:
-        assert "torch" in done.stdout
-        assert ("torch", distribution("torch").version.partition("+")[0]) in asked, (
-            "PyPI has no local versions"
-        )
-        assert len(asked) > 60
-    else:
-        assert asked == [("urllib3", "1.24.1")]
-        assert done.stderr.startswith("nothing was audited: ")
-
-
-@contextmanager
-def osv(flawed: set[str]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """A stand-in for OSV's service, and the packages that it was asked about."""
-    asked: list[tuple[str, str]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            question = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            name = question["package"]["name"]
-            asked.append((name, question["version"]))
-            flaw = {"id": "CVE-2019-11324", "affected": []}
-            body = json.dumps({"vulns": [flaw]} if name in flawed else {}).encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -6,12 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import BartConfig
 from transformers.models.bart.modeling_bart import BartAttention
 
-from headroom import ModelError
 from headroom.models.attention import MultiHeadAttention
 from headroom.models.batch import pack
 from tests.checkpoints import random_model
@@ -66,26 +64,6 @@ def test_three_uses_equal_torch(width: int, heads: int) -> None:
     torch.testing.assert_close(ours(x, memory), theirs(x, memory, memory)[0])
 
 
-def test_padding_is_not_attended_to() -> None:
-    theirs, ours = both(*CLASSIC)
-    x = torch.randn(2, 3, 512)
-    memory = torch.randn(2, 5, 512)
-    present = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
-    expected = theirs(x, memory, memory, key_padding_mask=~present)[0]
-    torch.testing.assert_close(ours(x, memory, present=present), expected)
-    torch.testing.assert_close(ours(x[1:], memory[1:, :2]), expected[1:])
-
-
-def test_heads_equal_scaled_dot_product_attention() -> None:
-    attention = MultiHeadAttention(*CLASSIC)
-    x = torch.randn(2, 4, 512)
-    memory = torch.randn(2, 6, 512)
-    seen = attention.keys_values(memory)
-    query = attention.query(x).view(2, 4, 8, 64).transpose(1, 2)
-    heads = F.scaled_dot_product_attention(query, seen.keys, seen.values)
-    torch.testing.assert_close(attention(x, memory), attention.output(heads.transpose(1, 2).flatten(2)))
-
-
 def test_encoder_decoder_attention_equals_barts() -> None:
     config = BartConfig(d_model=512, decoder_attention_heads=8, attn_implementation="eager")
     theirs = BartAttention(512, 8, is_decoder=True, config=config, layer_idx=0).eval()
@@ -100,35 +78,6 @@ def test_encoder_decoder_attention_equals_barts() -> None:
     x = torch.randn(3, 5, 512)
     memory = torch.randn(3, 9, 512)
     torch.testing.assert_close(ours(x, memory), theirs(x, key_value_states=memory)[0])
-
-
-def test_head_masks_of_rows_equal_zeroed_probabilities() -> None:
-    attention = MultiHeadAttention(*CLASSIC)
-    x = torch.randn(3, 4, 512)
-    memory = torch.randn(3, 6, 512)
-    weights = torch.ones(3, 8)
-    weights[0, 2] = 0
-    weights[1] = 0
-    weights[2, 5] = 0.25
-    later = torch.ones(4, 4, dtype=torch.bool).triu(1)
-    expected = in_plain_torch(attention, x, memory, weights)
-    torch.testing.assert_close(attention(x, memory, head_mask=weights), expected, atol=1e-5, rtol=0)
-    expected = in_plain_torch(attention, x, x, weights, later)
-    torch.testing.assert_close(attention(x, causal=True, head_mask=weights), expected, atol=1e-5, rtol=0)
-    bias = attention.output.bias.expand(4, -1)
-    torch.testing.assert_close(attention(x, head_mask=torch.zeros(8))[0], bias)  # the bias of W^O stays
-
-
-def test_cached_keys_give_what_the_whole_sequence_gives() -> None:
-    attention = MultiHeadAttention(64, 4)
-    x = torch.randn(2, 5, 64)
-    seen = attention.keys_values(x[:, :1])
-    steps = [attention.attend(x[:, :1], seen)]
-    for position in range(1, 5):
-        token = x[:, position : position + 1]
-        seen = seen.followed_by(attention.keys_values(token))
-        steps.append(attention.attend(token, seen))
-    torch.testing.assert_close(torch.cat(steps, 1), attention(x, causal=True))
 
 
 def test_the_encoders_packed_heads_compute_the_same() -> None:
@@ -152,10 +101,3 @@ def test_the_encoders_packed_heads_compute_the_same() -> None:
         x = network.embed(batch)
         packed = heads.output(network.attend(heads, x, batch, head_mask[None]))[:9]
         torch.testing.assert_close(attention(x[None, :9], head_mask=head_mask)[0], packed)
-
-
-def test_shapes_that_the_equation_does_not_have_are_refused() -> None:
-    with pytest.raises(ModelError, match="7 heads do not divide a width of 512"):
-        MultiHeadAttention(512, 7)
-    with pytest.raises(ModelError, match="only keys and values as wide as queries"):
-        MultiHeadAttention.from_torch(nn.MultiheadAttention(8, 2, kdim=4))

@@ -10,7 +10,6 @@ import pyarrow
 import pytest
 
 from headroom import Classifier, HeadMask, InvalidMask, ModelError
-from headroom.models.batch import batches_by_length
 from headroom.models.masks.head_mask import RowMasks
 from headroom.models.scores import Scores
 from tests.checkpoints import load, write_checkpoint
@@ -35,15 +34,6 @@ def test_shapes_and_dtypes_are_the_documented_ones(clf: Classifier) -> None:
     np.testing.assert_allclose(scores.expected_grade, scores.probabilities @ np.arange(5), rtol=1e-5)
     np.testing.assert_array_equal(scores.grade, (scores.probabilities.cumsum(1) < 0.5).sum(1))
     assert ((scores.score >= 0) & (scores.score <= 1)).all()
-
-
-def test_one_mask_for_all_pairs_or_one_each(clf: Classifier) -> None:
-    masks = [HeadMask.parse(spec, layers=3, heads=4) for spec in ("none", "1.*", "random:0.5@1", "0-2.*")]
-
-    each = clf.score(PAIRS, head_mask=[None, *masks[1:]])
-
-    for i, mask in enumerate(masks):
-        np.testing.assert_allclose(each.logits[i], clf.score(PAIRS[i : i + 1], mask).logits[0], atol=1e-5)
 
 
 def test_the_order_of_the_pairs_is_kept_whatever_the_batches(clf: Classifier) -> None:
@@ -73,15 +63,6 @@ def test_more_tokens_than_the_device_computes_well_are_cut_into_several_passes(
     np.testing.assert_allclose(cut, whole, atol=1e-4)
 
 
-def test_a_query_with_its_titles_is_scored_as_its_pairs_are(clf: Classifier) -> None:
-    titles = ["steel angle", "wood screws", ""]
-    expected = clf.score([("angle bracket", title) for title in titles]).logits
-    np.testing.assert_array_equal(clf.score("angle bracket", titles).logits, expected)
-    np.testing.assert_array_equal(clf.score("angle bracket", iter(titles)).logits, expected)
-    of_rows = np.array([("angle bracket", title) for title in titles])
-    np.testing.assert_array_equal(clf.score(of_rows).logits, expected)
-
-
 def test_a_mask_may_be_a_spec_a_json_form_or_a_mask_for_all_pairs_or_one_per_pair(
     clf: Classifier, tmp_path: Path
 ) -> None:
@@ -104,19 +85,6 @@ def test_a_mask_may_be_a_spec_a_json_form_or_a_mask_for_all_pairs_or_one_per_pai
     (directory / "masks" / "late.json").write_text('{"mask": "1-2.*"}')
     stored = load(directory)
     np.testing.assert_array_equal(stored.score(PAIRS, head_mask="@late").logits, expected)
-
-
-def test_equal_masks_of_many_pairs_are_read_once(clf: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of a thousand specs would take longer than the pairs."""
-    read = []
-    parse = HeadMask.parse.__func__  # type: ignore[attr-defined]
-    monkeypatch.setattr(
-        HeadMask,
-        "parse",
-        classmethod(lambda cls, form, **shape: read.append(form) or parse(cls, form, **shape)),
-    )
-    clf.score(PAIRS * 3, head_mask=["1.*", {"off": [[0, 1]]}] * 6)
-    assert read == ["1.*", {"off": [[0, 1]]}]
 
 
 def test_wrong_masks_are_refused(clf: Classifier) -> None:
@@ -151,19 +119,10 @@ def test_rows_are_read_by_their_keys_and_tables_by_their_columns(clf: Classifier
     ("given", "message"),
     [
         (("usb",), "titles: 'usb' is a query without titles; give a list"),
-        (("usb", "usb cable"), "titles: one string; give a list"),
-        (("usb", {"a": 1}), "titles: a dict; give a list"),
         (("usb", ["usb cable", None]), r"titles\[1\]: None is not text"),
         ((None,), "pairs: None; give a query and its titles, or pairs"),
-        ((["usb", "ab"],), r"pairs\[0\]: 'usb' is not a pair of texts"),
         (([("usb", "cable"), ("usb", "cable", 3)],), r"pairs\[1\]: \('usb', 'cable', 3\) is not a pair"),
         (([("usb", float("nan"))],), r"pairs\[0\]: \('usb', nan\) is not a pair of texts"),
-        (([("usb", "cable")], "none", "none"), "titles: pairs hold their titles"),
-        (([{"query": "usb", "text": "cable"}],), r"pairs\[0\]: {'query': .* is not a pair of texts"),
-        (([{"usb", "cable"}],), r"pairs\[0\]: {.*} is not a pair of texts"),
-        (({("usb", "cable")},), "pairs: {.*}; give a query and its titles, or pairs"),
-        (("usb", {"cable"}), "titles: a set; give a list"),
-        (("usb", pd.DataFrame({"title": ["cable"]})), r"titles: a DataFrame has columns; .*\['title'\]"),
         ((pd.DataFrame({"q": ["usb"], "title": ["cable"]}),), "pairs: a DataFrame needs one column 'query'"),
     ],
 )
@@ -190,10 +149,6 @@ def test_wrong_options_are_refused(
         Classifier.load(tiny_checkpoint, device, dtype, deterministic=deterministic)
 
 
-def test_no_pairs_give_no_scores(clf: Classifier) -> None:
-    assert clf.score([]).logits.shape == (0, 5)
-
-
 def test_attention_of_a_pair(clf: Classifier) -> None:
     (pair,) = clf.tokenizer.encode([("angle", "steel angle")])
 
@@ -213,44 +168,16 @@ def test_attention_of_a_pair(clf: Classifier) -> None:
     )
 
 
-def test_attention_as_a_table_and_as_a_picture(clf: Classifier) -> None:
-    found = clf.attention("angle", "steel angle", heads="0.0-1,2.3")
-    table = found.to_frame()
-    assert list(table.columns) == ["layer", "head", "from", "to", "from_token", "to_token", "probability"]
-    assert len(table) == 3 * 36
-    row = table[(table["layer"] == 2) & (table["from"] == 1) & (table["to"] == 3)].iloc[0]
-    assert (row["head"], row["from_token"], row["to_token"]) == (3, "angle", "steel")
-    assert row["probability"] == found.probabilities[2, 1, 3]
-    picture = found.plot()
-    titles = [axes.get_title() for axes in picture.axes]
-    assert titles[:3] == ["head 0.0", "head 0.1", "head 2.3"]
-    np.testing.assert_array_equal(picture.axes[2].images[0].get_array(), found.probabilities[2])
-    assert picture._repr_png_().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize(
     ("heads", "message"),
     [
         ("12.0", "heads: layer 12 does not exist; this model has layers 0 to 2"),
-        ([(0, 4)], "heads: head 4 does not exist"),
-        ("none", "heads: names no head"),
         ("skip:1", "heads: names layers with skip:"),
     ],
 )
 def test_heads_that_a_model_does_not_have_are_refused(clf: Classifier, heads: Any, message: str) -> None:
     with pytest.raises(InvalidMask, match=message):
         clf.attention("angle", "steel angle", heads=heads)
-
-
-def test_a_classifier_says_what_it_is(clf: Classifier) -> None:
-    assert repr(clf) == f"Classifier {clf.name} (3 layers of 4 heads, 5 grades, cpu, float32)"
-
-
-def test_batches_hold_every_row_once_and_keep_to_the_budget() -> None:
-    lengths = [5, 30, 7, 9, 200, 3, 30]
-    batches = list(batches_by_length(lengths, 40))
-    assert sorted(i for batch in batches for i in batch) == list(range(7))
-    assert all(sum(lengths[i] for i in batch) <= 40 or len(batch) == 1 for batch in batches)
 
 
 def test_raw_scores_tell_apart_what_rounds_to_1_and_0() -> None:

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from headroom import HeadMask, UnsupportedCheckpoint
 from headroom.models.compress.prune import prune
-from tests.checkpoints import load, random_pairs, write_int8
+from tests.checkpoints import load, random_pairs
 from tests.decoders import FAMILIES, SHORT, write_decoder
 from tests.families import edit_config
 from tests.models.reference import reference
@@ -79,20 +79,6 @@ def test_heads_and_layers_are_cut_out_with_the_keys_that_nobody_reads(
     np.testing.assert_allclose(
         ours, source.score(pairs, HeadMask.parse("skip:1", layers=3, heads=4)).logits, atol=2e-5
     )
-
-
-def test_an_int8_checkpoint_scores_as_its_source_and_can_be_pruned(checkpoint: Path, tmp_path: Path) -> None:
-    source, pairs = load(checkpoint), random_pairs(100)
-    mask = HeadMask.parse("0.1,1.0-1", layers=3, heads=4)
-    write_int8(checkpoint, tmp_path / "int8")
-    prune(tmp_path / "int8", tmp_path / "pruned", mask)
-
-    for name, applied, exact in (("int8", None, None), ("int8", mask, mask), ("pruned", None, mask)):
-        clf = load(tmp_path / name)
-        assert clf.network.number_format == "int8"
-        expected = source.score(pairs, exact).logits
-        difference = clf.score(pairs, applied).logits - expected
-        assert np.sqrt(np.square(difference).mean()) < 0.25 * expected.std(0).mean()
 
 
 def test_a_language_model_without_the_answers_rows_is_refused(checkpoint: Path, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_the_proven_mask_and_two_smaller_networks_are_shipped_with_the_model(clf
     }
 
 
+@pytest.mark.more
 def test_the_smaller_networks_lose_what_the_documentation_says() -> None:
     """QWK on a third of the held-out queries; docs/pruning.md has the figures on all of them, in bfloat16.
     The processor's own format is used: without bfloat16 in it, float32."""

@@ -86,20 +86,14 @@ def test_deterministic_scores_on_a_gpu_are_refused(name: str) -> None:
             True,
             False,
         ),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True, False),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), True, False),
         (MemoryError(), True, False),
         (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), False, True),
-        (torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered"), False, True),
-        (RuntimeError("CUDA error: device-side assert triggered"), False, True),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"), False, True),
         (
             RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasGemmEx`"),
             False,
             True,
         ),
         (RuntimeError("shapes cannot be multiplied"), False, False),
-        (ValueError("out of memory"), False, False),
     ],
 )
 def test_a_full_memory_is_no_dead_device_nor_is_one_that_computes_on(
@@ -186,11 +180,8 @@ def put(path: Path, text: str) -> None:
     ("text", "limit", "expected"),
     [
         ("max 100000\n", None, 8),
-        ("200000 100000\n", 2.0, 2),
         ("150000 100000\n", 1.5, 2),
         ("50000 100000\n", 0.5, 1),
-        ("9900000 100000\n", 99.0, 8),
-        ("", None, 8),
         ("what is this\n", None, 8),
         ("100000 0\n", None, 8),
     ],

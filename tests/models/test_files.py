@@ -1,13 +1,12 @@
 """Files that are no files: a FIFO has no end to wait for, a device has no end at all."""
 
-import math
 import os
 from pathlib import Path
 
 import pytest
 
 from headroom.models import files
-from headroom.models.numbers import GIVEN, fixed, number, percent, rounded
+from headroom.models.numbers import GIVEN, number, percent, rounded
 
 
 @pytest.fixture(params=["fifo", "device", "directory", "large", "missing"])
@@ -43,19 +42,6 @@ def test_a_link_to_a_file_is_read(tmp_path: Path) -> None:
     assert files.read_text(tmp_path / "link") == "é"
     with pytest.raises(OSError, match="larger than 0 MiB"):
         files.read_text(tmp_path / "link", max_bytes=1)
-
-
-def test_zero_has_no_sign_and_nothing_is_a_dash() -> None:
-    assert [fixed(value, sign=True) for value in (-0.0001, 0.0, 0.0004)] == ["0.000"] * 3
-    assert number(-1e-12) == "0"
-    assert [fixed(value) for value in (None, math.nan, -math.inf)] == ["–"] * 3
-    assert (fixed(-0.0314, sign=True), fixed(0.5), fixed(1.25, 1, sign=True)) == ("−0.031", "0.500", "+1.2")
-
-
-def test_changes_are_printed_without_exponents_and_minus_0() -> None:
-    """It said "3e+02 % better" and "−0"."""
-    printed = {3.24: "+324 %", -0.0: "0 %", 1e-12: "0 %", 0.0123: "+1.2 %", -0.5: "−50 %", 12.3: "+1,230 %"}
-    assert {value: percent(value, sign=True) for value in printed} == printed
 
 
 def test_only_the_whole_is_printed_as_the_whole() -> None:

@@ -19,7 +19,7 @@ from headroom.models.batch import PackedBatch, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
-from headroom.models.ops.torch import CudaOps
+from headroom.models.ops.torch import CudaOps, MaskPolicy
 from tests.checkpoints import random_model
 from tests.models.reference import CPU, network_of, random_pair, reference
 
@@ -29,7 +29,7 @@ MODEL = random_model(11)
 class CapturedOps(CudaOps):
     """A GPU's operators that read no length on the host."""
 
-    supports_capture = True
+    masking = MaskPolicy(gathers=True, in_graphs=True)
 
     def attention(
         self, projected: Tensor, batch: PackedBatch, heads: int, weights: Tensor | None, _: object

@@ -160,25 +160,6 @@ def test_layers_that_all_rows_skip_are_not_computed(monkeypatch: pytest.MonkeyPa
     assert computed == [128, 96, 32, 32, 32, 32]
 
 
-def test_units_are_cut_out_at_once_for_a_sliced_variant_and_the_cache_keeps_its_bound() -> None:
-    rng = np.random.default_rng(6)
-    network = network_of(random_model(6, num_hidden_layers=LAYERS))
-    pairs, ones = some_pairs(rng, 3), np.ones((LAYERS, HEADS), np.float32)
-    whole = sum(layer.units.nbytes for layer in network.layers)
-    cache = network.selector.cache
-    cache.max_bytes = whole
-    masks = [HeadMask(ones, (), rng.permuted(np.arange(64) < 32)[None].repeat(LAYERS, 0)) for _ in range(3)]
-
-    logits(network, pairs, masks[0], sliced=True)
-    assert whole * 0.45 < cache.nbytes < whole * 0.55
-    first = cache.nbytes
-    logits(network, pairs, masks[0])
-    assert cache.nbytes == first
-    for mask in masks * 3:
-        logits(network, pairs, mask, sliced=True)
-    assert 0 < cache.nbytes <= whole
-
-
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 def test_int8_cuts_out_and_zeroes_the_same_units(tmp_path: Path, family: str) -> None:
     rng = np.random.default_rng(8)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from headroom.models.batch import pack
 from headroom.models.checkpoint.fields import ACTIVATIONS
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTemplate
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
 from headroom.models.ops import kernel_library
 from tests import decoders, families
@@ -158,18 +157,6 @@ def test_long_pairs_are_as_exact_as_transformers_own(
                 assert np.abs(logits_of(network_of(model, dtype), pairs, weights) - exact).max() <= bound
 
 
-def test_a_deberta_whose_pairs_never_leave_the_nearer_buckets_may_have_any_bound() -> None:
-    """Its window is half of the buckets and a token: each distance has a row of its own."""
-    model = model_of(
-        "deberta-v2", 3, max_position_embeddings=33, position_buckets=64, max_relative_positions=3
-    )
-    pairs = random_pairs(np.random.default_rng(0), (4, 17, 33), "deberta-v2")
-
-    exact = reference(model, pairs, torch.float64)
-
-    np.testing.assert_allclose(logits_of(network_of(model), pairs), exact, atol=1e-5)
-
-
 @every_kind
 def test_deterministic_scores_of_each_kind_are_the_same_bits_alone_and_in_a_batch(
     family: str, options: dict[str, Any]
@@ -240,51 +227,6 @@ def test_attention_maps_are_transformers_attentions(family: str, dtype: torch.dt
     for ours, (layer, head) in zip(maps, heads, strict=True):
         expected = theirs[layer][0, head].numpy()
         np.testing.assert_allclose(ours, expected, atol=1e-5 if dtype == torch.float32 else 0.1)
-
-
-def test_a_sliced_mask_computes_its_heads_alone_and_another_those_of_a_width(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("headroom.models.selection.HEAD_COUNTS", 2)  # of 4 heads: steps of 2
-    rng = np.random.default_rng(8)
-    network = network_of(random_model(8))
-    batch = pack([random_pair(rng, 20, 180)], device=network.device)
-    mask = RowMasks(np.array([[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0.5, 0]], np.float32))
-    multiplied = network.forward(batch, mask)
-
-    used = []
-    for sliced in (False, True):
-        before = network.selector.cache.nbytes
-        for _ in range(2):
-            logits = network.forward(batch, mask, sliced=sliced)
-        np.testing.assert_allclose(logits, multiplied, atol=1e-5)
-        used.append(network.selector.cache.nbytes - before)
-
-    head = network.layers[0].heads.nbytes / 4
-    assert [round(nbytes / head) for nbytes in used] == [2, 1 + 3]
-
-
-def test_sliced_variants_do_not_drive_out_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headroom.models.selection.MINIMUM_CACHE_BYTES", 0)
-    rng = np.random.default_rng(9)
-    network = network_of(random_model(9))
-    batch = pack([random_pair(rng, 20, 180)], device=network.device)
-    masks = [np.ones((3, 4), np.float32) for _ in range(3)]
-    for off, mask in enumerate(masks):
-        mask[:, off] = 0
-    network.selector.make_room(sliced=3)
-
-    cut = []
-    for _ in range(2):
-        for mask in masks:
-            network.forward(batch, RowMasks(mask), sliced=True)
-        cut.append(network.selector.cache.nbytes)
-
-    attention = sum(layer.heads.nbytes for layer in network.layers)
-    assert cut[0] == cut[1] > 2 * attention  # three times three quarters
-    network.selector.make_room(sliced=0)
-    network.forward(batch, RowMasks(np.tile(np.array([0, 0, 0, 1], np.float32), (3, 1))), sliced=True)
-    assert network.selector.cache.nbytes <= attention
 
 
 WORD = "keyboard"

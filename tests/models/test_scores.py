@@ -62,17 +62,6 @@ def test_no_grade_is_expected_to_be_nearer_to_the_truth_than_the_median(logits: 
     assert distances[scores.grade[0]] <= distances.min() + 1e-6
 
 
-def test_they_are_iterated_sorted_and_sliced_as_a_list_is(graded: Scores) -> None:
-    assert [one.title for one in graded] == TITLES
-    best_first = sorted(graded, key=lambda one: -one.raw_score)
-    assert [one.title for one in best_first] == [TITLES[row] for row in np.argsort(-graded.raw_score)]
-    tail = graded[1:]
-    assert isinstance(tail, Scores)
-    assert [one.label for one in tail] == [one.label for one in graded][1:]
-    np.testing.assert_array_equal(tail.logits, graded.logits[1:])
-    assert len(graded[:0]) == 0
-
-
 def test_a_table_of_a_graded_model_has_the_texts_the_grade_and_each_probability(graded: Scores) -> None:
     table = graded.to_frame()
     assert list(table.columns) == [
@@ -90,24 +79,6 @@ def test_a_table_of_one_label_has_a_score_and_no_grade(one_label: Scores) -> Non
     np.testing.assert_allclose(table["score"], 1 / (1 + np.exp(-table["raw_score"])), rtol=1e-5)
     one = one_label[0]
     assert (one.grade, one.label, one.expected_grade, one.probabilities) == (None, None, None, None)
-
-
-def test_scores_of_logits_alone_have_no_texts() -> None:
-    scores = Scores.from_logits(np.array([[0, 3], [2, 0]], np.float32))
-    assert list(scores.to_frame().columns) == ["score", "expected_grade", "grade", "p_0", "p_1"]
-    assert (scores[0].query, scores[0].label, scores[0].grade) == (None, None, 1)
-
-
-def test_they_print_as_a_table_that_is_not_longer_than_a_screen(clf: Classifier, one_label: Scores) -> None:
-    lines = repr(clf.score("angle bracket", ["steel angle", "a long title " * 20] * 20)).splitlines()
-    assert lines[0] == "Scores of 40 pairs (5 grades)"
-    assert lines[1].split() == ["query", "title", "score", "grade", "label"]
-    assert lines[2].startswith("0  angle bracket  steel angle")
-    assert lines[-1] == "… and 30 more"
-    assert len(lines) == 13
-    assert max(map(len, lines)) < 120
-    assert repr(one_label[:1]).splitlines()[0] == "Scores of 1 pair (one label)"
-    assert repr(clf.score([])) == "Scores of 0 pairs (5 grades)"
 
 
 def test_without_pandas_a_table_says_how_to_install_it(tmp_path: Path) -> None:

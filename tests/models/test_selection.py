@@ -8,7 +8,7 @@ import torch
 from headroom import Classifier
 from headroom.models.layer import AttentionHeads
 from headroom.models.masks.head_mask import RowMasks
-from headroom.models.ops.torch import Linear, TorchOps
+from headroom.models.ops.torch import Linear, MaskPolicy, TorchOps
 from headroom.models.selection import Selector, WeightCache
 from tests.models.reference import CPU
 
@@ -53,10 +53,9 @@ def test_more_masks_in_turns_than_the_cache_holds_copy_nothing_and_evict_nothing
 
 def test_where_graphs_are_captured_every_mask_has_the_weights_of_the_same_heads(clf: Classifier) -> None:
     """A graph reads weights at fixed columns: another mask must not move them."""
-    ops = TorchOps(CPU, torch.float32)
-    ops.supports_capture = True
     network = clf.network
-    selector = Selector(network.layers, network.config, ops, copies=False)
+    policy = MaskPolicy(slices=False, in_graphs=True)
+    selector = Selector(network.layers, network.config, TorchOps(CPU, torch.float32), policy)
     shape = (network.config.num_layers, network.config.num_heads)
     widths = set()
     for layer, head in np.ndindex(*shape):

@@ -80,7 +80,7 @@ async def serve(
     **settings: Any,
 ) -> AsyncIterator[Service]:
     # A wait that no machine reaches: only tests of the limits are to meet them.
-    settings = {"dtype": "float32", "max_queue_s": 60.0} | settings
+    settings = {"dtype": "float32", "max_queue_s": 60.0, "service_name": "headroom"} | settings
     options = Settings(model=str(model), device="cpu", **settings)
     metrics = Metrics()
     live = LiveConfig.model_validate(config or CONFIG)

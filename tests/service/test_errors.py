@@ -5,7 +5,7 @@ import pickle
 import orjson
 import pytest
 
-from headroom.models.errors import InvalidMask, UnsupportedCheckpoint
+from headroom.models.errors import UnsupportedCheckpoint
 from headroom.service import errors
 from headroom.service.errors import ServiceError, to_response
 
@@ -70,16 +70,6 @@ def test_an_unknown_exception_tells_nothing_of_itself() -> None:
     assert response.status == 500
     assert "hunter2" not in str(response)
     assert to_response(UnsupportedCheckpoint("/models/private is not a BERT")).status == 500
-
-
-def test_a_bad_mask_is_the_callers_to_mend() -> None:
-    response = to_response(InvalidMask("layer 12 does not exist; this model has layers 0 to 11"))
-    assert response.status == 422
-    assert response.body["error"] == {
-        "type": "invalid_request",
-        "message": "head_mask: layer 12 does not exist; this model has layers 0 to 11",
-        "param": "head_mask",
-    }
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from headroom.service.config.file import ConfigFileError
 from headroom.service.config.settings import LiveConfig
 from headroom.service.engine.runner import Batch
 from headroom.service.errors import DeviceFailed, InferenceFailed, OutOfMemory
-from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config as experiment_config
 from tests.service.experimenting import exposing_requests
 from tests.service.in_process import (
@@ -26,7 +24,6 @@ from tests.service.in_process import (
     Service,
     in_session,
     long_queue,
-    read_config,
     serve,
 )
 
@@ -189,19 +186,6 @@ async def test_every_shape_keeps_the_callers_order_and_says_so(by: str, tiny_che
             assert overridden.status_code == 503, shape
 
 
-async def test_a_deadline_that_passes_between_batches_keeps_the_order_whole(tiny_checkpoint: Path) -> None:
-    async with serve(tiny_checkpoint, max_batch_tokens=16, **DROPS) as service:
-        for path, body in SHAPES.values():
-            device = Device(service, passes=2)  # then it hangs
-            answer = await service.http.post(path, json=body | KEEP | {"deadline_ms": 300})
-            device.hang.set()
-            assert (answer.status_code, answer.headers["x-reranked"]) == (200, "false"), answer.text
-            assert answer.headers["x-reranked-reason"] == "deadline_exceeded"
-            assert sum(device.computed) > 0
-            assert set(scores_of(answer).values()) == {0}
-            assert not service.replica.scheduler.queued_tokens, "its other rows wait for nobody"
-
-
 WRONG: list[tuple[str, Any]] = [
     ("on_failure", "ignore"),
     ("on_failure", True),
@@ -216,15 +200,6 @@ WRONG: list[tuple[str, Any]] = [
     ("variant", "none of these"),
     ("head_mask", "9.9"),
 ]
-
-
-async def test_what_the_caller_did_wrong_stays_an_error(tiny_checkpoint: Path) -> None:
-    async with failing("device_failed", tiny_checkpoint, CONFIG | KEEP) as service:
-        for shape, (path, body) in SHAPES.items():
-            for field, value in WRONG:
-                answer = await service.http.post(path, json=body | {field: value})
-                assert answer.status_code in (400, 404, 422), (shape, field, value, answer.text)
-                assert field in answer.text or (shape, field) == ("tensors", "variant"), answer.text
 
 
 async def test_labels_have_no_order_to_keep(shared: Service) -> None:
@@ -264,17 +239,6 @@ async def test_a_cut_off_leaves_out_what_is_below_it_before_the_best_are_chosen(
         await service.refused("/v1/score", 422, query=QUERY, titles=TITLES, min_score=2)
 
 
-async def test_a_title_that_is_not_scored_is_never_cut_off(tiny_checkpoint: Path) -> None:
-    """A page without titles would be as broken as an error."""
-    async with failing("device_failed", tiny_checkpoint) as service:
-        answer = await service.post("/v1/score", query=QUERY, titles=TITLES, min_score=0.9, **KEEP)
-        assert [result["index"] for result in answer["results"]] == [0, 1, 2, 3]
-        ranked = await service.post(
-            "/v2/rerank", query=QUERY, documents=TITLES, min_score=0.9, top_n=2, **KEEP
-        )
-        assert [result["index"] for result in ranked["results"]] == [0, 1]
-
-
 @pytest.mark.parametrize("passes", [0, 1])
 async def test_a_cascade_with_a_stage_that_fails_keeps_the_order(passes: int, tiny_checkpoint: Path) -> None:
     cascade = {"name": "two", "cascade": [{"variant": "masked", "keep": 2}, {"variant": "full"}]}
@@ -285,12 +249,6 @@ async def test_a_cascade_with_a_stage_that_fails_keeps_the_order(passes: int, ti
         assert (answer["reranked"], answer["reason"]) == (False, "device_failed")
         assert [row["index"] for row in answer["results"]] == [0, 1, 2, 3]
         assert not any(row.get("scored", True) for row in answer["results"])
-
-
-@pytest.mark.parametrize("wrong", ["keep", 1, ["error"]])
-def test_a_wrong_default_is_refused_with_the_choices(wrong: Any) -> None:
-    with pytest.raises(ConfigFileError, match=r"user_config\.on_failure: .*'error' or 'original_order'"):
-        read_config({"on_failure": wrong})
 
 
 async def test_a_late_arm_counts_as_late_and_its_unit_as_exposed(tiny_checkpoint: Path) -> None:
@@ -403,22 +361,3 @@ async def test_an_edit_that_removes_what_a_waiting_request_names_changes_nothing
         assert theirs.status_code == 200, theirs.text
         (scores,) = (output for output in theirs.json()["outputs"] if output["name"] == "score")
         assert scores["data"] == pytest.approx([row["score"] for row in before["results"]], abs=1e-6)
-
-
-async def test_tensors_have_the_width_of_the_checkpoint_that_was_asked(
-    tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    three = write_checkpoint(tmp_path / "three", num_labels=3)
-    full = {"name": "full"}
-    before = {"variants": [full, {"name": "other", "checkpoint": str(three)}]}
-    after = {"variants": [full, {"name": "other"}]}
-    async with serve(tiny_checkpoint, before, **LIMITS, **DROPS) as service:
-        Device(service)
-        body = SHAPES["tensors"][1] | {"deadline_ms": 500, **KEEP}
-        asked = asyncio.create_task(service.post("/v2/models/other/infer", **body))
-        async with asyncio.timeout(20):
-            while not service.replica.scheduler._requests:
-                await asyncio.sleep(0.01)
-        await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate(after))
-        shapes = {output["name"]: output["shape"] for output in (await asked)["outputs"]}
-        assert shapes["probabilities"] == [len(TITLES), 3]

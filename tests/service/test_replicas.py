@@ -10,10 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 from ray._private.services import JEMALLOC_SO
 
-from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.service.client import Answer, metric, request, score, send_raw
 from tests.service.experimenting import config, write_broken_checkpoint
@@ -80,22 +78,6 @@ async def test_an_edit_that_one_of_them_refuses_reaches_neither(
     assert "config refused, the last good one stays" in line
     assert "holds neither model.safetensors nor pytorch_model.bin" in line
     assert await versions(two) == before
-
-
-async def test_an_edit_whose_experiments_the_database_refuses_is_refused_until_it_can(two: Server) -> None:
-    path = two.config.parent / "state/headroom/experiments.db"
-    store = Store(f"sqlite:///{path}")
-    store.prepare()
-    store.close()
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("CREATE TRIGGER no BEFORE INSERT ON log BEGIN SELECT RAISE(ABORT, 'the disk is odd'); END")
-    two.write_config(config())
-    assert "refused, the last good one stays" in two.wait_for_line("the disk is odd")
-    two.wait_for_line("config refused")
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("DROP TRIGGER no")
-    two.write_config(config())
-    assert all(await assignments(two, ["user-1"]))
 
 
 async def test_units_get_the_same_arm_from_both(two: Server) -> None:
@@ -212,27 +194,6 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
     assert max(answer.seconds for answer in fine) < 5
     while len(two.replicas()) != 2 or victim in two.replicas():  # pytest's timeout is the limit
         await asyncio.sleep(0.1)
-
-
-async def test_half_a_file_takes_no_experiment_out(two: Server) -> None:
-    """The first half alone is a right config, without the experiment; the other one comes 0.8 s later."""
-    variants = [{"name": "full"}, {"name": "pruned", "head_mask": "0.0"}]
-    await asyncio.to_thread(two.edit, config(variants, name="halves"))
-    whole = two.config.read_text()
-    document = yaml.safe_load(whole)
-    (deployment,) = document["applications"][0]["deployments"]
-    del deployment["user_config"]["experiments"]
-    half = yaml.safe_dump(document)
-    for _ in range(3):
-        two.config.write_text(half)
-        await asyncio.sleep(0.8)
-        two.config.write_text(whole)
-        await asyncio.sleep(1.6)
-    assert "takes out the experiments halves" not in two.stderr
-    two.config.write_text(half)
-    line = await asyncio.to_thread(two.wait_for_line, "takes out the experiments halves")
-    assert "their units get the default" in line
-    await asyncio.to_thread(two.edit, LIVE)
 
 
 async def test_weights_that_are_replaced_are_served_by_no_replica_that_starts_again(two: Server) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,9 +21,6 @@ from headroom.service.cli.program import app
 pytestmark = pytest.mark.more
 
 ROOT = Path(__file__).parents[2]
-
-MARKDOWN = re.compile(r"\n\s*(?:[-*] |\d+\. |#+ |\|.*\|$)|\*\*\w|\]\(|```", re.MULTILINE)
-"""What Markdown looks like that was not read as such: GitHub takes a list without a blank line before it."""
 
 
 class Reading(HTMLParser):
@@ -89,12 +85,6 @@ def test_the_site_works_offline(site: Site) -> None:
     assert {source for _, source in loaded if source.endswith(("style.css", "iframe-worker.js", ".png"))}
     assert [entry for entry in loaded if urlsplit(entry[1]).netloc] == []
     assert (site.folder / "search" / "search_index.js").is_file()  # for pages that are opened as files
-
-
-def test_no_markdown_is_left_unread(site: Site) -> None:
-    assert [
-        (name, text) for name, page in site.pages.items() for text in page.prose if MARKDOWN.search(text)
-    ] == []
 
 
 def test_every_command_and_route_is_in_the_reference(site: Site) -> None:

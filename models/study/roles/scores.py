@@ -32,7 +32,7 @@ hundreds of pairs, far smaller habits are significant and mean nothing."""
 _NEGLIGIBLE = 1e-6  # attention below it is rounding, and its spread means nothing
 
 Scored = tuple[Floats32, Floats32]
-"""Observed attention (heads,), and the same in each draw of the null hypothesis (draws, heads)."""
+"""The observed attention, (heads,), and that in each draw of the null hypothesis, (draws, heads)."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class RoleScores:
         return np.asarray((self.p_adjusted < LEVEL) & (np.nan_to_num(self.values) >= HOLDS))
 
 
-class _Tally:
+class _RoleMeans:
     """Observed and null means of one role: all pairs of a query count the same, and so do all queries.
 
     Without draws of a null hypothesis, the signs of whole queries are random under it.
@@ -110,7 +110,7 @@ def role_scores(
     stand between them.
     """
     heads = len(study.heads)
-    tallies = defaultdict[str, _Tally](_Tally)
+    tallies = defaultdict[str, _RoleMeans](_RoleMeans)
     words = [Words.of(study.classifier.tokenizer, pair, split) for pair in pairs]
     pool = _words_by_form(words)
     for number, (pair, of_pair, query) in enumerate(zip(pairs, words, query_of, strict=True)):
@@ -139,7 +139,7 @@ def segmentation_scores(study: Study, pairs: Sequence[EncodedPair], split: Split
 
     split: the truth about words where no spaces stand between them.
     """
-    tally = _Tally()
+    tally = _RoleMeans()
     for number, pair in enumerate(pairs):
         rng = np.random.default_rng([study.seed, 4, number])
         words = Words.of(study.classifier.tokenizer, pair, split)

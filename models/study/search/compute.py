@@ -86,18 +86,28 @@ def measure(study: Study) -> SearchResult:
     _time(networks, timed, chosen, study.speedup)
     if chosen is None:
         return SearchResult(intact, planned, None, [])
-    random = list[Evaluation]()
-    if study.holdout is not None:
-        seeds = range(study.seed, study.seed + study.effort.random_networks)
-        others = [plans.shuffled(chosen.mask, clf.config, seed) for seed in seeds]
-        random = networks.evaluate(study.holdout, others, "random networks of the same layers")
-    if not study.recover_minutes:
-        return SearchResult(intact, planned, chosen, random)
-    recovered = recover(networks, chosen.mask, study.recover_minutes)
-    if intact.held_out is None or study.holdout is None:
-        return SearchResult(intact, planned, chosen, random, recovered)
-    (test,) = tests_of(intact.held_out, [networks.recovered(study.holdout)], study.margin)
-    return SearchResult(intact, planned, chosen, random, recovered, test)
+    result = SearchResult(intact, planned, chosen, _random_networks(networks, chosen.mask))
+    return _recovered(networks, result, chosen.mask) if study.recover_minutes else result
+
+
+def _random_networks(networks: Networks, mask: HeadMask) -> list[Evaluation]:
+    """Evaluate random networks that keep as much of each layer on the held-out queries, if there are any."""
+    study = networks.study
+    if study.holdout is None:
+        return []
+    seeds = range(study.seed, study.seed + study.effort.random_networks)
+    others = [plans.shuffled(mask, study.classifier.config, seed) for seed in seeds]
+    return networks.evaluate(study.holdout, others, "random networks of the same layers")
+
+
+def _recovered(networks: Networks, result: SearchResult, mask: HeadMask) -> SearchResult:
+    """Train the chosen network, and test it on the held-out queries, if there are any."""
+    study = networks.study
+    recovered = recover(networks, mask, study.recover_minutes)
+    if result.intact.held_out is None or study.holdout is None:
+        return replace(result, recovered=recovered)
+    (test,) = tests_of(result.intact.held_out, [networks.recovered(study.holdout)], study.margin)
+    return replace(result, recovered=recovered, recovered_test=test)
 
 
 def _judge(study: Study, tried: list[Candidate], held_out: list[Evaluation]) -> None:

@@ -1,7 +1,11 @@
 """The report of `search`: verdict, picture, tables, JSON and the mask's file."""
 
+from __future__ import annotations
+
 import json
+from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +21,9 @@ from headroom.models.study.search.networks import RECOVERED, Pace
 from headroom.models.study.statistics import metrics_of, permutation_p
 from headroom.models.study.study import Study
 from headroom.models.study.wording import about, listed, method, p_value, signed, speed_claim
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PASSED = "mask_passed.json"
 """The mask of the best network that passed, if the one of the wanted speed did not."""
@@ -274,33 +281,29 @@ def _draw(search: SearchResult, study: Study) -> plots.Drawing:
     metrics = study.measures.tested
     drawing, (panels,) = plots.figure(6 * len(metrics), 4.8, columns=len(metrics), sharex=True, squeeze=False)
     x = [_x(one, study) for one in search.candidates]
-    passed = np.array([one.test is not None and one.test.passed for one in search.candidates])
     for axes, metric in zip(panels, metrics, strict=True):
-        intact = metrics_of(search.intact.quality)[metric]
-        ends = np.reshape([_change_and_bound(one, metric, intact) for one in search.candidates], (-1, 2))
-        axes.axhline(0, color="black", lw=0.8)
-        axes.axhline(-study.margin, color=plots.ORANGE, lw=1.2, ls="--", label=f"margin −{study.margin:g}")
-        axes.vlines(x, ends[:, 1], ends[:, 0], color=plots.BLUE, lw=1.2)
-        for which, label, face in ((passed, "passed", plots.BLUE), (~passed, "not passed", "white")):
-            axes.plot(
-                np.compress(which, x),
-                ends[which, 0],
-                "o",
-                color=plots.BLUE,
-                markerfacecolor=face,
-                label=label,
-            )
-        lowest = float(np.nanmin([*ends[:, 1], -study.margin]))
-        axes.set_ylim(bottom=1.05 * max(lowest, -DEEPEST * study.margin))
-        axes.set(
-            xlabel="times as fast as the intact model" if study.by_time else "heads kept",
-            ylabel=f"change of {NAMES[metric]}",
-            title=NAMES[metric],
-        )
+        _draw_metric(axes, metric, search, study.margin, x)
+        axes.set_xlabel("times as fast as the intact model" if study.by_time else "heads kept")
     if not study.by_time:
         panels[0].invert_xaxis()
     panels[0].legend(fontsize=8, loc="best")
     return drawing
+
+
+def _draw_metric(axes: Axes, metric: str, search: SearchResult, margin: float, x: Sequence[float]) -> None:
+    """Draw the change of one metric. x: the networks' positions on the panel's x axis."""
+    intact = metrics_of(search.intact.quality)[metric]
+    passed = np.array([one.test is not None and one.test.passed for one in search.candidates])
+    ends = np.reshape([_change_and_bound(one, metric, intact) for one in search.candidates], (-1, 2))
+    axes.axhline(0, color="black", lw=0.8)
+    axes.axhline(-margin, color=plots.ORANGE, lw=1.2, ls="--", label=f"margin −{margin:g}")
+    axes.vlines(x, ends[:, 1], ends[:, 0], color=plots.BLUE, lw=1.2)
+    for which, label, face in ((passed, "passed", plots.BLUE), (~passed, "not passed", "white")):
+        changes = ends[which, 0]
+        axes.plot(np.compress(which, x), changes, "o", color=plots.BLUE, markerfacecolor=face, label=label)
+    lowest = float(np.nanmin([*ends[:, 1], -margin]))
+    axes.set_ylim(bottom=1.05 * max(lowest, -DEEPEST * margin))
+    axes.set(ylabel=f"change of {NAMES[metric]}", title=NAMES[metric])
 
 
 def _x(network: Candidate, study: Study) -> float:

@@ -1,6 +1,6 @@
 """The run of `headroom distil`: options, pairs and checkpoints, checked before torch is imported."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from headroom.models.checkpoint.config import (
@@ -24,6 +24,7 @@ from headroom.models.quality.labelled import (
     SAMPLE,
     Columns,
     LabelledPair,
+    Rows,
     columns_of_second,
     query_key,
     read_labelled,
@@ -45,7 +46,7 @@ NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class StudentSize:
     """How many layers, heads per layer and units per layer a student keeps; None: all. mask: what goes,
     instead of those: a spec or a JSON form."""
 
@@ -57,26 +58,26 @@ class Cut:
     @property
     def keeps_all(self) -> bool:
         """Return whether nothing is cut."""
-        return self == Cut()
+        return self == StudentSize()
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DistilOptions:
     """The options of a distillation.
 
-    teacher: a checkpoint directory or hub id; None for the shipped model, unless `scores` names the column
-    that teaches. model: the student; None for the teacher, or the shipped model if the teacher is a decoder
-    or a column. steps, minutes: how long it is trained; None for the default number of steps. teacher_labels:
-    least relevant first; None for the order that the teacher's checkpoint says.
+    data: pairs without grades. teacher: a checkpoint directory or hub id; None for the shipped model, unless
+    `scores` names the column that teaches. model: the student; None for the teacher, or the shipped model if
+    the teacher is a decoder or a column. steps, minutes: how long it is trained; None for the default number
+    of steps. teacher_labels: least relevant first; None for the order that the teacher's checkpoint says.
     """
 
-    data: Path
+    data: Path | Rows
     out: Path
     teacher: str | None = None
     scores: str | None = None
     model: str | None = None
-    cut: Cut = Cut()
-    test: Path | None = None
+    cut: StudentSize = StudentSize()
+    test: Path | Rows | None = None
     steps: int | None = None
     minutes: float | None = None
     rate: float | None = None
@@ -106,7 +107,7 @@ class Job:
     is, or is cut from. test: the judged pairs, none without a file. survey: what the data holds.
     """
 
-    options: Options
+    options: DistilOptions
     teacher: Path | None
     source: Path
     config: ModelConfig
@@ -121,7 +122,7 @@ class Job:
         return self.source == self.teacher
 
 
-def prepare(options: Options) -> Job:
+def prepare(options: DistilOptions) -> Job:
     """Read and check the options, the data and the checkpoints.
 
     Writes nothing. Raises ModelError for wrong data or options, UnsupportedCheckpoint if the student's
@@ -157,7 +158,7 @@ def write_pairs(job: Job) -> None:
         )
 
 
-def _source(options: Options, teacher: Path | None, config: ModelConfig | None) -> Path:
+def _source(options: DistilOptions, teacher: Path | None, config: ModelConfig | None) -> Path:
     """Return the directory of the checkpoint that the student is, or is cut from."""
     if options.model is not None:
         return locate(options.model)
@@ -194,7 +195,7 @@ def _with_labels(source: Path, config: ModelConfig, teacher: ModelConfig | None)
     )
 
 
-def _check_cut(source: Path, config: ModelConfig, options: Options, teacher: Path | None) -> None:
+def _check_cut(source: Path, config: ModelConfig, options: DistilOptions, teacher: Path | None) -> None:
     """Raise ModelError if the student cannot keep what it is to keep, or would be its teacher."""
     cut = options.cut
     limits = {
@@ -216,8 +217,8 @@ def _check_cut(source: Path, config: ModelConfig, options: Options, teacher: Pat
         )
 
 
-def _read_test(options: Options, config: ModelConfig) -> tuple[Path | None, list[LabelledPair]]:
-    """Return the file of judged pairs and its content; None and nothing without one."""
+def _read_test(options: DistilOptions, config: ModelConfig) -> tuple[Path | Rows | None, list[LabelledPair]]:
+    """Return the source of judged pairs and its content; None and nothing without one."""
     test = options.test
     if test is None and len(config.labels) == SAMPLE_GRADES and SAMPLE_TEST.exists():
         test = SAMPLE_TEST
@@ -230,12 +231,12 @@ def _read_test(options: Options, config: ModelConfig) -> tuple[Path | None, list
 
 
 def _fingerprint(
-    options: Options, teacher: Path | None, source: Path, config: ModelConfig, test: Path | None
+    options: DistilOptions, teacher: Path | None, source: Path, config: ModelConfig, test: Path | Rows | None
 ) -> dict[str, str]:
     values = {
-        NAMES.get(name, option_name(name)): value
-        for name, value in asdict(options).items()
-        if name not in ("out", "resamples")  # the `work` directory is found by the first
+        NAMES.get(field.name, option_name(field.name)): getattr(options, field.name)
+        for field in fields(options)
+        if field.name not in ("out", "resamples")  # the `work` directory is found by the first
     }
     if options.cut.mask is not None:  # it may name a stored one, which is no part of the checkpoint's digest
         values["content of --mask"] = mask_of(source, config, options.cut.mask).id

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import orjson
 
 from headroom.models.errors import ModelError
-from headroom.models.quality.labelled import Columns, digest, iter_rows, query_key
+from headroom.models.quality.labelled import Columns, Rows, digest, iter_rows, query_key
 
 PORTION_PAIRS = 4096
 """About this many pairs are in a portion, the part of the file that is in memory."""
@@ -37,7 +37,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The content of a file in numbers.
+    """The content of the pairs' source in numbers.
 
     pairs: of queries that may be trained on; left_out: of others. lowest, highest: of the scores; nan without
     a column of them.
@@ -54,13 +54,13 @@ class Survey:
         return math.ceil(self.pairs / PORTION_PAIRS)
 
 
-def read(path: Path, columns: Columns, scores: str | None) -> Iterator[Pair]:
-    """Yield the pairs of a file one at a time. scores: the column of their scores, or None.
+def read(source: Path | Rows, columns: Columns, scores: str | None) -> Iterator[Pair]:
+    """Yield the pairs of a source one at a time. scores: the column of their scores, or None.
 
-    Raises ModelError, which names the file and the line, for a row that is wrong or a score that is not a
+    Raises ModelError, which names the source and the line, for a row that is wrong or a score that is not a
     finite number.
     """
-    for where, values in iter_rows(path, columns, () if scores is None else (scores,)):
+    for where, values in iter_rows(source, columns, () if scores is None else (scores,)):
         score = math.nan
         if scores is not None:
             score = _number(values[scores])
@@ -69,8 +69,8 @@ def read(path: Path, columns: Columns, scores: str | None) -> Iterator[Pair]:
         yield Pair(values[columns.query], values[columns.title], score)
 
 
-def survey(path: Path, columns: Columns, scores: str | None, avoided: Collection[str]) -> Survey:
-    """Read a file from end to end and return what it holds.
+def survey(source: Path | Rows, columns: Columns, scores: str | None, avoided: Collection[str]) -> Survey:
+    """Read the pairs from end to end and return what it holds.
 
     avoided: keys of queries (`query_key`) that are not trained on, because the student is tested with them.
     Raises ModelError for a wrong row, if no pair is left, or if all scores are equal.
@@ -79,7 +79,7 @@ def survey(path: Path, columns: Columns, scores: str | None, avoided: Collection
     left_out = 0
     lowest = math.inf
     highest = -math.inf
-    for pair in read(path, columns, scores):
+    for pair in read(source, columns, scores):
         if query_key(pair.query) in avoided:
             left_out += 1
             continue
@@ -87,21 +87,26 @@ def survey(path: Path, columns: Columns, scores: str | None, avoided: Collection
         lowest = min(lowest, pair.score)
         highest = max(highest, pair.score)
     if not pairs:
-        raise ModelError(f"{path}: every query is also one of the test's; give pairs of other queries")
+        raise ModelError(f"{source}: every query is also one of the test's; give pairs of other queries")
     if scores is None:
         return Survey(pairs, left_out)
     if lowest == highest:
-        raise ModelError(f"{path}: every {scores} is {lowest:g}, which teaches no order; give other scores")
+        raise ModelError(f"{source}: every {scores} is {lowest:g}, which teaches no order; give other scores")
     return Survey(pairs, left_out, lowest, highest)
 
 
 def cut_into_portions(
-    path: Path, columns: Columns, scores: str | None, avoided: Collection[str], found: Survey, target: Path
+    source: Path | Rows,
+    columns: Columns,
+    scores: str | None,
+    avoided: Collection[str],
+    found: Survey,
+    target: Path,
 ) -> None:
-    """Write the pairs of a file into the directory `target`: each portion, and the queries held out.
+    """Write the pairs into the directory `target`: each portion, and the queries held out.
 
-    A query's portion is a hash of it, so all its pairs are in one, wherever they are in the file, and a
-    portion is as mixed as the file. The directory is there whole or not at all.
+    A query's portion is a hash of it, so all its pairs are in one, wherever they are in the source, and a
+    portion is as mixed as the source. The directory is there whole or not at all.
     """
     draft = target.with_name(f"{target.name}.unfinished")
     shutil.rmtree(draft, ignore_errors=True)
@@ -109,7 +114,7 @@ def cut_into_portions(
     lines = defaultdict[str, list[bytes]](list)
     held_out = min(HELD_OUT_SHARE, HELD_OUT_PAIRS / found.pairs)
     size = 0
-    for pair in read(path, columns, scores):
+    for pair in read(source, columns, scores):
         key = query_key(pair.query)
         if key in avoided:
             continue

@@ -14,7 +14,7 @@ from headroom.models.checkpoint.files import bytes_of_weights
 from headroom.models.classifier import Classifier
 from headroom.models.device import in_turns, one_thread
 from headroom.models.files import Json
-from headroom.models.quality.bootstrap import MetricDraws, resample
+from headroom.models.quality.bootstrap import Interval, MetricDraws, resample
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.labelled import LabelledPair, numbers_of_queries
@@ -115,15 +115,19 @@ def _quality(sides: dict[str, Classifier], job: Job, notify: Notify) -> tuple[Js
         draws[name] = {metric: every[name][metric] for metric in METRICS if metric in every[name]}
     quality: Json = {name: intervals_of(drawn, counts) for name, drawn in draws.items()}
     for name in draws.keys() - {"student"}:
-        both = [metric for metric in draws["student"] if metric in draws[name]]
-        first, second = (
-            {metric: drawn[metric] for metric in both} for drawn in (draws[name], draws["student"])
-        )
-        quality[f"student_minus_{name}"] = changes_of(first, second, counts)
+        quality[f"student_minus_{name}"] = _changes_in_both(draws[name], draws["student"], counts)
     if "teacher" not in evaluations:
         return quality, None
     outcome = non_inferiority(evaluations["teacher"], every["teacher"], every["student"], counts, MARGIN)
     return quality, outcome.as_json() | {"margin": MARGIN, "verdict": outcome.sentence("The student")}
+
+
+def _changes_in_both(first: MetricDraws, second: MetricDraws, counts: Floats) -> dict[str, Interval]:
+    """Return the paired changes of the metrics that both sides have."""
+    both = [metric for metric in second if metric in first]
+    before = {metric: first[metric] for metric in both}
+    after = {metric: second[metric] for metric in both}
+    return changes_of(before, after, counts)
 
 
 def _agreement(

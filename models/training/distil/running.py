@@ -19,7 +19,7 @@ from headroom.models.files import Json, write_whole
 from headroom.models.learner import Learner
 from headroom.models.quality.labelled import query_key
 from headroom.models.training.distil import layers, report
-from headroom.models.training.distil.job import Job, Options, is_plain_encoder, mask_of, write_pairs
+from headroom.models.training.distil.job import DistilOptions, Job, is_plain_encoder, mask_of, write_pairs
 from headroom.models.training.distil.lessons import (
     BATCH_PAIRS,
     SWAPPED_SHARE,
@@ -54,7 +54,7 @@ class Run:
     notify: Notify
 
     @property
-    def options(self) -> Options:
+    def options(self) -> DistilOptions:
         """Return the options of the run."""
         return self.job.options
 

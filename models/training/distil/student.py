@@ -15,11 +15,11 @@ from headroom.models.checkpoint.shapes import layer_prefix
 from headroom.models.checkpoint.tensors import TensorDict, read_tensors
 from headroom.models.compress.prune import cut, intact_mask
 from headroom.models.masks.head_mask import HeadMask
-from headroom.models.training.distil.job import Cut, is_plain_encoder, mask_of
+from headroom.models.training.distil.job import StudentSize, is_plain_encoder, mask_of
 
 
 def read_student(
-    source: Path, config: ModelConfig, wanted: Cut, layers: Sequence[int]
+    source: Path, config: ModelConfig, wanted: StudentSize, layers: Sequence[int]
 ) -> tuple[TensorDict, ModelConfig]:
     """Return the tensors and the configuration of what is kept of a checkpoint.
 
@@ -37,7 +37,9 @@ def read_student(
     return cut(tensors, config, mask)
 
 
-def kept_mask(tensors: TensorDict, config: ModelConfig, wanted: Cut, layers: Sequence[int]) -> HeadMask:
+def kept_mask(
+    tensors: TensorDict, config: ModelConfig, wanted: StudentSize, layers: Sequence[int]
+) -> HeadMask:
     """Return the mask that keeps these layers, and as many heads and units in each as wanted: those with the
     largest weights."""
     intact = intact_mask(config)

@@ -68,7 +68,8 @@ class Teacher:
             states = network.pooled(batch, network.selector.select(None))
             logits = network.classify(states)[batch.answers]
             answers["logits"] = logits.numpy(force=True)[:, list(self.clf.config.label_order)]
-            answers["state"] = states[batch.answers].float().numpy(force=True)
+            with np.errstate(over="ignore"):  # `answers` refuses infinities
+                answers["state"] = states[batch.answers].float().numpy(force=True)
         return answers
 
     def kept_answers(

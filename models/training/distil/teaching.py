@@ -63,7 +63,11 @@ def teach(
     seed: int,
     after_step: Callable[[Progress], None],
 ) -> Student:
-    """Train a student in place; its word embeddings stay. Arguments as of `loop.train`."""
+    """Train a student in place; its word embeddings stay.
+
+    make_round: returns a round's lessons, and depends on the round's number alone. checkpoint: the file of
+    the run's state, from which a stopped run goes on. after_step: is called after each step.
+    """
     model.weight(WORDS).requires_grad_(False)
     losses = list[float]()
 

@@ -1,25 +1,31 @@
-"""Other people's request and answer shapes: one file per vendor, `base` for what they share."""
+"""Other people's request and answer shapes: one file per family, `base` and `answers` for what they share."""
 
 from collections.abc import Sequence
 from enum import Enum
 from typing import Annotated, Any, Union
 
-from fastapi import Body, FastAPI
+from fastapi import Body, FastAPI, Request, Response
 
-from headroom.service.api.clients import ofrep, oip, tei, weaviate
+from headroom.service.api.clients import ofrep, oip, tei
 from headroom.service.api.clients.base import CompatRequest, score_and_answer
 from headroom.service.api.clients.rerank import (
     CohereV2Request,
     InfinityRequest,
-    LlamaCppRequest,
     RerankRequest,
+    WeaviateRequest,
 )
 from headroom.service.api.clients.tei import TeiPredictRequest, TeiRerankRequest
 from headroom.service.api.clients.vllm import VllmQueriesRequest, VllmTextsRequest
 from headroom.service.api.clients.voyage import VoyageRequest
-from headroom.service.api.clients.weaviate import WeaviateRequest
 from headroom.service.api.openapi import errors
-from headroom.service.api.post import Post, PostRoute, RequestShape, Timed, post_routes
+from headroom.service.api.post import (
+    Post,
+    PostRoute,
+    RequestShape,
+    Timed,
+    check_ready,
+    post_routes,
+)
 from headroom.service.errors import InvalidRequest
 
 # The shapes of a path are told apart by their fields (`distinct_field`); the last one has none, or is taken
@@ -28,8 +34,8 @@ _ROUTES: tuple[tuple[str, str, tuple[type[CompatRequest], ...]], ...] = (
     ("/v1/rerank", "rerank_v1", (VoyageRequest, RerankRequest)),
     ("/v2/rerank", "rerank_v2", (CohereV2Request,)),
     ("/rerank", "rerank", (TeiRerankRequest, WeaviateRequest, InfinityRequest)),
-    ("/reranking", "reranking", (TeiRerankRequest, LlamaCppRequest)),
-    ("/v1/reranking", "reranking_v1", (TeiRerankRequest, LlamaCppRequest)),
+    ("/reranking", "reranking", (RerankRequest,)),
+    ("/v1/reranking", "reranking_v1", (RerankRequest,)),
     ("/predict", "tei_predict", (TeiPredictRequest,)),
     ("/", "tei_root", (TeiRerankRequest, TeiPredictRequest)),
     ("/score", "vllm_score", (VllmTextsRequest, VllmQueriesRequest)),  # /v1/score takes these, too
@@ -42,7 +48,7 @@ def add_compat_routes(app: FastAPI) -> None:
         _add_route(app, path, name, shapes)
     tei.add_routes(app)
     oip.add_routes(app)
-    weaviate.add_routes(app)
+    _add_health(app)
     ofrep.add_routes(app)
     ours = post_routes(app)["/v1/score"]
     ours.shapes = {"query": ours.default, "pairs": ours.default, **post_routes(app)["/score"].shapes}
@@ -73,6 +79,31 @@ def _add_route(app: FastAPI, path: str, name: str, shapes: Sequence[type[CompatR
     route.shapes = {
         shape.distinct_field: of_class[shape] for shape in shapes if shape.distinct_field is not None
     }
+
+
+async def _live() -> Response:
+    """204 while the process runs."""
+    return Response(status_code=204)
+
+
+async def _ready(request: Request) -> Response:
+    """204 while requests are welcome."""
+    check_ready(request)
+    return Response(status_code=204)
+
+
+def _add_health(app: FastAPI) -> None:
+    """Add /.well-known/live and /.well-known/ready, for which Weaviate waits when it starts."""
+    for state, endpoint, statuses in (("live", _live, (500,)), ("ready", _ready, (500, 503))):
+        app.add_api_route(
+            f"/.well-known/{state}",
+            endpoint,
+            name=f"weaviate_{state}",
+            status_code=204,
+            response_class=Response,
+            responses=errors(*statuses),
+            tags=["Weaviate"],
+        )
 
 
 def _errors(shapes: Sequence[type[CompatRequest]]) -> dict[int | str, dict[str, Any]]:

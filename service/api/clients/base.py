@@ -1,7 +1,7 @@
-"""The base of the shapes of other people's clients: our fields, the translation, and the errors.
+"""What the shapes of all other people's clients share: how they are read, scored, ordered and refused.
 
-A shape is a pydantic model of the request (`CompatRequest`) with two translations: `score_request` makes our
-scoring request of it, `answer` makes their answer of ours. Limits, deadlines and experiments are those of
+A shape is a pydantic model of a client's request (`CompatRequest`). `score_request` makes our scoring request
+of it, and `answer` the client's answer of ours. Limits, deadlines and experiments are those of
 `POST /v1/score`. `headroom.service.api.clients` says which shapes each path takes.
 """
 
@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import ConfigDict, Field
-from typing_extensions import TypedDict
 
 from headroom.service.api.errors import RERANK, ErrorShape
 from headroom.service.api.post import Post, Timed, validated
-from headroom.service.api.ranking import headers_of, score
+from headroom.service.api.ranking import headers_of, score_titles
 from headroom.service.config.settings import Settings
-from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
+from headroom.service.experiments.fields import WHOLE_NUMBER
 from headroom.service.schemas.requests import (
     DocumentsRequest,
     Ids,
@@ -26,13 +25,17 @@ from headroom.service.schemas.requests import (
     ScoringFields,
     too_many,
 )
-from headroom.service.schemas.responses import (
-    Assignment,
-    HeadMaskInfo,
-    ScoreResponse,
-    ScoreResult,
-)
+from headroom.service.schemas.responses import ScoreResponse, ScoreResult
 from headroom.service.sentences import shortened
+
+Count = Annotated[int, Field(ge=1, le=2**53 - 1), WHOLE_NUMBER]
+"""How many of something a caller wants; more than there are is fine."""
+TopN = Annotated[
+    Count | None, Field(description="How many results to return, the most relevant ones; default: all.")
+]
+ReturnDocuments = Annotated[
+    bool | None, Field(description="Whether each result brings its document; default: no.")
+]
 
 
 class OurFields(ScoringFields):
@@ -54,12 +57,17 @@ class CompatRequest(OurFields, ABC):
     """The types of its answers."""
     errors: ClassVar[ErrorShape] = RERANK
     names: ClassVar[Mapping[str, str]] = {"titles": "documents"}
-    """Their names of our fields, for messages."""
+    """The client's names of our fields, where they differ."""
 
     model: str | None = Field(
         None,
         description="`NAME@VARIANT` names a variant of `GET /v1/variants`. Any other name is taken and "
         "ignored: the service's own model scores.",
+    )
+    raw_scores: bool = Field(
+        False,
+        description="Whether scores are logits: that of a model with one label; of a graded model the "
+        "log-odds of `score`.",
     )
 
     @classmethod
@@ -82,17 +90,18 @@ class CompatRequest(OurFields, ABC):
     def answer(self, response: ScoreResponse) -> Any:
         """Return their answer, as JSON values or dataclasses."""
 
-    def headers(self, request: ScoreRequest, response: ScoreResponse) -> Mapping[str, str]:  # noqa: ARG002
-        """Return the headers that the answer brings besides ours. request: our request, made of this one."""
+    def headers(self, response: ScoreResponse) -> Mapping[str, str]:  # noqa: ARG002
+        """Return the headers that the answer brings besides ours."""
         return {}
 
-    def scoring(self, reading: Mapping[str, Any] | None = None, **texts: Any) -> ScoreRequest:
-        """Return our request for `query` and `titles`, or `pairs`, with this request's variant and mask.
+    def scoring(self, **texts: Any) -> ScoreRequest:
+        """Return our request with this request's variant and mask. Raises InvalidRequest.
 
-        reading: the fields of a DocumentsRequest that say how to read the texts. Raises InvalidRequest.
+        texts: `query` and `titles`, or `pairs`; and the fields of a DocumentsRequest that say how they are
+            read.
         """
         ours = {name: getattr(self, name) for name in OurFields.model_fields} | {"variant": self._variant()}
-        fields = {**texts, **ours, **self.ranking_fields(), **(reading or {})}
+        fields = {**texts, **ours, **self.ranking_fields()}
         is_plain = fields.keys() <= ScoreRequest.model_fields.keys()
         return validated(ScoreRequest if is_plain else DocumentsRequest, fields)
 
@@ -112,27 +121,27 @@ class CompatRequest(OurFields, ABC):
         return named
 
     def their_name(self, param: str) -> str:
-        """Return their name of the field at fault, such as `documents[3]` for `titles[3]`."""
-        field = param.partition("[")[0]
-        index = param[len(field) :]
-        if field == "variant" and self.variant is None:
+        """Return the client's name of the field at fault, such as `documents[3]` for `titles[3]`."""
+        if param == "variant" and self.variant is None:
             return "model"
-        if field == "pairs" and "query" in self.names:  # queries and documents are two lists
-            field = "query"
-            index = index.removesuffix("[0]")
-        return self.names.get(field, field) + index
+        return their_name(param, self.names)
+
+    def relevance(self, result: ScoreResult) -> Any:
+        """Return a pair's relevance: `score` of /v1/score, or on the scale of logits its `raw_score`."""
+        return result.raw_score if self.raw_scores else result.score
 
 
 class RankingRequest(CompatRequest):
-    """A request whose answer is the documents' order."""
+    """A request whose answer is the documents' order. `names` may have another name for `top_n`."""
 
     ids: Ids = None
     query_id: QueryId = None
 
     @property
-    @abstractmethod
     def documents_shown(self) -> int | None:
         """The number of documents that the answer shows, the best ones; None: all."""
+        shown: int | None = getattr(self, self.names.get("top_n", "top_n"))
+        return shown
 
     def ranking_fields(self) -> dict[str, Any]:
         """Return the fields of our request that say which order the answer shows."""
@@ -140,11 +149,22 @@ class RankingRequest(CompatRequest):
         fields = {"ids": self.ids, "query_id": self.query_id}
         return fields if shown is None else fields | {"top_n": shown}
 
+    def ranked(self, response: ScoreResponse) -> list[ScoreResult]:
+        """Return the results that the answer shows, in its order: by raw score, an interleaved one's by rank.
+
+        Equal ones stay in the request's order.
+        """
+        results = sorted(
+            response.results,
+            key=lambda result: -result.raw_score if result.rank is None else result.rank,
+        )
+        return results[: self.documents_shown]
+
 
 def refuse_order_fields(fields: OurFields, *names: str) -> None:
-    """Raise InvalidRequest if a request whose answer is no order has one of these fields; default: each.
+    """Raise InvalidRequest if a request whose answer is no order asks for one.
 
-    on_failure is refused only if it asks for an order.
+    names: the fields that ask for one; default: all. `on_failure` asks for one unless it is "error".
     """
     for name in names or ("on_failure", "min_score", "min_grade"):
         if getattr(fields, name) not in (None, "error"):
@@ -156,65 +176,45 @@ async def score_and_answer(request: Post, body: CompatRequest) -> Timed:
     body.check_count(request.settings)
     try:
         score_request = body.score_request()
-        response = await score(request, score_request)
+        response = await score_titles(request, score_request)
     except InvalidRequest as error:
         raise renamed(error, body.their_name) from None
-    headers = {**body.headers(score_request, response), **headers_of(response)}
+    headers = {**body.headers(response), **headers_of(response)}
     return Timed(body.answer(response), response.timing_ms, headers)
 
 
-def renamed(error: InvalidRequest, their_name: Callable[[str], str]) -> InvalidRequest:
-    """Return the error with the name that `their_name` gives to our name of the field at fault."""
+def their_name(param: str, names: Mapping[str, str]) -> str:
+    """Return a client's name of our field at fault, such as `documents[3]` for `titles[3]`.
+
+    names: the client's names of our fields. If it has one for `query`, queries and titles are two lists.
+    """
+    field = param.partition("[")[0]
+    index = param[len(field) :]
+    if field == "pairs" and "query" in names:
+        field = "query"
+        index = index.removesuffix("[0]")
+    return names.get(field, field) + index
+
+
+def renamed(error: InvalidRequest, name_of: Callable[[str], str]) -> InvalidRequest:
+    """Return an error that names the field at fault as the client does.
+
+    name_of: returns the client's name of one of our fields.
+    """
     if error.param is None:
         return error
     sentence = error.message.removeprefix(f"{error.param}: ")
-    return InvalidRequest(sentence, param=their_name(error.param))
+    return InvalidRequest(sentence, param=name_of(error.param))
 
 
-def by_relevance(results: Sequence[ScoreResult]) -> list[ScoreResult]:
-    """Return the results in the order to show: an interleaved answer's by rank, others by raw score.
+def query_and_titles(queries: Sequence[str], titles: Sequence[str]) -> dict[str, Any]:
+    """Return `query` and `titles`, or `pairs`: one query for all titles, or one for each.
 
-    Equal ones stay in the request's order.
+    Raises InvalidRequest if there are several queries and another number of titles.
     """
-    return sorted(results, key=lambda result: -result.raw_score if result.rank is None else result.rank)
-
-
-def relevance(result: ScoreResult, *, raw: bool) -> Any:
-    """Return a pair's relevance as /v1/score has it: `score`, or on the scale of logits `raw_score`."""
-    return result.raw_score if raw else result.score
-
-
-class ScoredBy(TypedDict):
-    """The model, variant and mask that judged the documents: ours, in each answer."""
-
-    model: Annotated[str, doc("What scored, as `model` takes it: `NAME@VARIANT`.")]
-    head_mask: Annotated[HeadMaskInfo, doc("Ours: the mask that was applied, the variant's included.")]
-    assignment: Annotated[Assignment | None, doc("Ours: null where no experiment decided the variant.")]
-    degraded: Annotated[bool, doc("Ours: as in /v1/score, whether the load made it worse.")]
-
-
-def scored_by(response: ScoreResponse) -> ScoredBy:
-    """Return the fields that tell what judged the documents."""
-    return {
-        "model": model_name(response),
-        "head_mask": response.head_mask,
-        "assignment": response.assignment,
-        "degraded": response.degraded,
-    }
-
-
-def model_name(response: ScoreResponse) -> str:
-    """Return what scored, as `model` takes it: `NAME@VARIANT`."""
-    return f"{response.model}@{response.variant}"
-
-
-class TokenUsage(TypedDict):
-    """How much was read, for the clients of Jina and vLLM."""
-
-    prompt_tokens: Annotated[int, doc("Tokens scored, the query counted with each document.")]
-    total_tokens: Annotated[int, doc("The same: nothing is generated.")]
-
-
-def usage_of(response: ScoreResponse) -> TokenUsage:
-    """Return how much was read."""
-    return {"prompt_tokens": response.usage.tokens, "total_tokens": response.usage.tokens}
+    if len(queries) == 1:
+        return {"query": queries[0], "titles": titles}
+    if len(queries) != len(titles):
+        reason = f"{len(queries)} queries for {len(titles)} titles; send one query, or as many"
+        raise InvalidRequest(reason, param="query")
+    return {"pairs": list(zip(queries, titles, strict=True))}

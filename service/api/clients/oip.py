@@ -8,20 +8,25 @@ https://github.com/triton-inference-server/server/blob/main/docs/protocol/extens
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-import orjson
 from fastapi import Body, FastAPI, Path, Request, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from starlette.types import Receive
 
 from headroom.service.api.body import read
-from headroom.service.api.clients.base import OurFields, refuse_order_fields, renamed
-from headroom.service.api.clients.documents import query_and_titles
+from headroom.service.api.clients.base import OurFields, refuse_order_fields, renamed, their_name
+from headroom.service.api.clients.tensors import (
+    DATATYPES,
+    LENGTH_HEADER,
+    Fields,
+    InputTensor,
+    WantedOutput,
+    add_empty_grades,
+    read_texts,
+    write_outputs,
+)
 from headroom.service.api.errors import OIP, json_response
 from headroom.service.api.openapi import errors
 from headroom.service.api.post import (
@@ -33,13 +38,12 @@ from headroom.service.api.post import (
     deadline_limit,
     validated,
 )
-from headroom.service.api.ranking import headers_of, score
+from headroom.service.api.ranking import headers_of, score_titles
 from headroom.service.config.settings import OnFailure
 from headroom.service.errors import InvalidRequest, NotFound
 from headroom.service.experiments.fields import WHOLE_NUMBER
 from headroom.service.schemas.listings import VariantInfo
 from headroom.service.schemas.requests import DocumentsRequest, example, too_many
-from headroom.service.schemas.responses import ScoreResult
 from headroom.service.sentences import shortened
 from headroom.version import version
 
@@ -49,61 +53,11 @@ if TYPE_CHECKING:
 VERSION = "1"
 """The version of every model. Variants have names in place of versions."""
 
-LENGTH_HEADER = "inference-header-content-length"
-"""The header that says how many bytes of a body are its JSON."""
-
 MAX_TENSORS = 16
 """Inputs, and wanted outputs, of one request."""
 
-DATATYPES = {"score": "FP32", "probabilities": "FP32", "grade": "INT64"}
-_NUMPY = {"FP32": "<f4", "INT64": "<i8"}
-_TEXT_LENGTH = struct.Struct("<I")
-
-
-class Fields(BaseModel):
-    """A part of a request. Unknown fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class TensorParameters(Fields):
-    """How a tensor is sent, or wanted."""
-
-    binary_data_size: Annotated[int, Field(ge=0), WHOLE_NUMBER] | None = Field(
-        None, description="Of an input: the bytes of it after the JSON, in place of `data`."
-    )
-    binary_data: bool | None = Field(None, description="Of an output: as bytes after the JSON.")
-    classification: None = Field(None, description="Not supported.")
-    shared_memory_region: None = Field(None, description="Not supported.")
-
-
-def _flat(data: Any) -> Any:
-    """Return `[["a"], ["b"]]`, of the shape [n, 1], as `["a", "b"]`."""
-    if not isinstance(data, list):
-        return data
-    return [each[0] if isinstance(each, list) and len(each) == 1 else each for each in data]
-
-
-class InputTensor(Fields):
-    """An input."""
-
-    name: Literal["query", "title"] = Field(description="Which input.")
-    datatype: Literal["BYTES"] = Field(description="Texts.")
-    shape: list[Annotated[int, Field(ge=0), WHOLE_NUMBER]] = Field(
-        fail_fast=True, description="[n] or [n, 1]."
-    )
-    parameters: TensorParameters = Field(TensorParameters(), description="How the tensor is sent.")
-    data: Annotated[list[str], Field(fail_fast=True), BeforeValidator(_flat)] | None = Field(
-        None, description="The elements."
-    )
-
-
-class WantedOutput(Fields):
-    """An output that is wanted."""
-
-    name: Literal["score", "probabilities", "grade"] = Field(description="Which output.")
-    parameters: TensorParameters = Field(TensorParameters(), description="How the output is wanted.")
-
+_NAMES = {"query": "query", "titles": "title"}
+"""The tensors that hold our fields."""
 
 ModelName = Annotated[
     str,
@@ -159,13 +113,13 @@ class InferRequest(Fields):
         return timeout / 1000 if timeout else self.parameters.deadline_ms
 
     def deadline_limit(self, limit_ms: float) -> tuple[str, str]:
-        """Return what the function of this name does."""
+        """Return the field that the request's own timeout is in, and the largest value in its unit."""
         if self.parameters.timeout:
             return "parameters.timeout", f"{limit_ms * 1000:.0f}"
         return deadline_limit(limit_ms)
 
     def keeps_order(self, default: OnFailure) -> bool:
-        """Return what the parameters say."""
+        """Return whether a failure is answered with scores of 0. default: the config's `on_failure`."""
         return self.parameters.keeps_order(default)
 
 
@@ -207,9 +161,9 @@ async def infer(request: Post, model: ModelName, body: Annotated[InferRequest, B
                 raise too_many(tensor.shape[0], tensor.name, request.settings)
         texts = read_texts(body.inputs, request.state.tensors)
         score_request = validated(DocumentsRequest, texts | fields | {"is_ranked": False})
-        response = await score(request, score_request)
+        response = await score_titles(request, score_request)
     except InvalidRequest as error:
-        raise renamed(error, _their_name) from None
+        raise renamed(error, lambda param: their_name(param, _NAMES)) from None
     truncated = sum(result.truncated for result in response.results)
     head = {
         "model_name": name,
@@ -299,109 +253,3 @@ def _served(backend: Replica, model: str) -> tuple[str, VariantInfo, str | None]
         known = ", ".join(f"{variant.model}@{variant.name}" for variant in variants)
         raise NotFound(f"There is no model {shortened(name)!r}; there are {known}.")
     return name, of_model[0], None if of_model[0].default else of_model[0].name
-
-
-def _their_name(param: str) -> str:
-    """Return the tensor, and the index in it, of one of our fields: `title[3]` for `titles[3]`."""
-    field = param.partition("[")[0]
-    index = param[len(field) :]
-    if field == "pairs":
-        return f"query{index.removesuffix('[0]')}"
-    return ("title" if field == "titles" else field) + index
-
-
-def read_texts(inputs: Sequence[InputTensor], content: bytes) -> dict[str, Any]:
-    """Return `query` and `titles`, or `pairs`, of a request's tensors. Raises InvalidRequest.
-
-    content: the bytes after the JSON; they belong to the inputs that say so, in their order.
-    """
-    texts: dict[str, list[str]] = {}
-    for index, tensor in enumerate(inputs):
-        where = f"inputs[{index}]"
-        if tensor.name in texts:
-            raise InvalidRequest(f"is the second {tensor.name}", param=where)
-        size = tensor.parameters.binary_data_size
-        if size is not None and size > len(content):
-            raise InvalidRequest("is more than the body holds", param=f"{where}.parameters.binary_data_size")
-        texts[tensor.name] = _elements(tensor, where, None if size is None else content[:size])
-        content = content[size or 0 :]
-    for name in ("query", "title"):
-        if name not in texts:
-            raise InvalidRequest(f"there is no tensor {name!r}; send query and title", param="inputs")
-    if content:
-        raise InvalidRequest(f"{len(content)} bytes after the JSON belong to no input", param="inputs")
-    return query_and_titles(texts["query"], texts["title"])
-
-
-def _elements(tensor: InputTensor, where: str, content: bytes | None) -> list[str]:
-    """Return the texts of a tensor, from its bytes or else its JSON. Raises InvalidRequest."""
-    shape = tensor.shape
-    if len(shape) != 1 and shape[1:] != [1]:
-        raise InvalidRequest(f"should be [n] or [n, 1], not {shortened(shape)}", param=f"{where}.shape")
-    if content is None and tensor.data is None:
-        raise InvalidRequest("is missing; give the tensor's elements as strings", param=f"{where}.data")
-    elements = tensor.data or []
-    if content is not None:
-        elements = list(islice(_strings(content, where), shape[0] + 1))
-    if len(elements) != shape[0]:
-        raise InvalidRequest(
-            f"{len(elements)} elements do not fill the shape {shortened(shape)}", param=f"{where}.data"
-        )
-    return elements
-
-
-def _strings(content: bytes, where: str) -> Iterator[str]:
-    """Yield the elements of a BYTES tensor: each has its length before it, in 4 bytes, little-endian."""
-    end = 0
-    while end < len(content):
-        start = end + _TEXT_LENGTH.size
-        if start <= len(content):
-            end = start + _TEXT_LENGTH.unpack_from(content, end)[0]
-        if not start <= end <= len(content):
-            raise InvalidRequest("its bytes end within an element", param=where)
-        try:
-            yield content[start:end].decode()
-        except UnicodeDecodeError:
-            raise InvalidRequest("should hold text in UTF-8", param=where) from None
-
-
-def add_empty_grades(results: Sequence[ScoreResult], labels: int) -> None:
-    """Give the results that were not scored the grade -1, and probabilities of 0, if the model is graded:
-    it then has more than one label."""
-    for result in results:
-        if not result.scored and labels > 1:
-            result.grade = -1
-            result.probabilities = [0.0] * labels
-
-
-def write_outputs(
-    head: dict[str, Any], outputs: Sequence[WantedOutput], results: list[ScoreResult], *, binary: bool
-) -> tuple[bytes, dict[str, str]]:
-    """Return an answer with the wanted outputs, all that the model has if none is named, and its headers.
-
-    binary: whether outputs that do not say how they are wanted come as bytes after the JSON.
-    Raises InvalidRequest if a wanted output is not one of a model with one label.
-    """
-    tensors = []
-    buffers = []
-    wanted: dict[str, bool | None] = {output.name: output.parameters.binary_data for output in outputs}
-    for index, (name, as_bytes) in enumerate((wanted or dict.fromkeys(DATATYPES)).items()):
-        rows = [getattr(result, name) for result in results]
-        if rows[0] is None:
-            if not wanted:
-                continue
-            raise InvalidRequest(f"a model with one label has no {name}", param=f"outputs[{index}].name")
-        datatype = DATATYPES[name]
-        values = np.array(rows, _NUMPY[datatype])
-        tensor: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(values.shape)}
-        if binary if as_bytes is None else as_bytes:
-            buffers.append(values.tobytes())
-            tensor["parameters"] = {"binary_data_size": values.nbytes}
-        else:
-            tensor["data"] = values.ravel()
-        tensors.append(tensor)
-    content = orjson.dumps({**head, "outputs": tensors}, option=orjson.OPT_SERIALIZE_NUMPY)
-    if not buffers:
-        return content, {"content-type": "application/json"}
-    headers = {"content-type": "application/octet-stream", LENGTH_HEADER: str(len(content))}
-    return b"".join((content, *buffers)), headers

@@ -5,25 +5,18 @@ https://github.com/huggingface/text-embeddings-inference/blob/v1.9.3/router/src/
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import FastAPI, Request, Response
 from pydantic import Field, WithJsonSchema
 
-from headroom.service.api.clients.base import (
-    CompatRequest,
-    RankingRequest,
-    by_relevance,
-    refuse_order_fields,
-    relevance,
-)
-from headroom.service.api.clients.documents import Count
+from headroom.service.api.clients.base import CompatRequest, RankingRequest, TopN, refuse_order_fields
 from headroom.service.api.errors import TEI, json_response
 from headroom.service.api.openapi import errors
 from headroom.service.api.post import backend_of, check_ready
 from headroom.service.config.settings import OnFailure, Settings
-from headroom.service.descriptions import doc, documented
-from headroom.service.errors import EmptyRequest
+from headroom.service.descriptions import documented
+from headroom.service.errors import EmptyRequest, InvalidRequest
 from headroom.service.schemas.requests import ScoreRequest, accepted, example
 from headroom.service.schemas.responses import Number, ScoreResponse
 from headroom.version import version
@@ -31,33 +24,34 @@ from headroom.version import version
 TAG = "text-embeddings-inference"
 
 
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, list) and len(value) in (1, 2) and all(isinstance(each, str) for each in value)
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(text, str) for text in value)
 
 
-_SEQUENCE = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2}
+_PAIR = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}
 Inputs = Annotated[
     str | list[str] | list[list[str]],
     accepted(
         lambda form: (
             isinstance(form, str)
-            or _is_sequence(form)
-            or (isinstance(form, list) and bool(form) and all(map(_is_sequence, form)))
+            or _is_pair(form)
+            or (isinstance(form, list) and bool(form) and all(map(_is_pair, form)))
         ),
-        "should be a text, a pair of texts, or a batch: a list of [text] and [query, title]",
+        "should be a text, a pair of texts, or a list of pairs [query, title]",
     ),
-    WithJsonSchema(
-        {"oneOf": [{"type": "string"}, _SEQUENCE, {"type": "array", "items": _SEQUENCE, "minItems": 1}]}
-    ),
+    WithJsonSchema({"oneOf": [{"type": "string"}, _PAIR, {"type": "array", "items": _PAIR, "minItems": 1}]}),
 ]
 
 
+@documented
 @dataclass(slots=True)
 class TeiRank:
     """One text's relevance."""
 
-    index: Annotated[int, doc("Position in the request.")]
-    score: Annotated[Number, doc("`score` of /v1/score; with `raw_scores`, not in [0, 1].")]
+    index: int
+    """Position in the request."""
+    score: Number
+    """`score` of /v1/score; with `raw_scores`, not in [0, 1]."""
 
 
 @documented
@@ -90,28 +84,22 @@ class TeiRequest(CompatRequest):
         None,
         description="false: refuse texts that do not fit into the window, with 422; default: truncate them.",
     )
-    # Clients send the lower case too, but code generators make the same name of both.
-    truncation_direction: Annotated[
-        Literal["Right", "right", "Left", "left"],
-        WithJsonSchema({"type": "string", "enum": ["Right", "Left"]}),
-    ] = Field(
+    truncation_direction: Literal["Right", "Left"] = Field(
         "Right",
         description="Where texts that do not fit are cut: `Right` keeps the beginning, `Left` the end.",
     )
-    raw_scores: bool = Field(False, description="Logits in place of probabilities.")
 
     def reading_fields(self) -> dict[str, Any]:
         """Return the fields of a DocumentsRequest that say what is read of texts that do not fit."""
         if self.truncate is False:
             return {"keep": "all"}
-        return {"keep": "end"} if self.truncation_direction in ("Left", "left") else {}
+        return {"keep": "end"} if self.truncation_direction == "Left" else {}
 
-    def headers(self, request: ScoreRequest, response: ScoreResponse) -> Mapping[str, str]:
-        """Return the timings in whole milliseconds, and what was read, a query once for each of its texts."""
+    def headers(self, response: ScoreResponse) -> Mapping[str, str]:
+        """Return the timings in whole milliseconds, and the tokens read, a query's once for each text."""
         timing = response.timing_ms
         return {
             "x-compute-time": str(int(timing.total)),
-            "x-compute-characters": str(sum(len(query) + len(text) for query, text in request.texts())),
             "x-compute-tokens": str(response.usage.tokens),
             "x-total-time": str(int(timing.total)),
             "x-tokenization-time": str(int(timing.tokenize)),
@@ -131,27 +119,17 @@ class TeiRerankRequest(RankingRequest, TeiRequest):
     query: str = Field(description="What was searched for; not blank.")
     texts: list[str] = Field(fail_fast=True, description="The texts to rank; at least one.")
     return_text: bool = Field(False, description="Whether the answer holds the texts.")
-    top_n: Count | None = Field(
-        None, description="How many results to return; default: all. Not in TEI, but LiteLLM sends it."
-    )
-
-    @property
-    def documents_shown(self) -> int | None:
-        """The number of texts that the answer shows, the best ones; None: all."""
-        return self.top_n
+    top_n: TopN = None  # not in TEI, but LiteLLM sends it
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""
         if not self.texts:
             raise EmptyRequest("texts: must not be empty", param="texts")
-        return self.scoring(self.reading_fields(), query=self.query, titles=self.texts)
+        return self.scoring(query=self.query, titles=self.texts, **self.reading_fields())
 
     def answer(self, response: ScoreResponse) -> list[TeiRank]:
         """Return the ranks, the most relevant first."""
-        ranks = [
-            TeiRank(result.index, relevance(result, raw=self.raw_scores))
-            for result in by_relevance(response.results)[: self.top_n]
-        ]
+        ranks = [TeiRank(result.index, self.relevance(result)) for result in self.ranked(response)]
         if not self.return_text:
             return ranks
         return [TeiTextRank(rank.index, rank.score, self.texts[rank.index]) for rank in ranks]
@@ -164,9 +142,7 @@ class TeiPredictRequest(TeiRequest):
     answers = (list[TeiPrediction], list[list[TeiPrediction]])
     names: ClassVar[Mapping[str, str]] = {"pairs": "inputs"}
 
-    inputs: Inputs = Field(
-        description="A text, or a pair `[query, title]`; or a batch: a list of `[text]` and `[query, title]`."
-    )
+    inputs: Inputs = Field(description="A text, a pair `[query, title]`, or a list of pairs.")
 
     @property
     def is_batch(self) -> bool:
@@ -174,12 +150,12 @@ class TeiPredictRequest(TeiRequest):
         return isinstance(self.inputs, list) and isinstance(self.inputs[0], list)
 
     def check_count(self, settings: Settings) -> None:
-        """Raise InvalidRequest for more texts and pairs than a request may have."""
+        """Raise InvalidRequest for more pairs than a request may have."""
         if self.is_batch:
             super().check_count(settings)
 
     def their_name(self, param: str) -> str:
-        """Return the index in `inputs` as the request has it: a text, a pair, or a batch of them."""
+        """Return the index in `inputs` as the request has it: of a text, a pair, or a list of pairs."""
         index = param.removeprefix("pairs[0]")
         if self.is_batch or index == param:
             return super().their_name(param)
@@ -189,24 +165,24 @@ class TeiPredictRequest(TeiRequest):
         """Return False: labels have no order of the titles to keep."""
         return False
 
-    def sequences(self) -> list[list[str]]:
-        """Return the texts and pairs, each a list of one or two strings."""
-        if isinstance(self.inputs, str):
-            return [[self.inputs]]
-        return cast(list[list[str]], self.inputs if self.is_batch else [self.inputs])
-
     def score_request(self) -> ScoreRequest:
         """Return our request."""
         refuse_order_fields(self)
-        sequences = self.sequences()
-        alone = frozenset(index for index, sequence in enumerate(sequences) if len(sequence) == 1)
-        reading = self.reading_fields() | ({"alone": alone} if alone else {})
-        return self.scoring(reading, pairs=[(*sequence, "")[:2] for sequence in sequences])
+        if isinstance(self.inputs, str):
+            alone = frozenset([0])
+            return self.scoring(pairs=[(self.inputs, "")], alone=alone, **self.reading_fields())
+        pairs = self.inputs if self.is_batch else [self.inputs]
+        return self.scoring(pairs=pairs, **self.reading_fields())
 
     def answer(self, response: ScoreResponse) -> list[TeiPrediction] | list[list[TeiPrediction]]:
         """Return the labels of each text or pair, the most probable first."""
         predictions = []
         for result in response.results:
+            if not result.scored:
+                raise InvalidRequest(
+                    f"{response.variant!r} is an order of titles and gives no labels; name another",
+                    param="variant",
+                )
             if self.raw_scores:
                 scores = list(result.logits)
             else:

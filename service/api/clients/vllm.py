@@ -11,15 +11,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from headroom.service.api.clients.base import TokenUsage, model_name, relevance, usage_of
-from headroom.service.api.clients.documents import (
-    PromptedRequest,
-    TokensPerDoc,
-    TokensPerQuery,
-    TruncatePromptTokens,
-    query_and_titles,
-    reading_fields,
-)
+from headroom.service.api.clients.answers import TokenUsage, model_name, usage_of
+from headroom.service.api.clients.base import CompatRequest, query_and_titles
 from headroom.service.api.errors import OURS
 from headroom.service.descriptions import documented
 from headroom.service.schemas.requests import ScoreRequest, accepted, example
@@ -47,7 +40,7 @@ class VllmScore:
     object: Literal["score"]
     """The kind of object."""
     score: Number
-    """`score` of /v1/score; else a logit, not in [0, 1]."""
+    """`score` of /v1/score; with `raw_scores`, a logit."""
 
 
 @documented
@@ -68,34 +61,27 @@ class VllmScores:
     usage: TokenUsage
 
 
-class VllmScoreRequest(PromptedRequest):
-    """The fields that both forms share. names: of the queries and of the documents."""
+class VllmScoreRequest(CompatRequest):
+    """What both forms share. `names` has the names of the queries and of the documents."""
 
     servers = ("vLLM",)
     answers = (VllmScores,)
     errors = OURS
 
-    use_activation: bool | None = Field(None, description="false: logits in place of scores in [0, 1].")
-    truncate_prompt_tokens: TruncatePromptTokens = None
-    max_tokens_per_doc: TokensPerDoc = None
-    max_tokens_per_query: TokensPerQuery = None
-
     def score_request(self) -> ScoreRequest:
         """Return our request."""
         sides = (getattr(self, self.names[field]) for field in ("query", "titles"))
         queries, documents = ([side] if isinstance(side, str) else side for side in sides)
-        reading_limits = reading_fields(self.max_tokens_per_doc, self.truncate_prompt_tokens)
-        return self.scoring(reading_limits, **query_and_titles(queries, documents))
+        return self.scoring(**query_and_titles(queries, documents))
 
     def answer(self, response: ScoreResponse) -> VllmScores:
         """Return the scores, in the order of the request."""
-        raw = self.use_activation is False
         return VllmScores(
             id=f"score-{uuid.uuid4().hex}",
             object="list",
             created=int(time.time()),
             model=model_name(response),
-            data=[VllmScore(each.index, "score", relevance(each, raw=raw)) for each in response.results],
+            data=[VllmScore(each.index, "score", self.relevance(each)) for each in response.results],
             usage=usage_of(response),
         )
 

@@ -1,13 +1,13 @@
 """Voyage's rerank requests and answers."""
 
-from typing import Annotated, Any, Literal, NotRequired
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from headroom.service.api.clients.base import RankingRequest, ScoredBy, by_relevance, scored_by
-from headroom.service.api.clients.documents import ReturnDocuments, Texts, TopN, warnings_of
-from headroom.service.descriptions import doc
+from headroom.service.api.clients.answers import ScoredBy, scored_by, warnings_of
+from headroom.service.api.clients.base import RankingRequest, ReturnDocuments, TopN
 from headroom.service.schemas.requests import Query, ScoreRequest, example
 from headroom.service.schemas.responses import Number, ScoreResponse
 
@@ -15,18 +15,22 @@ from headroom.service.schemas.responses import Number, ScoreResponse
 class VoyageResult(TypedDict):
     """One document's relevance."""
 
-    index: Annotated[int, doc("Position in the request.")]
-    relevance_score: Annotated[Number, doc("`score` of /v1/score.")]
-    document: NotRequired[Annotated[str, doc("The text, with `return_documents`.")]]
+    index: Annotated[int, Field(description="Position in the request.")]
+    relevance_score: Annotated[Number, Field(description="`score` of /v1/score.")]
+    document: NotRequired[Annotated[str, Field(description="The text, with `return_documents`.")]]
 
 
 class VoyageAnswer(ScoredBy):
     """The documents, most relevant first."""
 
-    object: Annotated[Literal["list"], doc("What this is.")]
-    data: Annotated[list[VoyageResult], doc("The most relevant first.")]
-    usage: Annotated[dict[str, int], doc("`total_tokens`: scored, the query counted with each document.")]
-    warnings: Annotated[list[str], doc("Which documents were truncated, empty, not reranked or left out.")]
+    object: Annotated[Literal["list"], Field(description="What this is.")]
+    data: Annotated[list[VoyageResult], Field(description="The most relevant first.")]
+    usage: Annotated[
+        dict[str, int], Field(description="`total_tokens`: scored, the query counted with each document.")
+    ]
+    warnings: Annotated[
+        list[str], Field(description="Which documents were truncated, empty, not reranked or left out.")
+    ]
 
 
 class VoyageRequest(RankingRequest):
@@ -36,9 +40,10 @@ class VoyageRequest(RankingRequest):
     distinct_field = "top_k"
     servers = ("Voyage",)
     answers = (VoyageAnswer,)
+    names: ClassVar[Mapping[str, str]] = {"titles": "documents", "top_n": "top_k"}
 
     query: Query = Field(description="What was searched for; not blank.")
-    documents: Texts
+    documents: list[str] = Field(min_length=1, fail_fast=True, description="The texts to rank.")
     top_k: TopN
     return_documents: ReturnDocuments = None
     truncation: bool | None = Field(
@@ -47,21 +52,16 @@ class VoyageRequest(RankingRequest):
         "if false, they are an error.",
     )
 
-    @property
-    def documents_shown(self) -> int | None:
-        """The number of documents that the answer shows, the best ones; None: all."""
-        return self.top_k
-
     def score_request(self) -> ScoreRequest:
         """Return our request."""
         reading = {"keep": "all"} if self.truncation is False else {}
-        return self.scoring(reading, query=self.query, titles=self.documents)
+        return self.scoring(query=self.query, titles=self.documents, **reading)
 
     def answer(self, response: ScoreResponse) -> dict[str, Any]:
         """Return Voyage's answer."""
         data: list[dict[str, Any]] = [
-            {"index": one.index, "relevance_score": one.score}
-            for one in by_relevance(response.results)[: self.top_k]
+            {"index": result.index, "relevance_score": self.relevance(result)}
+            for result in self.ranked(response)
         ]
         if self.return_documents:
             data = [one | {"document": self.documents[one["index"]]} for one in data]

@@ -1,23 +1,22 @@
 /** The experiments: the list, one of them in full, and the start of another. */
 
 import { useState } from "../vendor/hooks.js";
-import { asProblem, call, text } from "../lib/api.js";
-import { exact, unbroken, when } from "../lib/format.js";
+import { call, text } from "../lib/api.js";
+import { exact, when } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { usePolling } from "../lib/polling.js";
 import { update } from "../lib/store.js";
 import { Trouble } from "../lib/trouble.js";
 import { Actions } from "./actions.js";
 import { NeedsKeys, useKeyless } from "./admin.js";
-import { Arms, Guardrails, Log, Shadow } from "./arms.js";
-import { Findings } from "./findings.js";
+import { Guardrails } from "./guardrails.js";
+import { Report } from "./report.js";
 import { Start } from "./start.js";
 
 /** @typedef {import("../lib/types.js").Experiment} Experiment */
 /** @typedef {import("../lib/types.js").Detail} Detail */
 
 const EVERY_MS = 5000;
-const VERDICTS = /** @type {Record<string, string>} */ ({ ship: "Ship it", stop: "Stop it", wait: "Wait", invalid: "Not valid" });
 const STATUS = /** @type {Record<string, string>} */ ({
   pending: "not begun",
   running: "running",
@@ -76,25 +75,24 @@ function Status({ status }) {
 function One({ listed, relist }) {
   const path = `v1/experiments/${encodeURIComponent(listed.name)}`;
   const { value, problem, refresh } = usePolling((signal) => call(path, { signal }), EVERY_MS, [listed.name]);
+  const report = usePolling((signal) => text(`${path}/report.html`, { signal }), EVERY_MS, [listed.name]);
   const detail = /** @type {Detail | null} */ (value);
-  const one = detail ?? listed; // all that is shown is of one moment
+  const one = detail ?? listed;
   const changed = () => {
     refresh();
+    report.refresh();
     relist();
   };
   return html`
     <article class="experiment">
       <header>
-        <h1>${one.name} <${Status} status=${one.status} /> <${Share} path=${path} name=${listed.name} /></h1>
+        <h1>${one.name} <${Status} status=${one.status} /> ${report.value ? html`<${Save} markup=${report.value} name=${listed.name} />` : null}</h1>
         <${Standing} one=${one} />
       </header>
       ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />` : null}
-      ${detail ? html`<${Verdict} detail=${detail} />` : null}
-      <${Arms} one=${one} report=${detail?.report ?? null} />
-      ${detail?.report ? html`<${Findings} report=${detail.report} />` : null}
-      ${detail?.report ? html`<${Shadow} report=${detail.report} share=${one.shadow} />` : null}
+      ${report.problem?.status === 503 ? html`<p class="verdict">The database cannot be reached, so there is no analysis.</p>` : null}
+      ${report.value && report.problem?.status !== 503 ? html`<${Report} markup=${report.value} />` : null}
       <${Guardrails} one=${one} history=${detail?.history ?? []} />
-      ${detail ? html`<${Log} history=${detail.history} />` : null}
       <${Actions} one=${one} history=${detail?.history ?? []} path=${path} done=${changed} />
     </article>`;
 }
@@ -112,37 +110,17 @@ function Standing({ one }) {
     ${one.paused ? html`<p class="wrong">Paused, and everybody gets the default: ${one.paused}. Change the config, or stop it.</p>` : null}`;
 }
 
-/** @param {{detail: Detail}} props */
-function Verdict({ detail }) {
-  if (!detail.report) return html`<p class="verdict wait">The database cannot be reached, so there is no analysis.</p>`;
-  const { recommendation, text, retention, arms } = detail.report;
-  const isKept = arms.length > 0 && detail.history.some((action) => action.kind === "delete");
-  const ended = { stopped: "Everybody gets the default. At the end:", shipped: `Everybody gets ${detail.shipped}. At the end:` }[detail.status];
-  return html`
-    <p class=${`verdict ${ended ? detail.status : recommendation}`}>
-      <b>${ended ? detail.status : VERDICTS[recommendation]}</b> ${ended} ${unbroken(text)}
-    </p>
-    ${retention ? html`<p class=${isKept ? "soft" : "wrong"}>${unbroken(retention)}</p>` : null}`;
-}
-
-/** @param {{path: string, name: string}} props saves the report as one file */
-function Share({ path, name }) {
-  const [problem, setProblem] = useState("");
-  const save = async () => {
-    try {
-      const url = URL.createObjectURL(new Blob([await text(`${path}/report.html`)], { type: "text/html" }));
-      const link = document.createElement("a");
-      link.href = url;
-      link.download = `${name}.html`;
-      link.click();
-      URL.revokeObjectURL(url);
-      setProblem("");
-    } catch (error) {
-      setProblem(asProblem(error).message);
-    }
+/** @param {{markup: string, name: string}} props saves the report as one file */
+function Save({ markup, name }) {
+  const save = () => {
+    const url = URL.createObjectURL(new Blob([markup], { type: "text/html" }));
+    const link = document.createElement("a");
+    link.href = url;
+    link.download = `${name}.html`;
+    link.click();
+    URL.revokeObjectURL(url);
   };
-  return html`<button class="share-report" onClick=${save} title="One HTML file that needs no other">Save the report</button>
-    <span class="wrong" role="alert">${problem}</span>`;
+  return html`<button class="share-report" onClick=${save} title="One HTML file that needs no other">Save the report</button>`;
 }
 
 /** @param {{variants: import("../lib/types.js").Variant[], start: () => void}} props what to do where there is no experiment */

@@ -1,9 +1,9 @@
-/** Lines over time, with bands where a line has an interval. Lines differ by dash and by a name at their end. */
+/** Lines over time. They differ by dash and by a name at their end. */
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { html } from "./html.js";
 
-/** @typedef {{name: string, values: (number | null)[], low?: (number | null)[], high?: (number | null)[]}} Series */
+/** @typedef {{name: string, values: (number | null)[]}} Series */
 
 const HEIGHT = 170;
 const APART = 130; // pixels between two times under the axis, so that they do not touch
@@ -11,15 +11,13 @@ const EDGE = { left: 52, right: 84, top: 8, bottom: 20 };
 
 /**
  * @param {{label: string, times: number[], series: Series[], format: (value: number) => string,
- *   clock: (time: number) => string, marks?: {value: number, name: string}[], settled?: boolean}} props
- * times: seconds since 1970. marks: horizontal lines. settled: the scale is that of the later two thirds, so that a wide
- * beginning does not flatten the rest; what is beyond it is drawn at the edge
+ *   clock: (time: number) => string}} props times: seconds since 1970
  */
-export function Chart({ label, times, series, format, clock, marks = [], settled = false }) {
+export function Chart({ label, times, series, format, clock }) {
   const [box, width] = useWidth();
   const [at, setAt] = useState(/** @type {number | null} */ (null));
-  const range = extent(series, marks, settled ? Math.floor(times.length / 3) : 0);
-  const right = series.length > 1 || marks.length ? EDGE.right : 16;
+  const range = extent(series);
+  const right = series.length > 1 ? EDGE.right : 16;
   const inner = Math.max(40, width - EDGE.left - right);
   const x = (/** @type {number} */ i) =>
     EDGE.left + (times.length < 2 ? 0 : (inner * (times[i] - times[0])) / ((times.at(-1) ?? 0) - times[0] || 1));
@@ -44,8 +42,6 @@ export function Chart({ label, times, series, format, clock, marks = [], settled
         : html`<svg width=${width} height=${HEIGHT} role="img" aria-label=${`${label}; the line above it reads out values`}
             onPointerMove=${point} onPointerLeave=${() => setAt(null)}>
             <${Axes} range=${range} y=${y} x=${x} times=${times} end=${EDGE.left + inner} format=${format} clock=${clock} />
-            ${marks.map((mark) => html`<g class="mark-line"><line x1=${EDGE.left} x2=${EDGE.left + inner} y1=${y(mark.value)} y2=${y(mark.value)} />
-              <text x=${EDGE.left + inner + 4} y=${y(mark.value) + 4}>${mark.name}</text></g>`)}
             ${series.map((one, i) => html`<${Line} one=${one} number=${i} x=${x} y=${y} />`)}
             ${series.length > 1 ? html`<${Names} series=${series} y=${y} left=${EDGE.left + inner + 5} />` : null}
             ${at !== null ? html`<line class="rule" x1=${x(shown)} x2=${x(shown)} y1=${EDGE.top} y2=${HEIGHT - EDGE.bottom} />` : null}
@@ -61,28 +57,20 @@ function dash(number) {
 /** @param {Series} one @param {number} i @param {(value: number) => string} format */
 function valueAt(one, i, format) {
   const value = one.values[i];
-  if (value === null || value === undefined) return "–";
-  const [low, high] = [one.low?.[i], one.high?.[i]];
-  const known = low !== null && low !== undefined && high !== null && high !== undefined;
-  return format(value) + (known ? ` (${format(low)} to ${format(high)})` : "");
+  return value === null || value === undefined ? "–" : format(value);
 }
 
 /**
  * @param {{one: Series, number: number, x: (i: number) => number, y: (value: number) => number}} props
  */
 function Line({ one, number, x, y }) {
-  const { low, high, values } = one;
+  const { values } = one;
   const known = values.flatMap((value, i) => (value === null ? [] : [i]));
   if (!known.length) return null;
-  const path = (/** @type {number[]} */ indices, /** @type {(number | null)[]} */ of) =>
-    indices.map((i, n) => `${n && indices[n - 1] === i - 1 ? "L" : "M"}${x(i).toFixed(1)} ${y(of[i] ?? 0).toFixed(1)}`).join("");
-  const banded = low && high ? known.filter((i) => low[i] !== null && high[i] !== null) : [];
+  const path = known.map((i, n) => `${n && known[n - 1] === i - 1 ? "L" : "M"}${x(i).toFixed(1)} ${y(values[i] ?? 0).toFixed(1)}`).join("");
   const last = /** @type {number} */ (known.at(-1));
   return html`
-    ${banded.length > 1
-      ? html`<path class="band" d=${`${path(banded, high ?? []).replaceAll("M", "L").replace("L", "M")}${[...banded].reverse().map((i) => `L${x(i).toFixed(1)} ${y(low?.[i] ?? 0).toFixed(1)}`).join("")}Z`} />`
-      : null}
-    <path class=${`line line-${number % 5}`} d=${path(known, values)} />
+    <path class=${`line line-${number % 5}`} d=${path} />
     ${known.length === 1 ? html`<circle class="dot" cx=${x(last)} cy=${y(values[last] ?? 0)} r="2.5" />` : null}`;
 }
 
@@ -131,10 +119,9 @@ function ticks([low, high]) {
   return found;
 }
 
-/** @param {Series[]} series @param {{value: number}[]} marks @param {number} from @returns {[number, number]} with 0 */
-function extent(series, marks, from) {
-  const all = series.flatMap(({ values, low = [], high = [] }) => [values, low, high].flatMap((of) => of.slice(from)));
-  const known = [0, ...marks.map((mark) => mark.value), ...all.map((value) => value ?? 0)].filter(Number.isFinite);
+/** @param {Series[]} series @returns {[number, number]} with 0 */
+function extent(series) {
+  const known = [0, ...series.flatMap(({ values }) => values.map((value) => value ?? 0))].filter(Number.isFinite);
   const low = known.reduce((a, b) => Math.min(a, b));
   const high = known.reduce((a, b) => Math.max(a, b));
   if (low === high) return [0, 1];

@@ -82,9 +82,14 @@ export function storedMasks(facts) {
   return new Map(facts.masks.map(({ name, head_mask }) => [name, maskOf(head_mask.spec, facts.model)]));
 }
 
+/** @param {import("./types.js").Variant | undefined} variant @returns {boolean} whether it is the titles' own order: no network, so no heads */
+export function isOrder(variant) {
+  return variant?.head_mask.heads === 0;
+}
+
 /** @param {import("./types.js").Variant} variant @returns {boolean} whether it is the service's own model alone */
 export function isOwn(variant) {
-  return variant.model_index === 0 && !variant.cascade;
+  return variant.model_index === 0 && !variant.cascade && !isOrder(variant);
 }
 
 /** @param {Facts | null} facts @returns {{layer: number, head: number}} the head that matches terms most: it shows what a head does; 0.0 without a study */
@@ -122,7 +127,8 @@ export function exampleLayer({ model, study }) {
 
 /** @param {Facts} facts @returns {import("./types.js").Variant | undefined} the variant that a request's mask is laid on */
 export function defaultVariant(facts) {
-  return facts.variants.find((one) => one.default);
+  const networks = facts.variants.filter((one) => !isOrder(one));
+  return networks.find((one) => one.default) ?? networks[0];
 }
 
 /**
@@ -162,6 +168,7 @@ export function isBare(facts) {
  * @returns {Mask | null} the heads and layers that a variant has off, to be drawn; its units are not. null: not known
  */
 export function drawnOf(facts, variant) {
+  if (isOrder(variant)) return { weights: new Float32Array(facts.model.layers * facts.model.heads), skipped: [] };
   if (!variant || !isOwn(variant)) return null;
   const items = variant.head_mask.spec.split(",").filter((item) => !item.startsWith("units:"));
   return maskOf(items.join() || "none", facts.model);

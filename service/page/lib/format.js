@@ -26,11 +26,6 @@ export function percentage(value) {
   return Number((100 * value).toPrecision(5));
 }
 
-/** @param {string} text @returns {string} with each per cent sign on the line of its number */
-export function unbroken(text) {
-  return text.replace(/(\d) %/g, "$1\u00a0%");
-}
-
 /** @param {number | null | undefined} value @param {number} [digits] significant ones */
 export function short(value, digits = 3) {
   if (!isKnown(value)) return MISSING;

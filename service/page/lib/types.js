@@ -68,6 +68,7 @@
  * @property {number} tokens
  * @property {number} unknown_tokens
  * @property {boolean} truncated
+ * @property {boolean} [scored] false: no network scored the title, and the score says nothing but its place
  */
 
 /** @typedef {{head_mask: MaskInfo, variant: string, results: Result[], degraded: boolean}} AnswerColumn */
@@ -133,45 +134,6 @@
  */
 
 /**
- * @typedef {object} Metric
- * @property {string} metric
- * @property {number} units
- * @property {number} control_units
- * @property {number | null} value
- * @property {number | null} control_value
- * @property {number | null} difference
- * @property {number | null} low
- * @property {number | null} high
- * @property {number | null} relative
- * @property {number | null} relative_low
- * @property {number | null} relative_high
- * @property {number} p_value
- * @property {number | null} margin
- * @property {boolean} margin_relative
- * @property {"higher" | "lower"} better
- * @property {string} decision
- * @property {string} text
- * @property {Preference | null} preference of an interleaving experiment
- */
-
-/** @typedef {{units: number, impressions: number, differing: number, wins: number, losses: number, ties: number}} Preference */
-/** @typedef {{requests: number, units: number, mean: number, low: number | null, high: number | null}} Measure */
-/** @typedef {{measures: Record<string, Measure>, text: string}} Shadow */
-
-/**
- * @typedef {object} Report
- * @property {number} time
- * @property {string} control
- * @property {number} planned_units
- * @property {{sequential_p: number, alarm: boolean, text: string, units: Record<string, number>}} sample_ratio
- * @property {{arm: string, metrics: Metric[], shadow: Shadow | null}[]} arms
- * @property {string} recommendation
- * @property {string} text
- * @property {string | null} retention what is deleted, or will be missing
- * @property {Look[]} looks earlier times
- */
-
-/**
  * @typedef {object} Experiment
  * @property {string} name
  * @property {"ab" | "interleave"} kind
@@ -189,11 +151,6 @@
  * @property {Guardrail[]} guardrails
  */
 
-/** @typedef {Experiment & {history: Action[], report: Report | null}} Detail */
-
-/**
- * @typedef {{time: number, effects: {arm: string, metric: string, difference: number | null, low: number | null,
- *   high: number | null, relative: number | null, relative_low: number | null, relative_high: number | null}[]}} Look
- */
+/** @typedef {Experiment & {history: Action[]}} Detail */
 
 export {};

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { activeColumn, edited, refusedColumn } from "../lib/columns.js";
-import { isBare, isOwn, maskOf, storedMasks } from "../lib/facts.js";
+import { isBare, isOrder, isOwn, maskOf, storedMasks } from "../lib/facts.js";
 import { html } from "../lib/html.js";
 import { allOn, canonical, isBinary, range, tidy, withWeight } from "../lib/mask.js";
 import { MaskError, parseSpec } from "../lib/mask_spec.js";
@@ -68,7 +68,8 @@ function Named({ state }) {
           </optgroup>`
         : null}
       <optgroup label="Variants">
-        ${facts.variants.map((variant) => html`<option value=${`variant:${variant.name}`}>${variant.name}</option>`)}
+        ${facts.variants.map((variant) => html`<option value=${`variant:${variant.name}`}>
+          ${variant.name}${isOrder(variant) ? " (the titles' own order)" : ""}</option>`)}
       </optgroup>
     </select>`;
 }

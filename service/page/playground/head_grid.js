@@ -1,7 +1,8 @@
 /** The grid of switches, layers × heads: click, drag, a row's or a column's name, or the keyboard. */
 
 import { useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
-import { activeColumn, drawn, drawnStudy, edited, offBy } from "../lib/columns.js";
+import { activeColumn, drawn, drawnStudy, edited, offBy, variantOf } from "../lib/columns.js";
+import { isOrder } from "../lib/facts.js";
 import { Step } from "../lib/explain.js";
 import { html } from "../lib/html.js";
 import { range, withWeight } from "../lib/mask.js";
@@ -18,7 +19,8 @@ const HINT = "Switch heads off: click one, drag over several, or click a number 
 
 /** @param {{state: State}} props */
 export function HeadGrid({ state }) {
-  const shape = /** @type {import("../lib/mask.js").Shape} */ (state.facts?.model);
+  const facts = /** @type {import("../lib/types.js").Facts} */ (state.facts);
+  const shape = facts.model;
   const { mask, variant } = activeColumn(state);
   const { weights, skipped } = drawn(state, activeColumn(state));
   const [focus, setFocus] = useState(/** @type {Place} */ ({ layer: 0, head: 0 }));
@@ -59,7 +61,9 @@ export function HeadGrid({ state }) {
             isSkipped=${skipped.includes(layer)} />`,
         )}
       </div>
-      ${mask ? null : html`<p class="soft">The grid cannot edit this variant.</p>`}
+      ${mask ? null : html`<p class="soft">${isOrder(variantOf(facts, activeColumn(state)))
+        ? "No head takes part: the titles keep their own order."
+        : "The grid cannot edit this variant."}</p>`}
       ${weights.some(Number.isNaN)
         ? html`<p class="soft">Which heads ${mask ? "the default variant" : variant} has off is not known here: dotted.</p>`
         : null}

@@ -27,7 +27,8 @@ export function Row({ state, answer, index, place, shown, base, move, tied, open
     result.unknown_tokens ? `${result.unknown_tokens} of ${result.tokens} tokens unknown` : "",
   ].filter(Boolean);
   const isComparable = (/** @type {number} */ i) =>
-    base >= 0 && base !== i && kindOfScore(models[base]) === kindOfScore(models[i]);
+    base >= 0 && base !== i && kindOfScore(models[base]) === kindOfScore(models[i])
+    && [base, i].every((column) => isScored(answer.columns[column].results[index]));
   return html`
     <tr data-title=${index} class=${open ? "open" : ""}>
       <td class="place"><b>${place + 1}</b><${Move} move=${move} tied=${tied} /></td>
@@ -56,7 +57,7 @@ function Move({ move, tied }) {
 /** @param {{state: State, answer: Answer, index: number}} props */
 function Details({ state, answer, index }) {
   const { models } = answer;
-  const { tokens } = answer.columns[0].results[index];
+  const tokens = Math.max(...answer.columns.map(({ results }) => results[index].tokens));
   const title = indexNow(state.titles, answer.titles[index], index); // the answer may be of earlier titles
   const look = () => update({ view: "attention", attention: { ...state.attention, title } });
   const graded = byKind(models).filter((columns) => models[columns[0]].grades);
@@ -75,6 +76,9 @@ function Details({ state, answer, index }) {
 
 /** @param {{result: Result, baseline: Result | null, isActive: boolean, isRaw: boolean}} props isRaw: not from 0 to 1 */
 function ScoreCell({ result, baseline, isActive, isRaw }) {
+  if (!isScored(result)) {
+    return html`<td class=${`score${isActive ? " active" : ""}`}><div><span class="number soft" title="The titles' own order: no scores">–</span></div></td>`;
+  }
   const change = baseline ? result.score - baseline.score : null;
   const direction = change === null || Math.abs(change) < 0.0005 ? "" : change > 0 ? "up" : "down";
   return html`
@@ -119,6 +123,11 @@ function OneBar({ score }) {
  */
 export function indexNow(titles, title, index) {
   return titles[index] === title ? index : titles.indexOf(title);
+}
+
+/** @param {Result} result @returns {boolean} whether a network scored it; false of the titles' own order */
+function isScored({ scored = true }) {
+  return scored;
 }
 
 /** @param {Model} model @returns {boolean} whether its scores are raw logits: any number, so there is no bar to fill */

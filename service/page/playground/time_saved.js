@@ -2,7 +2,8 @@
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { asProblem, call } from "../lib/api.js";
-import { activeColumn, LETTERS } from "../lib/columns.js";
+import { activeColumn, LETTERS, variantOf } from "../lib/columns.js";
+import { isOrder } from "../lib/facts.js";
 import { percent } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { requestForm } from "../lib/mask.js";
@@ -30,6 +31,8 @@ export function TimeSaved({ state }) {
     return () => flight.current?.abort();
   }, [state.query, state.titles, state.columns, state.active, state.baseline, state.facts]);
   if (!base || base === active || !state.titles.length) return null;
+  const { facts } = state;
+  if (!facts || [base, active].some((one) => isOrder(variantOf(facts, one)))) return null; // an order takes no time in a model
   const names = `${LETTERS[state.active]} against ${LETTERS[state.baseline ?? 0]}`;
   const measure = () => {
     flight.current?.abort();

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.soak.__main__ import SCENARIO
-from headroom.loadtest.plan import make_plan, read_scenario
+from headroom.loadtest.plan import read_scenario
 from tests.service.running import DEPLOY, lean_path
 
 pytestmark = pytest.mark.more
@@ -52,8 +52,3 @@ def test_two_minutes_of_faults_and_attacks_leave_no_problem(tiny_checkpoint: Pat
     assert answers["slow-loris"].get("408", 0) + answers["slow-loris"].get("503", 0) > 0
     assert answers["hang-ups"]["hung up"] > 10
     assert watched["scrapes"] > 10
-
-
-def test_a_soak_that_is_not_told_its_length_is_one_of_forty_minutes_at_70_percent() -> None:
-    plan = make_plan({**read_scenario(str(SCENARIO)), "url": "http://127.0.0.1:1"})
-    assert (plan.duration, plan.saturation_factor) == (2400, 0.7)

@@ -1,11 +1,15 @@
 """`headroom.prune`: a smaller checkpoint from a classifier and a mask."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from headroom import Classifier, InvalidMask, ModelError, prune
+from headroom import Classifier, InvalidMask, ModelError, evaluate, prune
+from tests.teaching import judged as judged
+from tests.teaching import pairs as pairs
 
 PAIRS = [("angle bracket", "steel angle"), ("usb cable", "red towel")]
 
@@ -24,6 +28,45 @@ def test_the_pruned_checkpoint_scores_as_the_classifier_with_the_mask(
     table = smaller.to_frame().set_index("part")
     assert table.loc["heads"].tolist() == [12, 7]
     assert repr(smaller).startswith(f"{smaller.path}: 7 of 12 heads, ")
+
+
+def test_a_pruned_model_is_taught_by_the_whole_one(
+    clf: Classifier, pairs: Path, judged: Path, tmp_path: Path
+) -> None:
+    """As `headroom prune --recover` does, with pairs in memory."""
+    taught = prune(
+        clf,
+        "1.*,2.0",
+        tmp_path / "taught",
+        recover_minutes=0.02,
+        data=pd.read_csv(pairs, sep="\t"),
+        test=pd.read_csv(judged),
+    )
+    assert taught.sizes == prune(clf, "1.*,2.0", tmp_path / "plain").sizes
+    assert taught.recovery is not None
+    quality = taught.recovery.metrics["quality"]
+    before = evaluate(clf, judged, masks=["1.*,2.0"]).to_frame().set_index("metric").loc["ndcg10", "value"]
+    assert quality["before"]["ndcg10"]["value"] == pytest.approx(before)
+    after = evaluate(taught.load(), judged).to_frame().set_index("metric")
+    assert after.loc["ndcg10", "value"] == pytest.approx(quality["student"]["ndcg10"]["value"])
+    assert taught.recovery.metrics["against_teacher"]["verdict"] in repr(taught)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"recover_minutes": 1}, "^recover_minutes and data: give both or none"),
+        ({"data": []}, "^recover_minutes and data: give both or none"),
+        ({"test": []}, "^test: it needs recover_minutes"),
+        ({"recover_minutes": 0, "data": []}, "^recover_minutes: 0 is outside the valid range, 0.01 or more"),
+        ({"recover_minutes": 1, "data": []}, "^data holds no pairs"),
+    ],
+)
+def test_a_recovery_that_cannot_be_is_refused_by_the_name_of_the_argument(
+    clf: Classifier, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        prune(clf, "1.*", tmp_path / "out", **options)
 
 
 def test_the_callers_order_of_grades_is_that_of_the_pruned_checkpoint(

@@ -9,8 +9,6 @@ import pandas as pd
 import pytest
 
 from headroom import Classifier, ModelError, StudyResult, prune, study
-from headroom.models.api.ranges import removable_parts
-from headroom.models.study.kinds import KINDS
 from tests.checkpoints import load, write_checkpoint
 from tests.prompt import Run
 from tests.prompt import run as run
@@ -142,29 +140,11 @@ def test_heads_that_copy_need_a_query_generator(one_label: Classifier) -> None:
         study.single(one_label, judged("a"), part="decoder")  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
-def test_all_questions_are_asked_as_the_command_asks_them(
-    one_label: Classifier, run: Run, tmp_path: Path
-) -> None:
-    for name, prefix in (("judged", "a"), ("holdout", "b")):
-        judged(prefix).to_csv(tmp_path / f"{name}.csv", index=False)
-    run(*asked("all", one_label, tmp_path), "--holdout", str(tmp_path / "holdout.csv"))
-    found = study.all(one_label, judged("a"), holdout=judged("b"), quick=True)
-    theirs = json.loads((tmp_path / "command" / "report.json").read_text())
-    for part in ("heads", "curves", "layers", "roles"):
-        assert found.content[part] == theirs[part], part
-    sizes = [point["heads_on"] for point in theirs["path"]]
-    assert found.to_frame()["heads_on"].tolist() == sizes
-    assert set(found.content["verdicts"]) == {*KINDS}
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "valid"),
     [
         ("single", {"margn": 0.05}, "query, title, grade, seed, quick, out, margin, part$"),
         ("layers", {"holdout": []}, "out, margin$"),
-        ("random", {"speedup": 2}, "out, margin$"),
-        ("roles", {"margin": 0.05}, "query, title, grade, seed, quick, out$"),
         ("similarity", {"margin": 0.05}, "quick, out$"),
         ("initialisation", {"margin": 0.05}, "quick, out, seeds, steps$"),
         ("all", {"what": ("units",)}, "margin, holdout$"),
@@ -177,48 +157,3 @@ def test_an_option_that_would_do_nothing_is_refused_with_the_valid_ones(
     name = next(iter(options))
     with pytest.raises(TypeError, match=rf"study.{kind}\(\) takes no option '{name}'; it takes .*{valid}"):
         getattr(study, kind)(one_label, judged("a"), **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"speedup": 1}, "speedup: 1 is outside the valid range, 1.05 to 20"),
-        ({"recover_minutes": -1}, "recover_minutes: -1 is outside the valid range, 0 to 600"),
-        ({"what": ()}, "what: none given; valid are heads, units, layers"),
-        ({"what": "heads, tails"}, "what: 'tails' is none of heads, units, layers"),
-        (
-            {"what": "heads", "recover_minutes": 1, "out": "runs"},
-            "recover_minutes: it needs speedup, or what",
-        ),
-        ({"recover_minutes": 1, "out": "runs"}, "recover_minutes: it needs speedup, or what with"),
-        ({"seed": -1}, "seed: -1 is outside the valid whole numbers, 0 or more"),
-    ],
-)
-def test_numbers_that_a_search_cannot_take_are_refused_with_the_valid_ones(
-    one_label: Classifier, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ModelError, match=message):
-        study.search(one_label, judged("a"), **options)
-
-
-@pytest.mark.parametrize("what", ["units, heads", ["heads,units"], ("units", "heads")])
-def test_parts_are_named_as_on_the_command_line_too(one_label: Classifier, what: Any) -> None:
-    """A text was read letter by letter: "'h' is none of heads, units, layers"."""
-    assert removable_parts(what) == ("heads", "units")
-    pairs = judged("a")
-    with pytest.raises(ModelError, match="held-out queries must take no part"):  # after the parts are read
-        study.search(one_label, pairs, holdout=pairs, what=what)
-
-
-def test_a_report_needs_a_directory(single: StudyResult, one_label: Classifier, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="directory: name one"):
-        single.report()
-    with pytest.raises(ModelError, match="directory: an int is no path; give the path of a directory"):
-        single.report(5)  # type: ignore[arg-type]
-    (tmp_path / "report.json").write_text("mine")
-    with pytest.raises(ModelError, match=r"another directory, such as directory .*-single"):
-        single.report(tmp_path)
-    with pytest.raises(ModelError, match=r"another directory, such as out .*-layers"):
-        study.layers(one_label, judged("a"), out=tmp_path)
-    with pytest.raises(ModelError, match=r"report\.json is a file; name a directory$"):
-        study.layers(one_label, judged("a"), out=tmp_path / "report.json")

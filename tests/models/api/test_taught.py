@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from headroom import Classifier, ModelError, distil, evaluate, quantize
@@ -61,7 +62,7 @@ def test_copies_have_the_order_of_grades_that_the_caller_gave(
 def test_columns_of_other_names_are_read(clf: Classifier, pairs: Path, judged: Path, tmp_path: Path) -> None:
     """Those of the judged pairs too; these may have the usual names."""
     pairs.write_text(pairs.read_text().replace("query\ttitle", "search\tname"))
-    named = {"query": "search", "title": "name"}
+    named: dict[str, Any] = {"query": "search", "title": "name"}
     assert quantize(clf, tmp_path / "int8", data=pairs, test=judged, **named).document["test"] == str(judged)
     judged.write_text(judged.read_text().replace("query,title,grade", "query,name,stars"))
     out = tmp_path / "half"
@@ -69,18 +70,51 @@ def test_columns_of_other_names_are_read(clf: Classifier, pairs: Path, judged: P
     assert student.metrics["test_queries"] == 20
 
 
+def test_pairs_in_memory_teach_and_test_as_their_file_does(
+    clf: Classifier, pairs: Path, judged: Path, tmp_path: Path
+) -> None:
+    """As a frame, and as tuples: graded ones will do, too."""
+    frame = pd.read_csv(pairs, sep="\t")
+    rows = list(pd.read_csv(judged).itertuples(index=False, name=None))
+    of_file = distil(clf, pairs, tmp_path / "file", layers=2, test=judged, steps=3)
+    of_frame = distil(clf, frame, tmp_path / "frame", layers=2, test=rows, steps=3)
+    assert of_frame.to_frame().equals(of_file.to_frame())
+    assert of_frame.metrics["test_file"] == "test"
+
+    int8 = quantize(clf, tmp_path / "int8", data=pairs, test=judged)
+    tuples = [(query, title, 0) for query, title in frame.itertuples(index=False)]
+    of_tuples = quantize(clf, tmp_path / "int8 of tuples", data=tuples, test=pd.read_csv(judged))
+    assert of_tuples.to_frame().equals(int8.to_frame())
+    assert of_tuples.document["calibration_pairs"] == int8.document["calibration_pairs"]
+
+
+def test_scores_in_a_frame_teach(clf: Classifier, pairs: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(pairs, sep="\t")
+    frame["llm"] = np.arange(len(frame)) % 7
+    assert clf.directory is not None
+    options: dict[str, Any] = {"student": clf.directory, "scores": "llm", "steps": 1}
+    assert distil(None, frame, tmp_path / "out", **options).metrics["pairs"] == len(frame)
+    with pytest.raises(
+        ModelError, match="data has no column 'llm'; found 'query', 'title'; name yours, as in scores='…'"
+    ):
+        distil(None, frame[["query", "title"]], tmp_path / "other", **options)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"layers": 2, "steps": 0}, "steps: 0 is outside the valid whole numbers, 1 or more"),
-        ({"layers": 2, "minutes": 0}, "minutes: 0 is outside the valid range, 0.01 or more"),
-        ({"layers": 0}, "layers: 0 is outside the valid whole numbers, 1 or more"),
-        ({"layers": 2, "seed": -1}, "seed: -1 is outside the valid whole numbers, 0 or more"),
         ({"layers": 9}, "^layers 9: .* has 3 layers; give 1 to 3"),
         ({}, "the student would be its teacher; give layers, heads or units to cut it, or student$"),
         ({"scores": "llm"}, "^scores and teacher: give one of them"),
-        ({"data": {"query": []}}, "data: a dict is no path; give the path of a csv, tsv, jsonl or parquet"),
-        ({"test": 5}, "test: an int is no path"),
+        (
+            {"data": {"query": []}},
+            r"data: a dict is no data; give a DataFrame, .* or \(query, title\) tuples",
+        ),
+        ({"data": [("query",)]}, r"^data\[0\]: \('query',\) is not a tuple \(query, title\)"),
+        ({"data": ["ab"]}, r"^data\[0\]: 'ab' is not a tuple \(query, title\)"),
+        ({"layers": 2, "data": [("a", None)]}, "^data, row 0: "),
+        ({"test": 5}, "test: an int is no data"),
         ({"out": None}, "out: None is no path; give the path of a directory"),
     ],
 )
@@ -91,19 +125,14 @@ def test_what_a_distillation_cannot_take_is_refused_by_the_name_of_the_argument(
         distil(**{"teacher": clf, "data": pairs, "out": tmp_path / "out", **options})
 
 
-def test_an_unfinished_run_with_other_arguments_is_named_by_them(
+def test_an_unfinished_run_of_pairs_in_memory_goes_on_with_the_same_alone(
     clf: Classifier, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An option of the command is named as the command spells it."""
+    frame = pd.read_csv(pairs, sep="\t")
     with monkeypatch.context() as patch:
         patch.setattr(running.Run, "teach", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            distil(clf, pairs, tmp_path / "out", layers=2, steps=3)
-    with pytest.raises(ModelError, match="unfinished run with another steps; repeat that run"):
-        distil(clf, pairs, tmp_path / "out", layers=2, steps=4)
-
-
-def test_a_path_is_not_read_as_an_option(clf: Classifier, pairs: Path, tmp_path: Path) -> None:
-    file = pairs.rename(tmp_path / "with--layers.tsv")
-    with pytest.raises(ModelError, match=r"with--layers\.tsv, line 1: there is no column q"):
-        distil(clf, file, tmp_path / "out", layers=2, query="q")
+            distil(clf, frame, tmp_path / "out", layers=2, steps=3)
+    with pytest.raises(ModelError, match="unfinished run with another content of data"):
+        distil(clf, frame.iloc[1:], tmp_path / "out", layers=2, steps=3)
+    assert distil(clf, frame, tmp_path / "out", layers=2, steps=3).load("cpu").num_layers == 2

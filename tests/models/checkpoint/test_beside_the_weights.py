@@ -1,20 +1,16 @@
 """What lies beside the weights counts as in transformers, is said, or is refused by name."""
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer
 
-from headroom import HeadMask, UnsupportedCheckpoint
-from headroom.models.compress.prune import prune
+from headroom import UnsupportedCheckpoint
 from tests.checkpoints import load, write_checkpoint
 from tests.families import write_family
-from tests.modernberts import write_modernbert
 
 PAIR = ("angle bracket", "usb lamps, usbs and a usb hub")
 
@@ -80,22 +76,3 @@ def test_an_added_token_of_several_words_is_whole_in_long_texts(
         text = "x" * start + " usb cable of steel" * 200
         ids = [id_ for portion in reader.portions(text) for id_ in portion.ids]
         assert ids == whole.encode(text, add_special_tokens=False).ids
-
-
-@pytest.mark.parametrize(("skipped", "is_regular"), [([2, 5], True), ([1], False)])
-def test_the_windows_of_a_shorter_modernbert_are_the_same_elsewhere(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, skipped: list[int], is_regular: bool
-) -> None:
-    """Programs before transformers 5 know a regular pattern only; where there is none, pruning says so."""
-    source = write_modernbert(tmp_path / "source", num_hidden_layers=7)
-    with caplog.at_level(logging.WARNING, "headroom.models"):
-        prune(source, tmp_path / "shorter", HeadMask.parse({"skip": skipped}, layers=7, heads=4))
-    kinds = ["full_attention" if one is None else "" for one in load(tmp_path / "shorter").config.windows]
-    assert ("transformers 4" in caplog.text) is not is_regular
-    for of_older in (False, True):
-        if of_older:
-            edit(tmp_path / "shorter" / "config.json", layer_types=None)
-        config = AutoConfig.from_pretrained(tmp_path / "shorter")
-        same = [kind if kind == "full_attention" else "" for kind in config.layer_types] == kinds
-        assert same is (is_regular or not of_older)
-    assert np.isfinite(load(source).score([PAIR]).logits).all()

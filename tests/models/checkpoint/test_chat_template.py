@@ -64,11 +64,8 @@ TOKENS = "{{ bos_token }}{{ eos_token }}{{ pad_token }}"
 @pytest.mark.parametrize(
     ("family", "template"),
     [
-        ("qwen2", SIMPLE),
         ("gemma", TOKENS + SIMPLE),
         ("qwen3", TOKENS + ENDING),
-        ("gemma", ENDING),
-        ("qwen2", ENDING + "<|im_end|>\n{{ eos_token }}"),
         ("qwen3", "{% if add_generation_prompt %}yes: {% endif %}" + ENDING + "{{ eos_token }}"),
     ],
 )
@@ -92,19 +89,11 @@ def test_tokens_and_scores_are_those_of_transformers(tmp_path: Path, family: str
     ("template", "reason"),
     [
         (SIMPLE.replace("content", "content | tojson"), "does more than to put texts in their places"),
-        (SIMPLE.replace("content", "content | trim"), "does more"),
-        (SIMPLE.replace("content", "content | lower"), "does more"),
-        (SIMPLE.replace("content", "content | replace('usb', 'cable')"), "does more"),
         (SIMPLE.replace("content", "content[:1000]"), "does more"),
-        (SIMPLE.replace("content }}\n->", "content or 'nothing' }}\n->"), "does more"),
-        ("{% if 'screw' in messages[0].content %}!{% endif %}" + SIMPLE, "does more"),
         (f"{{{{ strftime_now('%Y') }}}} {SIMPLE}", "writes the date"),
-        (f"{{{{ {DOCUMENT} }}}}\n{{{{ {QUERY} }}}}\n", "shows the document, the query, but"),
-        (f"{{{{ {QUERY} }}}}\n", "shows the query, but"),
         (f"{SIMPLE} {{{{ {QUERY} }}}}", "shows the query, the document, the query, but"),
         (f"{{{{ raise_exception('no ' ~ ({QUERY})) }}}}", "TemplateError: no "),
         (f"{{% if instruction %}}asked{{% endif %}}{SIMPLE}", "an instruction that it does not show"),
-        (SIMPLE.replace("\n->", "s\n->"), "other tokens"),
     ],
 )
 def test_a_template_that_does_more_is_refused_by_name(tmp_path: Path, template: str, reason: str) -> None:
@@ -164,14 +153,6 @@ def test_a_classifier_of_plain_pairs_is_served_as_such(tmp_path: Path, family: s
         ids = tokenizer([pair], truncation="longest_first", max_length=200)["input_ids"][0]
         assert encoded.ids.tolist() == ids
         np.testing.assert_allclose(scores, logits_of(directory, ids), atol=2e-5)
-
-
-def test_a_pad_token_that_texts_may_hold_is_refused(tmp_path: Path) -> None:
-    directory = write(tmp_path, "Q: {{ messages[0].content }}\nD: {{ messages[1].content }}")
-    steel = Tokenizer.from_file(str(directory / "tokenizer.json")).encode("steel").ids[-1]
-    edit_config(directory, pad_token_id=steel)
-    with pytest.raises(UnsupportedCheckpoint, match=f"pad_token_id is {steel}"):
-        load(directory)
 
 
 @pytest.mark.parametrize(

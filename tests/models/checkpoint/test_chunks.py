@@ -17,7 +17,6 @@ from headroom.models.checkpoint.chunks import (
     encode_chunks,
 )
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from headroom.models.errors import ModelError
 from tests.checkpoints import write_checkpoint
 from tests.families import byte_level_tokenizer, unigram_tokenizer
 from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write
@@ -157,8 +156,3 @@ def test_the_first_of_equally_good_chunks_counts() -> None:
     best, chunks = best_chunks([1, 3, 3, 2, 5, 5], pairs)
     assert best == [1, 3, 4]
     assert chunks == [Chunk(1, 3, 4, 9), Chunk(0, 1, 0, 5), Chunk(0, 2, 0, 5)]
-
-
-def test_a_wrong_overflow_is_named() -> None:
-    with pytest.raises(ModelError, match="overflow 'both' is neither 'truncate' nor 'chunks'"):
-        LongTitles("both")  # type: ignore[arg-type]

@@ -94,18 +94,6 @@ def test_a_title_cannot_forge_special_tokens(directory: Path) -> None:
     assert [i for i, token in enumerate(tokens) if token in special] == pair.special
 
 
-@pytest.mark.parametrize("add_prefix_space", [True, False])
-def test_robertas_leading_space_is_as_its_config_says(tmp_path: Path, add_prefix_space: bool) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
-    write_tokenizer(tmp_path, "roberta", add_prefix_space=add_prefix_space)
-    theirs = AutoTokenizer.from_pretrained(tmp_path)
-
-    pair = load(tmp_path).encode([("angle", "bracket")])[0]
-
-    assert pair.ids.tolist() == theirs("angle", "bracket")["input_ids"]
-    assert load(tmp_path).tokens(pair)[1].startswith("Ġ") == add_prefix_space
-
-
 def test_a_sentencepiece_model_that_cannot_be_converted_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "xlm-roberta"}')
     (tmp_path / "sentencepiece.bpe.model").write_bytes(b"not a model")

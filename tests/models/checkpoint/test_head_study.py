@@ -1,6 +1,5 @@
 """The study of a checkpoint's heads: shown for the weights that it was made of, and for no others."""
 
-import json
 import logging
 import shutil
 from pathlib import Path
@@ -12,8 +11,9 @@ from headroom import Classifier
 from headroom.models.checkpoint.files import HEAD_STUDY as FILE
 from headroom.models.checkpoint.files import read_head_study, weights_id
 from headroom.models.checkpoint.hub import DEFAULT
-from headroom.models.quality.metrics import GRADED, RANKED
+from headroom.models.quality.metrics import GRADED
 from headroom.models.study.head_study import head_study
+from tests.checkpoints import random_model
 
 METRICS = ("qwk", "ndcg10", "accuracy", "macro_f1")
 
@@ -81,22 +81,23 @@ def test_a_study_of_other_weights_is_left_out(studied: Path, caplog: pytest.LogC
         assert f"{FILE} is not used" in caplog.text
 
 
-def test_only_a_report_of_every_head_becomes_one() -> None:
-    assert head_study({"roles": {}}, "", (3, 4), GRADED) is None
-    assert head_study(report(3, 4), "", (3, 5), GRADED) is None
-
-
-def test_the_study_of_a_model_with_one_score_says_what_heads_are_worth_in_ndcg() -> None:
-    figures = json.loads(json.dumps(report(1, 1)).replace("accuracy", "pair_accuracy"))
-    text = head_study(figures, "", (1, 1), RANKED)
-    assert text is not None
-    study = json.loads(text)
-    assert study["metrics"] == {"ndcg10": "NDCG@10", "pair_accuracy": "pair accuracy"}
-    assert list(study["heads"][0]["delta"]) == list(study["baseline"]) == ["ndcg10", "pair_accuracy"]
-
-
 def test_the_shipped_models_study_is_that_of_its_weights() -> None:
     study = read_head_study(DEFAULT)
     assert study is not None
     roles = [role for head in study["heads"] for role in head["roles"]]
     assert (roles.count("term_match"), roles.count("special")) == (11, 113)  # as docs/head-studies.md says
+
+
+def test_every_file_of_the_weights_counts(tmp_path: Path) -> None:
+    """The study of a model in several files was shown for any other that shared the last one."""
+    random_model().save_pretrained(tmp_path, max_shard_size="20KB")
+    files = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(files) > 2
+    ids = {weights_id(tmp_path)}
+    for file in files:
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        ids.add(weights_id(tmp_path))
+        file.write_bytes(whole)
+    assert len(ids) == 1 + len(files)
+    assert weights_id(tmp_path) in ids

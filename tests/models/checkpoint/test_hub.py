@@ -12,7 +12,6 @@ from typing import NamedTuple
 import pytest
 
 from headroom import Classifier
-from headroom.models.checkpoint.files import weight_files
 from headroom.models.checkpoint.hub import name_of, origin_of
 from tests.checkpoints import random_model, write_checkpoint, write_vocabulary
 from tests.models.checkpoint.hub_server import LARGE, Hub, running_hub
@@ -234,20 +233,3 @@ def test_small_files_that_are_large_are_not_downloaded(hub: Hub, tmp_path: Path)
     assert loaded.out == expected(checkpoint)
     assert set(hub.large) == {"org/other"}
     assert len(hub.downloads) == len(set(hub.downloads))  # of org/other alone
-
-
-def test_the_modules_of_a_sentence_transformers_model_are_among_the_weights(tmp_path: Path) -> None:
-    paths = ["", "1_Pooling", "2_Dense", "3_LayerNorm", "4_Dense"]
-    kinds = ["Transformer", *(path[2:] for path in paths[1:])]
-    modules = [
-        {"path": path, "type": f"sentence_transformers.{kind}"}
-        for path, kind in zip(paths, kinds, strict=True)
-    ]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    files = ["model.safetensors", "pytorch_model.bin", "1_Pooling/config.json", "5_Unused/model.safetensors"]
-    files += ["2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "3_LayerNorm/pytorch_model.bin"]
-
-    assert weight_files(tmp_path, files) == [
-        *("model.safetensors", "2_Dense/model.safetensors", "3_LayerNorm/pytorch_model.bin"),
-    ]
-    assert weight_files(tmp_path, ["onnx/model.onnx"]) == []

@@ -69,16 +69,6 @@ def test_a_text_alone_is_read_as_the_library_reads_it(
     assert pair.ids.tolist() == LIBRARIES[keep_end].encode(text, "").ids
 
 
-def test_the_tokenizer_itself_reads_on_as_before(tokenizer: PairTokenizer) -> None:
-    long = "steel " * 5_000 + "lamp"
-    before = tokenizer.encode([("angle", long)])[0].ids.tolist()
-
-    (end,) = tokenizer.reading_as(keep_end=True).encode([("angle", long)])
-
-    assert tokenizer.tokens(end)[-2:] == ["lamp", "[SEP]"]
-    assert tokenizer.encode([("angle", long)])[0].ids.tolist() == before
-
-
 def xlm_roberta(normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
     tokenizer = Tokenizer.from_str(unigram_tokenizer())
     tokenizer.normalizer = normalizer
@@ -114,15 +104,6 @@ words = st.sampled_from(["lamp", "Red", "q" * 101, "é", "e\u0301", "\0", "[SEP]
 def test_a_text_read_word_by_word_has_the_ids_of_the_whole(name: str, parts: list[str]) -> None:
     for text in (" ".join(parts), "".join(parts), "-".join(parts)):
         assert_like(SPLITTERS[name], READERS[name], text)
-
-
-@pytest.mark.parametrize("name", WORD_BY_WORD)
-def test_new_texts_of_known_words_are_not_encoded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = reader(WORD_BY_WORD[name]())
-    one.encode_texts(["steel lamp", "angle bracket, 2 in"])
-    monkeypatch.setattr(one._words, "_encode", lambda words: pytest.fail(f"{words} encoded"))
-
-    assert_like(SPLITTERS[name], one, "angle lamp 2 in bracket, steel")
 
 
 @pytest.mark.parametrize("name", WORD_BY_WORD)
@@ -174,15 +155,6 @@ def test_the_words_that_are_remembered_stay_bounded_and_those_in_use_stay(
     huge = [str(number) for number in range(1000, 1100)]
     assert words.encode(" ".join(huge)) == huge
     assert len(words.cache._younger) + len(words.cache._older) < 3 * 8
-
-
-def test_a_long_word_is_encoded_each_time() -> None:
-    words = Words()
-    long = "x" * 33
-    assert words.encode(f"lamp {long}") == ["lamp", long]
-    assert words.encode(f"lamp {long}") == [long]
-    assert words.encode(long[1:]) == [long[1:]]
-    assert words.encode(long[1:]) == []
 
 
 @pytest.mark.parametrize(

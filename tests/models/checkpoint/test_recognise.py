@@ -28,7 +28,7 @@ from tests.own_code import config_of
 PAIRS = [("angle bracket", "steel angle, 12-gauge"), ("usb lamp", "wood deck screws"), ("tool", "")]
 
 
-@pytest.mark.parametrize("model_type", ["deberta", "mpnet", "albert", "xlnet", "llama", "t5", 7])
+@pytest.mark.parametrize("model_type", ["deberta", 7])
 def test_other_architectures_are_refused_by_name(model_type: object) -> None:
     raw = model_of("bert").config.to_dict() | {"model_type": model_type}
 
@@ -48,24 +48,15 @@ DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "rope_parame
         ("bert", {"position_embedding_type": "alibi"}, "position_embedding_type is 'alibi'"),
         ("bert", {"auto_map": {"AutoModel": "modeling.JinaBertModel"}}, "auto_map"),
         ("bert", {"model_type": None, "architectures": ["AlbertForSequenceClassification"]}, "Albert"),
-        ("bert", {"model_type": None, "architectures": "BertModel"}, "architectures is 'BertModel'"),
         ("deberta-v2", {"conv_kernel_size": 3}, "conv_kernel_size is 3"),
-        ("deberta-v2", {"pos_att_type": ["c2p", "p2p"]}, "pos_att_type is"),
-        ("deberta-v2", {"norm_rel_ebd": "batch_norm"}, "norm_rel_ebd is"),
         ("deberta-v2", {"share_att_key": False}, "share_att_key is False"),
-        ("deberta-v2", {"relative_attention": None}, "relative_attention is None"),
-        ("deberta-v2", {"type_vocab_size": 1}, "type_vocab_size is 1"),
-        ("deberta-v2", {"position_buckets": 1}, "position_buckets is 1; it must be at least 2"),
         *(
             ("deberta-v2", {"max_relative_positions": largest}, f"{largest}; with 16 .* at least 10")
             for largest in (1, 3, 8, 9)
         ),
         ("qwen3", {"architectures": ["JinaForRanking"]}, "listwise"),
-        ("qwen3", {"architectures": ["Qwen3Model"]}, "architectures is"),
         ("qwen3", {"use_sliding_window": True}, "use_sliding_window is True"),
-        ("qwen3", {"layer_types": ["sliding_attention"] * 3}, "sliding windows"),
         ("qwen3", DYNAMIC, "rope_scaling is"),
-        ("qwen2", {"head_dim": 100_000}, "head_dim is 100000; it must be a whole number from 1 to 8,192"),
         (
             "qwen2",
             {"head_dim": 514, "max_position_embeddings": 131_072},
@@ -76,14 +67,10 @@ DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "rope_parame
             {"hidden_size": 10**7, "max_position_embeddings": 8192},
             "times the 2,500,000 numbers",
         ),
-        ("new", {"hidden_size": 10**7, "max_position_embeddings": 8192}, "times the 2,500,000 numbers"),
         ("new", {"logn_attention_scale": True}, "logn_attention_scale is True"),
         ("new", {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_scaling is"),
-        ("new", {"rope_scaling": {"type": "ntk", "factor": 2.0, "mixed_b": 0.6}}, "rope_scaling is"),
         ("jina-bert", {"feed_forward_type": "original"}, "feed_forward_type is 'original'"),
         ("jina-bert", {"auto_map": {"AutoModel": "mine.Model"}}, "brings code of its own"),
-        ("jina-bert", {"position_embedding_type": "absolute"}, "position_embedding_type is 'absolute'"),
-        ("xlm-roberta-flash", {"position_embedding_type": "rotary"}, "position_embedding_type is 'rotary'"),
         ("xlm-roberta-flash", {"lora_adaptations": ["a"]}, "lora_adaptations"),
     ],
 )
@@ -123,14 +110,6 @@ def test_a_padding_token_that_occurs_in_pairs_is_refused(
         load(source)
 
 
-def test_distilberts_epsilon_is_not_config_jsons(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    source = Path(shutil.copytree(checkpoints["distilbert"], tmp_path / "source"))
-    edit_config(source, layer_norm_eps=0.1)
-
-    expected = load(checkpoints["distilbert"]).score(PAIRS).logits
-    np.testing.assert_array_equal(load(source).score(PAIRS).logits, expected)
-
-
 def test_regression_has_one_label() -> None:
     one, five = (model_of("bert", num_labels=n).config.to_dict() for n in (1, 5))
 
@@ -146,11 +125,8 @@ IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activa
     ("fields", "activation"),
     [
         ({}, "sigmoid"),
-        ({"sentence_transformers": {"version": "4.1.0"}}, "sigmoid"),
         ({"sentence_transformers": {"activation_fn": IDENTITY}}, "identity"),
-        ({"sentence_transformers": {"activation_fn": SIGMOID}}, "sigmoid"),
         ({"sbert_ce_default_activation_function": IDENTITY}, "identity"),
-        ({"sbert_ce_default_activation_function": "torch.nn.Sigmoid"}, "sigmoid"),
         (
             {
                 "sentence_transformers": {"activation_fn": SIGMOID},

@@ -63,34 +63,21 @@ def test_a_sharded_checkpoint_scores_the_same(checkpoint: Path) -> None:
     ("changes", "message"),
     [
         ({"model_type": "roberta"}, r"roberta\.embeddings\.word_embeddings\.weight is missing"),
-        ({"model_type": "mpnet"}, "model_type is 'mpnet'"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"is_decoder": True}, "is_decoder"),
-        ({"hidden_act": "laplace"}, "hidden_act is 'laplace'"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"problem_type": "multi_label_classification"}, "multi_label"),
         ({"num_attention_heads": 5}, "layer.0.attention.self.query.weight has shape"),
         ({"num_hidden_layers": 4}, "layer.3"),
-        ({"num_hidden_layers": 2}, r"layer\.2.*does not belong"),
-        ({"hidden_size": "32"}, "hidden_size is '32'"),
-        ({"vocab_size": 200}, "word_embeddings.weight has shape"),
         ({"type_vocab_size": 1}, "two segments"),
         ({"pruned_heads": {"0": [1]}}, "layer.0.attention.self.query.weight has shape"),
         (
             {"pruned_heads": {"0": [9]}},
             "pruned_heads is .*; its layers must be 0 to 2, and their heads 0 to 3",
         ),
-        (
-            {"pruned_heads": {"9": [0]}},
-            "pruned_heads is .*; its layers must be 0 to 2, and their heads 0 to 3",
-        ),
-        ({"pruned_heads": {"0": [-1]}}, "pruned_heads is .*; its layers must be 0 to 2"),
         ({"id2label": list("abcde")}, "id2label is .*; it must be an object with a label for each id"),
-        ({"id2label": {"a": "b"}}, "id2label is .*; it must be an object with a label for each id"),
         ({"id2label": {"0": "a", "2": "b"}}, "classifier.weight has shape"),
         ({"headroom": {"temperature": 0}}, "headroom.temperature is 0"),
         ({"headroom": {"bias": [1.0]}}, "headroom.bias is .* list of 5 finite numbers, one per label"),
-        ({"headroom": {"bias": [0, 0, 0, 0, "1"]}}, "headroom.bias is .* list of 5 finite numbers"),
         ({"headroom": {"label_order": ["exact"]}}, "label order"),
     ],
 )
@@ -111,13 +98,10 @@ def test_what_the_encoder_would_not_compute_exactly_is_refused_by_name(
             "the weights cannot be read: model.safetensors has .* bytes, and .* parameters",
         ),
         ({"num_attention_heads": 10**7, "hidden_size": 10**7}, "num_attention_heads is 10000000; it must be"),
-        ({"hidden_size": 4 * 10**7}, "the weights cannot be read"),
-        ({"intermediate_size": 10**8}, "the weights cannot be read"),
         (
             {"max_position_embeddings": 10**9},
             "max_position_embeddings is 1000000000; .* from 1 to 131,072",
         ),
-        ({"id2label": None, "num_labels": 10**9}, "num_labels is 1000000000; .* from 1 to 10,000"),
     ],
 )
 def test_sizes_that_the_weights_do_not_have_cost_no_memory(
@@ -193,15 +177,10 @@ INDEX, TOKENIZER, PROMPTS = (
     ("name", "content", "message"),
     [
         (INDEX, [1], "is not a JSON object"),
-        (INDEX, {"weight_map": {"a": 3}}, f"{INDEX} cannot be read"),
         ("config.json", {"hidden_act": ["gelu"]}, r"hidden_act is \['gelu'\]"),
-        ("config.json", {"model_type": ["bert"]}, r"model_type is \['bert'\]"),
         ("config.json", {"headroom": {"label_order": 5}}, "label order 5"),
-        ("config.json", {"headroom": {"label_order": [1, "exact"]}}, r"label order \[1, 'exact'\]"),
-        ("config.json", {"pruned_heads": [1]}, "config.json cannot be read"),
         (PROMPTS, {"prompts": ["a"], "default_prompt_name": "a"}, f"{PROMPTS} cannot be read"),
         (TOKENIZER, {"do_lower_case": None}, "tokenizer_config.json cannot be read"),
-        (TOKENIZER, {"model_input_names": 3}, f"{TOKENIZER} cannot be read"),
     ],
 )
 def test_a_malformed_file_is_refused_in_one_sentence(

@@ -1,6 +1,5 @@
 """Pairs reach the model as the ids it was trained on, as transformers and tokenizers give them."""
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +16,6 @@ from headroom import Classifier
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.errors import ModelError, TokenizerFailed, UnsupportedCheckpoint
 from tests.checkpoints import VOCABULARY, write_checkpoint
-from tests.decoders import SHORT, write_decoder
 from tests.families import SPECIAL, byte_level_tokenizer, unigram_tokenizer
 from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write
 
@@ -74,11 +72,6 @@ def assert_like_transformers(directory: Path, max_tokens: int) -> None:
         assert ours.unknown_tokens == theirs["input_ids"].count(reference.unk_token_id)
 
 
-@pytest.mark.parametrize("max_tokens", [4, 7, 16, 33, 64])
-def test_pairs_have_the_ids_of_transformers_in_any_window(checkpoint: Path, max_tokens: int) -> None:
-    assert_like_transformers(checkpoint, max_tokens)
-
-
 @pytest.mark.parametrize(
     "config",
     [
@@ -116,14 +109,9 @@ ONE_TYPE, TWO_TYPES = (
     ("source", "config"),
     [
         ("vocab.txt", ONE_TYPE),
-        ("vocab.txt", TWO_TYPES),
         ("tokenizer.json", ONE_TYPE),
-        ("tokenizer.json", TWO_TYPES),
         ("tokenizer.json", {"tokenizer_class": "DistilBertTokenizer"}),
-        ("tokenizer.json", {"tokenizer_class": "DistilBertTokenizerFast"}),
-        ("tokenizer.json", {"tokenizer_class": "DistilBertTokenizer"} | TWO_TYPES),
         ("tokenizer.json", {"tokenizer_class": "PreTrainedTokenizerFast"} | ONE_TYPE),
-        ("vocab.txt", {"tokenizer_class": "DistilBertTokenizer"}),
     ],
 )
 def test_the_model_gets_the_token_types_that_transformers_would_pass(
@@ -143,15 +131,6 @@ def assert_types(tokenizer: PairTokenizer, directory: Path) -> None:
     types = [0] * pair.first_segment + [1] * (len(pair) - pair.first_segment)
     assert pair.ids.tolist() == theirs["input_ids"]
     assert types == theirs.get("token_type_ids", [0] * len(pair))
-
-
-@pytest.mark.parametrize("config", [{}, {"tokenizer_class": "DistilBertTokenizer"}, ONE_TYPE])
-def test_truncation_settings_in_tokenizer_json_do_not_apply(tmp_path: Path, config: dict[str, Any]) -> None:
-    source = library_tokenizer()
-    source.enable_truncation(5)
-    source.enable_padding(length=40)
-
-    assert len(load(write(tmp_path, source, config)).encode([("red blue", "deck lamp screws")])[0]) == 8
 
 
 @pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "TokenizersBackend"])
@@ -198,18 +177,6 @@ def test_a_pair_says_what_the_window_and_the_vocabulary_lost(tokenizer: PairToke
     assert tokenizer.tokens(empty) == ["[CLS]", "[SEP]", "[SEP]"]
 
 
-@pytest.mark.parametrize(
-    "piece", ["lamp ", "q" * 99 + " ", "!", " ", "q", "の", "中", "한", "😀", "\0", "\u0301"]
-)
-def test_a_megabyte_of_text_takes_no_seconds(tokenizer: PairTokenizer, piece: str) -> None:
-    text = piece * (1_000_000 // len(piece.encode()))
-    start = time.process_time()
-    pair = tokenizer.encode([("lamp", text)])[0]
-
-    assert time.process_time() - start < 1.5
-    assert len(pair) <= 64
-
-
 @pytest.mark.parametrize("piece", ["angle ", "q-", "中a"])
 @pytest.mark.parametrize("make", [library_tokenizer, byte_level, unigram])
 def test_text_beyond_the_window_is_not_read(make: Callable[[], Tokenizer], piece: str) -> None:
@@ -243,12 +210,6 @@ def test_a_text_read_in_parts_has_the_tokens_of_the_whole(parts: list[tuple[str,
             len(whole.ids) > reader.budget,
             title.count(reader.unknown),
         )
-
-
-def test_text_after_megabytes_of_spaces_is_still_read(tokenizer: PairTokenizer) -> None:
-    pair = tokenizer.encode([("lamp", " \0" * 100_000 + "red")])[0]
-
-    assert tokenizer.tokens(pair)[-2:] == ["red", "[SEP]"]
 
 
 def test_repeated_texts_are_encoded_once_and_alike(checkpoint: Path) -> None:
@@ -299,25 +260,6 @@ def test_a_panic_of_the_tokenizers_library_is_an_error_like_others(tmp_path: Pat
         load(tmp_path)
 
 
-KOREAN = ("무선 mouse", "무선 마우스")
-
-
-def test_byte_level_pieces_are_spelled_as_people_read_them() -> None:
-    """The vocabulary writes 무 as ë ¬ ´."""
-    (pair,) = READERS[1][0].encode([KOREAN])
-    texts = READERS[1][0].texts(pair)
-    assert "".join(texts) == "<s>무선 mouse</s></s>무선 마우스</s>"
-    assert texts[1:7] == ["무", "", "", "선", "", ""]
-    assert [texts[position] for position in pair.special] == ["<s>", "</s>", "</s>", "</s>"]
-
-
-def test_a_letter_cut_by_the_window_is_spelled_as_half_a_letter() -> None:
-    """Its bytes go to no other token's text."""
-    tokenizer = READERS[1][0].within(4 + READERS[1][0].template.length)
-    (pair,) = tokenizer.encode([("", "무선")])  # its four of six bytes
-    assert tokenizer.texts(pair) == ["<s>", "</s>", "</s>", "무", "", "", "\ufffd", "</s>"]
-
-
 def test_pieces_of_other_vocabularies_are_spelled_with_the_space_that_begins_a_word(
     tokenizer: PairTokenizer,
 ) -> None:
@@ -336,14 +278,3 @@ def test_pieces_of_other_vocabularies_are_spelled_with_the_space_that_begins_a_w
     fallback = PairTokenizer(library, max_tokens=64, vocab_size=400)
     (pair,) = fallback.encode([("a무", "선")])
     assert fallback.texts(pair) == ["<s>", " ", "a", "무", "", "", "</s>", " ", "선", "", "", "</s>"]
-
-
-def test_the_tokens_of_a_prompt_are_special_and_its_texts_are_spelled(tmp_path: Path) -> None:
-    clf = Classifier.load(write_decoder(tmp_path, "qwen3", template=SHORT))
-    found = clf.attention(*KOREAN, heads="0.0")
-    prompt = "".join(found.texts[position] for position in found.special)
-    texts = [text for position, text in enumerate(found.texts) if position not in found.special]
-    assert "".join(found.texts) == "Q: 무선 mouse\nD: 무선 마우스\n->"
-    assert prompt.split() == ["Q:D:->"]
-    assert "".join(texts).split() == ["무선", "mouse", "무선", "마우스"]
-    assert "무 선" in repr(found)

@@ -128,10 +128,8 @@ def window(directory: Path) -> int:
 @pytest.mark.parametrize(
     "options",
     [
-        {"max_len": 16},
         {"model_max_length": 32, "max_len": 16},
         {"model_max_length": None, "max_len": 16},
-        {},
     ],
 )
 def test_the_old_key_max_len_is_read_as_transformers_reads_it(
@@ -147,9 +145,7 @@ def test_the_old_key_max_len_is_read_as_transformers_reads_it(
     [  # as Transformer of sentence-transformers 6.2 gives them to AutoProcessor.from_pretrained
         ({MODULE: {"max_seq_length": 16, "do_lower_case": False}, OPTIONS: {"model_max_length": 32}}, 16),
         ({MODULE: {"max_seq_length": 32}, OPTIONS: {"model_max_length": 16}}, 32),
-        ({MODULE: {"max_seq_length": None}, OPTIONS: {"model_max_length": 16}}, 16),
         ({MODULE: {"max_seq_length": 32, "processor_kwargs": {"model_max_length": 16}}}, 16),
-        ({MODULE: {"max_seq_length": 32, "tokenizer_args": {"model_max_length": 16}}}, 16),
         ({MODULE: {"max_seq_length": 512}}, POSITIONS),
     ],
 )
@@ -166,23 +162,10 @@ def test_the_window_of_sentence_transformers_counts_and_pruning_keeps_it(
     ("files", "message"),
     [
         ({MODULE: {"max_seq_length": "16"}}, f"{MODULE}: max_seq_length is '16'; {WHOLE}"),
-        ({MODULE: {"max_seq_length": 16.5}}, f"{MODULE}: max_seq_length is 16.5; {WHOLE}"),
-        ({MODULE: {"max_seq_length": 0}, OPTIONS: {}}, f"{MODULE}: max_seq_length is 0; {WHOLE}"),
-        ({MODULE: {"max_seq_length": True}}, f"{MODULE}: max_seq_length is True; {WHOLE}"),
-        (
-            {MODULE: {"tokenizer_args": {"model_max_length": -1}}},
-            f"{MODULE}: tokenizer_args.model_max_length is -1; {WHOLE}",
-        ),
         ({MODULE: {"tokenizer_args": [1]}}, rf"{MODULE}: tokenizer_args is \[1\]; it must be an object"),
         ({OPTIONS: {"max_len": 0}}, f"{OPTIONS}: max_len is 0; {WHOLE}"),
-        ({OPTIONS: {"model_max_length": 3}}, f"{OPTIONS}: model_max_length is 3; {WHOLE}"),
-        ({OPTIONS: {"model_max_length": "16"}}, f"{OPTIONS}: model_max_length is '16'; {WHOLE}"),
         ({OPTIONS: {"truncation_side": "left"}}, "truncation_side is 'left'"),
         ({MODULE: {"do_lower_case": True}}, f"{MODULE}: do_lower_case is set"),
-        (
-            {MODULE: {"processor_kwargs": {"truncation_side": "left"}}},
-            "processor_kwargs has truncation_side; only model_max_length is supported",
-        ),
         ({MODULE: {"processing_kwargs": {"text": {"max_length": 16}}}}, "processing_kwargs is set"),
     ],
 )
@@ -197,12 +180,6 @@ def refusal(directory: Path, **options: int) -> str:
     with pytest.raises(UnsupportedCheckpoint) as caught:
         load(directory, **options)
     return str(caught.value)
-
-
-def test_a_tokenizer_that_is_missing_or_does_not_fit_is_refused(tmp_path: Path, checkpoint: Path) -> None:
-    (tmp_path / "nothing").mkdir()
-    assert "neither tokenizer.json nor vocab.txt" in refusal(tmp_path / "nothing")
-    assert f"embeddings end at {SIZE - 2}" in refusal(checkpoint, vocab_size=SIZE - 1)
 
 
 def roberta(tokenizer: Tokenizer) -> None:

@@ -1,4 +1,4 @@
-"""What the commands call shown: of a mask that loses nothing, of one that loses, and of a model at random."""
+"""What the commands call shown: of what loses nothing, of what loses 0.05, and of a model at random."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from headroom.models.quality.labelled import LabelledPair
-from tests.models.study.planted import planted_pairs, write_planted
+from tests.models.study.planted import WORDS, planted_pairs, write_planted
 from tests.prompt import Run
+
+pytestmark = pytest.mark.more
 
 DEVICE = ("--device", "cpu", "--dtype", "float32")
 
@@ -25,6 +27,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     directory = tmp_path_factory.mktemp("claims")
     return {
         "model": str(write_planted(directory / "model")),
+        "same": str(write_planted(directory / "same", seed=1)),
+        "worse": str(write_planted(directory / "worse", unknown_words=1)),
+        "random": str(write_planted(directory / "random", unknown_words=len(WORDS))),
+        "unjudged": write(directory / "unjudged.jsonl", planted_pairs(40, 4, seed=2)),
         "data": write(directory / "data.jsonl", planted_pairs(10, 6)),
         "holdout": write(directory / "holdout.jsonl", planted_pairs(250, 2, seed=1)),
     }
@@ -68,8 +74,7 @@ def test_a_mask_that_loses_is_said_to_lose_it(run: Run, files: dict[str, str]) -
 
 def test_nothing_is_shown_of_a_model_at_random(run: Run, files: dict[str, str], tmp_path: Path) -> None:
     """A random network kept 1 of 24 heads, "shown to lose less than 0.05"."""
-    at_random = files | {"model": str(tmp_path / "random")}
-    run("prune", "--model", files["model"], "--mask", "0.0,1.0", "--out", at_random["model"])
+    at_random = files | {"model": files["random"]}
     report = search(run, at_random, tmp_path / "search")
     assert report["chosen"] is None
     assert "not shown to rank better than a random order" in report["verdict"]
@@ -77,3 +82,68 @@ def test_nothing_is_shown_of_a_model_at_random(run: Run, files: dict[str, str], 
     text = run("evaluate", *given, *DEVICE).out
     assert "full is not shown to rank better than a random order" in " ".join(text.split())
     assert "shown to lose less" not in text
+
+
+def test_a_model_that_loses_005_is_said_to_lose_it(run: Run, files: dict[str, str]) -> None:
+    """It does not know one of 75 words, which costs 0.04 of accuracy and 0.09 of QWK."""
+    models = ("--model", files["model"], "--model", files["worse"])
+    for margin, conclusion in (("0.02", "it loses more than 0.02."), ("0.2", "shown to lose less than 0.2.")):
+        given = ("--data", files["holdout"], "--margin", margin)
+        found = json.loads(run("evaluate", *models, *given, *DEVICE, "--json").out)["differences"][0]
+        assert found["change"]["accuracy"]["value"] == pytest.approx(-0.044)
+        assert "loses 0.044 of accuracy" in found["verdict"]
+        assert found["verdict"].endswith(conclusion)
+
+
+def verdict_of(metrics: dict[str, Any]) -> str:
+    """The verdict of a student, which stands first in what people read."""
+    verdict: str = metrics["against_teacher"]["verdict"]
+    assert metrics["against_teacher"]["passed"] == ("shown to lose less than 0.02" in verdict)
+    return verdict
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(
+    ("teacher", "student", "begin", "end"),
+    [
+        ("model", "same", "The student loses 0.000 of accuracy ", "shown to lose less than 0.02."),
+        ("model", "worse", "The student loses 0.0", "it loses more than 0.02."),
+        ("model", "random", "The student loses 0.", "it loses more than 0.02."),
+        ("random", "same", "The student gains 0.", "not shown to rank better than a random order"),
+    ],
+)
+def test_what_a_student_loses_to_its_teacher_is_said_as_evaluate_says_it(
+    run: Run, files: dict[str, str], tmp_path: Path, teacher: str, student: str, begin: str, end: str
+) -> None:
+    models = ("--teacher", files[teacher], "--model", files[student])
+    lessons = ("--data", files["unjudged"], "--test", files["holdout"], "--steps", "1", "--rate", "1e-8")
+    out = str(tmp_path / "student")
+    metrics = json.loads(run("distil", *models, *lessons, "--out", out, "--device", "cpu", "--json").out)
+    verdict = verdict_of(metrics)
+    assert verdict.startswith(begin), verdict
+    assert end in verdict, verdict
+    given = ("--model", files[teacher], "--model", out, "--data", files["holdout"], "--device", "cpu")
+    found = json.loads(run("evaluate", *given, "--json").out)["differences"][0]
+    assert found["shown"] == metrics["against_teacher"]["passed"]
+    assert found["verdict"].partition(" ")[2] == verdict.partition("student ")[2]
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(
+    ("model", "mask", "end"),
+    [
+        ("model", "2.*", "shown to lose less than 0.02."),
+        ("model", "0.0", "it loses more than 0.02."),
+        ("random", "2.*", "not shown to rank better than a random order"),
+    ],
+)
+def test_what_is_left_to_recover_is_said(
+    run: Run, files: dict[str, str], tmp_path: Path, model: str, mask: str, end: str
+) -> None:
+    """Layer 2 does nothing for the grades, head 0.0 nearly all, and half a second of training helps none."""
+    given = ("--model", files[model], "--mask", mask, "--data", files["unjudged"], "--test", files["holdout"])
+    out = str(tmp_path / "smaller")
+    made = run("prune", *given, "--recover", "0.01", "--out", out, "--device", "cpu", "--json")
+    metrics = json.loads(made.out)
+    assert end in verdict_of(metrics), verdict_of(metrics)
+    assert metrics["kept_layers"] == [0, 1, 2, 3]

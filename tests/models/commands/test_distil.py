@@ -5,39 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from headroom import Classifier
-from tests.checkpoints import unusual_modes, write_checkpoint
+from tests.checkpoints import write_checkpoint
 from tests.prompt import Run
-from tests.teaching import PROGRAM, stop_at_a_checkpoint
 from tests.teaching import judged as judged
 from tests.teaching import pairs as pairs
 
 pytestmark = pytest.mark.more
-
-
-def test_a_student_is_written_and_its_table_has_intervals(
-    run: Run, tiny_checkpoint: Path, pairs: Path, judged: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "half"
-    student = ("--teacher", str(tiny_checkpoint), "--layers", "2", "--heads", "3", "--out", str(out))
-    taught = run(
-        *("distil", "--data", str(pairs), "--test", str(judged), "--steps", "5", "--device", "cpu", *student)
-    )
-    lines = taught.out.splitlines()
-    metrics = json.loads((out / "metrics.json").read_text())
-    kept = ", ".join(map(str, metrics["kept_layers"]))
-    assert lines[0] == f"{out}: {metrics['against_teacher']['verdict']}"
-    assert lines[1].startswith(f"2 of 3 layers ({kept}), 6 of 12 heads, 128 of 192 units, 0.")
-    rows = {line.split("  ")[1]: line for line in lines if line.startswith("  ")}
-    lost = metrics["quality"]["student_minus_teacher"]["ndcg10"]
-    assert f"{lost['value']:+.3f}".replace("-", "−") in rows["NDCG@10"].replace("-", "−")
-    assert {"QWK", "Spearman within queries"} <= rows.keys()
-    assert "times as fast" in lines[-1]
-    assert Classifier.load(out).num_layers == 2
-    assert not unusual_modes(out), "another user, such as the service's, cannot read it"
-
-    scored = run("score", "lamp 3", "a lamp", "wood", "--model", str(out))
-    assert len(scored.out.splitlines()) == 2
 
 
 @pytest.mark.parametrize("teaches", ["model", "column"])
@@ -69,39 +42,3 @@ def test_a_student_is_measured_beside_the_checkpoint_that_it_was_cut_from(
     metrics = json.loads((tmp_path / "whole" / "metrics.json").read_text())
     verdict = f"{metrics['against_teacher']['verdict']}\n" if teaches == "model" else ""
     assert whole.startswith(f"{tmp_path / 'whole'}: {verdict}6 layers, 24 heads, 384 units, ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "reason"),
-    [
-        (["--layers", "0"], 2, "--layers"),
-        (["--layers", "9"], 1, "has 3 layers; give 1 to 3"),
-        (["--layers", "2", "--steps", "2", "--minutes", "1"], 2, "give one of --steps and --minutes"),
-        (["--layers", "2", "--grade-column", "g"], 2, "--grade-column: it needs --test"),
-        (["--layers", "2", "--query-column", "q"], 1, "there is no column q"),
-        (["--teacher", "/no/such"], 1, "/no/such does not exist"),
-    ],
-)
-def test_wrong_use_is_one_line_and_a_status(
-    run: Run,
-    tiny_checkpoint: Path,
-    pairs: Path,
-    tmp_path: Path,
-    arguments: list[str],
-    status: int,
-    reason: str,
-) -> None:
-    given = ("--data", str(pairs), "--teacher", str(tiny_checkpoint), "--out", str(tmp_path / "half"))
-    output = run("distil", *given, *arguments, status=status)
-    assert reason in output.err
-    assert not (tmp_path / "half").exists()
-    assert not (tmp_path / "half.distil").exists()
-
-
-def test_after_ctrl_c_the_same_command_goes_on(tiny_checkpoint: Path, pairs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "half"
-    progress = tmp_path / "half.distil" / "progress.pt"
-    command = [*PROGRAM, "distil", "--data", str(pairs), "--out", str(out)]
-    command += ["--teacher", str(tiny_checkpoint), "--layers", "2", "--steps", "100000", "--device", "cpu"]
-    stop_at_a_checkpoint(command, progress, out)
-    assert progress.exists()

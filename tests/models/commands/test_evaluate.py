@@ -31,43 +31,6 @@ def labelled(tmp_path: Path) -> Path:
     return write_labelled(tmp_path / "pairs.csv", ROWS)
 
 
-def test_metrics_of_model_and_mask_with_the_paired_change(
-    run: Run, tiny_checkpoint: Path, clf: Classifier, labelled: Path
-) -> None:
-    options = ("--model", str(tiny_checkpoint), "--data", str(labelled), "--resamples", "200", *DEVICE)
-    report = orjson.loads(run("evaluate", *options, "--mask", "0-1.*", "--json").out)
-
-    queries, titles, _ = zip(*ROWS, strict=True)
-    judged = [LabelledPair(*row) for row in ROWS]
-    expected, sides = {}, {side["head_mask"]: side["metrics"] for side in report["sides"]}
-    for spec in ("none", "0-1.*"):
-        mask = HeadMask.parse(spec, layers=3, heads=4)
-        scores = clf.score(list(zip(queries, titles, strict=True)), mask)
-        expected[spec] = GradedEvaluation(judged, scores.probabilities, scores.raw_score).metrics()
-        found = sides[spec]
-        for name, value in expected[spec].items():
-            assert found[name]["value"] == pytest.approx(value, abs=1e-6)
-            if found[name]["low"] is not None:
-                assert found[name]["low"] <= found[name]["high"]
-    change = report["differences"][0]["change"]["qwk"]["value"]
-    assert change == pytest.approx(expected["0-1.*"]["qwk"] - expected["none"]["qwk"], abs=1e-6)
-    assert report["queries"] == len(set(queries))
-
-    shown = run("evaluate", *options).out
-    for name in ("accuracy", "macro_f1", "qwk", "spearman", "ndcg10", "ece", "random order"):
-        assert name in shown
-
-
-def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    write_labelled(tmp_path / "wrong.csv", [("a", "b", 9)])
-    wrong = run("evaluate", "--model", str(tiny_checkpoint), "--data", str(tmp_path / "wrong.csv"), status=1)
-    assert "line 2: grade '9'" in wrong.err
-
-    one = write_checkpoint(tmp_path / "one", num_labels=1)
-    same = run("evaluate", "--model", str(one), "--data", str(tmp_path / "wrong.csv"), status=1)
-    assert "every pair has grade 9; an order takes two grades to judge" in same.err
-
-
 def test_models_and_masks_are_compared_pairwise_in_a_report(
     run: Run, tiny_checkpoint: Path, clf: Classifier, labelled: Path, tmp_path: Path
 ) -> None:
@@ -161,16 +124,6 @@ def test_a_smaller_network_beside_the_model_that_it_was_made_of(run: Run, tmp_pa
         scores = Classifier.load(path, "cpu", "float32").score(pairs)
         own = GradedEvaluation([LabelledPair(*row) for row in rows], scores.probabilities, scores.raw_score)
         assert value == pytest.approx(own.metrics()["qwk"], abs=1e-6)
-
-
-def test_an_unquoted_comma_never_moves_the_grade(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """The last cell was dropped, and the one before it counted as the grade: 0 for what people gave 3."""
-    file = tmp_path / "pairs.csv"
-    file.write_text("query,title,grade\nmouse,wireless,3\nmouse,size 2,0,3\n")
-    for command in ("evaluate", "train"):
-        out = ("--out", str(tmp_path / "out")) if command == "train" else ()
-        refused = run(command, "--data", str(file), "--model", str(tiny_checkpoint), *out, status=1)
-        assert f"{file}, line 3: 4 cells, but the first line names 3 columns" in refused.err
 
 
 @pytest.fixture(scope="module")

@@ -50,12 +50,6 @@ def test_nothing_is_left_of_a_checkpoint_that_could_not_be_written_whole(
     run(*arguments)
 
 
-def test_a_file_is_not_written_over(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    given = ("--model", str(tiny_checkpoint), "--mask", "0.1", "--out", str(tmp_path / "file"))
-    assert "file is a file; name a directory" in run("prune", *given, status=1).err
-
-
 @pytest.mark.more
 def test_what_is_pruned_recovers_on_unjudged_pairs(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """With the code of `headroom distil`, and for the time that was given."""

@@ -79,12 +79,3 @@ def test_equal_scores_of_a_few_queries_do_not_exclude_a_loss(queries: int, exclu
     assert result["change"]["qwk"].value == 0
     assert result["margin_excluded"]["qwk"] == excluded
     assert not result["test"]["passed"], "scores at random have nothing to lose"
-
-
-def test_what_cannot_be_quantized_is_refused_in_one_line(
-    run: Run, tiny_checkpoint: Path, traffic: Path, tmp_path: Path
-) -> None:
-    model = ("--model", str(tiny_checkpoint))
-    ungraded = run("quantize", *model, "--test", str(traffic), "--out", str(tmp_path / "int8"), status=1)
-    assert "there is no column grade" in ungraded.err
-    assert not (tmp_path / "int8").exists()

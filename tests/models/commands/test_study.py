@@ -30,46 +30,6 @@ def write(path: Path, queries: int, seed: int = 0) -> Path:
     return path
 
 
-@pytest.mark.more
-def test_a_study_leaves_a_report_and_says_where(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    data = write(tmp_path / "d.jsonl", 12)
-    out = tmp_path / "out"
-    arguments = (
-        *("study", "single", "--model", str(tiny_checkpoint), "--data", str(data)),
-        *("--out", str(out), "--quick"),
-    )
-    first = run(*arguments)
-    assert first.out.splitlines()[-1] == str(out / "report.html")
-    assert max(map(len, first.out.splitlines()[:-1])) <= 100
-    assert {"report.json", "report.md", "report.html", "plots", "cache"} <= {p.name for p in out.iterdir()}
-    again = run(*arguments, "--json")
-    assert json.loads(again.out) == json.loads((out / "report.json").read_text())
-
-
-@pytest.mark.more
-def test_a_quick_study_of_183_queries_makes_its_claim(
-    run: Run, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    arguments = (
-        "study",
-        "single",
-        "--model",
-        str(tiny_checkpoint),
-        "--out",
-        str(tmp_path / "out"),
-        "--quick",
-        "--margin",
-        "0.4",
-    )
-    output = run(*arguments, "--data", str(write(tmp_path / "d.jsonl", 183)))
-    assert "too few" not in output.out
-    assert "to cost less than 0.4" in output.out
-    assert "cannot show" not in output.err
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert 60 <= report["data"]["queries"] < 183
-    assert report["limits"] == []
-
-
 def test_a_study_says_beforehand_what_it_cannot_show(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     data, holdout = write(tmp_path / "d.jsonl", 12), write(tmp_path / "h.jsonl", 14, seed=1)
     out = tmp_path / "out"
@@ -92,48 +52,6 @@ def by_query(path: Path) -> dict[str, list[dict[str, Any]]]:
     for line in path.read_text().splitlines():
         rows.setdefault(json.loads(line)["query"], []).append(json.loads(line))
     return rows
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("query,title\na,b\n", "line 1: there is no column grade; found 'query', 'title'"),
-        (
-            "query,title,grade\n" + "".join(f"a,{n},1\n" for n in range(20)),
-            "a study needs at least 10 queries",
-        ),
-    ],
-)
-def test_bad_data_is_one_clear_line(
-    run: Run, tiny_checkpoint: Path, tmp_path: Path, content: str, words: str
-) -> None:
-    data = tmp_path / "d.csv"
-    data.write_text(content)
-    output = run(
-        *("study", "layers", "--model", str(tiny_checkpoint)),
-        *("--data", str(data), "--out", str(tmp_path / "out")),
-        status=1,
-    )
-    assert words in output.err
-    assert len(output.err.strip().splitlines()) == 1
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.more
-@pytest.mark.slow
-def test_a_search_by_time_removes_what_it_may(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    data, holdout = write(tmp_path / "d.jsonl", 12), write(tmp_path / "h.jsonl", 12, seed=1)
-    output = run(
-        *("study", "search", "--model", str(tiny_checkpoint), "--data", str(data), "--dtype", "float32"),
-        *("--quick", "--what", "units,layers", "--speedup", "1.2", "--json"),
-        *("--holdout", str(holdout), "--out", str(tmp_path / "out")),
-    )
-
-    report = json.loads(output.out)
-    assert report["what"] == ["units", "layers"]
-    assert all(point["heads_on"] == 4 * point["layers_on"] for point in report["path"])
-    assert report["chosen"]["speedup_predicted"] >= 1.2
-    assert (tmp_path / "out" / "mask.json").exists()
 
 
 @pytest.mark.more

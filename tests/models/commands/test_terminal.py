@@ -33,22 +33,6 @@ def test_what_takes_longer_than_two_seconds_is_named(monkeypatch: pytest.MonkeyP
     assert heard.getvalue() == "reading pairs.csv: 0 s\n"
 
 
-def test_a_stage_says_how_far_it_is_after_two_seconds_and_then_every_fifteen(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = 0.0
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: now)
-    stages = terminal.Stages()
-    stages.start("plots", 100)
-    shown = []
-    for now in (1.0, 2.5, 10.0, 17.0, 17.5, 18.0):
-        stages.advance()
-        if capsys.readouterr().err:
-            shown.append(now)
-    stages.close()
-    assert shown == [2.5, 17.5]
-
-
 def test_the_time_left_of_a_stage_counts_from_its_own_beginning(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,45 +42,6 @@ def test_train_then_score_with_what_came_out(
 
 
 @pytest.mark.more
-def test_what_training_changed_is_printed_with_its_interval(
-    run: Run, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    rows = [(f"lamp {i}", title, grade) for i in range(120) for title, grade in (("a lamp", 1), ("wood", 0))]
-    arguments = ("--model", str(tiny_checkpoint), "--labels", "no,yes", "--device", "cpu", "--rate", "0.003")
-    data = write_labelled(tmp_path / "many.csv", rows)
-    learnt = run("train", "--data", str(data), "--out", str(tmp_path / "learnt"), *arguments, "--epochs", "4")
-    lines = {line.split()[0]: line for line in learnt.out.splitlines()}
-    metrics = json.loads((tmp_path / "learnt" / "metrics.json").read_text())
-    change = metrics["validation_change"]["spearman"]
-    assert change["value"] == pytest.approx(
-        metrics["validation"]["spearman"] - metrics["validation_before"]["spearman"]
-    )
-    assert f"{change['value']:+.3f} ({change['low']:+.3f} to {change['high']:+.3f})" in lines["spearman"]
-
-    data = write_labelled(tmp_path / "few.csv", rows[:40])
-    arguments = (*arguments, "--data", str(data), "--out", str(tmp_path / "few"), "--epochs", "1")
-    few = run("train", *arguments)
-    assert "no intervals: fewer than 10 validation queries" in few.out
-    assert "do not show that the training improved the model" in few.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "reason"),
-    [
-        (["--model", "/no/such"], 1, "/no/such does not exist"),
-        (["--labels", "one"], 1, "at least two"),
-        (["--epochs", "0"], 2, "epochs"),
-    ],
-)
-def test_wrong_use_is_one_line_and_a_status(
-    run: Run, labelled: Path, tmp_path: Path, arguments: list[str], status: int, reason: str
-) -> None:
-    output = run("train", "--data", str(labelled), "--out", str(tmp_path / "mine"), *arguments, status=status)
-    assert reason in output.err
-    assert not (tmp_path / "mine").exists()
-
-
-@pytest.mark.more
 def test_after_ctrl_c_the_same_command_goes_on(tiny_checkpoint: Path, labelled: Path, tmp_path: Path) -> None:
     out, progress = tmp_path / "mine", tmp_path / "mine.training" / "progress.pt"
     command = [*PROGRAM, "train"]

@@ -59,16 +59,6 @@ def test_a_pruned_checkpoint_takes_masks_in_the_old_numbering_and_can_be_pruned_
     assert config["pruned_heads"] == {"0": [0, 1, 2], "1": [3], "2": [0, 1, 2, 3]}
 
 
-def test_pruning_never_overwrites_anything(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep me")
-
-    with pytest.raises(ModelError, match="not empty"):
-        prune(tiny_checkpoint, tmp_path / "mine", HeadMask.none(3, 4))
-
-    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["notes.txt"]
-
-
 @pytest.mark.parametrize(
     ("mask", "sentence"),
     [

@@ -1,11 +1,9 @@
 """An int8 checkpoint scores as the float one does and takes the same masks."""
 
-import io
 import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from logging import StreamHandler
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import gelu
-from transformers import BertForSequenceClassification
-from transformers.utils import logging
 
 from headroom import Classifier, HeadMask, InvalidMask, ModelError, UnsupportedCheckpoint
 from headroom.models.compress.prune import prune
 from headroom.models.compress.quantize import activation_scale, quantize
-from headroom.models.ops import int8
-from headroom.models.ops.int8 import input_bits
+from headroom.models.ops import int8_products
+from headroom.models.ops.int8_products import input_bits
 from tests.checkpoints import load, random_pairs, write_checkpoint, write_int8
 from tests.families import edit_config
 from tests.modernberts import write_modernbert
@@ -35,7 +31,7 @@ BOUND = 0.2 if input_bits() == 7 else 0.12
 @pytest.fixture
 def _plain_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     input_bits.cache_clear()
-    monkeypatch.setattr(int8, "CHECKED_TORCH", "1.0.")
+    monkeypatch.setattr(int8_products, "CHECKED_TORCH", "1.0.")
     yield
     input_bits.cache_clear()
 
@@ -121,17 +117,6 @@ def test_copies_of_a_unit_keep_small_activations_apart(monkeypatch: pytest.Monke
     assert split < 0.05 * error()
 
 
-def test_the_checkpoint_is_a_quarter_of_its_float_products(
-    tiny_checkpoint: Path, int8_checkpoint: Path
-) -> None:
-    tensors = load_file(int8_checkpoint / "model.safetensors")
-    products = [name for name, tensor in tensors.items() if tensor.dtype == torch.int8]
-    assert len(products) == 3 * 6
-    assert load(int8_checkpoint).network.parameters == load(tiny_checkpoint).network.parameters
-    assert load(int8_checkpoint).network.number_format == "int8"
-    assert load(int8_checkpoint).network.nbytes < load(tiny_checkpoint).network.nbytes
-
-
 def test_one_channel_far_wider_than_the_others_costs_the_others_nothing(tmp_path: Path) -> None:
     source = write_checkpoint(tmp_path / "float", seed=3)
     tensors = load_file(source / "model.safetensors")
@@ -151,21 +136,6 @@ def test_one_channel_far_wider_than_the_others_costs_the_others_nothing(tmp_path
     int8 = load(write_int8(source, tmp_path / "int8")).score(PAIRS).logits
 
     assert error_of(int8, exact) < BOUND
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["1.2", "0-1.*", "random:0.5@3", {"weights": [[1, 0.5, 0, 1], [0.25, 0, 0, 0], [1, 1, 1, 0.125]]}],
-    ids=str,
-)
-def test_an_int8_checkpoint_can_be_pruned(int8_checkpoint: Path, tmp_path: Path, value: Any) -> None:
-    mask = HeadMask.parse(value, layers=3, heads=4)
-    prune(int8_checkpoint, tmp_path / "pruned", mask)
-
-    expected = load(int8_checkpoint).score(PAIRS, mask).logits
-    pruned = load(tmp_path / "pruned").score(PAIRS).logits
-
-    np.testing.assert_allclose(pruned, expected, atol=0.02 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("units", ["2.*", "*.*", "2.0-9"])
@@ -204,28 +174,6 @@ def without_units(int8: Path, directory: Path, mask: HeadMask) -> Classifier:
     return load(directory)
 
 
-def test_a_pruned_checkpoint_can_be_quantized(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    prune(tiny_checkpoint, tmp_path / "pruned", HeadMask.parse("0.1,1.*", layers=3, heads=4))
-    int8 = load(write_int8(tmp_path / "pruned", tmp_path / "int8"))
-
-    exact = load(tmp_path / "pruned").score(PAIRS).logits
-
-    assert int8.config.kept_heads == ((0, 2, 3), (), (0, 1, 2, 3))
-    assert error_of(int8.score(PAIRS).logits, exact) < BOUND
-
-
-def test_attention_maps_are_the_float_ones(tiny_checkpoint: Path, int8_checkpoint: Path) -> None:
-    heads = [(0, 1), (2, 3)]
-    mask = HeadMask.parse("2.3", layers=3, heads=4)
-    exact, int8 = (load(directory) for directory in (tiny_checkpoint, int8_checkpoint))
-    pair = exact.tokenizer.encode([PAIRS[0]])[0]
-
-    found = int8.attention_maps(pair, heads, mask)
-
-    np.testing.assert_allclose(found, exact.attention_maps(pair, heads, mask), atol=0.1)
-    assert not found[1].any()
-
-
 def test_deterministic_scores_are_the_same_bits_in_any_batch(int8_checkpoint: Path) -> None:
     clf = load(int8_checkpoint, deterministic=True)
     masks = [HeadMask.parse(f"random:0.4@{seed}", layers=3, heads=4) for seed in range(len(PAIRS))]
@@ -240,7 +188,7 @@ def test_deterministic_scores_are_the_same_bits_in_any_batch(int8_checkpoint: Pa
 def test_another_processor_gives_the_same_answers(int8_checkpoint: Path) -> None:
     plain = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
     input_bits.cache_clear()
-    int8.CHECKED_TORCH = "2.13."
+    int8_products.CHECKED_TORCH = "2.13."
     fused = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
 
     bound = 0.1 if input_bits() == 7 else 0.02  # plain torch takes 8 bits
@@ -275,26 +223,10 @@ def nan_offset(tensors: Tensors) -> None:
     tensors[f"{PREFIX}attention.self.input_offset"][0] = torch.nan
 
 
-def changed(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Tensors], None]:
-    return lambda tensors: tensors.update({PREFIX + name: change(tensors[PREFIX + name])})
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (zero_scale, r"layer\.1\.output\.dense\.weight_scale holds a scale that is not above 0"),
-        (
-            lambda tensors: tensors.pop(f"{PREFIX}intermediate.dense.input_scale"),
-            r"layer\.1\.intermediate\.dense\.input_scale is missing",
-        ),
-        (
-            changed("output.dense.weight", torch.Tensor.float),
-            r"layer\.1\.output\.dense\.weight is torch\.float32, not torch\.int8",
-        ),
-        (
-            changed("attention.self.value.weight_scale", lambda scale: scale[:-1].clone()),
-            r"value\.weight_scale has shape \(31,\), config\.json wants \(32,\)",
-        ),
         (nan_offset, r"input_offset holds NaN"),
     ],
 )
@@ -323,21 +255,6 @@ def test_other_formats_are_refused_by_name(copied: Path, changes: dict[str, Any]
     edit_config(copied, **changes)
     with pytest.raises(UnsupportedCheckpoint, match=message):
         load(copied)
-
-
-def test_transformers_says_that_it_cannot_read_it(int8_checkpoint: Path) -> None:
-    said = io.StringIO()
-    handler = StreamHandler(said)
-    level = logging.get_verbosity()
-    logging.set_verbosity_warning()  # another test may have called a command, which makes transformers quiet
-    logging.add_handler(handler)
-    try:
-        BertForSequenceClassification.from_pretrained(int8_checkpoint)
-    finally:
-        logging.remove_handler(handler)
-        logging.set_verbosity(level)
-
-    assert "Unknown quantization type, got headroom-w8a8" in said.getvalue()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -1,6 +1,5 @@
 """Condensing on a real, small network: scores, attention, masks, one-label models, Korean."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from headroom.models.condense.search import METHODS, Method, Task, jensen_shanno
 from headroom.models.condense.words import read_words
 from headroom.models.errors import ModelError
 from headroom.models.masks.head_mask import HeadMask
-from tests.checkpoints import VOCABULARY, random_model, write_checkpoint, write_vocabulary
+from tests.checkpoints import write_checkpoint
 
 QUERY = "where is a steel angle bracket for the deck?"
 TITLES = [
@@ -56,25 +55,3 @@ def test_a_one_label_model(tmp_path: Path) -> None:
 def test_what_cannot_be_condensed_is_refused(clf: Classifier) -> None:
     with pytest.raises(ModelError, match="no character"):
         condense(clf, task("\u200b"), TITLES)
-
-
-def test_korean_with_particles_stripped(tmp_path: Path) -> None:
-    """A model of syllables with random weights: the mechanism, not the meaning."""
-    query = "강남역에서 가장 회식 하기 좋은 오리고기 맛있는 집은 어디야?"
-    titles = ["강남역 오리고기 맛집", "강남 회식 장소", "서울 맛집"]
-    syllables = sorted({char for text in (query, *titles) for char in text if "가" <= char <= "힣"})
-    vocabulary = [*VOCABULARY, *syllables, *(f"##{char}" for char in syllables)]
-    random_model(vocab_size=len(vocabulary)).save_pretrained(tmp_path)
-    write_vocabulary(tmp_path, vocabulary)
-    options = {"do_lower_case": True, "tokenizer_class": "BertTokenizer", "strip_accents": False}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options), encoding="utf-8")
-    clf = Classifier.load(tmp_path, "cpu", "float32")
-    (pair,) = clf.tokenizer.encode([(query, titles[0])])
-    assert not pair.unknown_tokens
-    unread = condense(clf, task("오리 鴨 鴨 duck"), titles).note
-    assert unread is not None
-    assert "cannot read 2 of the query's" in unread
-
-    result = condense(clf, task(query, max_words=4), titles)
-    assert len(result.query.split()) == 4
-    assert set(result.query.split()) <= set("강남역 가장 회식 하기 좋은 오리고기 맛있는 집 어디야".split())

@@ -24,8 +24,9 @@ def step_by_step(generator: Generator, question: str) -> tuple[list[int], float]
     logs = []
     has_text = False
     while len(pieces) < network.config.max_pieces:
-        x, _ = network(torch.tensor([pieces]), network.begin(memory))
-        row = network.log_probabilities(x, memory)[0, -1].exp()
+        ids = torch.tensor([pieces])
+        x, _ = network(ids, network.begin(memory))
+        row = network.log_probabilities(ids, x, memory)[0, -1].exp()
         likelihood: dict[int, float] = {}
         names = [*network.pieces.tolist(), *memory.pieces[0].tolist()]
         for piece, value in zip(names, row.tolist(), strict=True):

@@ -27,15 +27,6 @@ LOOSE_SPECS = [
     *("keep:keep:1.1", "2.3,@x", "None", "KEEP:2.3", "٣.1", "*", "0-*.1", "random:0.5 @1", "2 .3"),
     *("2.3\x0b", "weights:171215292f29", "\ud800"),
 ]
-WRONG_FORMS: list[Any] = [
-    *(None, 3, 1.5, True, ["2.3"], b"none"),
-    *({}, {"of": []}, {3: []}, {"off": [], "keep": []}, {"off": [], "why": 1}),
-    *({"off": "2.3"}, {"off": None}, {"off": {}}, {"keep": 5}),
-    *({"off": [5]}, {"off": ["23"]}, {"off": [[1]]}, {"off": [[1, 2, 3]]}, {"off": [[True, 0]]}),
-    *({"keep": [[1.0, 0]]}, {"keep": [["1", 0]]}, {"keep": [[None, 0]]}, {"keep": [[0, 10**5000]]}),
-    *({"weights": "1"}, {"weights": []}, {"weights": [1] * 12}, {"weights": [[1] * 12] * 11}),
-    {"weights": [[1] * 12] * 11 + [[1] * 13]},
-]
 WRONG_WEIGHTS = [True, None, "1", 1.1, -0.1, math.nan, math.inf, 10**5000, 1 + 1e-12, [1]]
 HUGE: list[Any] = [
     *("2.3," * 1_000_000, "1" * 4_000_000 + ".0", "random:0.2@" + "7" * 4_000_000),
@@ -143,11 +134,6 @@ def test_no_implementation_has_to_guess_at_a_loose_spelling(spec: str) -> None:
     assert refusal(spec)
 
 
-@pytest.mark.parametrize("form", WRONG_FORMS, ids=lambda form: str(type(form).__name__))
-def test_json_forms_are_refused_unless_exact(form: Any) -> None:
-    assert len(refusal(form)) < 200
-
-
 @pytest.mark.parametrize("weight", WRONG_WEIGHTS, ids=lambda weight: str(type(weight).__name__))
 def test_a_wrong_weight_is_refused_by_its_place(weight: Any) -> None:
     assert refusal({"weights": [[1, 1], [1, weight]]}, 2, 2).startswith("weights[1][1] is ")
@@ -235,10 +221,6 @@ def test_stored_masks_are_found_by_name_and_only_alone() -> None:
         parse("@prune20", stored={"pruned20": pruned})
 
 
-def test_minus_zero_is_zero() -> None:
-    assert parse({"weights": [[-0.0, 1.0]]}, 1, 2).id == parse("0.0", 1, 2).id
-
-
 def test_a_mask_cannot_change_under_its_id() -> None:
     source = np.ones((2, 3), dtype=np.float32)
     mask = HeadMask(source)
@@ -255,14 +237,6 @@ def test_a_mask_cannot_change_under_its_id() -> None:
     assert structured.units_off.all()
     with pytest.raises(ValueError, match="read-only"):
         structured.units_off[0, 0] = False
-
-
-@pytest.mark.parametrize(
-    "matrix", [[], [1.0], [[1.0], [1.0, 1.0]], [["a"]], [[2.0]], [[-0.5]], [[np.nan]], [[10**400]], 1.0]
-)
-def test_what_is_no_matrix_of_weights_is_refused(matrix: Any) -> None:
-    with pytest.raises(InvalidMask):
-        HeadMask(matrix)
 
 
 def test_masks_of_different_models_never_mix() -> None:

@@ -2,7 +2,6 @@
 device whose values the host must not read."""
 
 import functools
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from unittest.mock import Mock
@@ -18,8 +17,6 @@ from headroom.models.batch import Beginning, PackedBatch, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.masks.head_mask import HeadMask, RowMasks
 from headroom.models.network import Bert, Network
-from headroom.models.ops import choose_on_gpu
-from headroom.models.ops.relative import Relative, log_buckets
 from headroom.models.ops.torch import CudaOps, TorchOps
 from headroom.models.ops.trial import disagreement
 from headroom.models.ops.varlen import VarlenAttention
@@ -257,18 +254,6 @@ def test_a_pass_waits_for_the_device_once(gpu: FakeGpu, monkeypatch: pytest.Monk
     assert waits.call_count == 1
 
 
-def test_a_gpu_on_which_our_kernels_do_not_work_computes_in_padded_groups(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setitem(sys.modules, "headroom.models.ops.triton", None)  # torch came without Triton
-    assert type(choose_on_gpu(16, CPU, torch.bfloat16)) is CudaOps
-    assert [record.getMessage() for record in caplog.records] == [
-        "the GPU is not as fast as it could be: our Triton kernels are not used: "
-        "import of headroom.models.ops.triton halted; None in sys.modules",
-    ]
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_operators_that_compute_something_else_are_found_out(dtype: torch.dtype) -> None:
     class OneHead(CudaOps):
@@ -277,33 +262,6 @@ def test_operators_that_compute_something_else_are_found_out(dtype: torch.dtype)
 
     assert disagreement(CudaOps(CPU, dtype), 64) is None
     assert disagreement(OneHead(CPU, dtype), 64) == f"attention in {dtype} is not what plain torch computes"
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_what_is_added_to_scores_has_their_dtype(dtype: torch.dtype) -> None:
-    """torch's fused attention on a GPU (torch 2.11, an H200) reads float32 there as if it were the other."""
-
-    class Checking(CudaOps):
-        def _attend(
-            self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *rest: Any
-        ) -> Tensor:
-            assert bias is None or bias.dtype == dtype
-            return super()._attend(query, key, value, bias, *rest)
-
-    assert disagreement(Checking(CPU, dtype), 64) is None
-
-
-def test_short_sequences_read_few_rows_of_the_tables_and_add_the_same() -> None:
-    generator = torch.Generator().manual_seed(0)
-    keys, queries = torch.randn(2, 3, 128, 16, generator=generator)
-    tables = keys, queries, log_buckets(64, 200, 99)
-    for tokens in (1, 2, 9, 32, 33, 34, 90):
-        query, key = torch.randn(2, 5, 3, tokens, 16, generator=generator)
-        some = Relative(tables, straight=32)
-        whole = Relative(tables, straight=0)  # all rows, but for a single token
-        torch.testing.assert_close(some.bias(query, key), whole.bias(query, key))
-        rows = some.near(query, key, tokens).to_position.shape[-1]
-        assert rows == (128 if tokens > 33 else -(-(2 * tokens - 1) // 8) * 8)
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])

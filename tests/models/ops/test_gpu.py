@@ -2,12 +2,10 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from headroom.models import graphs
@@ -19,7 +17,7 @@ from headroom.models.networks import build
 from headroom.models.ops import choose_on_gpu as choose
 from headroom.models.ops.positions import PLAIN_POSITIONS, Positions
 from headroom.models.ops.relative import Relative, alibi_slopes, log_buckets
-from headroom.models.ops.torch import FUNCTIONS, CudaOps, TorchOps
+from headroom.models.ops.torch import CudaOps, TorchOps
 from tests.checkpoints import random_model
 from tests.families import model_of
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
@@ -72,13 +70,6 @@ def test_scores_are_those_of_the_cpu(dtype: torch.dtype, hidden: int) -> None:
         exact = logits_of(plain, pairs, mask)
         for sliced in (False, False, mask is HALVES):  # computed, cut to the live heads, cut at once
             assert_close(on_gpu(network, pairs, mask, sliced), exact, dtype)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_modernbert_scores_as_on_the_cpu(dtype: torch.dtype, pooling: str) -> None:
-    model = model_of("modernbert", 11, classifier_pooling=pooling, initializer_range=0.1)
-    assert_same_on_gpu(model, pairs_of(vocabulary=300), dtype)
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
@@ -140,17 +131,6 @@ def test_scores_of_distances_are_those_of_plain_torch(buckets: int, dtype: torch
                 torch.testing.assert_close(ours.float(), exact, atol=2e-2, rtol=2e-2)
 
 
-def test_graphs_of_deberta_score_as_passes_without_them() -> None:
-    model = model_of("deberta-v2", 11, hidden_size=64)
-    plain, network = network_of(model), network_of(model, device=DEVICE, dtype=torch.float16)
-    assert network.graphs is not None
-    rng = np.random.default_rng(5)
-    for _ in range(5):
-        pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 50, 4)]
-        assert_close(on_gpu(network, pairs, None, False), logits_of(plain, pairs), torch.float16)
-    assert any(one is not None for one in network.graphs._of_thread.graphs.values())
-
-
 def assert_same_on_gpu(model: PreTrainedModel, pairs: list[EncodedPair], dtype: torch.dtype) -> None:
     plain, network = network_of(model), network_of(model, device=DEVICE, dtype=dtype)
     assert_close(on_gpu(network, pairs, None, False), logits_of(plain, pairs), dtype)
@@ -209,35 +189,6 @@ def test_attention_is_that_of_plain_torch(size: int, dtype: torch.dtype) -> None
                     torch.testing.assert_close(ours.float(), exact, atol=2e-2, rtol=2e-2)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
-@pytest.mark.parametrize("spread", [0.3, 1, 3])
-def test_fused_gelu_is_no_worse_than_gelu_of_a_rounded_product(
-    spread: float, activation: str, dtype: torch.dtype
-) -> None:
-    shapes = (512, 768), (3072, 768), (3072,)
-    x, weight, bias = (torch.randn(*shape, device=DEVICE).to(dtype) for shape in shapes)
-    weight *= spread / 768**0.5
-    ours = choose(64, DEVICE, dtype).linear(weight, bias, activation)(x)
-    act = FUNCTIONS[activation]
-    exact = act(F.linear(x.double(), weight.double(), bias.double()))
-    errors = [(found.double() - exact).abs().mean() for found in (ours, act(F.linear(x, weight, bias)))]
-    assert errors[0] <= errors[1] * 1.01
-
-
-@pytest.mark.parametrize("width", [64, 768, 1000])
-def test_the_norm_of_a_sum_is_rounded_once(width: int) -> None:
-    ops = choose(16, DEVICE, torch.bfloat16)
-    x, residual, weight, bias, scale, shift = (
-        torch.randn(*shape, device=DEVICE).bfloat16()
-        for shape in ((50, 64), (50, width), (width, 64), (width,), (width,), (width,))
-    )
-    ours = ops.linear(weight, bias).add_norm(x, residual, ops.norm(scale, shift, 1e-5))
-    rounded = F.linear(x, weight, bias).float() + residual.float()
-    exact = F.layer_norm(rounded, (width,), scale.float(), shift.float(), 1e-5)
-    torch.testing.assert_close(ours.float(), exact, atol=1e-3, rtol=2**-7)
-
-
 def test_graphs_score_as_passes_without_them_for_all_packs_of_their_shapes() -> None:
     plain, network = networks(torch.float16)
     rng = np.random.default_rng(5)
@@ -253,68 +204,6 @@ def test_graphs_score_as_passes_without_them_for_all_packs_of_their_shapes() -> 
                 assert_close(on_gpu(network, pairs, mask, sliced), exact, torch.float16)
     assert 3 < len(network.graphs._of_thread.graphs) <= graphs.CAPACITY
     assert network.graphs.enabled
-
-
-def test_all_masks_of_single_requests_share_one_graph_and_copy_no_weights() -> None:
-    plain, network = networks(torch.float16)
-    assert network.graphs is not None
-    rng = np.random.default_rng(8)
-    pairs = pairs_of(2)
-    masks = [HALVES, OTHERS, random_weights(rng, 2, 3, 4), *random_weights(rng, 5, 3, 4)]
-    for mask in masks * 3:
-        found = on_gpu(network, pairs, mask, False)
-        assert_close(found, logits_of(plain, pairs, mask), torch.float16)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(graphs.Graphs, "logits", lambda *_, **__: None)
-            assert_close(found, on_gpu(network, pairs, mask, False), torch.float16)
-    assert network.graphs.counts.captured == 1
-    assert network.graphs.counts.replayed == 3 * len(masks) - 1
-    assert network.selector.cache.nbytes == 0
-
-
-@pytest.mark.parametrize("longest", [60, 120])
-def test_full_batches_are_captured_and_score_as_without_graphs(longest: int) -> None:
-    _, network = networks(torch.float16)
-    assert network.graphs is not None
-    rng = np.random.default_rng(9)
-    pairs = [random_pair(rng, int(length), 180) for length in rng.integers(20, longest, 60)]
-    masks = random_weights(rng, len(pairs), 3, 4)
-    masks[0] = 1  # no head is off in all rows
-    for mask, sliced in ((None, False), (masks, False), (HALVES, True)):
-        expected = on_gpu(network, pairs, mask, sliced)
-        for _ in range(graphs.LARGE_COMES + 2):
-            assert_close(on_gpu(network, pairs, mask, sliced), expected, torch.float16)
-    assert network.graphs.counts.captured == 3
-    assert network.graphs.counts.replayed == 3 * 4
-
-
-def test_a_capture_that_finds_no_memory_is_tried_again_and_succeeds(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An allocation fails inside the capture, as on a full GPU; torch may then refuse its pool."""
-    monkeypatch.setattr(graphs, "PAUSE", 2)
-    plain, network = networks(torch.float16)
-    assert network.graphs is not None
-    pairs = pairs_of(2)
-    exact = logits_of(plain, pairs)
-    attention = network.ops.attention
-
-    def full(*given: Any) -> torch.Tensor:
-        if torch.cuda.is_current_stream_capturing():
-            torch.empty(1 << 50, dtype=torch.uint8, device=DEVICE)
-        return attention(*given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(network.ops, "attention", full)
-        for _ in range(4):
-            assert_close(on_gpu(network, pairs, None, False), exact, torch.float16)
-    assert network.graphs.counts.captured == 0
-    assert network.graphs.counts.without_memory >= 1
-    for _ in range(12):
-        assert_close(on_gpu(network, pairs, None, False), exact, torch.float16)
-    assert network.graphs.counts.captured == 1
-    assert network.graphs.counts.replayed > 0
-    assert not caplog.records
 
 
 def test_threads_capture_and_replay_at_once() -> None:
@@ -339,25 +228,6 @@ def test_threads_capture_and_replay_at_once() -> None:
         list(threads.map(work, range(6)))
     assert network.graphs is not None
     assert network.graphs.enabled
-
-
-def test_a_capture_that_fails_is_told_once_and_passes_go_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    plain, network = networks(torch.float16)
-    pairs = pairs_of(2)
-
-    def refused(*_: object, **__: object) -> None:
-        raise RuntimeError("CUDA error: not permitted\nCompile with TORCH_USE_CUDA_DSA.")
-
-    monkeypatch.setattr(torch.cuda, "graph", refused)
-    stream = torch.cuda.current_stream()
-    for _ in range(4):
-        assert_close(on_gpu(network, pairs, None, False), logits_of(plain, pairs), torch.float16)
-    assert torch.cuda.current_stream() == stream
-    assert [record.getMessage() for record in caplog.records] == [
-        "passes are computed without CUDA graphs, because a capture failed: CUDA error: not permitted"
-    ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

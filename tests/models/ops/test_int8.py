@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from headroom.models.cores import cpu_flags
-from headroom.models.ops import int8, kernel_library
-from headroom.models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale, input_bits
+from headroom.models.ops import int8_products, kernel_library
+from headroom.models.ops.int8 import Int8Linear
+from headroom.models.ops.int8_products import ChannelScale, QuantizedMap, TensorScale, input_bits
 from headroom.models.ops.torch import FUNCTIONS
 
 
@@ -18,11 +19,11 @@ from headroom.models.ops.torch import FUNCTIONS
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     input_bits.cache_clear()
     if request.param == "plain torch":
-        monkeypatch.setattr(int8, "CHECKED_TORCH", "1.0.")
+        monkeypatch.setattr(int8_products, "CHECKED_TORCH", "1.0.")
     elif not input_bits():
         pytest.skip("this torch is not the checked one, or this processor has no integer products")
     elif request.param == "7 bits":
-        monkeypatch.setattr(int8, "input_bits", lambda: 7)
+        monkeypatch.setattr(int8_products, "input_bits", lambda: 7)
     elif input_bits() == 7:
         pytest.skip("this processor has no VNNI")
     yield
@@ -31,7 +32,7 @@ def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def merged() -> int:
     """How many of a checkpoint's 8-bit values the products see as one."""
-    return 2 if int8.input_bits() == 7 else 1
+    return 2 if int8_products.input_bits() == 7 else 1
 
 
 def random_map(out: int, width: int) -> QuantizedMap:
@@ -134,9 +135,9 @@ def test_rows_and_columns_cut_out_are_those_of_the_whole() -> None:
 def test_inputs_have_eight_bits_only_with_vnni_and_if_sums_are_exact(
     features: set[str], exact: bool, bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(int8, "CHECKED_TORCH", torch.__version__)
-    monkeypatch.setattr(int8, "cpu_flags", lambda: features)
-    monkeypatch.setattr(int8, "is_exact", lambda bits: exact or bits == 7)
+    monkeypatch.setattr(int8_products, "CHECKED_TORCH", torch.__version__)
+    monkeypatch.setattr(int8_products, "cpu_flags", lambda: features)
+    monkeypatch.setattr(int8_products, "is_exact", lambda bits: exact or bits == 7)
     input_bits.cache_clear()
     assert input_bits() == bits
     input_bits.cache_clear()
@@ -144,8 +145,8 @@ def test_inputs_have_eight_bits_only_with_vnni_and_if_sums_are_exact(
 
 BITS = """
 import torch
-from headroom.models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap
-from headroom.models.ops.int8 import input_bits
+from headroom.models.ops.int8 import Int8Linear
+from headroom.models.ops.int8_products import ChannelScale, QuantizedMap, input_bits
 from headroom.models.ops.kernel_library import choice
 from headroom.models.cores import processor_features
 

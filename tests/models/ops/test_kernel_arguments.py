@@ -8,7 +8,7 @@ import torch
 
 from headroom.models.ops import kernel_library
 from headroom.models.ops.causal import Causal
-from headroom.models.ops.kernels import Kernels, filled, to_tiles
+from headroom.models.ops.kernels import Kernels
 from headroom.models.ops.positions import Positions, rotations
 
 HALF = torch.bfloat16
@@ -38,9 +38,6 @@ def attend(ours: Kernels, **changes: Any) -> None:
     [
         ({"offsets": torch.tensor([0, 4, 9])}, r"\(3,\) torch.int64"),
         ({"offsets": torch.tensor([0, 4, 10]).int()}, "at most 9 tokens"),
-        ({"offsets": torch.tensor([0, 3, 6, 9]).int()}, "head_weights"),
-        ({"offsets": torch.tensor([0, 3, 9]).int()}, "rotation"),
-        ({"head_weights": torch.ones(2, 3)}, r"\(2, 3\)"),
         (
             {"positions": Positions(rotations(100.0, 5, 32, torch.device("cpu"))[:, ::2])},
             r"\(5, 16\) torch.float32 \(not contiguous\)",
@@ -82,59 +79,3 @@ def test_rows_take_no_other_form(ours: Kernels) -> None:
     ):
         with pytest.raises(ValueError, match="needed"):
             call()
-
-
-TILES = to_tiles(torch.zeros(48, 48, dtype=HALF))
-BIAS = filled(torch.zeros(48))
-OTHER = torch.zeros(3, 48, dtype=HALF)
-MAP = {
-    "x": torch.zeros(3, 48, dtype=HALF),
-    "tiles": TILES,
-    "bias": BIAS,
-    "outputs": 48,
-    "finish": "add",
-    "other": OTHER,
-}
-INT8_MAP = {
-    "x": torch.zeros(3, 48, dtype=torch.uint8),
-    "tiles": to_tiles(torch.zeros(48, 48, dtype=torch.int8)),
-    "factors": (BIAS.int(), BIAS, BIAS),
-    "outputs": 48,
-    "finish": "add",
-    "other": OTHER,
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"x": MAP["x"].float()}, r"\(3, 48\) torch\.float32"),
-        ({"tiles": TILES.float()}, "torch.float32"),
-        ({"tiles": INT8_MAP["tiles"]}, "torch.int8"),
-        ({"x": torch.zeros(3, 80, dtype=HALF)}, "needed: 6144 numbers"),
-        ({"bias": torch.zeros(48)}, r"\(48,\)"),
-        ({"finish": "multiply", "other": OTHER.float()}, r"\(3, 48\) torch.float32"),
-    ],
-)
-def test_maps_take_no_other_form(ours: Kernels, changes: dict[str, Any], message: str) -> None:
-    if not ours.multiplies:
-        pytest.skip("this processor has no AMX")
-    ours.map_bfloat16(**MAP)
-    with pytest.raises(ValueError, match=message):
-        ours.map_bfloat16(**(MAP | changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tiles": TILES}, r"torch\.bfloat16"),
-        ({"factors": (BIAS, BIAS, BIAS)}, r"\(64,\) torch.float32"),
-        ({"x": MAP["x"].float()}, r"\(3, 48\) torch\.float32"),
-    ],
-)
-def test_maps_of_8_bits_take_no_other_form(ours: Kernels, changes: dict[str, Any], message: str) -> None:
-    if not ours.multiplies:
-        pytest.skip("this processor has no AMX")
-    ours.map_int8(**INT8_MAP)
-    with pytest.raises(ValueError, match=message):
-        ours.map_int8(**(INT8_MAP | changes))

@@ -10,7 +10,8 @@ from torch import Tensor
 from headroom.models.cores import cpu_flags
 from headroom.models.ops import kernel_library
 from headroom.models.ops.cpu import CpuOps, PrepackedLinear, TileLinear
-from headroom.models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale
+from headroom.models.ops.int8 import Int8Linear
+from headroom.models.ops.int8_products import ChannelScale, QuantizedMap, TensorScale
 from headroom.models.ops.kernel_build import levels_of_machine
 from headroom.models.ops.kernels import Kernels
 from headroom.models.ops.torch import FUNCTIONS, Norm

@@ -4,7 +4,6 @@ Only the kernel is not torch's own: what it is given and what is made of its res
 """
 
 import functools
-import inspect
 import logging
 import sys
 from collections.abc import Callable
@@ -16,12 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
-from torch.nn.attention.varlen import varlen_attn
 from transformers import PreTrainedModel
 
 from headroom.models.batch import Beginning, PackedBatch, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.masks.head_mask import HeadMask, RowMasks
+from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
 from headroom.models.ops import choose_on_gpu
 from headroom.models.ops.torch import CudaOps
@@ -126,14 +124,6 @@ def test_pairs_that_begin_with_no_token_share_nothing(model: PreTrainedModel) ->
         assert np.abs(ours - exact).max() <= 2e-5 * max(1.0, np.abs(exact).max())
 
 
-def test_a_layer_that_is_left_out_is_left_out(model: PreTrainedModel) -> None:
-    mask = RowMasks.of(HeadMask.parse({"skip": [1], "off": [[0, 3]]}, layers=LAYERS, heads=HEADS))
-    pairs = pairs_of()
-    found = on_gpu(model, exact_varlen).forward(packed(pairs), mask).numpy()
-    exact = network_of(model).forward(packed(pairs), mask).numpy()
-    assert np.abs(found - exact).max() <= 2e-5 * max(1.0, np.abs(exact).max())
-
-
 def test_each_layer_is_one_call_and_keys_are_copied_only_where_they_must_be(model: PreTrainedModel) -> None:
     calls: list[tuple[int, int, bool]] = []
 
@@ -148,11 +138,6 @@ def test_each_layer_is_one_call_and_keys_are_copied_only_where_they_must_be(mode
     calls.clear()
     network.forward(packed(pairs_of()), RowMasks(UNEVEN), sliced=True)
     assert calls == [(3, 3, False)] * LAYERS
-
-
-def test_the_stand_in_takes_what_torchs_function_takes() -> None:
-    names = [list(inspect.signature(each).parameters) for each in (exact_varlen, varlen_attn)]
-    assert names[0] == names[1]
 
 
 def test_the_stand_in_attends_as_torch_does_on_a_gpu() -> None:
@@ -249,13 +234,3 @@ def test_a_decoder_on_a_gpu_without_the_kernel_attends_one_sequence_after_the_ot
     assert caplog.records[0].getMessage() == (
         "the GPU is not as fast as it could be: a decoder attends to one sequence after the other: " + reason
     )
-
-
-def test_a_decoder_on_a_gpu_gets_the_kernel_with_triton_or_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(VarlenAttention, "of_torch", lambda: VarlenAttention(exact_varlen))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setitem(sys.modules, "headroom.models.ops.triton", None)
-    for head_size in (16, 80):
-        assert choose_on_gpu(head_size, CPU, torch.bfloat16, decoder=True).varlen is not None
-        assert choose_on_gpu(head_size, CPU, torch.bfloat16).varlen is None
-    assert choose_on_gpu(16, CPU, torch.float32, decoder=True).varlen is None

@@ -29,13 +29,6 @@ def test_a_cut_whose_kept_pairs_are_all_relevant_may_have_others_on_more_queries
     assert cut.kept.low < cut.kept.value < cut.kept.high
 
 
-def test_a_precision_on_fewer_than_ten_queries_has_no_interval() -> None:
-    cut = kept_from(queries=9)
-    assert np.isnan(cut.precision.low)
-    assert np.isnan(cut.recall.high)
-    assert np.isfinite(cut.kept.ends).all()
-
-
 def test_spellings_of_a_query_make_no_interval_narrower() -> None:
     rng = np.random.default_rng(0)
     relevant = rng.random(300) < 0.5

@@ -1,6 +1,5 @@
 """Metrics against scikit-learn and scipy, and intervals that cover what they should."""
 
-import math
 import tracemalloc
 from collections.abc import Iterable
 
@@ -14,7 +13,6 @@ from scipy.stats import binomtest, spearmanr
 from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, ndcg_score
 
 from headroom.models.arrays import Floats
-from headroom.models.quality import metrics
 from headroom.models.quality.bootstrap import MIN_QUERIES, Interval, draws, resample
 from headroom.models.quality.calibration import reliability
 from headroom.models.quality.comparison import worst_queries
@@ -86,20 +84,6 @@ def test_a_resample_is_the_metric_of_the_resampled_pairs(seed: int) -> None:
 
     for name, value in expected.items():
         assert found[name][0] == pytest.approx(value, abs=1e-9), name
-
-
-def test_a_grade_that_never_occurs_gives_numbers_not_nan() -> None:
-    sums = np.zeros(25)
-    sums[[0, 1, 6]] = (3, 1, 4)  # truths 0 and 1 only
-    assert np.isfinite(metrics.values(sums, 5)).all()
-
-
-def test_ndcg_by_hand() -> None:
-    probabilities = np.array([[0.1, 0.9], [0.8, 0.2], [0.4, 0.6], [0.5, 0.5]])
-    evaluation = evaluation_of(judged(["a", "a", "a", "alone"], [0, 1, 1, 1]), probabilities)
-    # Order of "a": grades 0, 1, 1; the ideal is 1, 1, 0. "alone" has nothing to rank.
-    expected = (1 / math.log2(3) + 1 / 2) / (1 + 1 / math.log2(3))
-    assert evaluation.metrics()["ndcg10"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("truth", [[2] * 40, [0, 1] + [2] * 38, [0, 1, 2, 3] * 10])

@@ -69,22 +69,14 @@ def test_ratings_of_quepid_and_of_the_workbench(tmp_path: Path, texts: Columns, 
     assert read_labelled(tmp_path / name, grades=4, columns=only_titles(texts)) == PAIRS
 
 
-@pytest.mark.parametrize("name", ["a.qrels", "qrels.dl20-passage", "qrels.txt.gz", "beir.tsv"])
+@pytest.mark.parametrize("name", ["qrels.dl20-passage", "beir.tsv"])
 def test_qrels_with_the_texts_of_their_ids(tmp_path: Path, texts: Columns, name: str) -> None:
     data = (BEIR if name == "beir.tsv" else QRELS).encode()
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     assert read_labelled(tmp_path / name, grades=4, columns=texts) == PAIRS
 
 
-def test_texts_of_ms_marco_which_has_no_header(tmp_path: Path) -> None:
-    (tmp_path / "qrels.dev.small.tsv").write_text("7\t0\t107\t3\n7\t0\t108\t-1\n8\t0\t108\t1\n")
-    (tmp_path / "queries.tsv").write_text('7\tangle bracket\n8\tusb lamp\n9\t"Hello" said\n')
-    (tmp_path / "collection.tsv").write_text("107\tSimpson 12-Gauge Angle\n108\tWood screws\n")
-    columns = Columns(queries=str(tmp_path / "queries.tsv"), titles=str(tmp_path / "collection.tsv"))
-    assert read_labelled(tmp_path / "qrels.dev.small.tsv", grades=4, columns=columns) == PAIRS
-
-
-@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.ndjson", "corpus.parquet", "corpus.csv"])
+@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.csv"])
 def test_a_document_of_beir_is_its_title_and_its_text(tmp_path: Path, name: str) -> None:
     """What BEIR and MTEB feed a model; one without a title, as all of FiQA's, is its text, and the next row
     means the same as it would in another file."""
@@ -104,21 +96,6 @@ def test_a_document_of_beir_is_its_title_and_its_text(tmp_path: Path, name: str)
         file.write_text("\n".join(["_id,title,text", *(",".join(row.values()) for row in corpus)]) + "\n")
     columns = Columns(queries=str(tmp_path / "queries.csv"), titles=str(file))
     assert read_labelled(tmp_path / "qrels.txt", grades=4, columns=columns) == PAIRS
-
-
-def test_titles_that_quepid_exports_in_detail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [("angle bracket", "B07", PAIRS[0].title, 3), ("angle bracket", "B08", "Wood screws", 0)]
-    rows += [
-        ("usb lamp", "B08", "Wood screws", 1),
-        ("usb lamp", "B09", "Lamp", ""),
-        ("desk", "B1", "Desk", ""),
-    ]
-    lines = [f"Search,Shop,1,{query},{key},{title},{rating}" for query, key, title, rating in rows]
-    file = tmp_path / "detailed.csv"
-    file.write_text("\n".join(["Team Name,Case Name,Case ID,Query Text,Doc ID,Title,Rating", *lines]) + "\n")
-    assert read_labelled(file, grades=4) == PAIRS
-    said = f"headroom: {file}: 2 rows have no rating and are left out, and with them 1 whole query\n"
-    assert capsys.readouterr().err == said
 
 
 def test_what_is_judged_twice_counts_once_as_in_trec_eval(
@@ -164,29 +141,7 @@ def test_two_documents_of_one_title_are_two(tmp_path: Path) -> None:
     assert read_labelled(file, grades=4) == [LabelledPair("lamp", "Lamp", 3), LabelledPair("lamp", "Lamp", 0)]
 
 
-@pytest.mark.parametrize("name", ["qrels.txt", "ours.csv", "ours.jsonl", "workbench.json"])
-def test_a_byte_order_mark_and_grades_below_0_are_read_in_every_file(
-    tmp_path: Path, texts: Columns, name: str
-) -> None:
-    text = {
-        "qrels.txt": QRELS,
-        "ours.csv": QUEPID.replace("B08,0.0", "B08,-1"),
-        "ours.jsonl": "".join(
-            json.dumps({"query": query, "docid": key, "grade": grade}) + "\n"
-            for query, key, grade in (
-                ("angle bracket", "B07", 3),
-                ("angle bracket", "B08", -1.0),
-                ("usb lamp", "B08", 1),
-            )
-        ),
-        "workbench.json": json.dumps(WORKBENCH).replace("0.000", "-2.000"),
-    }[name]
-    (tmp_path / name).write_text("\ufeff" + text)
-    columns = texts if name == "qrels.txt" else only_titles(texts)
-    assert read_labelled(tmp_path / name, grades=4, columns=columns) == PAIRS
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.jsonl.gz", "a.txt"])
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl.gz"])
 def test_a_pointer_of_git_lfs_is_named_as_such(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
     with pytest.raises(ModelError, match=rf"{name} is a pointer of Git LFS, .*; run git lfs pull"):
@@ -227,32 +182,10 @@ def test_the_published_files_of_esci(tmp_path: Path) -> None:
         ("a.txt", "7 0 B07 3\n7 0 B07\n", "line 2: 3 fields; a line of qrels has 4"),
         ("a.txt", "9 0 B07 3\n", r"line 1: .*queries\.csv has no text for 9"),
         ("a.txt", "7 0 B07 nan\n", "line 1: grade 'nan' is not a whole number from 0 to 3"),
-        ("a.txt", "", "holds no pairs"),
         ("a.json", "{}", "no judgment list of the Search Relevance Workbench"),
-        (
-            "a.json",
-            '{"judgmentRatings": [{"query": "a"}]}',
-            "no judgment list of the Search Relevance Workbench",
-        ),
-        ("a.json", "[", r"a\.json is not valid JSON"),
-        ("a.csv", "query_id,docid\n7,B07\n", "line 1: there is no column grade"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, texts: Columns, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ModelError, match=message):
         read_labelled(tmp_path / name, grades=4, columns=texts)
-
-
-def test_ids_without_texts_say_which_files_are_needed(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text(QRELS)
-    (tmp_path / "a.csv").write_text(QUEPID)
-    with pytest.raises(
-        ModelError, match=r"give --queries, a file with .* and --titles, a file with the text"
-    ):
-        read_labelled(tmp_path / "a.txt", grades=4)
-    with pytest.raises(ModelError, match="give --titles, a file with the text of each docid"):
-        read_labelled(tmp_path / "a.csv", grades=4)
-    (tmp_path / "other.csv").write_text("sku,label\n1,2\n")
-    with pytest.raises(ModelError, match=r"there is no column with ids .* found sku, label"):
-        read_labelled(tmp_path / "a.csv", grades=4, columns=Columns(titles=str(tmp_path / "other.csv")))

@@ -62,9 +62,7 @@ def test_parquet(tmp_path: Path) -> None:
         ("a.csv", "query,title,grade\na,b,1.5\n", "line 2: grade '1.5'"),
         ("a.csv", "query,title\na,b\n", "line 1: there is no column grade; found 'query', 'title'"),
         ("a.csv", 'query,title,grade\n"a\nb",c,1\nd,"e\n\nf",9\n', "line 4: grade '9'"),
-        ("a.csv", "query,title,grade\n", "holds no pairs"),
         ("a.jsonl", '{"query": "a", "title": "b", "grade": true}\n', "grade True"),
-        ("a.jsonl", '{"query": "a"\n', r"line 1: not JSON \(.* at column 1[0-9]\)"),
         ("a.jsonl.gz", "not zipped", "cannot be read"),
     ],
 )
@@ -79,10 +77,8 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, message: s
     [
         ("Exact", ("no", "some", "exact"), 2),
         (" e ", ("irrelevant", "related", "partial", "close", "exact"), 4),
-        ("S", ("irrelevant", "complement", "substitute", "exact"), 2),
-        ("complement", (), 2),  # of five: goes with what was asked for
-        ("Irrelevant", (), 0),
-        ("1", ("1", "2", "3"), 1),  # a number is a number, whatever the labels are called
+        ("complement", (), 2),
+        ("1", ("1", "2", "3"), 1),
         ("E", ("no", "yes", "maybe"), None),
         ("good", ("bad", "fair"), None),
     ],

@@ -54,17 +54,21 @@ def in_order(rng: np.random.Generator, grades: np.ndarray, noise: float) -> np.n
     return np.take_along_axis(grades, best_first, axis=1)
 
 
-def by_chance(count: int, rate: float) -> bool:
-    """Return whether so many of FILES are no sign of a higher rate than this."""
-    return bool(binomtest(count, FILES, rate, alternative="greater").pvalue > 0.01)
+def by_chance(count: int, rate: float, files: int = FILES) -> bool:
+    """Return whether so many of the files are no sign of a higher rate than this."""
+    return bool(binomtest(count, files, rate, alternative="greater").pvalue > 0.01)
 
 
 @pytest.mark.more
 def test_a_model_as_good_as_the_order_is_not_shown_to_be_better() -> None:
-    """Its lists are others, as good on average; with the same lists the change is 0 in every file."""
+    """Its lists are others, as good on average; with the same lists the change is 0 in every file.
+
+    2000 files tell a rate of 2.5 % from 3.4 %; 400 would let 4.5 % pass.
+    """
     rng = np.random.default_rng(1)
     found: Counter[str] = Counter()
-    for _ in range(FILES):
+    files = 5 * FILES
+    for _ in range(files):
         grades = in_order(rng, rng.integers(0, 4, (60, TITLES)), 1.5)
         pairs = judged(grades)
         model = Evaluation(pairs, noisy(rng, grades, 1.5))
@@ -72,8 +76,8 @@ def test_a_model_as_good_as_the_order_is_not_shown_to_be_better() -> None:
         counts = resample(model.clusters, 1000, 0)
         drawn = [each.draws(counts, each.of_sums) for each in (order, model)]
         found[verdict_of(changes_of(*drawn, counts)["ndcg10"])] += 1
-    assert by_chance(found["better"], 0.025)
-    assert by_chance(found["better"] + found["worse"], 0.05)
+    assert by_chance(found["better"], 0.025, files)
+    assert by_chance(found["better"] + found["worse"], 0.05, files)
 
 
 def test_the_same_lists_are_no_change_and_a_better_or_a_worse_model_is_shown() -> None:
@@ -184,8 +188,6 @@ def test_orders_of_search_engines(tmp_path: Path, name: str, text: str) -> None:
             "position",
             "line 3: position 'first' is not a position, a whole number from 1",
         ),
-        ((",0,1", ",0,0"), "position", "line 3: position '0' is not a position"),
-        ((",0,1", ",0,"), "position", "line 3: position '' is not a position"),
     ],
 )
 def test_wrong_positions_are_refused_in_a_sentence(

@@ -65,8 +65,9 @@ _BLOCKS = {
 _NORM = float(np.sqrt(3.25))  # of the features of any token: three unit blocks and the segment's ±½
 
 
-def write_planted(directory: Path, *, seed: int = 0) -> Path:
-    """Write the checkpoint. seed: of the random features; the roles do not depend on it."""
+def write_planted(directory: Path, *, seed: int = 0, unknown_words: int = 0) -> Path:
+    """Write the checkpoint. seed: of the random features; the roles do not depend on it. unknown_words: how
+    many of WORDS it does not know again, which costs quality."""
     directory.mkdir(parents=True, exist_ok=True)
     config = {
         "model_type": "bert", "vocab_size": len(VOCABULARY), "hidden_size": WIDTH,
@@ -81,7 +82,9 @@ def write_planted(directory: Path, *, seed: int = 0) -> Path:
     for name, tensor in tensors.items():
         if name.endswith("LayerNorm.weight"):
             tensor[:] = 1
-    _Writer(tensors, np.random.default_rng(seed)).write()
+    writer = _Writer(tensors, np.random.default_rng(seed))
+    writer.write()
+    writer.forget(WORDS[:unknown_words])
     save_file(
         {name: torch.tensor(tensor, dtype=torch.float32) for name, tensor in tensors.items()},
         directory / "model.safetensors",
@@ -155,6 +158,13 @@ class _Writer:
         self.prefer((1, 0), [(-40, segment), (-40, self.basis["cls"]), (-40, self.basis["sep"])])
         self.carry((1, 0), found, self.basis["share"])
         self.classify()
+
+    def forget(self, words: list[str]) -> None:
+        """Take out of words what tells them apart."""
+        embeddings = self.tensors["bert.embeddings.word_embeddings.weight"]
+        for word in words:
+            row = embeddings[VOCABULARY.index(word)]
+            row -= self.basis["word"] @ (self.basis["word"].T @ row)
 
     def attend(self, head: tuple[int, int], terms: list[tuple[float, np.ndarray, np.ndarray]]) -> None:
         """The score of token j for token i is Σ over terms of strength · ⟨a·x_i, b·x_j⟩, x the features."""

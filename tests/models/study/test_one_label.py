@@ -16,10 +16,7 @@ import torch
 from transformers import BertForSequenceClassification
 
 from headroom import Classifier, HeadMask, ModelError
-from headroom.models.quality.labelled import LabelledPair
-from headroom.models.study import kinds, pairs, report_files
-from headroom.models.study.pairs import Judged, read_for
-from headroom.models.study.roles import report as roles
+from headroom.models.study.pairs import read_for
 from headroom.models.study.runner import Runner
 from headroom.models.study.search.networks import Networks
 from headroom.models.study.study import QUICK, Study
@@ -208,22 +205,6 @@ def serve_the_test(shop: Path, small: Path, url: str) -> None:
     assert metric["control_value"] == pytest.approx(clicked["control"] / served_units["control"])
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("kind", ["roles", "similarity"])
-def test_the_other_kinds_judge_by_the_order_too_and_english_needs_no_jieba(
-    shop: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(roles, "has_jieba", lambda: False)
-    asked = study(shop, tmp_path)
-    result = kinds.run(kind, asked)
-    assert drawn(result)
-    report_files.write(asked, result)
-    text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    assert not GRADED_WORDS.search(text)
-    assert ("it takes jieba, which is not installed" in text) == (kind == "roles")
-    assert re.search(r"\d % \(\d+ to \d+\) of the heads have another", text) or kind == "roles"
-
-
 def test_a_search_by_time_goes_by_how_far_scores_move(shop: Path, tmp_path: Path) -> None:
     """All scores are moved far from 0, where a sigmoid is flat."""
     asked = study(shop, tmp_path, rows=300, what=("heads", "units", "layers"), speedup=1.1)
@@ -248,13 +229,3 @@ def test_judgments_that_give_no_order_are_refused(shop: Path, tmp_path: Path, gr
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     with pytest.raises(ModelError, match=words):
         read_for(load(shop / "model").config, path, seed=0)
-
-
-def test_chinese_texts_alone_need_jieba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "has_jieba", lambda: False)
-    for text in ("red lamp", "빨간 램프", "赤いランプ"):
-        pairs.check_words("roles", Judged([LabelledPair(text, text, 1)], "d"))
-    chinese = Judged([LabelledPair("红色台灯", "护眼台灯", 1)], "d")
-    pairs.check_words("single", chinese)
-    with pytest.raises(ModuleNotFoundError, match="headroom study all of Chinese texts needs jieba"):
-        pairs.check_words("all", chinese)

@@ -11,7 +11,6 @@ import pytest
 from headroom.models.errors import ModelError
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.study.pairs import Judged, check_apart, quick_sample, read_judged, sample_queries, split
-from tests.models.study.data import judged
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -31,9 +30,6 @@ def rows(queries: int, grade: int | None = None) -> list[dict[str, object]]:
     ("content", "words"),
     [
         ([], "holds no pairs"),
-        ([{"query": "a", "title": "b"}], "line 1: there is no grade"),
-        ([{"query": "a", "title": "b", "grade": 5}], "not a whole number from 0 to 4"),
-        (rows(1), "a study needs at least 10 queries"),
         (rows(9), "there are 9 within"),
         (rows(12, grade=4), "every pair has grade 4"),
     ],
@@ -84,23 +80,6 @@ def test_a_million_rows_are_read_in_the_memory_of_the_sample() -> None:
     assert peak < 1_500_000  # 10,000 pairs take 3 MB
 
 
-def test_a_query_larger_than_the_limit_does_not_fill_memory() -> None:
-    one = [LabelledPair("the only query", str(i), i % 5) for i in range(5000)]
-    assert sample_queries(lambda: one, 500, 0) == ([], 5000)
-
-
-def test_a_quick_sample_keeps_queries_whole_enough_to_rank() -> None:
-    data = judged(queries=70)
-
-    sample = quick_sample(data, 80, 4, 0)
-
-    assert 80 <= len(sample) < 84
-    assert 20 <= len(sample.queries) <= 30
-    assert np.bincount(sample.query_of).max() == 4
-    assert "--quick" in sample.note
-    assert quick_sample(data, len(data), 4, 0) is data
-
-
 @pytest.mark.parametrize(("queries", "titles", "ranked"), [(183, 20, 1.0), (300, 8, 0.4), (150, 60, 0.8)])
 def test_a_quick_sample_has_the_queries_that_its_tests_need(queries: int, titles: int, ranked: float) -> None:
     """In the others all titles have one grade, and in those that are ranked only few are relevant."""
@@ -118,11 +97,6 @@ def test_a_quick_sample_has_the_queries_that_its_tests_need(queries: int, titles
     grades = {query: {row.grade for row in sample.labelled if row.query == query} for query in sample.queries}
     assert 100 <= sum(len(of_query) > 1 for of_query in grades.values()) <= 110
     assert len(sample) < len(data)
-
-
-def test_a_quick_sample_of_a_file_with_too_few_queries_is_small() -> None:
-    rows = [LabelledPair(f"query {q}", f"title {t}", t % 5) for q in range(90) for t in range(20)]
-    assert 250 <= len(quick_sample(Judged(rows, "pairs.csv"), 250, 4, 0, ranked=100)) < 254
 
 
 def test_held_out_queries_that_took_part_are_refused_however_they_are_written() -> None:
@@ -143,9 +117,3 @@ def test_a_split_holds_out_the_queries_that_the_margin_needs(margin: float, rank
     assert len(data) + len(holdout) == len(rows)
     assert holdout.ranked_queries in (ranked, ranked + 1)
     assert 0.1 < (len(holdout.queries) - holdout.ranked_queries) / len(holdout.queries) < 0.3
-
-
-def test_sampled_pairs_are_spread_over_the_queries() -> None:
-    sizes = {"a": 50, "b": 3, "c": 20}
-    data = Judged([LabelledPair(query, "title", 0) for query in sizes for _ in range(sizes[query])], "")
-    assert np.bincount(data.query_of[data.spread(9, seed=0)]).tolist() == [3, 3, 3]

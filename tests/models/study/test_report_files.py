@@ -1,7 +1,6 @@
 """The report: readable by programs, by people offline, and safe with any text in it."""
 
 import json
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +9,11 @@ import numpy as np
 import pytest
 
 from headroom import Classifier, ModelError
-from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.study import plots, report_files
 from headroom.models.study.page import check_directory
 from headroom.models.study.pairs import Judged
 from headroom.models.study.result import Figure, Finding, Result, Section, Table
-from headroom.models.study.wording import percent, signed
 from tests.models.study.data import study
 
 HOSTILE = "<script>alert('x')</script> | *a_b* & \"q\""
@@ -79,20 +76,6 @@ def test_the_page_needs_nothing_from_outside_and_runs_nothing(written: Path) -> 
     assert order == sorted(order)
 
 
-def test_markdown_keeps_its_tables_whatever_the_text(written: Path) -> None:
-    text = (written / "report.md").read_text()
-    row = next(line for line in text.splitlines() if line.endswith("| 1 |"))
-    assert len(re.findall(r"(?<!\\)\|", row)) == 3  # two cells
-    assert "](plots/plot.png)" in text
-
-
-def test_plots_are_there_as_png_and_svg_the_same_each_time(written: Path) -> None:
-    assert (written / "plots" / "plot.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (written / "plots" / "plot.svg").read_text()
-    assert (written / "mask.json").read_text() == "{}"
-    assert not list(written.rglob("*.tmp"))
-
-
 def test_a_later_report_leaves_no_mask_of_the_earlier_one(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """A mask that an earlier search proved would look like the mask of the report beside it. In a directory
     without a report, the mask is the user's."""
@@ -120,20 +103,3 @@ def test_another_report_is_not_written_over(tmp_path: Path, report: str, reason:
     (tmp_path / "report.json").write_text(report)
     with pytest.raises(ModelError, match=reason):
         check_directory(tmp_path, "search")
-
-
-def test_a_report_of_the_same_kind_and_a_new_directory_are_taken(tmp_path: Path) -> None:
-    check_directory(tmp_path / "new", "search")
-    check_directory(tmp_path, "search")
-    (tmp_path / "report.json").write_text('{"kind": "search"}')
-    check_directory(tmp_path, "search")
-    with pytest.raises(ModelError, match="is a file; name a directory"):
-        check_directory(tmp_path / "report.json", "search")
-
-
-def test_negative_numbers_have_a_minus_sign_and_changes_a_plus() -> None:
-    assert (signed(-0.0314), signed(0.0314), signed(-0.0001)) == ("−0.031", "+0.031", "0.000")
-    assert Interval(0.0294, -0.0294, 0.7).text() == "0.029 (−0.029 to 0.700)"
-    assert Interval(0.0294, -0.0294, 0.7).text(2, sign=True) == "+0.03 (−0.03 to +0.70)"
-    assert percent(Interval(-1.2, -4.0, -0.9)) == "−120.0 % (−120.0 to −90.0)"
-    assert percent(Interval(-0.2, math.nan, math.nan)) == "−20.0 % (no interval)"

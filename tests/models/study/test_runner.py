@@ -99,14 +99,6 @@ def test_a_corrected_order_of_grades_takes_no_columns_of_the_wrong_one(
     np.testing.assert_array_equal(first[..., ::-1], second)
 
 
-def test_masks_come_back_in_the_order_asked_twice_if_asked_twice(classifier: Classifier) -> None:
-    masks = many(3, 4)
-    run = Runner(classifier)
-    expected = run.logits(judged(), masks)
-    order = [5, 0, 5, 3]
-    assert np.array_equal(run.logits(judged(), [masks[i] for i in order]), expected[order])
-
-
 def many(layers: int, heads: int) -> list[np.ndarray]:
     """None; each head alone; whole layers from below and above; random ones; weights between 0 and 2."""
     none = np.ones((layers, heads), np.float32)
@@ -134,13 +126,6 @@ def test_a_deterministic_model_gives_the_very_same_bits(tiny_checkpoint: Path) -
     classifier = Classifier.load(tiny_checkpoint, deterministic=True)
     masks = many(3, 4)
     assert np.array_equal(Runner(classifier).logits(judged(), masks), one_by_one(classifier, masks))
-
-
-def test_single_precision_gives_the_same_logits(tiny_checkpoint: Path) -> None:
-    classifier = Classifier.load(tiny_checkpoint, dtype="float32")
-    masks = many(3, 4)
-    expected = one_by_one(classifier, masks)
-    assert Runner(classifier).logits(judged(), masks) == pytest.approx(expected, abs=1e-4)
 
 
 def test_bfloat16_stays_as_near_to_single_precision_as_separate_passes(tiny_checkpoint: Path) -> None:

@@ -105,11 +105,11 @@ NOT_IN_THE_DOCUMENT = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [*PATHS, *OTHERS])
+@pytest.mark.parametrize("path", [*PATHS, *(pytest.param(path, marks=pytest.mark.more) for path in OTHERS)])
 def test_requests_that_keep_to_the_document_are_answered_as_it_says(path: str) -> None:
     statuses: Counter[int] = Counter()
 
-    @repeatable(100 if path in PATHS else 25)
+    @repeatable(50 if path in PATHS else 25)
     @given(case=SCHEMA[path]["POST"].as_strategy(generation_mode=GenerationMode.POSITIVE))
     def run(case: Case) -> None:
         response = case.call(headers=HERE)

@@ -15,40 +15,19 @@ NUL = "must not hold a NUL character: PostgreSQL cannot keep it"
 OUTCOME = {"experiment": "e", "unit": "u", "metric": "click", "value": 1, "time": 1.0, "id": "o"}
 BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | None, str]] = [
     ("/v1/score", {}, "query", "missing"),
-    ("/v1/score", None, None, "object"),
-    ("/v1/score", {"query": "a"}, "titles", "missing"),
     ("/v1/score", {**SCORE, "pairs": [["a", "b"]]}, "pairs", "not both"),
     ("/v1/score", {**SCORE, "query": "\x00\u200b"}, "query", "blank"),
-    ("/v1/score", {"pairs": [["a", "b"], [" ", "b"]]}, "pairs[1][0]", "blank"),
-    ("/v1/score", {"query": "a", "titles": []}, "titles", "at least 1"),
     ("/v1/score", {"query": "a", "titles": ["b"] * 1001}, "titles", "1000"),
     ("/v1/score", {"query": "a", "titles": ["b", 3]}, "titles[1]", "string"),
-    ("/v1/score", {"pairs": [["a"]]}, "pairs[0][1]", "missing"),
-    ("/v1/score", {"pairs": [["a", "b", "c"]]}, "pairs[0]", "at most 2"),
-    ("/v1/score", {"pairs": ["ab"]}, "pairs[0]", "two strings"),
-    ("/v1/score", {**SCORE, "title": "x"}, "title", "no such field"),
     ("/v1/score", {f"k{n}" * 50: n for n in range(100)}, f"{'k0' * 32}…", "no such field"),
-    ("/v1/score", {**SCORE, "head_mask": 3}, "head_mask", "mask spec"),
-    ("/v1/score", {**SCORE, "head_mask": "12.0"}, "head_mask", "12"),
     ("/v1/score", {**SCORE, "head_mask": "1" * 20_000}, "head_mask", "at most 16384"),
-    ("/v1/score", {**SCORE, "head_mask": {"weights": [[2.0]]}}, "head_mask", ""),
     ("/v1/score", {**SCORE, "variant": "nobody"}, "variant", "full"),
-    ("/v1/score", {**SCORE, "unit": "u" * 257}, "unit", "256"),
-    ("/v1/score", {**SCORE, "body": 1}, "body", "no such field"),
-    ("/v1/score", {**SCORE, "deadline_ms": "5"}, "deadline_ms", ""),
     ("/v1/score", {**SCORE, "deadline_ms": 60_001}, "deadline_ms", "60000"),
     ("/v1/compare", SCORE, "masks", "at least one"),
     ("/v1/compare", {**SCORE, "masks": ["none"] * 32, "variants": ["full"] * 33}, "masks", "64"),
     ("/v1/compare", {**SCORE, "titles": ["a"] * 100, "masks": ["none"] * 41}, "titles", "4096"),
-    ("/v1/compare", {**SCORE, "masks": ["none", 3]}, "masks[1]", "mask spec"),
-    ("/v1/compare", {**SCORE, "masks": ["none", "x"]}, "masks[1]", ""),
     ("/v1/attention", {"query": "a", "title": "b"}, "heads", "missing"),
-    ("/v1/score", {**SCORE, "query": "\x7f \u200b\n" * 1000}, "query", "blank"),
-    ("/v1/condense", {"query": " ", "titles": ["b"]}, "query", "blank"),
     ("/v1/condense", {**SCORE, "max_words": 0}, "max_words", "greater than or equal to 1"),
-    ("/v1/condense", {**SCORE, "max_words": "two"}, "max_words", "should be a whole number"),
-    ("/v1/condense", {**SCORE, "max_loss": 1.5}, "max_loss", "less than or equal to 1"),
-    ("/v1/condense", {**SCORE, "method": "magic"}, "method", "greedy"),
     ("/v1/condense", {"query": "w " * 100, "titles": list("abcdefg")}, "titles", "send at most 5 titles"),
     ("/v1/condense", {**SCORE, "query": "w " * 5000}, "query", "send fewer words"),
     (
@@ -57,7 +36,6 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ),
     ("/v1/condense", {"query": "long" * 2000 + " w" * 99, "titles": ["b"]}, "query", "limit is 20000000"),
     ("/v1/outcomes", {"outcomes": [OUTCOME, OUTCOME | {"foo": 1}]}, "outcomes[1].foo", "no such field"),
-    ("/v1/outcomes", {"outcomes": [3]}, "outcomes[0]", "should be an object"),
     *(
         ("/v1/outcomes", {"outcomes": [OUTCOME | {field: wrong}]}, f"outcomes[0].{field}", says)
         for field, wrong, says in [
@@ -78,10 +56,7 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
         ]
     ),
     ("/v1/score", {**SCORE, "unit": "a\0b"}, "unit", NUL),
-    ("/v1/experiments/e/stop", {"reason": "a\0b"}, "reason", NUL),
-    ("/v1/experiments/e/ramp", {"traffic": 1, "reason": "a\0b"}, "reason", NUL),
     ("/v1/experiments/e/ship", {"arm": "b", "reason": "a\0b"}, "reason", NUL),
-    ("/v1/experiments/e/ship", {"arm": "a\0b"}, "arm", NUL),
 ]
 
 

@@ -80,17 +80,11 @@ async def test_a_body_too_large_is_refused_with_a_413_that_arrives_at_aiohttp(se
 
 NUMBERS = [
     ("/v1/rerank", {"query": "a", "documents": ["b"]}, "top_n"),
-    ("/v1/rerank", {"query": "a", "documents": ["b"]}, "max_chunks_per_doc"),
     ("/v2/rerank", {"query": "a", "documents": ["b"]}, "max_tokens_per_doc"),
-    ("/v2/rerank", {"query": "a", "documents": ["b"]}, "truncate_prompt_tokens"),
-    ("/v1/rerank", {"query": "a", "documents": ["b"], "top_k": 1}, "top_k"),
     ("/rerank", {"query": "a", "texts": ["b"]}, "top_n"),
-    ("/rerank", {"query": "a", "texts": ["b"]}, "deadline_ms"),
     ("/score", {"text_1": "a", "text_2": "b"}, "max_tokens_per_doc"),
-    ("/score", {"text_1": "a", "text_2": "b"}, "max_tokens_per_query"),
     ("/v1/score", {"query": "a", "titles": ["b"]}, "deadline_ms"),
     ("/v1/condense", {"query": "a b", "titles": ["b"]}, "max_words"),
-    ("/v1/condense", {"query": "a b", "titles": ["b"]}, "max_loss"),
 ]
 
 
@@ -101,21 +95,12 @@ async def test_true_is_no_number(path: str, body: dict[str, Any], field: str) ->
             answer = await session.post(path, json=body | {field: wrong})
             assert answer.status_code in (400, 422), wrong
             assert field in answer.text
-        right = 0 if field == "max_tokens_per_query" else 1.0
-        assert (await session.post(path, json=body | {field: right})).status_code == 200
+        assert (await session.post(path, json=body | {field: 1.0})).status_code == 200
 
 
-@pytest.mark.parametrize("place", ["shape", "timeout", "binary_data_size"])
-async def test_true_is_no_number_in_tensors(place: str) -> None:
-    title: dict[str, Any] = {"name": "title", "datatype": "BYTES", "shape": [1], "data": ["b"]}
-    body: dict[str, Any] = {"inputs": [{**title, "name": "query"}, title]}
-    match place:
-        case "shape":
-            title["shape"] = [True]
-        case "timeout":
-            body["parameters"] = {"timeout": True}
-        case _:
-            title["parameters"] = {"binary_data_size": True}
+async def test_true_is_no_number_in_tensors() -> None:
+    title: dict[str, Any] = {"name": "title", "datatype": "BYTES", "shape": [True], "data": ["b"]}
+    body: dict[str, Any] = {"inputs": [{**title, "name": "query", "shape": [1]}, title]}
     async with client(app_with()) as session:
         answer = await session.post("/v2/models/full/infer", json=body)
-        assert (answer.status_code, place in answer.text) == (400, True)
+        assert (answer.status_code, "shape" in answer.text) == (400, True)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")  # one service for most of
 
 async def test_the_listing_names_the_stages(service: Service) -> None:
     listed = (await service.http.get("/v1/variants")).json()["variants"]
-    assert [variant["name"] for variant in listed] == [variant["name"] for variant in VARIANTS]
+    assert [variant["name"] for variant in listed] == [*(variant["name"] for variant in VARIANTS), "original"]
     by_name = {variant["name"]: variant for variant in listed}
     assert by_name["full"]["cascade"] is None
     assert by_name["cascade"]["cascade"] == [
@@ -52,12 +52,12 @@ async def test_an_edit_with_a_wrong_cascade_is_refused_and_the_last_one_stays(ti
             InvalidConfig, match=r"variants\[2\].cascade\[0\].variant is tuned, but the model"
         ):
             await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate({"variants": optional}))
-        assert len((await service.http.get("/v1/variants")).json()["variants"]) == 5
+        assert len((await service.http.get("/v1/variants")).json()["variants"]) == 6
 
         optional[2]["optional"] = True
         await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate({"variants": optional}))
         listed = (await service.http.get("/v1/variants")).json()["variants"]
-        assert [variant["name"] for variant in listed] == ["full"]
+        assert [variant["name"] for variant in listed] == ["full", "original"]
         with pytest.raises(InvalidConfig, match="default is c, whose stage tuned is left out"):
             service.replica.check(LiveConfig.model_validate({"variants": optional, "default": "c"}))
 
@@ -208,13 +208,3 @@ async def test_a_cascade_is_an_arm_and_is_shadowed(tiny_checkpoint: Path, tmp_pa
         deltas = [c["score"] - f["score"] for c, f in zip(alone["results"], full["results"], strict=True)]
         mean = shadow["measures"]["mean_delta"]["mean"]
         assert mean == pytest.approx(np.mean(deltas), abs=1e-4)
-
-
-async def test_a_compare_with_several_degraded_columns_is_one_degraded_request(tiny_checkpoint: Path) -> None:
-    async with serve(tiny_checkpoint, CONFIG) as service:
-        service.replica.scheduler._rate.record(1024, 36_000.0, budget=1024)
-        answer = await service.post(
-            "/v1/compare", query=QUERY, titles=TITLES, variants=["cascade", "cascade"], deadline_ms=30_000
-        )
-        assert [column["degraded"] for column in answer["columns"]] == [True, True]
-        assert service.metric("headroom_degraded_total") == 1

@@ -121,27 +121,6 @@ async def test_a_cascade_is_a_column_of_a_compare(service: Service) -> None:
     assert not any(column["degraded"] for column in columns)
 
 
-async def test_other_clients_shapes_get_the_cascades_order(service: Service) -> None:
-    alone = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade")
-    order = [row["index"] for row in sorted(alone["results"], key=lambda row: -row["score"])]
-    for raw in (False, True):
-        body = {"query": QUERY, "texts": TITLES, "variant": "cascade", "raw_scores": raw}
-        ranks = (await service.http.post("/rerank", json=body)).json()
-        assert [rank["index"] for rank in ranks] == order
-        assert [rank["score"] for rank in ranks] == sorted((rank["score"] for rank in ranks), reverse=True)
-    cohere = await service.post("/v2/rerank", query=QUERY, documents=TITLES, model="x@cascade", top_n=3)
-    assert [row["index"] for row in cohere["results"]] == order[:3]
-    infer = await service.post(
-        "/v2/models/cascade/infer",
-        inputs=[
-            {"name": "query", "datatype": "BYTES", "shape": [1], "data": [QUERY]},
-            {"name": "title", "datatype": "BYTES", "shape": [len(TITLES)], "data": TITLES},
-        ],
-    )
-    scores = next(output["data"] for output in infer["outputs"] if output["name"] == "score")
-    np.testing.assert_allclose(scores, [row["score"] for row in alone["results"]], atol=1e-5)
-
-
 async def test_an_empty_title_is_never_among_those_kept(service: Service) -> None:
     titles = ["", *TITLES[:9], ""]
     rows = (await service.post("/v1/score", query=QUERY, titles=titles, variant="cascade"))["results"]

@@ -60,25 +60,6 @@ def test_each_wrong_value_is_a_line_with_its_field_and_range(tmp_path: Path, run
     ]
 
 
-def test_each_part_that_does_not_fit_the_others_is_a_line(tmp_path: Path, run: Run) -> None:
-    live = {
-        "variants": [{"name": "full"}, {"name": "full"}, {"name": "low", "head_mask": "0.0"}],
-        "default": "fall",
-        "degrade": {"above_queue_tokens": 9, "variant": "lower"},
-        "experiments": [experiment("a", "s", "full", "no"), experiment("b", "s", "none", "low")],
-    }
-    assert [line.partition(";")[0] for line in faults(run, write(tmp_path, live))] == [
-        "user_config: variants: two are called 'full'",
-        "user_config: default: there is no variant 'fall'",
-        "user_config: experiments[0].arms[1].variant: there is no variant 'no'",
-        "user_config: experiments[1].salt: 's' is the salt of the experiment 'a' already",
-        "user_config: experiments[1].arms[0].variant: there is no variant 'none'",
-        "user_config: experiments[1].slots: [0, 10000) overlaps [0, 10000) of 'a', which keeps its slots as "
-        "long as it is in the config, also after a ship or a stop",
-        "user_config: degrade.variant: there is no variant 'lower'",
-    ]
-
-
 def test_a_name_that_serve_does_not_know_is_refused_with_its_place(tmp_path: Path, run: Run) -> None:
     """Serve ignores it: one CPU in place of four, without a word."""
     text = DEPLOY.read_text()
@@ -125,6 +106,7 @@ def test_an_experiment_that_began_with_another_salt_is_a_fault_and_a_database_th
     assert "(salt 2026-11; arms arm0=full:" in fault
     assert "right" in run("config", "check", str(write(tmp_path, begun, model=str(tiny_checkpoint)))).out
     monkeypatch.setenv("HEADROOM_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    monkeypatch.setenv("HEADROOM_SERVICE_NAME", "production")
     away = run("config", "check", str(file))
     assert "right" in away.out
     assert "warning: the experiments were not compared with those that run" in away.err

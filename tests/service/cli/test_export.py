@@ -18,7 +18,7 @@ from headroom.service.cli.export import export_rows
 from headroom.service.experiments.events import Click, Exposure, Impression, Outcome
 from headroom.service.experiments.export import COLUMNS, Page, page
 from headroom.service.experiments.interleaving import impression_id
-from headroom.service.experiments.preference_report import preference_reports
+from headroom.service.experiments.preference import preference_reports
 from headroom.service.experiments.store import Store
 from tests.prompt import Run
 from tests.service.experiments.making import declares, experiment, exposure, in_log, send

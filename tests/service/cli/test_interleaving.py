@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
-from headroom.service.cli.experiment import describe
 from headroom.service.experiments import report_page
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.preference_report import deciding
+from headroom.service.experiments.interleaving_plan import (
+    Lists,
+    PreferenceQuestion,
+    make_interleaving_plan,
+)
+from headroom.service.experiments.preference import deciding
 from headroom.service.experiments.store import Store
 from tests.prompt import Run, with_config
 from tests.service.experiments.making import logged
@@ -21,24 +25,6 @@ from tests.service.experiments.test_preference_report import BEGAN, config_of, f
 
 PLAN = ("experiment", "plan", "--interleave", "--margin", "0.05", "--clicked", "0.3")
 DOCS = Path(__file__).parents[3] / "docs"
-
-
-def test_a_plan_has_the_ab_test_beside_it_and_says_what_interleaving_cannot_show(run: Run) -> None:
-    plan = json.loads(run(*PLAN, "--units-per-day", "40000", "--traffic", "0.5", "--json").out)
-    assert plan["question"] == "non-inferiority"
-    assert 5 * plan["interleave_units"] < plan["ab_units"]
-    assert plan["interleave_units"] == plan["any_time"]["units"]
-    assert plan["any_time"]["days"] == -(-plan["interleave_units"] // 20_000)
-    assert plan["planned_units"] < plan["interleave_units"]
-    shown = run(*PLAN).out
-    for part in (
-        f"{plan['interleave_units']:,}",
-        f"{plan['ab_units']:,}",
-        "--data measures yours",
-        "revenue, latency and clicks per page take A/B",
-        f"planned_units: {plan['planned_units']}",
-    ):
-        assert part in shown
 
 
 def test_the_share_of_lists_that_differ_is_read_from_a_report_with_shadow_scores(
@@ -70,6 +56,77 @@ def test_lists_that_differ_are_measured_on_the_shops_own_queries(
     assert "the arms rank alike" in run(*options, "--variant", "same", status=2).err
 
 
+JUDGED = "query,title,grade,position\n" + "\n".join(
+    f"q{query} angle,{title},{(query + 2 * place) % 3},{6 - place}"
+    for query in range(12)
+    for place, title in enumerate(("angle", "wood deck", "steel bracket", "black angle", "deck screws"), 1)
+)
+
+
+def test_a_test_against_the_order_is_sized_from_judged_pairs(
+    run: Run, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    data = tmp_path / "judged.csv"
+    data.write_text(JUDGED, "utf-8")
+    options = ["experiment", "plan", "--against", "original", "--data", str(data), "--clicked", "0.3"]
+    options += ["--model", str(tiny_checkpoint), "--position", "position"]
+    found = json.loads(run(*options, "--json").out)
+    first = found["against"]
+    assert first["variant"] == "original"
+    assert first["queries"] == 12
+    assert first["verdict"] in ("better", "worse", "not_shown")
+    preference = first["preference"]
+    assert found["effect"] == preference["value"]
+    assert preference["low"] < preference["value"] < preference["high"]
+    lists = Lists(found["differing"], found["deciding"])
+    needed = make_interleaving_plan(
+        PreferenceQuestion(0.3, lists, None, found["effect"]), alpha=0.05, power=0.8
+    )
+    assert found["interleave_units"] == needed.any_time.units
+    not_worse = json.loads(run(*options, "--margin", "0.9", "--effect", "0", "--json").out)
+    assert (not_worse["effect"], not_worse["margin"]) == (0, 0.9)
+    cautious = PreferenceQuestion(0.3, lists, 0.9, preference["low"])
+    assert not_worse["against"]["cautious"]["units"] == (
+        make_interleaving_plan(cautious, alpha=0.05, power=0.8).any_time.units
+    )
+    text = run(*options).out
+    first_line = text.splitlines()[0]
+    assert first_line.startswith("full ")
+    assert "the order of the column position: NDCG@10" in first_line
+    assert "Users who click as people judged prefer the model by" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--against", "original", "--clicked", "0.3"), "--against needs judged pairs: query,title,grade"),
+        (("--interleave", "--clicked", "0.3", "--margin", "0.1", "--position", "p"), "it needs --against"),
+        (("--against", "full", "--clicked", "0.3"), "'full' is not one of 'original'"),
+    ],
+)
+def test_what_a_plan_against_the_order_needs(run: Run, options: tuple[str, ...], reason: str) -> None:
+    assert reason in run("experiment", "plan", *options, status=2).err
+
+
+def test_rows_in_the_order_of_their_grades_are_no_order(
+    run: Run, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    data = tmp_path / "judged.csv"
+    rows = [f"q{query},title {3 - grade},{grade}" for query in range(12) for grade in (2, 1, 0)]
+    data.write_text("\n".join(["query,title,grade", *rows]), "utf-8")
+    options = (
+        "--against",
+        "original",
+        "--data",
+        str(data),
+        "--clicked",
+        "0.3",
+        "--model",
+        str(tiny_checkpoint),
+    )
+    assert "stand in the order of their grades" in run("experiment", "plan", *options, status=2).err
+
+
 @pytest.fixture
 def answer(tmp_path: Path) -> dict[str, Any]:
     """What the service answers about an experiment of 420 units."""
@@ -87,6 +144,10 @@ def answer(tmp_path: Path) -> dict[str, Any]:
     return {
         "name": "prune20",
         "kind": "interleave",
+        "arms": [
+            {"name": arm.name, "variant": arm.variant, "weight": 1, "control": i == 0, "exposures": 420}
+            for i, arm in enumerate(config.arms)
+        ],
         "status": "running",
         "traffic": 1.0,
         "rolled_back": [],
@@ -98,9 +159,10 @@ def answer(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_the_report_says_whose_titles_were_clicked_and_how_many_lists_differ(answer: dict[str, Any]) -> None:
-    shown = describe(answer, analysed=True)
+    shown = report_page.text(answer)
     assert "SHIP: pruned on click is good enough" in shown
-    assert "Exposed units: 420. Each unit sees both arms" in shown
+    assert "410 of 300 planned units have clicked a title of one arm" in shown
+    assert "Each unit sees both arms" in shown
     (row,) = [" ".join(line.split()) for line in shown.splitlines() if line.startswith("click ")]
     assert row.startswith("click pruned +0.0")
     assert row.endswith("200 : 190 : 20 420 of 420 (100 %) good enough")
@@ -116,7 +178,10 @@ def test_the_plans_of_the_pages_are_what_the_command_prints(run: Run, page: str,
     assert len(shown) == plans
     for block in shown:
         command, _, output = block.partition("headroom experiment plan ")[2].partition("\n")
-        assert run("experiment", "plan", *command.split()).out.strip() == output.strip()
+        printed = run("experiment", "plan", *command.split()).out.strip()
+        parts = output.strip().split("…\n")
+        assert all(part.strip() in printed for part in parts)
+        assert (printed.startswith(parts[0]), printed.endswith(parts[-1])) == (True, True)
 
 
 def test_the_tutorials_experiment_is_the_one_that_it_planned() -> None:

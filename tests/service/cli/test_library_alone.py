@@ -7,10 +7,11 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from headroom.service.cli.server_packages import SERVER_PACKAGES
+from headroom.service.cli.messages import SERVER_PACKAGES
 from headroom.version import ROOT
 from tests.prompt import write_labelled
 
@@ -46,6 +47,7 @@ def run(*commands: list[str]) -> tuple[list[int], subprocess.CompletedProcess[st
     return statuses, done
 
 
+@pytest.mark.more
 def test_scoring_measuring_studying_and_pruning_need_no_server(tiny_checkpoint: Path, tmp_path: Path) -> None:
     rows = [(f"lamp {i}", title, grade) for i in range(20) for title, grade in (("a lamp", 4), ("wood", 0))]
     pairs = str(write_labelled(tmp_path / "pairs.csv", rows))

@@ -66,24 +66,12 @@ def test_pairs_from_standard_input(run: Run, options: list[str]) -> None:
     [
         (["score"], 2, "query"),
         (["score", "a"], 2, "TITLES"),
-        (["score", " ", "a"], 2, "blank"),
         (["score", "-", "a"], 2, "standard input"),
-        (["score", "-", "--delimiter", ";"], 2, "--delimiter: it needs --input"),
-        (["score", "-", "--delimiter", ","], 2, "--delimiter: it needs --input"),
         (["score", "a", "b", "--prefix", "x"], 2, "--prefix: it needs --input"),
-        (["score", "a", "b", "--judgments", "id"], 2, "--judgments: it needs --input"),
-        (["score", "a", "b", "--overwrite"], 2, "--overwrite: it needs --input"),
-        (["score", "a", "b", "--query-column", "q"], 2, "--query-column: it needs --input"),
-        (["score", "a", "b", "--title-column", "t"], 2, "--title-column: it needs --input"),
         (
             ["score", "--input", "a.csv", "--cache", "redis://x", "--overwrite"],
             2,
             "--overwrite: it needs --output",
-        ),
-        (
-            ["score", "--input", "a.csv", "--cache", "redis://x", "--prefix", "x"],
-            2,
-            "--prefix: it needs --output",
         ),
     ],
 )

@@ -1,6 +1,5 @@
-"""A real `headroom serve` on the shipped config file: keys in it are asked for, edits of it are survived."""
+"""A real `headroom serve` on the shipped config file: edits of it are survived."""
 
-import asyncio
 import json
 import os
 import shutil
@@ -15,12 +14,12 @@ import yaml
 from headroom.service.cli.serve import DEFAULT_CONFIG
 from headroom.service.config import file as config_file
 from headroom.service.ray import preflight
-from tests.service.client import Answer, request, score, send_raw
+from tests.service.client import Answer, request, send_raw
 from tests.service.running import DEPLOY, Server, still_there
 
 pytestmark = pytest.mark.more
 
-USER, BOSS, SMALL = "us3r-s3cr3t", "b0ss-s3cr3t", "sma11-s3cr3t"
+USER = "us3r-s3cr3t"
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +45,9 @@ def mount(directory: Path, name: str, text: str) -> None:
 def guarded(proven: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A service with keys. The last test stops it."""
     live = yaml.safe_load(DEPLOY.read_text())["applications"][0]["deployments"][0]["user_config"]
-    live["degrade"] = {"above_queue_tokens": 1, "variant": "pruned20"}
-    keys = [USER, f"{BOSS};role=admin", f"{SMALL};rate=0.001"]
-    options: dict[str, Any] = {"api_keys": keys, "score_cache_size": 100}
     directory = tmp_path_factory.mktemp("guarded")
     mount(directory, "..first", "")  # `Server` writes through the links
-    server = Server(directory, proven, live=live, **options)
+    server = Server(directory, proven, live=live, api_keys=[USER])
     try:
         assert server.wait_until_ready(), server.stderr
         yield server
@@ -65,11 +61,6 @@ def with_the_sample() -> str:
     return before + "".join(line.replace("# ", "", 1) for line in (mark + sample).splitlines(keepends=True))
 
 
-def scored(titles: int, key: str) -> bytes:
-    body = score(titles).partition(b"\r\n\r\n")[2]
-    return request("POST", "/v1/score", body, f"authorization: Bearer {key}\r\n")
-
-
 async def call(server: Server, path: str, key: str | None) -> Answer:
     headers = "" if key is None else f"authorization: Bearer {key}\r\n"
     return await send_raw(server.port, request("GET", path, headers=headers))
@@ -81,48 +72,13 @@ def test_the_file_that_the_docs_have_users_edit_is_the_one_that_is_watched() -> 
 
 
 @pytest.mark.slow
-async def test_keys_in_the_config_file_are_asked_for(guarded: Server) -> None:
-    assert (await send_raw(guarded.port, score(1))).status == 401
-    assert (await call(guarded, "/v1/models", None)).status == 401
-    assert (await call(guarded, "/v1/models", "another")).status == 401
-    assert (await call(guarded, "/v1/models", USER)).status == 200
-    assert (await call(guarded, "/v1/models", BOSS)).status == 200
-    assert (await call(guarded, "/health/ready", None)).status == 200
-
-
-@pytest.mark.slow
-async def test_limits_brownout_and_cache_of_the_config_file_are_in_force(guarded: Server) -> None:
-    assert (await send_raw(guarded.port, scored(3, SMALL))).status == 200
-    limited = await send_raw(guarded.port, scored(1, SMALL))
-    assert (limited.status, limited.json["error"]["type"]) == (429, "rate_limited")
-    assert int(limited.headers["retry-after"]) > 900
-    first = await send_raw(guarded.port, scored(3, USER))  # the same titles
-    assert (first.json["variant"], first.json["timing_ms"]["inference"]) == ("full", 0)
-    seen: set[str] = set()
-    while "pruned20" not in seen:  # a moment in which something waits; pytest's timeout is the limit
-        answers = await asyncio.gather(*(send_raw(guarded.port, scored(500, USER)) for _ in range(4)))
-        assert {answer.json["degraded"] == (answer.json["variant"] != "full") for answer in answers} == {True}
-        seen |= {answer.json["variant"] for answer in answers}
-    metrics = (await call(guarded, "/metrics", USER)).body.decode()
-    values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
-    assert float(values['headroom_shed_total{reason="rate"}']) == 1
-    assert float(values['headroom_cache_total{result="hit"}']) >= 3
-    assert float(values["headroom_degraded_total"]) >= 1
-
-
-@pytest.mark.slow
 async def test_no_edit_ends_the_service_and_the_sample_experiment_applies(guarded: Server) -> None:
     good = DEPLOY.read_text()
     masks = "masks: {}"
     wrong = {
         "user_config is missing": good[: good.index("        user_config:")],
         "not a Ray Serve config": "",
-        "day is out of range": good.replace(masks, "masks: {a: 2026-11-31}"),
-        "Recursion limit reached": good.replace(masks, "masks: &a {b: *a}"),
         "maximum recursion depth": good.replace(masks, f"masks: {'[' * 5000}"),
-        "stands twice": good.replace(masks, "masks: {}\n          masks: {}"),
-        "http_options must be a mapping": good.replace("http_options:", "http_options: [1]\nthese:"),
-        "args must be a mapping": good.replace("args:", "args: [1]\n    these:"),
         "layer 77 does not exist": good.replace(masks, 'masks: {a: "77.0"}'),
     }
     variants = (await call(guarded, "/v1/variants", USER)).json

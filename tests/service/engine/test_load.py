@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from headroom.service.engine.load import WINDOW_S, Load
+from headroom.service.engine.admission import WINDOW_S, Load
 from headroom.service.engine.sizing import TokenRate
 from headroom.service.errors import QueueFull
 from tests.service.engine.stage import FakeClock, rows, settle, stage

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,13 @@ def store(url: str) -> Iterator[Store]:
 def file_url(tmp_path: Path) -> str:
     """An empty SQLite database."""
     return f"sqlite:///{tmp_path / 'experiments.db'}"
+
+
+@pytest.fixture
+def file_store(file_url: str) -> Iterator[Store]:
+    """An empty SQLite database, for what does not depend on the kind."""
+    with closing(Store(file_url)) as store:
+        yield store
 
 
 @pytest.fixture

@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[3]
 @contextmanager
 def serving(model: Path, live: dict[str, Any], **settings: Any) -> Iterator[httpx.Client]:
     """A client of a service in another process, with an admin's key. Ends it with SIGTERM."""
-    arguments = [json.dumps({"model": str(model), "api_keys": KEYS, **settings}), json.dumps(live)]
+    settings = {"model": str(model), "api_keys": KEYS, "service_name": "headroom"} | settings
+    arguments = [json.dumps(settings), json.dumps(live)]
     with subprocess.Popen(
         [sys.executable, "-m", "tests.service.experiments.serving", *arguments],
         stdout=subprocess.PIPE,

@@ -1,8 +1,10 @@
 """What an experiment says, from the rows in the database to the sentence."""
 
 import asyncio
+import base64
 import time
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +13,8 @@ import orjson
 import psycopg
 import pytest
 
-from headroom.models.numbers import percent
-from headroom.service.experiments import admin
+from headroom.models.numbers import minute, percent
+from headroom.service.experiments import admin, report_page
 from headroom.service.experiments.admin import ExperimentAdmin
 from headroom.service.experiments.analysis import MAX_LOOKS, analyse, compare_arm, look_times, past_look
 from headroom.service.experiments.assignment import Assigner
@@ -88,9 +90,9 @@ def report_of(
 CLICKS = Metric(name="clicks", kind="proportion", margin=0.3)
 
 
-def test_an_arm_that_is_no_worse_than_the_margin_may_ship(store: Store) -> None:
-    fill(store, shadows=200)
-    report = report_of(store, CLICKS, Metric(name="spent", covariate="past"))
+def test_an_arm_that_is_no_worse_than_the_margin_may_ship(file_store: Store) -> None:
+    fill(file_store, shadows=200)
+    report = report_of(file_store, CLICKS, Metric(name="spent", covariate="past"))
     assert report.recommendation == "ship"
     assert report.exposures == {"control": 600, "pruned": 600}
     assert not report.sample_ratio.alarm
@@ -184,13 +186,13 @@ def test_what_to_do_follows_from_the_first_metric_and_the_others_margins(
     assert text in report.text
 
 
-def test_lost_units_make_every_result_invalid_unless_their_arm_was_rolled_back(store: Store) -> None:
-    fill(store, keep=0.6)
-    report = report_of(store, CLICKS)
+def test_lost_units_make_every_result_invalid_unless_their_arm_was_rolled_back(file_store: Store) -> None:
+    fill(file_store, keep=0.6)
+    report = report_of(file_store, CLICKS)
     assert report.recommendation == "invalid"
     assert report.sample_ratio.alarm
     assert report.sample_ratio.sequential_p < 1e-6
-    report = report_of(store, CLICKS, log=(act("rollback", 5e5, arm="pruned"),))
+    report = report_of(file_store, CLICKS, log=(act("rollback", 5e5, arm="pruned"),))
     assert not report.sample_ratio.alarm
     assert report.recommendation == "stop"
     assert "rolled back" in report.text
@@ -214,20 +216,20 @@ def test_arms_share_alpha_and_a_p_value_is_below_it_if_the_interval_excludes_0(t
 
 @pytest.mark.parametrize("past", [None, "clicks"])
 def test_outcomes_that_a_slow_clock_puts_before_the_exposure_are_counted_and_said(
-    store: Store, past: str | None
+    file_store: Store, past: str | None
 ) -> None:
     """5 s of skew in one arm's sender took half of its clicks away, without a word."""
     arms = [("control", "pruned")[i % 2] for i in range(200)]
-    store.add_exposures([Exposure("prune20", f"u{i}", arm, 1, 100.0, "v") for i, arm in enumerate(arms)])
+    file_store.add_exposures([Exposure("prune20", f"u{i}", arm, 1, 100.0, "v") for i, arm in enumerate(arms)])
     times = [110.0 - 5 * (arm == "pruned") - 10 * (i % 4 > 1) for i, arm in enumerate(arms)]
     send(
-        store,
+        file_store,
         [Outcome("prune20", f"c{i}", f"u{i}", "clicks", 1.0, time) for i, time in enumerate(times)]
         + [Outcome("prune20", f"p{i}", f"u{i}", "clicks" if past else "past", 1.0, 5.0) for i in range(200)],
         [experiment()],
     )
     metric = Metric(name="clicks", kind="proportion", margin=0.3, covariate=past)
-    report = report_of(store, metric, Metric(name="views", kind="ratio", denominator="clicks"))
+    report = report_of(file_store, metric, Metric(name="views", kind="ratio", denominator="clicks"))
     for found in report.arms[0].metrics:
         assert "do not count: 50 of pruned, 0 of control. If they came after it" in found.text
 
@@ -255,14 +257,25 @@ def test_units_are_not_analysed_with_a_config_that_they_did_not_get(tmp_path: Pa
     assert report.looks == []
 
 
-def test_an_empty_experiment_has_a_report_without_numbers(store: Store) -> None:
-    report = report_of(store, CLICKS, Metric(name="r", kind="ratio", denominator="d"))
+def test_a_ratio_that_divides_by_nothing_has_no_value_and_no_p_and_says_why(file_store: Store) -> None:
+    """Its p was 1, and too little data was the reason."""
+    fill(file_store)
+    report = report_of(file_store, Metric(name="clicks", kind="ratio", denominator="shown"))
+    (found,) = report.arms[0].metrics
+    assert (found.value, found.control_value, found.p_value) == (None, None, None)
+    assert found.decision == "undecided"
+    assert "the values of 'shown' add up to 0 in control and pruned" in report.text
+    Report.from_json(report.as_json())
+
+
+def test_an_empty_experiment_has_a_report_without_numbers(file_store: Store) -> None:
+    report = report_of(file_store, CLICKS, Metric(name="r", kind="ratio", denominator="d"))
     assert report.recommendation == "wait"
     assert "0 of 1,200 planned units" in report.text
     assert report.arms[0].metrics[0].difference is None
     assert report.arms[0].shadow is None
     orjson.dumps(report)
-    assert report_of(store).recommendation == "wait"
+    assert report_of(file_store).recommendation == "wait"
 
 
 def moments(rate: float, kind: str, rng: np.random.Generator) -> Moments:
@@ -391,11 +404,26 @@ def test_looks_are_even_stay_where_they_are_and_end_with_the_experiment() -> Non
         assert len(look_times(BEGUN, BEGAN + hours * HOUR)) <= MAX_LOOKS
 
 
+def test_the_chart_of_a_stopped_experiment_ends_when_it_was_stopped(file_store: Store) -> None:
+    fill_hours(file_store, until=BEGAN + 20 * HOUR)
+    assert analyse(file_store, BEGUN, BEGAN + 10 * HOUR, {}).end is None
+    stopped = logged(COURSE, act("stop", BEGAN + 4 * HOUR), time=BEGAN)
+    report = analyse(file_store, stopped, BEGAN + 100 * HOUR, {})
+    assert report.end == BEGAN + 4 * HOUR
+    assert max(look.time for look in report.looks) <= report.end
+    state = {"status": "stopped", "traffic": 0.0, "rolled_back": [], "shipped": None}
+    shown = {"name": "hours", "kind": "ab", "arms": [], "history": [], "report": asdict(report)} | state
+    image = report_page.html(shown).partition("data:image/svg+xml;base64,")[2].partition('"')[0]
+    drawing = base64.b64decode(image).decode()
+    assert minute(report.end) in drawing
+    assert minute(report.time) not in drawing
+
+
 async def test_a_slow_database_gives_some_looks_now_and_the_rest_later(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    file_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill_hours(store, until=BEGAN + 20 * HOUR)
-    live = live_of(store, clock=lambda: BEGAN + 10 * HOUR)
+    fill_hours(file_store, until=BEGAN + 20 * HOUR)
+    live = live_of(file_store, clock=lambda: BEGAN + 10 * HOUR)
     live.apply(Assigner((COURSE,)), "v")
     experiments = ExperimentAdmin(live)
     monkeypatch.setattr(admin, "LOOKS_SECONDS", 0.0)

@@ -9,6 +9,7 @@ import random
 import shutil
 import sqlite3
 import tempfile
+from collections import Counter
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -112,6 +113,11 @@ READERS = _units(ORDER)
 QUERIES = ["q1", "q2", None]
 
 
+HAPPENING = ("start", "ramp", "stop", "ship", "rollback", "delete", "outage")
+
+COUNTED: Counter[str] = Counter()
+"""The histories in which something happened: a kind of row of the log, or an outage."""
+
 DIRECTORY = tempfile.TemporaryDirectory()
 COPY = Path(DIRECTORY.name) / "copy.db"
 """Reports are made of a copy by one store, since each store compiles its statements anew."""
@@ -135,10 +141,14 @@ def _template() -> bytes:
 
 @dataclass
 class Outside:
-    """What replicas share: the true time, and how many transactions succeed before the database is away."""
+    """What replicas share: the true time, and how many transactions succeed before the database is away.
+
+    refused: how many did not succeed.
+    """
 
     now: float = START
     left: int = NEVER
+    refused: int = 0
 
     def __call__(self) -> float:
         return self.now
@@ -153,6 +163,7 @@ class FailingStore(Store):
 
     def _ask(self) -> None:
         if self.outside.left <= 0:
+            self.outside.refused += 1
             raise DatabaseUnavailable(message="away")
         self.outside.left -= 1
 
@@ -229,7 +240,11 @@ SECONDS = st.sampled_from([-2 * HOUR, -60.0, -1.0, -0.5, 0.0, 0.0, 0.0, 0.25, 60
 NUMBERS = st.integers(0, 1)
 TEAMS = st.text("cts", min_size=4, max_size=4)
 OFTEN = st.sampled_from([True, True, True, False])
-NAMES = st.sampled_from([config.name for config in CONFIGS])
+INDICES = st.integers(0, 3)
+"""Of the experiments to which an act can be done."""
+
+LEFT = st.sampled_from([NEVER] * 6 + [0, 1, 2, 4, 8])
+"""Transactions that succeed before the database is away."""
 
 
 @st.composite
@@ -272,14 +287,14 @@ OPERATORS = one_of(
         "may_start": st.sampled_from([True, True, False]),
     },
     start_over_http={"number": NUMBERS},
-    stop={"number": NUMBERS, "name": NAMES, "kind": st.sampled_from(["stop", "rollback"])},
-    ramp={"number": NUMBERS, "name": NAMES, "traffic": st.sampled_from([0.0, 0.4, 1.0])},
-    ship={"number": NUMBERS, "name": NAMES, "arm": st.sampled_from(["control", "a", "b"])},
-    guardrail={"number": NUMBERS, "name": NAMES, "arm": st.sampled_from(["a", "b"])},
+    stop={"number": NUMBERS, "index": INDICES},
+    take_back={"number": NUMBERS, "index": INDICES},
+    ramp={"number": NUMBERS, "index": INDICES, "traffic": st.sampled_from([0.0, 0.4, 1.0])},
+    ship={"number": NUMBERS, "index": INDICES, "arm": st.sampled_from(["control", "a", "b"])},
+    guardrail={"number": NUMBERS, "index": INDICES, "arm": st.sampled_from(["a", "b"])},
 )
 AROUND = one_of(
     refresh={"number": NUMBERS},
-    away={"transactions": st.integers(0, 8)},
     wait={"seconds": st.sampled_from([0.5, 1.0, 60.0, HOUR, 5 * HOUR]), "is_back": st.booleans()},
     step_clock={"number": NUMBERS, "seconds": st.sampled_from([-2 * HOUR, -1.0, 0.0, 2 * HOUR])},
     delete={"number": NUMBERS, "days": st.sampled_from([0.0, 0.5, 1.5])},
@@ -314,6 +329,8 @@ CALLERS = one_of(
     click={"number": NUMBERS, "clicks": st.lists(CLICKS, min_size=1, max_size=8), "seconds": SECONDS},
 )
 
+ACTS = st.lists(CALLERS, min_size=1, max_size=4)
+
 
 class Histories(RuleBasedStateMachine):
     """Two replicas, one database, and callers."""
@@ -341,10 +358,17 @@ class Histories(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             self.look(random.Random(1))
+            self.count()
         finally:
             for number in list(self.replicas):
                 self.kill(number)
             shutil.rmtree(self.directory)
+
+    def count(self) -> None:
+        """Count what happened in this history."""
+        happened = {entry.kind for entry in self.log}
+        happened |= {"outage"} if self.outside.refused else set()
+        COUNTED.update(["history", *sorted(happened)])
 
     def next_id(self) -> str:
         self.number += 1
@@ -360,15 +384,29 @@ class Histories(RuleBasedStateMachine):
             self.start(number, "right")
         return number if number in self.replicas else 1 - number
 
-    @rule(act=OPERATORS)
-    def operators(self, act: tuple[str, dict[str, Any]]) -> None:
-        self.do(act)
+    @rule(acts=st.lists(OPERATORS, min_size=1, max_size=3), left=LEFT)
+    def operators(self, acts: list[tuple[str, dict[str, Any]]], left: int) -> None:
+        self.outside.left = left
+        for act in acts:
+            self.do(act)
+
+    @rule(number=NUMBERS, index=INDICES, arm=st.sampled_from([None, "a", "b"]), acts=ACTS, left=LEFT)
+    def end(self, number: int, index: int, arm: str | None, acts: list[Any], left: int) -> None:
+        """Stop or ship an experiment, and let more than `outcome_days` go by."""
+        if arm is None:
+            self.stop(number, index)
+        else:
+            self.ship(number, index, arm)
+        for act in acts:
+            self.do(act)
+        self.outside.left = left
+        self.delete(number, 1.5)
 
     @rule(act=AROUND)
     def around(self, act: tuple[str, dict[str, Any]]) -> None:
         self.do(act)
 
-    @rule(acts=st.lists(CALLERS, min_size=1, max_size=4))
+    @rule(acts=ACTS)
     def callers(self, acts: list[tuple[str, dict[str, Any]]]) -> None:
         for act in acts:
             self.do(act)
@@ -408,17 +446,21 @@ class Histories(RuleBasedStateMachine):
 
         self.act(number, decide)
 
-    def stop(self, number: int, name: str, kind: str) -> None:
-        self.operate(number, name, rules.stop if kind == "stop" else rules.rollback)
+    def stop(self, number: int, index: int) -> None:
+        self.operate(number, index, rules.stop)
 
-    def ramp(self, number: int, name: str, traffic: float) -> None:
-        self.operate(number, name, lambda config, world: rules.ramp(config, world, traffic=traffic))
+    def take_back(self, number: int, index: int) -> None:
+        self.operate(number, index, rules.rollback, is_shipped=True)
 
-    def ship(self, number: int, name: str, arm: str) -> None:
-        self.operate(number, name, lambda config, world: rules.ship(config, world, arm=arm))
+    def ramp(self, number: int, index: int, traffic: float) -> None:
+        self.operate(number, index, lambda config, world: rules.ramp(config, world, traffic=traffic))
 
-    def operate(self, number: int, name: str, rule: Decide) -> None:
+    def ship(self, number: int, index: int, arm: str) -> None:
+        self.operate(number, index, lambda config, world: rules.ship(config, world, arm=arm))
+
+    def operate(self, number: int, index: int, rule: Decide, *, is_shipped: bool = False) -> None:
         number = self.live(number)
+        name = self.name_of(number, index, is_shipped=is_shipped)
 
         def decide(world: World) -> Entry:
             config = world.experiments[name].config
@@ -426,13 +468,25 @@ class Histories(RuleBasedStateMachine):
 
         self.act(number, decide)
 
+    def name_of(self, number: int, index: int, *, is_shipped: bool = False) -> str:
+        """One of the experiments that run, or have shipped, as a replica knows them; if none, any."""
+        known = self.replicas[number].ledger.in_force.experiments.items()
+        fitting = [
+            name
+            for name, each in known
+            if (each.shipped is not None if is_shipped else each.state.is_running)
+        ]
+        names = fitting or [config.name for config in CONFIGS]
+        return names[index % len(names)]
+
     def act(self, number: int, decide: Any) -> None:
         number = self.live(number)
         with suppress(KeyError, ServiceError):  # it is not there, refused, or the database is away
             self.replicas[number].ledger.act(decide)
 
-    def guardrail(self, number: int, name: str, arm: str) -> None:
+    def guardrail(self, number: int, index: int, arm: str) -> None:
         number = self.live(number)
+        name = self.name_of(number, index)
         entry = Entry("rollback", self.clock_of(number), "guardrail", name, arm=arm, detail=self.next_id())
         self.replicas[number].ledger.roll_back(entry)
 
@@ -441,9 +495,6 @@ class Histories(RuleBasedStateMachine):
     def refresh(self, number: int) -> None:
         number = self.live(number)
         self.replicas[number].ledger.refresh()
-
-    def away(self, transactions: int) -> None:
-        self.outside.left = transactions
 
     def wait(self, seconds: float, is_back: bool) -> None:
         self.outside.now += seconds
@@ -714,3 +765,7 @@ def test_every_history_gives_the_report_of_the_model(histories: int) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+    shares = {kind: round(number / COUNTED["history"], 2) for kind, number in COUNTED.most_common()}
+    print(shares)
+    if histories >= 500:
+        assert all(shares.get(kind, 0.0) >= 0.1 for kind in HAPPENING), shares

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.buckets import BUCKETS, bucket, is_exposed, ranges
 from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig
@@ -108,3 +109,10 @@ def test_a_rolled_back_arms_units_get_the_default_and_the_others_stay() -> None:
         assert assigned is not None
         after = assigner.assign(unit, state)
         assert after == (None if assigned.arm == "a" else assigned)
+
+
+def test_without_an_experiment_there_is_no_arm() -> None:
+    with pytest.raises(InvalidRequest, match="there is no experiment in the live config"):
+        Assigner().choose("u", "pruned", None, {})
+    with pytest.raises(InvalidRequest, match="there is no experiment 'e'; there are none"):
+        Assigner().choose("u", "pruned", "e", {})

@@ -12,7 +12,6 @@ from headroom.service.experiments import clicks
 from headroom.service.experiments.definition import INTERLEAVED, Metric
 from headroom.service.experiments.events import Click, Exposure, Impression, OutcomeReceipt
 from headroom.service.experiments.outcomes import WAIT_SECONDS, Unmatched, count_unmatched, record
-from headroom.service.experiments.preference import Tally
 from headroom.service.experiments.store import Store
 from tests.service.experiments.making import experiment, send
 
@@ -39,7 +38,9 @@ def exposed(*units: str) -> list[Exposure]:
     return [Exposure("order", unit, INTERLEAVED, 7, 50.0, "v") for unit in units]
 
 
-def joined(store: Store, metric: Metric = CLICK, end: float = math.inf) -> tuple[Tally, Counter[str]]:
+def joined(
+    store: Store, metric: Metric = CLICK, end: float = math.inf
+) -> tuple[clicks.ClickSums, Counter[str]]:
     """What the clicks of a metric say, and those that say nothing."""
     with store.read_all() as db:
         by_metric, unmatched = clicks.read_credits(db, ORDER)

@@ -1,10 +1,8 @@
 """docs/experiments-data.md says what the database holds and what a report makes of it; so it is run."""
 
-import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,11 +10,9 @@ from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.events import Exposure, Outcome
 from headroom.service.experiments.log import Declared, Entry, fold
 from headroom.service.experiments.measure import Comparison, comparisons, measure
-from headroom.service.experiments.report import Report
 from headroom.service.experiments.store import Store
 from tests.service.experiments.making import act, declares, experiment, send
 
-PAGE = Path(__file__).parents[3] / "docs" / "experiments-data.md"
 CLICK = {"name": "click"}
 
 
@@ -24,17 +20,6 @@ CLICK = {"name": "click"}
 def store(tmp_path: Path) -> Iterator[Store]:
     with closing(Store(f"sqlite:///{tmp_path / 'timeline.db'}")) as made:
         yield made
-
-
-def test_the_example_makes_a_report(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(code.replace("/tmp/experiments.db", str(tmp_path / "x.db")), names)
-    report = names["report"]
-    names["store"].close()
-    assert isinstance(report, Report)
-    assert report.exposures == {"control": 1, "pruned": 0}
-    assert report.arms[0].metrics[0].control_value == 1.0
 
 
 def test_the_timeline_is_what_happens(store: Store) -> None:

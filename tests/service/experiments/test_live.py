@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,25 @@ async def test_an_experiment_waits_until_every_replica_has_it(path: Path) -> Non
         assert live.ledger.state(experiment.name).status == "running"
     finally:
         await live.close(1)
+
+
+def test_every_replica_says_that_an_earlier_config_is_in_force_again(path: Path) -> None:
+    """A replica with an old file that starts last takes the later config out of force for all."""
+    old, new = (LiveConfig.model_validate(config(traffic=traffic)).assigner for traffic in (0.5, 1.0))
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(Store(f"sqlite:///{path}"))) for _ in range(3)]
+        first, second, late = map(live_of, stores)
+        first.apply(old, "old")
+        second.apply(new, "new")
+        said: list[str] = []
+        for live in (second, late):
+            live.metrics.notify_operator = said.append
+        late.apply(old, "old")
+        second.ledger.refresh()
+        assert [sentence.partition(":")[0] for sentence in said] == [
+            "the config old is in force again in place of new, which came after it"
+        ] * 2
+        assert second.ledger.state("prune20").traffic == 0.5
 
 
 async def test_a_config_that_the_database_refuses_changes_nothing(

@@ -74,16 +74,15 @@ class World:
 
 
 @pytest.fixture
-def world(store: Store) -> World:
-    return World(store)
+def world(file_store: Store) -> World:
+    return World(file_store)
 
 
 @pytest.mark.parametrize("is_restart", [False, True])
 @pytest.mark.parametrize(
     ("changed", "in_second", "in_third"),
     [
-        ([declared(traffic=0.1)], 20, 300),  # near and chosen
-        ([declared(slots=(0, 5000))], 20, 300),
+        ([declared(traffic=0.1, slots=(0, 5000))], 20, 300),  # near and chosen
         ([], 0, 300),
         ([declared(salt="x")], 0, 300),
     ],

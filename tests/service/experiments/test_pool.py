@@ -13,8 +13,8 @@ from sqlalchemy import event, text
 from headroom.service.config.settings import LiveConfig
 from headroom.service.experiments.database import connect, parse_url
 from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.pool import FRESH_SECONDS, KEPT_SECONDS, delete_old
 from headroom.service.experiments.store import Store
-from headroom.service.experiments.window_rows import FRESH_SECONDS, KEPT_SECONDS
 from tests.service.experimenting import config
 from tests.service.experiments.making import live_of
 from tests.service.metering import samples
@@ -166,7 +166,8 @@ async def test_replicas_that_are_gone_count_no_longer_and_leave_no_rows(
     await let_pass(FRESH_SECONDS + 1)
     assert first.pool.counts("prune20", "pruned").requests == 10
     await let_pass(KEPT_SECONDS)
-    await asyncio.to_thread(store.delete_old_windows)
+    with store.write() as db:
+        delete_old(db)
     assert rows() == 1
     for live in others:
         await live.pool.exchange()

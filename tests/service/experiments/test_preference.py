@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from headroom.service.experiments.clicks import ClickSums
 from headroom.service.experiments.estimates import Boundary
-from headroom.service.experiments.preference import Preference, Tally, preference
+from headroom.service.experiments.preference import preference
+from headroom.service.experiments.report import Preference
 
 
-def tally_of(values: np.ndarray) -> Tally:
+def tally_of(values: np.ndarray) -> ClickSums:
     """Add up units' values as the store does."""
-    return Tally(
+    return ClickSums(
         units=len(values),
         total=float(values.sum()),
         squares=float(np.square(values).sum()),
@@ -27,7 +29,7 @@ def judge(values: np.ndarray, planned_units: int = 1000) -> Preference:
 
 
 def test_without_a_click_nothing_is_claimed() -> None:
-    found = preference(Tally(impressions=40, differing=12), planned_units=1000, alpha=0.05)
+    found = preference(ClickSums(impressions=40, differing=12), planned_units=1000, alpha=0.05)
     assert found == Preference(0.0, (-1.0, 1.0), 1.0, 0, 40, 12, 0, 0, 0)
 
 

@@ -9,7 +9,7 @@ from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfi
 from headroom.service.experiments.events import Click, Exposure, Impression
 from headroom.service.experiments.interleaving import impression_id
 from headroom.service.experiments.log import Entry
-from headroom.service.experiments.preference_report import deciding
+from headroom.service.experiments.preference import deciding
 from headroom.service.experiments.report import MetricPreference, Report
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.verdicts import most_affected
@@ -79,11 +79,11 @@ def units(treatment: int, control: int, both: int = 0, neither: int = 0, shared:
     ],
 )
 def test_the_verdict_follows_from_whose_titles_the_units_clicked(
-    store: Store, clicked: list[str], recommendation: str, decision: str, text: str
+    file_store: Store, clicked: list[str], recommendation: str, decision: str, text: str
 ) -> None:
     config = config_of()
-    fill(store, config, clicked)
-    report = report_of(store, config)
+    fill(file_store, config, clicked)
+    report = report_of(file_store, config)
     ((metric,),) = [arm.metrics for arm in report.arms]
     assert (report.recommendation, metric.decision) == (recommendation, decision)
     assert text in report.text
@@ -108,18 +108,18 @@ def test_the_verdict_follows_from_whose_titles_the_units_clicked(
     assert not metric.margin_relative
 
 
-def test_a_variant_that_never_changes_a_list_is_told_at_once(store: Store) -> None:
+def test_a_variant_that_never_changes_a_list_is_told_at_once(file_store: Store) -> None:
     config = config_of(metrics=[{"name": "click", "margin": 0.05}])
-    fill(store, config, units(0, 0, neither=40, shared=20), teams="sss")
-    report = report_of(store, config)
+    fill(file_store, config, units(0, 0, neither=40, shared=20), teams="sss")
+    report = report_of(file_store, config)
     assert report.recommendation == "ship"
     assert "pruned showed control's order in all 60 lists of 60 units" in report.text
     assert "at most 4.88 % of the units ever see another order; the margin is 0.05" in report.text
     top = deciding(report)
     assert top == MetricPreference(0.0, (-1.0, 1.0), 1.0, 0, 60, 0, 0, 0, 0, metric="click")
     few = config_of(metrics=[{"name": "click", "margin": 0.04}])
-    assert report_of(store, few).recommendation == "wait"
-    assert report_of(store, config_of(metrics=[{"name": "click"}])).recommendation == "wait"
+    assert report_of(file_store, few).recommendation == "wait"
+    assert report_of(file_store, config_of(metrics=[{"name": "click"}])).recommendation == "wait"
 
 
 def test_the_limit_of_who_sees_another_list_is_rarely_wrong_at_any_look() -> None:
@@ -132,15 +132,15 @@ def test_the_limit_of_who_sees_another_list_is_rarely_wrong_at_any_look() -> Non
         assert (first > wrong_from).mean() <= 0.055
 
 
-def test_an_experiment_without_a_list_or_a_metric_has_a_report(store: Store) -> None:
-    report = report_of(store, config_of())
+def test_an_experiment_without_a_list_or_a_metric_has_a_report(file_store: Store) -> None:
+    report = report_of(file_store, config_of())
     assert report.recommendation == "wait"
     assert "no list has been shown yet. 0 of 300 planned units" in report.text
     top = deciding(report)
     assert top is not None
     assert (top.estimate, top.interval, top.p) == (0.0, (-1.0, 1.0), 1.0)
     orjson.dumps(report)
-    bare = report_of(store, config_of(metrics=[]))
+    bare = report_of(file_store, config_of(metrics=[]))
     assert bare.recommendation == "wait"
     assert deciding(bare) is None
 
@@ -167,10 +167,10 @@ def test_lists_and_clicks_after_the_end_do_not_count(store: Store) -> None:
     assert (found.impressions, found.wins, found.losses) == (60, 60, 0)
 
 
-def test_a_window_that_is_longer_than_lists_are_kept_is_told_at_once(store: Store) -> None:
+def test_a_window_that_is_longer_than_lists_are_kept_is_told_at_once(file_store: Store) -> None:
     config = config_of(metrics=[{"name": "click", "window_hours": 73}])
-    fill(store, config, units(1, 1))
-    text = report_of(store, config, now=BEGAN + 10, kept_days=3).retention
+    fill(file_store, config, units(1, 1))
+    text = report_of(file_store, config, now=BEGAN + 10, kept_days=3).retention
     assert "count as click for 73 hours" in (text or "")
     assert "set outcome_days to at least 4" in (text or "")
-    assert report_of(store, config, now=BEGAN + 10, kept_days=4).retention is None
+    assert report_of(file_store, config, now=BEGAN + 10, kept_days=4).retention is None

@@ -201,16 +201,6 @@ def test_a_full_disk_costs_no_request_and_no_count(tmp_path: Path) -> None:
     assert found["headroom_ready"] == 1
 
 
-def test_replicas_that_ended_leave_one_file_of_each_kind_however_many_they_were(tmp_path: Path) -> None:
-    for number in range(100):
-        for kind in ("counter", "histogram", "gauge_livesum", "gauge_livemax"):
-            write(tmp_path / f"{kind}_{ENDED[0] - number}.db", 2.0)
-    text = render(tmp_path)
-    assert render(tmp_path) == text
-    assert samples(text)["headroom_x_total"] == 2 * 200.0  # of both kinds
-    assert {file.name for file in tmp_path.iterdir()} == {"counter_ended.db", "histogram_ended.db"}
-
-
 def test_a_replica_that_starts_adds_up_those_before_it_also_if_nobody_scrapes(
     start: Callable[[int], list[Replica]], tmp_path: Path
 ) -> None:

@@ -125,26 +125,6 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         server.kill()
 
 
-def test_the_access_log_is_on_standard_output_with_ids_and_times(seen: Seen) -> None:
-    statuses = {
-        "sampled": 200,
-        "not": 200,
-        "compare": 200,
-        "refused": 422,
-        "unknown": 422,
-        "unauthorized": 401,
-    }
-    statuses |= {"failed": 500, "odd_path": 401}
-    assert {name: seen.answers[name].status for name in statuses} == statuses
-    assert {name: seen.line(name)["status"] for name in statuses} == statuses
-    for name in ("sampled", "not", "failed"):
-        assert seen.line(name)["trace_id"] == TRACES[name]
-    sampled = seen.line("sampled")
-    assert (sampled["pairs"], sampled["variant"], sampled["shed"]) == (2, "full", None)
-    assert sampled["duration_ms"] > sampled["inference_ms"] > 0
-    assert seen.line("odd_path")["path"] == "/no%0Awhere%1b[31m"
-
-
 def test_what_the_service_reports_is_json_and_an_error_names_its_request(seen: Seen) -> None:
     reported = [json.loads(line) for line in seen.stderr.splitlines()]
     assert all({"time", "level", "message"} <= line.keys() for line in reported)

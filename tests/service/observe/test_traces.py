@@ -221,12 +221,6 @@ async def test_a_collector_that_is_gone_fails_no_request_and_is_told_to_the_oper
             "OTEL_EXPORTER_OTLP_PROTOCOL: should be http/protobuf, the only protocol of this service",
         ),
         (
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-            "collector:4318",
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: should be an http:// or https:// address",
-        ),
-        ("OTEL_TRACES_EXPORTER", "zipkin", "OTEL_TRACES_EXPORTER: should be otlp, or none"),
-        (
             "OTEL_PROPAGATORS",
             "jaegr",
             "OTEL_PROPAGATORS: should be tracecontext, baggage or none, or be installed with its package",

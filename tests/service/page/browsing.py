@@ -30,18 +30,13 @@ _ARGUMENTS = (
 # Before a page's own scripts: the key, and a watch over requests and policy violations.
 _WATCH = """
 if (location.protocol.startsWith('http')) (() => {
-window.seen = {requests: 0, flying: 0, most: 0, violations: []};
+window.seen = {requests: 0, violations: []};
 document.addEventListener('securitypolicyviolation',
   (event) => seen.violations.push(event.violatedDirective));
 const send = window.unwatched = window.fetch; // `window.answer` of a test stands in for it
-window.fetch = async (...what) => {
-  seen.requests++; seen.flying++; seen.most = Math.max(seen.most, seen.flying);
-  const gone = () => { seen.flying--; };
-  const signal = what[1]?.signal;
-  let over = false;
-  const once = () => { if (!over) { over = true; gone(); } };
-  signal?.addEventListener('abort', once);
-  try { return await (window.answer ?? send)(...what); } finally { once(); }
+window.fetch = (...what) => {
+  seen.requests++;
+  return (window.answer ?? send)(...what);
 };
 })();
 """
@@ -85,11 +80,6 @@ class Page:
         self.colours("light")
         browser.execute_cdp_cmd("Network.enable", {})
 
-    def begin_with(self, script: str) -> None:
-        """Run a script before the page's own at every load from now on."""
-        added = self.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
-        self._scripts.append(added["identifier"])
-
     def hurry(self, times: int = 20) -> None:
         """Let the page's clock and timers run so many times as fast, until it is loaded anew."""
         self.run(
@@ -110,13 +100,6 @@ class Page:
     def size(self, width: int, height: int) -> None:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-
-    def slow_network(self, megabits: float, round_trip_ms: float) -> None:
-        """Emulate a slow network without a cache, until the end of the page."""
-        self.browser.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": True})
-        bytes_s = megabits * 1e6 / 8
-        speed = {"downloadThroughput": bytes_s, "uploadThroughput": bytes_s, "latency": round_trip_ms}
-        self.browser.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": False, **speed})
 
     def colours(self, scheme: str, *, still: bool = True) -> None:
         """Emulate the system's colour scheme, and a person who prefers less motion or does not."""

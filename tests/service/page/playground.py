@@ -59,12 +59,6 @@ def expected(server: str, body: dict[str, Any]) -> dict[str, float]:
     return {body["titles"][result["index"]]: result["score"] for result in answer.json()["results"]}
 
 
-def copied_for_serve_yaml(page: Page) -> str:
-    page.button("Copy as…").click()
-    page.button("serve.yaml", "dialog").click()
-    return page.one("dialog textarea").get_attribute("value") or ""
-
-
 def cell(page: Page, layer: int, head: int) -> Any:
     return page.one(f'[data-at="{layer}.{head}"]')
 

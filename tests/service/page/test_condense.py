@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -92,21 +91,6 @@ def test_a_query_is_written_and_shows_what_its_words_attend_to(page: Page) -> No
     assert len(options) == 1 + len(heads)
     page.one(".written button").click()
     page.until(lambda: page.one("#query").get_attribute("value") == answer["condensed"])
-
-
-def test_a_chinese_query_is_condensed_and_reads_as_it_was_typed(page: Page) -> None:
-    query = "想买 安静的无线鼠标，USB 接口？"  # jieba, if installed, makes words of several characters
-    page.open(f"#playground?q={quote('无线鼠标')}&t={quote('罗技无线鼠标')}&t={quote('鼠标垫')}&mask=none")
-    at_rest(page)
-    assert page.all(".condense button"), "four characters"
-    page.write("#query", query)
-    condense(page)
-    assert page.one(".struck").get_attribute("textContent").strip() == query  # type: ignore[union-attr]
-    page.one("#words-kept").send_keys(Keys.HOME)
-    page.until(lambda: len(struck(page)) > 3)
-    assert page.one(".struck").get_attribute("textContent").strip() == query  # type: ignore[union-attr]
-    if "LOOK_AT" in os.environ:
-        page.screenshot(Path(os.environ["LOOK_AT"]) / "chinese.png")
 
 
 def pictures(page: Page, slider: WebElement) -> None:

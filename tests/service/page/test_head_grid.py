@@ -83,27 +83,6 @@ def test_the_grid_works_with_the_keyboard_alone(page: Page) -> None:
     assert "layer 2 head 5, off" in (cell(page, 2, 5).get_attribute("aria-label") or "")
 
 
-def test_a_burst_of_clicks_leaves_one_request_in_flight_and_the_last_state_counts(
-    page: Page, page_server: str
-) -> None:
-    with_all_heads(page)
-    page.run("""
-      const press = (cell) => cell.dispatchEvent(new PointerEvent('pointerdown', {bubbles: true, button: 0}));
-      const cells = [...document.querySelectorAll('[role=gridcell]')];
-      let next = 0;
-      const step = () => {
-        press(cells[next++]); dispatchEvent(new PointerEvent('pointerup'));
-        if (next < 143) setTimeout(step, 4); else window.clicked = true;
-      };
-      step();""")
-    page.until(lambda: page.run("return window.clicked"))
-    assert spec(page) == "0-10.*,11.0-10"
-    shown_scores(page, page_server, "0-10.*,11.0-10")
-    assert page.run("return seen.most") == 1  # the listings at the start too
-    assert page.run("return seen.flying") == 0
-    assert page.run("return seen.requests") < 150
-
-
 def test_the_browser_reads_masks_as_the_service_does(page: Page) -> None:
     page.open()
     script = """arguments[0].map(([text, layers, heads]) => {
@@ -132,33 +111,3 @@ def test_the_browser_reads_masks_as_the_service_does(page: Page) -> None:
         return mask.canonical(whole, {layers, heads});
       })"""
     assert page.evaluate(script, weighted) == [case["canonical"] for case in weighted]
-
-
-def test_skipped_layers_are_typed_shown_scored_and_taken_in_again(page: Page, page_server: str) -> None:
-    with_all_heads(page)
-    page.write("#spec", "skip:6-11, 2.3\n")
-    assert spec(page) == "2.3,skip:6-11"
-    assert page.one(".chip.active").text.split("\n")[1:3] == ["2.3,skip:6-11", "71 of 144 heads"]
-    shown_scores(page, page_server, "2.3,skip:6-11")
-    names = [name.get_attribute("aria-label") for name in page.all("[role=rowheader]")]
-    assert names[5:7] == ["layer 5, all heads", "layer 6, skipped"]
-    page.until(lambda: "skip%3A6-11" in page.browser.current_url)
-    page.open(page.browser.current_url.removeprefix(f"{page.url}/"))
-    shown_scores(page, page_server, "2.3,skip:6-11")
-
-    page.one('[role="rowheader"][data-at="6.-1"]').click()
-    assert spec(page) == "2.3,skip:7-11"
-    cell(page, 8, 1).click()
-    assert spec(page) == "2.3,8.0,8.2-11,skip:7,skip:9-11"
-    shown_scores(page, page_server, "2.3,8.0,8.2-11,skip:7,skip:9-11")
-    page.run(
-        "const weight = document.querySelector('.selected [type=range]'); weight.value = 0.4;"
-        "weight.dispatchEvent(new Event('input', {bubbles: true}))"
-    )
-    weights = HeadMask.parse("2.3,8.0,8.2-11", layers=12, heads=12).matrix.copy()
-    weights[8, 1] = 0.4
-    form = {"weights": weights.tolist(), "skip": [7, 9, 10, 11]}
-    assert spec(page) == HeadMask.parse(form, layers=12, heads=12).spec
-    shown_scores(page, page_server, form)
-    page.button("All on").click()
-    assert spec(page) == "none"

@@ -112,20 +112,6 @@ def test_what_others_wrote_stays_text(page: Page) -> None:
     page.one(".details")
 
 
-def test_errors_stand_at_their_field(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse&t=towel")
-    settled(page)
-    page.run(
-        "document.querySelector('#query').value = '\\u200b'; document.querySelector('#query')"
-        ".dispatchEvent(new InputEvent('input', {bubbles: true}))"
-    )
-    page.until(lambda: "must not be blank" in page.one("#query-wrong").text)
-    assert page.one("#query").get_attribute("aria-invalid") == "true"
-    page.write("#query", "")
-    page.until(lambda: page.one("#query-wrong").text == "Type a query.")
-    page.one(".empty")
-
-
 def test_a_broken_answer_is_asked_for_again_and_a_missed_deadline_only_by_hand(page: Page) -> None:
     page.open("#playground?q=mouse&t=wireless+mouse&t=towel")
     settled(page)
@@ -202,3 +188,22 @@ def test_a_change_of_time_is_claimed_only_if_its_interval_leaves_out_none(
         assert said.startswith(
             f"{ends[0]:.0f} % to {ends[1]:.0f} % {claim}: {np.median(active):.1f} ms instead"
         )
+
+
+def test_the_own_order_of_the_titles_is_a_variant_without_scores(page: Page) -> None:
+    titles = ["deck screws", "a wireless mouse", "cotton towel"]
+    given = "".join(f"&t={quote(title)}" for title in titles)
+    page.open(f"#playground?q={quote(MOUSE)}{given}&mask=none&mask=none&base=0&active=1")
+    settled(page)
+    page.one("optgroup option[value='variant:original']").click()
+    page.until(lambda: [row["title"] for row in rows(page)] == titles, "not the order of the titles")
+    ranking = settled(page)
+    assert [row["scores"][1] for row in ranking] == [None] * 3
+    assert [row["changes"] for row in ranking] == [[""]] * 3  # of the model's column; an order has no scores
+    assert "own order" in page.one(".grid-box").text
+    assert not page.all(".time button")
+    page.button("pin mask B as the baseline").click()
+    page.all(".chip .pick")[0].click()
+    ranking = settled(page)
+    assert ranking[0]["title"] == "a wireless mouse"
+    assert ranking[0]["move"] == "▲up 1"

@@ -95,29 +95,6 @@ def test_unknown_pieces_show_their_text(page: Page) -> None:
     assert found == ["[CLS]", "a", "☃☃", "mouse", "[SEP]", "龘", "𓀀", "s", "[SEP]"]
 
 
-def test_unknown_pieces_after_a_lone_space_and_after_capitals_show_their_text(page: Page) -> None:
-    """A unigram vocabulary writes a space before an unknown character as a piece of its own; İ lower-cased
-    is two characters."""
-    page.open()
-    pieces = [
-        ["▁", "<unk>", "▁", "<unk>", "▁mouse", "▁", "<unk>", "▁cable"],
-        ["▁", "<unk>", "า", "<unk>", "▁", "<unk>", "า", "<unk>"],
-        ["▁İ", "İ", "İ", "İ", "▁", "<unk>", "▁mouse"],
-    ]
-    script = """arguments[0].map(([pieces, text]) => {
-      const texts = pieces.map((piece) => piece.replace('▁', ' '));
-      const pair = {tokens: pieces, texts, special: pieces.map(() => false), segments: pieces.map(() => 0)};
-      return tokens.withUnknown(pair, [text, '']).texts.map((one) => one.trim());
-    })"""
-    titles = ["🐁 🐹 mouse 🖱 cable", "เมาส์ ไร้สาย", "İİİİ 🐁 mouse"]
-    found = page.evaluate(script, [list(pair) for pair in zip(pieces, titles, strict=True)])
-    assert found == [
-        ["", "🐁", "", "🐹", "mouse", "", "🖱", "cable"],
-        ["", "เม", "า", "ส์", "", "ไร้ส", "า", "ย"],
-        ["İ", "İ", "İ", "İ", "", "🐁", "mouse"],
-    ]
-
-
 def test_files_are_read_with_quotes_lines_tabs_and_semicolons(page: Page) -> None:
     page.open()
     script = "arguments[0].map((text) => texts.readFile(text)).map(({query, titles}) => [query, titles])"
@@ -134,22 +111,4 @@ def test_files_are_read_with_quotes_lines_tabs_and_semicolons(page: Page) -> Non
         ["a", ["x, y; z", "w"]],
         [None, ["just a title", "another, with a comma"]],
         [None, []],
-    ]
-
-
-def test_a_file_that_is_not_text_is_refused(page: Page) -> None:
-    """A spreadsheet gave "15 titles." of rubbish, and one in another encoding ���� for its letters."""
-    page.open()
-    contents = [
-        "무선 마우스\n".encode(),
-        "무선 마우스\n".encode("utf-16"),
-        "무선 마우스\n".encode("cp949"),
-        b"PK\x03\x04\x14\x00\x06\x00",
-    ]
-    script = "arguments[0].map((bytes) => texts.decoded(Uint8Array.from(bytes).buffer))"
-    assert page.evaluate(script, [list(content) for content in contents]) == [
-        "무선 마우스\n",
-        "무선 마우스\n",
-        None,
-        None,
     ]

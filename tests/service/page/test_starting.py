@@ -1,6 +1,5 @@
 """The page begins an experiment, ships an arm and takes it back, without the config."""
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headroom.service.config.settings import LiveConfig, Settings
+from headroom.service.config.settings import LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.service.page.browsing import Page
 from tests.service.page.seeding import served
@@ -18,8 +17,6 @@ from tests.service.page.test_views import choices
 pytestmark = pytest.mark.more
 
 VARIANTS = [{"name": "full"}, {"name": "fewer", "head_mask": "0.0"}]
-SHOWN = os.environ.get("LOOK_AT")
-"""A directory in which to write what was seen."""
 
 
 def fits(page: Page, width: int) -> bool:
@@ -36,8 +33,6 @@ def look(page: Page, name: str) -> None:
             page.run(AXE.read_text(encoding="utf-8"))
             found = page.browser.execute_async_script("axe.run(document).then(arguments[0])")["violations"]
             assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == [], name
-        if SHOWN:
-            page.screenshot(Path(SHOWN) / f"{name}-{width}.png", whole=True)
     page.size(1440, 1000)
 
 
@@ -101,33 +96,4 @@ def test_an_admin_starts_ships_and_rolls_back_and_others_are_asked_for_a_key(
         page.button("Start fewer-heads").click()
         page.until(lambda: "there was an experiment 'fewer-heads' already" in page.one(".start .wrong").text)
         assert len(listed()) == 1
-        page.write(".start [name=name]", "lists")
-        page.one(".start select[name=kind]").send_keys("Inter")
-        page.until(lambda: "the preference for control that is acceptable" in page.one(".start").text)
-        page.write(".start [name=planned]", "342")
-        page.button("Start lists").click()
-        page.until(lambda: page.one(".experiment .status").text == "running")
-        assert [(one["name"], one["status"]) for one in listed()] == [
-            ("fewer-heads", "stopped"),
-            ("lists", "running"),
-        ]
-        page.until(
-            lambda: "0 of 342 planned units have clicked a title of one arm" in page.one(".experiment").text
-        )
-        look(page, "lists")
-        page.check_and_leave()
-
-
-def test_without_keys_the_page_says_what_starting_needs_in_place_of_a_button_that_is_refused(
-    chromium: Any, tmp_path: Path
-) -> None:
-    database = f"sqlite:///{tmp_path / 'x.db'}"
-    with served(write_checkpoint(tmp_path / "model"), database_url=database) as url:
-        page = Page(chromium, url).open("#experiments")
-        command = page.one(".nothing .needs-keys").text
-        variable, _, rest = command.partition("=")
-        assert (variable, rest.partition(" ")[2]) == ("HEADROOM_API_KEYS", "headroom serve")
-        (key,) = Settings(api_keys=rest.partition("'")[2].partition("'")[0]).api_keys
-        assert key.role == "admin"
-        assert "Start an experiment" not in choices(page, ".nothing")
         page.check_and_leave()

@@ -35,17 +35,13 @@ def gpu(gigabytes: float = 140, number: int = 0) -> Gpu:
     ("found", "cores", "footprint", "replicas", "share", "reason"),
     [
         ([gpu()], 16, BERT_BASE, 4, 1 / 4, "no more were measured to pay"),
-        ([gpu()], 64, BERT_BASE, 4, 1 / 4, "no more were measured to pay"),
         ([gpu()], 6, BERT_BASE, 3, 1 / 3, "6 cores, 2 for each"),
         ([gpu()], 1, BERT_BASE, 1, 1, "1 cores, 2 for each"),
         ([gpu(), gpu()], 16, BERT_BASE, 8, 1 / 4, "no more were measured to pay"),
-        ([gpu(), gpu()], 8, BERT_BASE, 4, 1 / 2, "8 cores, 2 for each"),
         ([gpu(), gpu(5)], 16, BERT_BASE, 4, 1 / 2, "5.0 GB of free memory, about 2.0 GB for each"),
-        ([gpu(2)], 16, BERT_BASE, 1, 1, "2.0 GB of free memory, about 2.0 GB for each"),
         ([gpu(1)], 16, BERT_BASE, 1, 1, "1.0 GB of free memory, about 2.0 GB for each"),
         # 0.6 and 8 billion weights in bfloat16.
         ([gpu()], 16, Footprint(1_200_000_000, 4 * GB), 2, 1 / 2, "a network of this size needs no more"),
-        ([gpu()], 16, Footprint(16 * GB, 20 * GB), 1, 1, "a network of this size needs no more"),
     ],
 )
 def test_a_gpu_gets_as_many_replicas_as_pay_and_as_cores_and_memory_carry(
@@ -139,22 +135,10 @@ def test_one_command_starts_four_replicas_on_a_large_gpu_and_says_why(
     ]
 
 
-def test_a_machine_with_few_cores_keeps_one_replica(
-    on_machine: Any, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    deployment, said = on_machine(write_config(tmp_path, tiny_checkpoint), [gpu()], 2)
-    assert deployment["num_replicas"] == 1
-    assert deployment["ray_actor_options"]["num_gpus"] == 1
-    assert len(said) == 1
-    assert said[0].startswith("1 replica on the NVIDIA H200: 2 cores, 2 for each")
-
-
 @pytest.mark.parametrize(
     ("fields", "replicas", "share", "lines"),
     [
         ({"num_replicas": 1}, 1, 1, 0),
-        ({"num_replicas": 2}, 2, 0.5, 1),
-        ({"ray_actor_options": {"num_cpus": 1, "num_gpus": 1}}, 1, 1, 0),
         ({"ray_actor_options": {"num_gpus": 0.5}, "num_replicas": 2}, 2, 0.5, 1),
         ({"autoscaling_config": {"min_replicas": 1, "max_replicas": 4}}, None, 1, 0),
     ],
@@ -187,11 +171,6 @@ def test_with_device_cpu_no_gpu_is_asked_for(on_machine: Any, tiny_checkpoint: P
     deployment, said = on_machine(write_config(tmp_path, tiny_checkpoint, "cpu"), [gpu()], 16)
     assert "num_gpus" not in deployment["ray_actor_options"]
     assert said == []
-
-
-def test_where_torch_sees_no_gpu_the_probe_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpus.probe() == []
 
 
 CONTROL = """#!/bin/sh

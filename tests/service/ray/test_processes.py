@@ -98,6 +98,7 @@ ray.get(work)
 
 
 @pytest.mark.slow
+@pytest.mark.more
 def test_the_death_of_a_program_that_ray_needs_is_named_and_leaves_nothing() -> None:
     """Ray does not start it again, and a call into it, as here, would wait for ever. Ray's library ends this
     process itself when the raylet is gone, which must not come first."""

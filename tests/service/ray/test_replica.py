@@ -144,9 +144,10 @@ def test_no_secret_of_the_environment_travels_in_the_application(monkeypatch: py
             monkeypatch.setenv(f"HEADROOM_{name.upper()}", f"{scheme}://me:pa55word@host/{name}")
     monkeypatch.setenv("HEADROOM_API_KEYS", "pa55word")
     monkeypatch.setenv("HEADROOM_MAX_PAIRS", "7")
+    monkeypatch.setenv("HEADROOM_SERVICE_NAME", "production")
     travelling = build({})._bound_deployment.init_args[0]
     assert "pa55word" not in str(travelling)
-    assert travelling.keys() == {"max_pairs", "api_keys"}, "keys are digests"
+    assert travelling.keys() == {"max_pairs", "api_keys", "service_name"}, "keys are digests"
     given = {"database_url": "postgresql://me@host/name"}
     assert build(given)._bound_deployment.init_args[0].items() >= given.items()
 

@@ -17,13 +17,13 @@ import redis
 from typer.testing import CliRunner
 
 from headroom import Classifier
+from headroom.models.errors import ModelError
 from headroom.service.cli.program import app
 from headroom.service.config.file import ConfigFileError
 from headroom.service.scoring import shared_cache
-from headroom.service.scoring.shared_cache import PREFIX, sealed, unsealed
+from headroom.service.scoring.shared_cache import PREFIX, check_url, sealed, unsealed
 from tests.checkpoints import write_checkpoint
 from tests.referees import need
-from tests.service.experimenting import config as experiment_config
 from tests.service.in_process import CONFIG, QUERY, TITLES, Service, check_scores, pairs, read_config, serve
 
 pytestmark = pytest.mark.more
@@ -240,20 +240,6 @@ async def test_both_levels_together_ask_the_server_once(tiny_checkpoint: Path, s
         assert service.metric(COMPUTED) == 0
 
 
-async def test_a_unit_in_an_arm_is_always_computed(
-    tiny_checkpoint: Path, tmp_path: Path, server: Redis
-) -> None:
-    """The default's scores are known more often than another arm's, which would look slower than it is."""
-    url = f"sqlite:///{tmp_path / 'experiments.db'}"
-    live = experiment_config(traffic=1.0)
-    async with serve(tiny_checkpoint, live, database_url=url, score_cache=server.url) as service:
-        await scored(service)
-        await stored(server, len(TITLES))
-        before = service.metric(COMPUTED)
-        await service.post("/v1/score", query=QUERY, titles=TITLES, unit="u1")
-        assert service.metric(COMPUTED) - before == 4
-
-
 def test_a_file_fills_the_cache_for_the_service(
     tiny_checkpoint: Path, tmp_path: Path, clf: Classifier, server: Redis
 ) -> None:
@@ -291,7 +277,6 @@ def test_keys_hold_no_text_and_values_are_checked(server: Redis) -> None:
     ("arguments", "message"),
     [
         ({"score_cache": "http://127.0.0.1"}, "score_cache: must begin with redis://, rediss:// or unix://"),
-        ({"score_store": "/tmp/s.db"}, "score_store: this setting is gone: .* score_cache"),
         ({"score_cache": "redis://:secret@127.0.0.1"}, "HEADROOM_SCORE_CACHE"),
     ],
 )
@@ -299,3 +284,8 @@ def test_wrong_settings_are_named(arguments: dict[str, Any], message: str) -> No
     with pytest.raises(ConfigFileError, match=message) as refused:
         read_config({}, **arguments)
     assert "secret" not in str(refused.value)
+
+
+def test_a_wrong_address_is_refused_under_the_name_of_its_option() -> None:
+    with pytest.raises(ModelError, match=r"^--cache: .*redis://"):
+        check_url("http://127.0.0.1", "--cache")

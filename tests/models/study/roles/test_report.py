@@ -1,28 +1,19 @@
 """Heads built by hand for a role are found, all of them and no other; and only the needed one is missed."""
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import orjson
 import pytest
-from safetensors.torch import load_file, save_file
 
-from headroom import Classifier
 from headroom.models.checkpoint.tokenizer_files import _piece
-from headroom.models.quality.labelled import LabelledPair
 from headroom.models.study import kinds
-from headroom.models.study.pairs import Judged
-from headroom.models.study.report_files import JSON
 from headroom.models.study.result import Result
 from headroom.models.study.roles.report import layer_matched
-from headroom.models.study.roles.scores import max_t, segmentation_scores
-from headroom.models.study.runner import Runner
-from headroom.models.study.study import QUICK, Heads, Study
+from headroom.models.study.roles.scores import max_t
+from headroom.models.study.study import Study
 from headroom.models.study.words import Words
-from tests.models.study.data import drawn
-from tests.models.study.planted import PLANTED, WORDS, planted_study
+from tests.models.study.planted import PLANTED, planted_study
 
 pytestmark = pytest.mark.more
 
@@ -57,17 +48,6 @@ def test_only_heads_that_the_grade_depends_on_are_missed(result: Result) -> None
         assert causal[role]["relative"]["qwk"].value == 0
 
 
-def test_report_puts_numbers_beside_the_claims_and_is_plain_json(result: Result) -> None:
-    claims = {finding.claim: finding.ours for finding in result.findings}
-
-    assert claims["some heads attend by word order"].startswith("2 heads")
-    assert claims["some heads match query terms with title terms"].startswith("1 heads")
-    (published,) = (ours for claim, ours in claims.items() if claim.startswith("five term-match heads"))
-    assert "(median; p " in published
-    orjson.dumps(result.json, option=JSON)
-    assert drawn(result) == "role_map"
-
-
 def test_random_sets_have_as_many_heads_of_each_layer() -> None:
     held = tuple((layer, head) for layer in range(4) for head in range(12))
     heads = ((0, 1), (0, 5), (2, 3))
@@ -78,17 +58,6 @@ def test_random_sets_have_as_many_heads_of_each_layer() -> None:
     for one in sets:
         assert [layer for layer, _ in one] == [0, 0, 2]
         assert not set(one) & set(heads)
-
-
-def test_where_few_sets_are_possible_each_is_tried_once() -> None:
-    held = tuple((0, head) for head in range(4))
-
-    def drawn(*heads: tuple[int, int]) -> list[Heads]:
-        return layer_matched(heads, held, np.random.default_rng(0), 100)
-
-    assert sorted(drawn((0, 0))) == [((0, 1),), ((0, 2),), ((0, 3),)]
-    # Of three heads only one other is left: it goes, with two of the three.
-    assert all((0, 3) in heads for heads in drawn((0, 0), (0, 1), (0, 2)))
 
 
 def test_adjusted_p_keeps_the_familywise_error_rate() -> None:
@@ -128,35 +97,3 @@ def test_chinese_words_are_those_of_the_split_whatever_the_pieces(study: Study) 
     assert words.spelled == ("空气", "炸锅", "大容量", "5L", "白色")
     assert words.word_of.tolist() == [-1, 0, 0, 1, 1, 2, 2, 3, -1, 4, -1]
     assert words.in_title.tolist() == [False] * 4 + [True]
-
-
-def test_segmentation_of_a_sample_is_scored_like_that_of_the_data(study: Study) -> None:
-    clf = study.classifier
-    pairs = clf.tokenizer.encode(study.data.pairs)
-    scores = segmentation_scores(study, pairs, None)
-    assert study.heads[scores.ranked[0]] == PLANTED["segmentation"]
-    assert scores.queries == len(pairs)
-
-
-def test_the_report_has_a_dash_for_a_change_that_is_undefined(tmp_path: Path) -> None:
-    """A model that gives every pair one grade has a QWK of 0, and no query has a word of several pieces."""
-    planted = planted_study(tmp_path, holdout=False)
-    file = tmp_path / "model" / "model.safetensors"
-    tensors = load_file(file)
-    tensors["classifier.weight"] *= 0
-    save_file(tensors, file, {"format": "pt"})
-    classifier = Classifier.load(tmp_path / "model", "cpu", "float32")
-    data = Judged(
-        [
-            LabelledPair(" ".join(WORDS[i : i + 4]), " ".join(WORDS[i + j :][:6]), j)
-            for i in range(12)
-            for j in range(5)
-        ],
-        "words of one piece",
-    )
-    constant = replace(planted, classifier=classifier, data=data, runner=Runner(classifier), effort=QUICK)
-    found = kinds.run("roles", constant)
-    rows = [row for section in found.sections for table in section.tables for row in table.rows]
-    report = " ".join(finding.ours for finding in found.findings)
-    assert "no pair has words that could show it" in report
-    assert "nan" not in report + " ".join(cell for row in rows for cell in row)

@@ -113,16 +113,10 @@ async def test_every_failure_is_the_protocols(service: Service) -> None:
         "There is no experiment 'none' (known: prune20).",
     )
     missing = "context.targetingKey: is missing; it says whose arm is asked for"
-    for body in ({}, {"context": {}}, {"context": {"country": "de"}}, {"context": {"targetingKey": None}}):
-        answer = await service.http.post(PATH, json=body)
-        assert failure(answer) == (400, "TARGETING_KEY_MISSING", missing)
-    for body, said in (
-        ({"context": {"targetingKey": 3}}, "context.targetingKey: should be a string"),
-        ({"context": {"targetingKey": ""}}, "context.targetingKey: should have at least 1 character"),
-        ({"context": []}, "context: should be an object"),
-    ):
-        answer = await service.http.post(PATH, json=body)
-        assert failure(answer) == (400, "INVALID_CONTEXT", said)
+    answer = await service.http.post(PATH, json={"context": {"country": "de"}})
+    assert failure(answer) == (400, "TARGETING_KEY_MISSING", missing)
+    answer = await service.http.post(PATH, json={"context": {"targetingKey": 3}})
+    assert failure(answer) == (400, "INVALID_CONTEXT", "context.targetingKey: should be a string")
     broken = await service.http.post(PATH, content=b"{", headers={"content-type": "application/json"})
     assert failure(broken)[:2] == (400, "PARSE_ERROR")
     stranger = await service.http.post(PATH, json={}, headers={"authorization": "Bearer stranger"})

@@ -12,7 +12,6 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from headroom import Classifier
-from headroom.service.config.settings import Settings
 from headroom.service.errors import DeadlineExceeded, DeviceFailed, InferenceFailed, InternalError, QueueFull
 from tests.checkpoints import GRADES, write_checkpoint
 from tests.decoders import SHORT, write_decoder
@@ -23,6 +22,8 @@ from tests.service.in_process import QUERY, TITLES, Service, in_session, pairs, 
 
 RERANK = {"query": QUERY, "texts": TITLES}
 APP = app_with(api_keys="alpha")
+
+
 TIMES = ("compute", "total", "tokenization", "queue", "inference")
 
 
@@ -84,10 +85,9 @@ async def test_a_text_too_long_is_truncated_unless_the_request_says_no(
     )
     kept = "steel " * (64 - 3 - 2 - 2) + "angle bracket"  # what is left of the window
     (expected,) = clf.score([(QUERY, kept)]).score
-    for direction in ("Left", "left"):
-        ranks = await ask(shared, "/", body | {"truncation_direction": direction})
-        (score,) = [rank["score"] for rank in ranks if rank["index"] == 1]
-        assert score == pytest.approx(expected, abs=1e-6)
+    ranks = await ask(shared, "/", body | {"truncation_direction": "Left"})
+    (score,) = [rank["score"] for rank in ranks if rank["index"] == 1]
+    assert score == pytest.approx(expected, abs=1e-6)
 
 
 @in_session
@@ -103,18 +103,16 @@ async def test_predictions_are_the_labels_by_probability(shared: Service, clf: C
 async def test_a_text_a_pair_and_a_batch_are_told_apart(shared: Service, one_label_service: Service) -> None:
     for running, labels in ((shared, 5), (one_label_service, 1)):
         text = await ask(running, "/predict", {"inputs": "angle"})
-        assert await ask(running, "/predict", {"inputs": ["angle"]}) == text
         pair = await ask(running, "/predict", {"inputs": ["angle", "steel"]})
-        batch = await ask(running, "/", {"inputs": [["angle"], ["angle", "steel"], ["angle", ""]]})
+        batch = await ask(running, "/", {"inputs": [["angle", "steel"], ["angle", ""]]})
 
-        assert [len(labelled) for labelled in batch] == [labels] * 3
-        for alone, beside in zip((text, pair), batch, strict=False):
-            assert [each["label"] for each in alone] == [each["label"] for each in beside]
-            assert [each["score"] for each in alone] == pytest.approx([each["score"] for each in beside])
-        assert batch[2] != batch[0]  # a text with an empty partner is no text alone
+        assert [len(labelled) for labelled in (text, pair, *batch)] == [labels] * 4
+        assert [each["label"] for each in pair] == [each["label"] for each in batch[0]]
+        assert [each["score"] for each in pair] == pytest.approx([each["score"] for each in batch[0]])
+        assert batch[1] != text  # a text with an empty partner is no text alone
 
 
-@pytest.mark.parametrize(("family", "template"), [("qwen3", None), ("qwen2", None), ("qwen3", SHORT)])
+@pytest.mark.parametrize(("family", "template"), [("qwen2", None), ("qwen3", SHORT)])
 async def test_a_decoder_classifies_a_text_alone_and_takes_it_for_no_empty_title(
     family: str, template: str | None, tmp_path: Path
 ) -> None:
@@ -135,44 +133,13 @@ async def test_a_decoder_classifies_a_text_alone_and_takes_it_for_no_empty_title
 
 
 @pytest.mark.parametrize(
-    "inputs", [[], [["a", "b", "c"]], ["a", "b", "c"], [["a"], "b"], [[1]], 7, None], ids=repr
+    "inputs", [[], ["a"], [["a", "b", "c"]], [["a", "b"], "c"], [[1]], 7, None], ids=repr
 )
 async def test_other_inputs_are_refused(inputs: Any) -> None:
     status, answer, _ = await answered(FakeBackend(), "/predict", {"inputs": inputs})
 
     assert (status, answer["error_type"]) == (422, "Validation")
-    assert answer["error"].startswith("inputs: should be a text, a pair of texts, or a batch")
-
-
-@pytest.mark.parametrize(
-    ("inputs", "at_fault"),
-    [(" ", "inputs"), (["", "b"], "inputs[0]"), ([["a", "b"], ["", "b"]], "inputs[1][0]")],
-    ids=["text", "pair", "batch"],
-)
-async def test_a_blank_text_is_named_as_the_request_has_it(inputs: Any, at_fault: str) -> None:
-    status, answer, _ = await answered(FakeBackend(), "/predict", {"inputs": inputs})
-    assert (status, answer["error"]) == (422, f"{at_fault}: must not be blank")
-    _, answer, _ = await answered(FakeBackend(), "/predict", {"inputs": "a", "variant": "none"})
-    assert answer["error"].startswith("variant: there is no such variant")
-
-
-@in_session
-async def test_info_tells_the_kind_of_model_and_the_limits_in_force(
-    shared: Service, one_label_service: Service
-) -> None:
-    graded, single = [(await running.http.get("/info")).json() for running in (shared, one_label_service)]
-
-    labels = graded["model_type"]["classifier"]
-    assert labels["id2label"] == {str(place): name for place, name in enumerate(GRADES)}
-    assert labels["label2id"] == {name: place for place, name in enumerate(GRADES)}
-    assert single["model_type"] == {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
-    settings = Settings()
-    assert graded["max_input_length"] == 64
-    assert graded["max_client_batch_size"] == settings.max_pairs
-    assert graded["max_batch_tokens"] == settings.batch_tokens("cpu")
-    assert graded["max_concurrent_requests"] == settings.queue_tokens("cpu") // 64
-    assert graded["model_dtype"] == "float32"
-    assert graded["auto_truncate"] is True
+    assert answer["error"].startswith("inputs: should be a text, a pair of texts, or a list of pairs")
 
 
 @in_session
@@ -181,7 +148,6 @@ async def test_headers_tell_what_it_took_in_whole_milliseconds(shared: Service) 
 
     scored = await shared.post("/v1/score", query=QUERY, titles=TITLES)
     assert int(answer.headers["x-compute-tokens"]) == scored["usage"]["tokens"]
-    assert int(answer.headers["x-compute-characters"]) == sum(len(QUERY) + len(title) for title in TITLES)
     assert all(int(answer.headers[f"x-{name}-time"]) >= 0 for name in TIMES)
 
 
@@ -237,21 +203,3 @@ async def test_wrong_requests_are_refused_in_the_words_of_the_request(
 ) -> None:
     expected = (status, {"error": message, "error_type": kind})
     assert (await answered(FakeBackend(), path, body))[:2] == expected
-
-
-async def test_only_health_needs_no_key() -> None:
-    APP.state.backend = FakeBackend()
-    async with client(APP) as http:
-        for path in ("/health", "/ping"):
-            answer = await http.get(path)
-            assert (answer.status_code, answer.content) == (200, b"")
-        for method, path in (("GET", "/info"), ("POST", "/"), ("POST", "/predict")):
-            answer = await http.request(method, path, json={"inputs": "angle"})
-            assert answer.status_code == 401
-            assert answer.json()["error_type"] == "Validation"
-        APP.state.backend = None
-        for path in ("/health", "/ping"):
-            answer = await http.get(path)
-            assert answer.status_code == 503
-            assert answer.json() == {"error": "Not ready: starting.", "error_type": "Unhealthy"}
-    assert (await answered(FakeBackend(), "/predict", b"{"))[0] == 400

@@ -180,13 +180,6 @@ async def test_a_page_after_what_no_database_holds_is_refused(shop: Service) -> 
         assert "after: must not hold a NUL" in answer.json()["error"]["message"]
 
 
-async def test_events_need_a_key_as_outcomes_do(shop: Service) -> None:
-    body = {"events": [ubi("x")]}
-    assert (
-        await shop.http.post("/v1/ubi/events", json=body, headers={"authorization": ""})
-    ).status_code == 401
-
-
 async def test_rows_leave_page_by_page_to_admins(shop: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     impression = show(shop)
     show(shop, "user-2")
@@ -292,12 +285,6 @@ async def test_events_find_a_list_by_the_callers_own_query_id_in_every_shape(sho
     rows = [dict(zip(page.json()["columns"], row, strict=True)) for row in page.json()["rows"]]
     assert {row["unit"]: row["query_id"] for row in rows} == dict.fromkeys(shown, query_id)
     assert len(rows) == 2 * len(SHAPES)
-
-
-async def test_a_query_id_that_no_database_holds_is_refused(shop: Service) -> None:
-    for value, message in (("", "at least 1"), ("x" * 257, "at most 256"), ("a\0", "NUL")):
-        error = await shop.refused("/v1/score", 422, query=QUERY, titles=["a"], unit="u", query_id=value)
-        assert (error["param"], message in error["message"]) == ("query_id", True), error
 
 
 async def test_no_key_of_a_user_can_make_the_id_of_an_impression(shop: Service) -> None:

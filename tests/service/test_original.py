@@ -1,0 +1,392 @@
+"""`original`: the order in which the titles came is a variant, wherever a variant is named."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from scipy.stats import binomtest
+
+from headroom.models.arrays import Floats
+from headroom.service.config.settings import LiveConfig
+from headroom.service.experiments.buckets import bucket
+from headroom.service.experiments.interleaving import coins, draw, own_order
+from headroom.service.experiments.preference import preference
+from headroom.service.scoring.original import OriginalColumn
+from tests.service.experimenting import config as experiment_config
+from tests.service.experimenting import draw_by_the_contract, exposed, score, shadow_of
+from tests.service.experiments.test_preference import tally_of
+from tests.service.in_process import CONFIG, LIMITS, QUERY, TITLES, Service, long_queue, serve
+
+NAMED = {"query": QUERY, "titles": TITLES, "variant": "original"}
+IN_ORDER = list(range(len(TITLES)))
+TITLES_SHOWN = 8
+
+
+def against_the_order(**experiment: Any) -> dict[str, Any]:
+    """A live config whose experiment compares the model with the order."""
+    return experiment_config([{"name": "full"}], **{"arms": arms("original", "full"), **experiment})
+
+
+def arms(control: str, treatment: str) -> list[dict[str, str]]:
+    return [{"name": "control", "variant": control}, {"name": "pruned", "variant": treatment}]
+
+
+@asynccontextmanager
+async def without_device(model: Path, config: dict[str, Any] | None = None) -> AsyncIterator[Service]:
+    """A service that can neither read a text, nor queue one, nor run a network."""
+
+    def untouchable(*_: Any, **__: Any) -> Any:
+        raise AssertionError("original needs no engine")
+
+    async with serve(model, config) as service:
+        service.replica.scheduler.submit = untouchable  # type: ignore[method-assign]
+        service.replica._encoder.encode = untouchable  # type: ignore[method-assign]
+        service.replica.engine.failed_kind = "cuda"
+        yield service
+
+
+def order(results: list[dict[str, Any]]) -> list[int]:
+    """The order in which a client that sorts by score shows the titles."""
+    return [result["index"] for result in sorted(results, key=lambda result: -result["score"])]
+
+
+async def test_the_titles_come_back_in_their_order_although_the_device_is_gone(tiny_checkpoint: Path) -> None:
+    async with without_device(tiny_checkpoint) as service:
+        answer = await service.http.post("/v1/score", json=NAMED)
+        assert answer.status_code == 200, answer.text
+        body = answer.json()
+        assert (body["variant"], body["reranked"], answer.headers["x-reranked"]) == ("original", True, "true")
+        assert order(body["results"]) == IN_ORDER
+        scores = [result["score"] for result in body["results"]]
+        assert np.all(np.diff(np.float32(scores)) < 0)
+        assert all(0 < value <= 1 for value in scores)
+        assert not any(result["scored"] for result in body["results"])
+        assert body["usage"] == {"pairs": 0, "tokens": 0}
+        assert body["head_mask"]["heads"] == 0
+        timing = body["timing_ms"]
+        assert (timing["tokenize"], timing["queue"], timing["inference"]) == (0, 0, 0)
+        await service.refused("/v1/score", 500, **NAMED | {"variant": "full"})  # the tools above are in use
+        assert service.metric('headroom_pairs_total{arm="",variant="original"}') == len(TITLES)
+        assert service.metric('headroom_pair_seconds_count{arm="",variant="original"}') == len(TITLES)
+
+
+SHAPES = {
+    "/v1/rerank": {"query": QUERY, "documents": TITLES},
+    "/v2/rerank": {"query": QUERY, "documents": TITLES, "model": "any@original"},
+    "/rerank": {"query": QUERY, "texts": TITLES, "raw_scores": True},
+    "/score": {"text_1": QUERY, "text_2": TITLES},
+}
+
+
+@pytest.mark.parametrize("path", SHAPES)
+async def test_other_servers_clients_get_their_order_without_a_warning(
+    path: str, tiny_checkpoint: Path
+) -> None:
+    body = SHAPES[path] if "model" in SHAPES[path] else SHAPES[path] | {"variant": "original"}
+    async with without_device(tiny_checkpoint) as service:
+        answer = await service.http.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-reranked"] == "true"
+        found = answer.json()
+        results = found if isinstance(found, list) else found.get("results", found.get("data"))
+        assert [result["index"] for result in results] == IN_ORDER
+        values = [result.get("relevance_score", result.get("score")) for result in results]
+        assert values == sorted(values, reverse=True)
+        assert len(set(values)) == len(values)
+        if "meta" in found:
+            assert found["meta"]["warnings"] == []
+
+
+async def test_labels_are_no_order(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint) as service:
+        answer = await service.http.post("/predict", json={"inputs": [[QUERY, "a"]], "variant": "original"})
+        assert answer.status_code == 422
+        assert "variant: 'original' is an order of titles and gives no labels" in answer.text
+
+
+async def test_it_is_listed_last_and_compared_beside_masks(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint) as service:
+        listed = (await service.http.get("/v1/variants")).json()["variants"]
+        assert [variant["name"] for variant in listed] == ["full", "masked", "cut", "original"]
+        assert (listed[-1]["parameters"], listed[-1]["head_mask"]["heads"]) == (0, 0)
+        found = await service.post(
+            "/v1/compare", query=QUERY, titles=TITLES, masks=["none"], variants=["original"]
+        )
+        masked, in_order = found["columns"]
+        assert (masked["variant"], in_order["variant"]) == ("full", "original")
+        assert all(result["grade"] is not None for result in masked["results"])
+        assert order(in_order["results"]) == IN_ORDER
+        assert found["usage"]["pairs"] == len(TITLES)
+
+
+REFUSED = {
+    "/v1/score": [
+        (
+            {**NAMED, "head_mask": "none"},
+            "head_mask: 'original' is the order in which the titles came and has",
+        ),
+        (
+            {**NAMED, "min_score": 0.5},
+            "min_score: 'original' is the order in which the titles came and gives",
+        ),
+        ({**NAMED, "min_grade": 1}, "min_grade: 'original' is the order in which the titles came and gives"),
+    ],
+    "/v1/attention": [
+        (
+            {"query": QUERY, "title": "a", "heads": "0.0", "variant": "original"},
+            "variant: 'original' is the order",
+        ),
+    ],
+    "/v1/condense": [
+        (
+            {"query": QUERY, "titles": TITLES, "variant": "original", "max_words": 1},
+            "variant: 'original' is the",
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("path", REFUSED)
+async def test_what_an_order_cannot_do_is_one_sentence(path: str, tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint) as service:
+        for body, beginning in REFUSED[path]:
+            error = await service.refused(path, 422, **body)
+            assert error["message"].startswith(beginning)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"variants": [{"name": "full"}, {"name": "original"}]},
+            "the name 'original' is taken: it stands for the titles in the order in which they came",
+        ),
+        (
+            {
+                "variants": [
+                    {"name": "full"},
+                    {"name": "two", "cascade": [{"variant": "original", "keep": 5}, {"variant": "full"}]},
+                ]
+            },
+            "cascade[0].variant: 'original' gives no scores, so it is no stage",
+        ),
+        (
+            {"degrade": {"above_queue_tokens": 9, "variant": "original"}, "default": "original"},
+            "is the default",
+        ),
+        (
+            {"default": "no-such"},
+            "there is no variant 'no-such'; there are full, original",
+        ),
+    ],
+)
+def test_wrong_configs_are_one_sentence(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        LiveConfig.model_validate({"variants": [{"name": "full"}], **change})
+    assert sentence in str(refused.value)
+
+
+async def test_a_guardrail_of_scores_is_refused_beside_an_order(tiny_checkpoint: Path) -> None:
+    with pytest.raises(ValueError, match="score_shift compares scores, and 'original' gives none"):
+        async with serve(tiny_checkpoint, against_the_order(guardrails={"score_shift": 0.2})):
+            pass
+
+
+async def test_as_the_default_it_answers_what_names_nothing_and_masks_need_a_network(
+    tiny_checkpoint: Path,
+) -> None:
+    async with serve(tiny_checkpoint, CONFIG | {"default": "original"}) as service:
+        plain = await service.post("/v1/score", query=QUERY, titles=TITLES, min_score=0.9)
+        assert plain["variant"] == "original"
+        assert order(plain["results"]) == IN_ORDER  # nothing is known of a title, so none is left out
+        assert (await service.post("/v1/score", query=QUERY, titles=TITLES, head_mask="0.0"))[
+            "variant"
+        ] == "full"
+        compared = await service.post("/v1/compare", query=QUERY, titles=TITLES, masks=["none"])
+        assert compared["columns"][0]["variant"] == "full"
+        seen = await service.post("/v1/attention", query=QUERY, title="a", heads="0.0")
+        assert seen["variant"] == "full"
+        assert (await service.http.get("/info")).status_code == 200
+
+
+async def test_in_a_brownout_it_stands_in_for_orders_only(tiny_checkpoint: Path) -> None:
+    degrade = {"above_queue_tokens": 1, "variant": "original"}
+    async with (
+        serve(tiny_checkpoint, CONFIG | {"degrade": degrade}, **LIMITS) as service,
+        long_queue(service),
+    ):
+        answer = await service.post("/v1/score", query=QUERY, titles=TITLES)
+        assert (answer["variant"], answer["degraded"], answer["reranked"]) == ("original", True, True)
+        labels = asyncio.create_task(service.http.post("/predict", json={"inputs": [[QUERY, "a"]]}))
+        while len(service.replica.scheduler._requests) < 5:
+            assert not labels.done(), "answered by an order"
+            await asyncio.sleep(0)
+        labels.cancel()
+
+
+async def test_as_an_arm_it_is_exposed_timed_and_never_computed(
+    tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/experiments.db"
+    async with serve(tiny_checkpoint, against_the_order(), database_url=url) as service:
+        units = [f"u{number}" for number in range(40)]
+        of_order = {unit for unit in units if bucket("2026-11", unit) < 5000}
+        forward = service.replica.scheduler.submit
+        submitted = 0
+
+        def counting(*rows: Any, **options: Any) -> Any:
+            nonlocal submitted
+            submitted += 1
+            return forward(*rows, **options)
+
+        service.replica.scheduler.submit = counting  # type: ignore[method-assign]
+        for unit in units:
+            answer = await score(service, unit)
+            assert answer["variant"] == ("original" if unit in of_order else "full")
+            assert answer["assignment"]["arm"] == ("control" if unit in of_order else "pruned")
+        assert 0 < len(of_order) < len(units)
+        assert submitted == len(units) - len(of_order)
+        await asyncio.to_thread(service.replica.live.writer.flush, 60)
+        assert {unit for unit, arm in exposed(url).items() if arm == "control"} == of_order
+        (_, guard) = (await service.http.get("/v1/experiments/prune20")).json()["guardrails"]
+        assert guard["requests"] == len(units) - len(of_order)
+        pairs = service.metric('headroom_pairs_total{arm="control",variant="original"}')
+        assert pairs == len(of_order) * len(TITLES)
+
+
+@pytest.mark.parametrize("control", ["original", "full"])
+async def test_interleaved_lists_hide_which_arm_is_the_order(
+    control: str, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    treatment = "full" if control == "original" else "original"
+    config = against_the_order(kind="interleave", arms=arms(control, treatment))
+    url = f"sqlite:///{tmp_path}/experiments.db"
+    async with serve(tiny_checkpoint, config, database_url=url) as service:
+        model = (await service.post("/v1/score", query=QUERY, titles=TITLES, variant="full"))["results"]
+        of_model = [result["raw_score"] for result in model]
+        of_order = [-index for index in IN_ORDER]
+        by_variant = {"full": of_model, "original": of_order}
+        for number in range(8):
+            answer = await score(service, f"u{number}", ids=[f"t{index}" for index in IN_ORDER])
+            assert answer["assignment"]["arm"] == "interleaved"
+            drawn, _ = draw_by_the_contract(f"u{number}", by_variant[control], by_variant[treatment])
+            by_rank = sorted(answer["results"], key=lambda result: result["rank"])
+            assert [result["index"] for result in by_rank] == drawn
+            assert order(answer["results"]) == drawn
+            for result, alone in zip(answer["results"], model, strict=True):
+                assert result["grade"] == alone["grade"]
+                assert result["probabilities"] == pytest.approx(alone["probabilities"], abs=1e-6)
+                assert result["score"] <= alone["score"] + 1e-6
+        limit = sorted(result["score"] for result in model)[1]
+        cut = await score(service, "u0", min_score=limit)
+        kept = {result["index"] for result in cut["results"]}
+        assert kept == {result["index"] for result in model if result["score"] >= limit}
+        assert cut["dropped"] == 1
+
+
+async def test_in_shadow_the_orders_are_compared_and_the_scores_are_not(
+    tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    config = against_the_order(shadow=1.0, traffic=0.0)
+    url = f"sqlite:///{tmp_path}/experiments.db"
+    async with serve(tiny_checkpoint, config, database_url=url) as service:
+        await score(service, grades=[3, 0, 1, 2])
+        shadow = await shadow_of(service)
+        assert {"mean_delta", "mean_abs_delta"}.isdisjoint(shadow["measures"])
+        assert {"order_changed", "rank_correlation", "ndcg_loss", "seconds_delta"} <= set(shadow["measures"])
+        assert "scores move" not in shadow["text"]
+        model = (await service.post("/v1/score", query=QUERY, titles=TITLES, variant="full"))["results"]
+        ranks = np.argsort(np.argsort([-result["raw_score"] for result in model]))
+        correlation = float(np.corrcoef(ranks, IN_ORDER)[0, 1])
+        assert shadow["measures"]["rank_correlation"]["mean"] == pytest.approx(correlation)
+        assert shadow["measures"]["seconds_delta"]["mean"] > 0
+
+
+async def test_an_order_of_tensors(tiny_checkpoint: Path) -> None:
+    tensors = [
+        {"name": "query", "datatype": "BYTES", "shape": [len(TITLES)], "data": [QUERY] * len(TITLES)},
+        {"name": "title", "datatype": "BYTES", "shape": [len(TITLES)], "data": TITLES},
+    ]
+    async with without_device(tiny_checkpoint) as service:
+        answer = await service.http.post("/v2/models/original/infer", json={"inputs": tensors})
+        assert answer.status_code == 200, answer.text
+        outputs = {output["name"]: output["data"] for output in json.loads(answer.text)["outputs"]}
+        assert np.all(np.diff(outputs["score"]) < 0)
+        assert outputs["grade"] == [-1] * len(TITLES)
+
+
+RUNS = 400
+UNITS = 300
+"""Units of a simulated experiment, each of which sees one list."""
+QUERIES = 300
+EQUAL = 1.0
+"""The noise of a model that is as good as the order."""
+
+
+def shop(model_noise: float, rng: np.random.Generator) -> tuple[Floats, list[list[int]]]:
+    """Return how relevant the titles of each query are, in the order in which they come, and a model's order.
+
+    The order follows the relevance with noise 1, the model with `model_noise`.
+    """
+    relevance = rng.random((QUERIES, TITLES_SHOWN))
+    first_stage = np.argsort(-(relevance + rng.normal(size=relevance.shape)), axis=1)
+    relevance = np.take_along_axis(relevance, first_stage, axis=1)
+    scores = relevance + model_noise * rng.normal(size=relevance.shape)
+    rankings = [own_order(list(row)) for row in scores]
+    if model_noise == EQUAL:  # each query once more with the roles exchanged: nobody can prefer either
+        exchanged = [relevance[query, ranking] for query, ranking in enumerate(rankings)]
+        relevance = np.concatenate([relevance, exchanged])
+        rankings += [np.argsort(ranking).tolist() for ranking in rankings]
+    return relevance, rankings
+
+
+def preferences(relevance: Floats, rankings: list[list[int]], rng: np.random.Generator, units: int) -> Floats:
+    """Return the values of the units that click a title of one arm, as the service defines them.
+
+    Each unit sees one list of a query. Users click what they see (1/rank) and find relevant.
+    """
+    results = OriginalColumn(None, TITLES_SHOWN).results()  # type: ignore[arg-type]
+    of_order = own_order([float(result.raw_score) for result in results])
+    seen = 1 / np.arange(1, TITLES_SHOWN + 1)
+    values = []
+    for query in rng.integers(len(rankings), size=units).tolist():
+        drawn = draw(of_order, rankings[query], coins("s", f"{rng.integers(2**62)}", str(query)))
+        clicks = rng.random(TITLES_SHOWN) < seen * relevance[query, list(drawn.order)]
+        teams = [team for team, click in zip(drawn.teams, clicks, strict=True) if click and team != "s"]
+        if teams:
+            values.append(2 * teams.count("t") / len(teams) - 1)
+    return np.array(values)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("model_noise", [0.3, EQUAL, 3.0])
+def test_the_interval_of_the_preference_between_order_and_model_holds(
+    model_noise: float,
+) -> None:
+    """At all of a run's four looks together. A model as good as the order is rarely better."""
+    rng = np.random.default_rng(5)
+    relevance, rankings = shop(model_noise, rng)
+    truth = preferences(relevance, rankings, rng, 60_000).mean()
+    missed = 0
+    preferred = 0
+    for _ in range(RUNS):
+        values = preferences(relevance, rankings, rng, UNITS)
+        looks = [values[:count] for count in np.linspace(len(values) // 4, len(values), 4, dtype=int)]
+        intervals = [preference(tally_of(look), planned_units=250, alpha=0.05).interval for look in looks]
+        missed += any(not low <= truth <= high for low, high in intervals)
+        preferred += any(low > 0 for low, _ in intervals)
+    assert binomtest(missed, RUNS, 0.05, alternative="greater").pvalue > 0.01
+    if model_noise == EQUAL:
+        assert abs(truth) < 0.01
+        assert binomtest(preferred, RUNS, 0.025, alternative="greater").pvalue > 0.01
+    elif model_noise < EQUAL:
+        assert truth > 0.05
+    else:
+        assert truth < -0.05
+        assert preferred == 0
