@@ -25,6 +25,7 @@ SECTIONS = {
     "servers": "over HTTP beside Ray Serve and mosec",
     "studies": "many head masks in one pass against an evaluation for each",
     "service": "our server: overhead, overload, mixed crowds, memory, start",
+    "memory": "the memory of each replica after a mix of requests",
     "front": "our server with a network that answers at once: what one core of front can feed",
     "pruned": "the shipped masks in every number format: speed and loss beside the intact model",
     "cascade": "the cascade and `fast` beside the full model, over HTTP",

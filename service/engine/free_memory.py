@@ -1,4 +1,4 @@
-"""Gives free memory back to the system once a minute, in a process whose allocator keeps it.
+"""Gives free memory back to the system at the start and once a minute, in a process whose allocator keeps it.
 
 jemalloc keeps the pages of freed blocks, because a forward pass frees and asks for the same ones in every
 layer (docs/decisions/008-memory.md). So the process would keep for ever what a burst of large requests took.
@@ -15,10 +15,11 @@ _PURGE = b"arena.4096.purge"
 
 
 async def release_memory_periodically() -> None:
-    """Give free memory back every EVERY_S seconds, off the event loop."""
+    """Give free memory back now, which loading and warming up left, and every EVERY_S seconds, off the event
+    loop."""
     while True:
-        await asyncio.sleep(EVERY_S)
         await asyncio.to_thread(release_memory)
+        await asyncio.sleep(EVERY_S)
 
 
 def release_memory() -> bool:
