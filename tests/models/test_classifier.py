@@ -168,6 +168,21 @@ def test_attention_of_a_pair(clf: Classifier) -> None:
     )
 
 
+def test_attention_as_a_table_and_as_a_picture(clf: Classifier) -> None:
+    found = clf.attention("angle", "steel angle", heads="0.0-1,2.3")
+    table = found.to_frame()
+    assert list(table.columns) == ["layer", "head", "from", "to", "from_token", "to_token", "probability"]
+    assert len(table) == 3 * 36
+    row = table[(table["layer"] == 2) & (table["from"] == 1) & (table["to"] == 3)].iloc[0]
+    assert (row["head"], row["from_token"], row["to_token"]) == (3, "angle", "steel")
+    assert row["probability"] == found.probabilities[2, 1, 3]
+    picture = found.plot()
+    titles = [axes.get_title() for axes in picture.axes]
+    assert titles[:3] == ["head 0.0", "head 0.1", "head 2.3"]
+    np.testing.assert_array_equal(picture.axes[2].images[0].get_array(), found.probabilities[2])
+    assert picture._repr_png_().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(
     ("heads", "message"),
     [

@@ -107,6 +107,18 @@ def test_several_models_are_compared_in_what_they_share(
     assert two["side"].unique().tolist() == [clf.name, f"{clf.name} 1"]
 
 
+def test_it_shows_itself_in_a_terminal_and_in_a_notebook(evaluated: Evaluated) -> None:
+    first = repr(evaluated).splitlines()[1]
+    assert first.endswith("on data: 160 pairs, 40 queries (32 with titles of different grades)")
+    assert "ndcg10" in repr(evaluated)
+    page = evaluated._repr_html_()
+    assert page.startswith(f"<p><strong>{first}</strong></p>\n<p>full 1-2.* ")
+    assert page.count("<table>") == page.count("</table>") > 2
+    labels = [text.get_text() for text in evaluated.plot().axes[0].get_yticklabels()]
+    labels_of_changes = ["full 1-2.*", "word overlap", "BM25", "order"]
+    assert labels == labels_of_changes, "paired changes from the first side"
+
+
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [

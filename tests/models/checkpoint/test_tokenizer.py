@@ -260,6 +260,18 @@ def test_a_panic_of_the_tokenizers_library_is_an_error_like_others(tmp_path: Pat
         load(tmp_path)
 
 
+def test_byte_level_pieces_are_spelled_as_people_read_them() -> None:
+    """The vocabulary writes 무 as ë ¬ ´."""
+    (pair,) = READERS[1][0].encode([KOREAN])
+    texts = READERS[1][0].texts(pair)
+    assert "".join(texts) == "<s>무선 mouse</s></s>무선 마우스</s>"
+    assert texts[1:7] == ["무", "", "", "선", "", ""]
+    assert [texts[position] for position in pair.special] == ["<s>", "</s>", "</s>", "</s>"]
+
+
+KOREAN = ("무선 mouse", "무선 마우스")
+
+
 def test_pieces_of_other_vocabularies_are_spelled_with_the_space_that_begins_a_word(
     tokenizer: PairTokenizer,
 ) -> None:

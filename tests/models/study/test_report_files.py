@@ -76,6 +76,13 @@ def test_the_page_needs_nothing_from_outside_and_runs_nothing(written: Path) -> 
     assert order == sorted(order)
 
 
+def test_markdown_keeps_its_tables_whatever_the_text(written: Path) -> None:
+    text = (written / "report.md").read_text()
+    row = next(line for line in text.splitlines() if line.endswith("| 1 |"))
+    assert len(re.findall(r"(?<!\\)\|", row)) == 3  # two cells
+    assert "](plots/plot.png)" in text
+
+
 def test_a_later_report_leaves_no_mask_of_the_earlier_one(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """A mask that an earlier search proved would look like the mask of the report beside it. In a directory
     without a report, the mask is the user's."""

@@ -23,6 +23,7 @@ from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.classifier import Scores
 from headroom.models.compress.prune import prune
 from headroom.models.quality.labelled import DEFAULT
+from headroom.models.training import loop
 from headroom.models.training.distil import pairs as distil_pairs
 from headroom.models.training.distil import running
 from headroom.models.training.distil.job import DistilOptions, StudentSize, prepare
@@ -131,6 +132,27 @@ def _cut(source: Path, target: Path) -> Path:
         kept_mask(read_tensors(source, config), config, StudentSize(layers=2), (0, 2)),
     )
     return target / "before"
+
+
+def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
+    options: DistilOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(distil_pairs, "PORTION_PAIRS", 200)
+    options = replace(options, steps=24)
+    whole = replace(options, out=options.out.with_name("whole"))
+    distil(whole)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running.Run, "shown", Mock(side_effect=[None] * 13 + [KeyboardInterrupt]))
+        with pytest.raises(KeyboardInterrupt):
+            distil(options)
+    assert not options.out.exists()
+    assert len(list((options.work / "answers").glob("portion-*"))) > 1
+    distil(options)
+    ours, theirs = (load_file(one.out / "model.safetensors") for one in (options, whole))
+    for name, tensor in theirs.items():
+        assert torch.equal(ours[name], tensor), name
 
 
 def test_an_answer_that_was_kept_is_not_computed_again(
