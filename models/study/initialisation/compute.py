@@ -102,7 +102,7 @@ def _means(values: Sequence[Floats32], number_of: Ints) -> Floats32:
     sums = np.zeros((number_of.max() + 1, *values[0].shape), np.float32)
     np.add.at(sums, number_of, np.stack(values))
     counts = np.bincount(number_of).astype(np.float32)
-    return sums / counts.reshape(-1, *[1] * values[0].ndim)
+    return (sums / counts.reshape(-1, *[1] * values[0].ndim)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _unmatched(distance: Floats32, layer_of: Ints) -> tuple[Floats, Floats]:
 def _to_first(distance: Floats32, order: Ints) -> Floats:
     """Return the mean distance of the first seed's heads from those that are matched with them, (queries,).
 
-    order: as `matched` returns it.
+    order: (seeds, H), the head of each seed that is matched with each head of the first; −1 for none.
     """
     of_seeds = []
     for seed in range(1, len(order)):
