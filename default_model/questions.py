@@ -35,7 +35,7 @@ CHOOSING = 300
 MADE_UP = {"en": 4500, "ko": 2500, "zh": 3500}
 """How many questions are made of the catalogue, by language."""
 
-VENUES = 4000
+VENUES = 2500
 """How many Korean questions are made about places to eat."""
 
 BARE_SHARE = 0.25
