@@ -102,7 +102,7 @@ def _means(values: Sequence[Floats32], number_of: Ints) -> Floats32:
     sums = np.zeros((number_of.max() + 1, *values[0].shape), np.float32)
     np.add.at(sums, number_of, np.stack(values))
     counts = np.bincount(number_of).astype(np.float32)
-    return (sums / counts.reshape(-1, *[1] * values[0].ndim)).astype(np.float32)
+    return np.asarray(sums / counts.reshape(-1, *[1] * values[0].ndim), np.float32)
 
 
 @dataclass(frozen=True)
