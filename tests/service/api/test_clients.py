@@ -82,7 +82,7 @@ NUMBERS = [
     ("/v1/rerank", {"query": "a", "documents": ["b"]}, "top_n"),
     ("/v2/rerank", {"query": "a", "documents": ["b"]}, "max_tokens_per_doc"),
     ("/rerank", {"query": "a", "texts": ["b"]}, "top_n"),
-    ("/score", {"text_1": "a", "text_2": "b"}, "max_tokens_per_doc"),
+    ("/rerank", {"query": "a", "documents": ["b"]}, "truncate_prompt_tokens"),
     ("/v1/score", {"query": "a", "titles": ["b"]}, "deadline_ms"),
     ("/v1/condense", {"query": "a b", "titles": ["b"]}, "max_words"),
 ]

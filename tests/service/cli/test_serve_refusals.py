@@ -133,7 +133,9 @@ def test_a_database_without_its_driver_fails_before_ray_starts(
 ) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)  # as if it were not installed
     monkeypatch.setenv("HEADROOM_DATABASE_URL", "postgresql://me:s3cret@host/db")
-    assert "service_name: is missing" in run("serve", status=1).err, "each could take the other's for its own"
+    assert "HEADROOM_SERVICE_NAME: is missing" in run("serve", status=1).err, (
+        "each could take the other's for its own"
+    )
     monkeypatch.setenv("HEADROOM_SERVICE_NAME", "production")
     for url, reason in (
         ("postgresql://me:s3cret@host/db", "PostgreSQL needs psycopg: "),

@@ -92,8 +92,8 @@ async def test_a_stop_is_not_undone_by_a_ship_that_was_under_way(
 class IsOvertaken(Store):
     """Somebody else stops the experiment right after each action, before its answer is made."""
 
-    def append(self, decide: Any, after: int = 0) -> list[Entry]:
-        entries = super().append(decide, after)
+    def append(self, *args: Any) -> list[Entry]:
+        entries = super().append(*args)
         if entries and entries[-1].kind == "ramp":
             super().append(act("stop", entries[-1].time))
         return entries
@@ -299,8 +299,8 @@ async def test_an_arm_that_was_rolled_back_does_not_come_back(
 class LosesAnAnswer(Store):
     """The database records a roll-back, and the connection breaks before it says so."""
 
-    def append(self, decide: Any, after: int = 0) -> list[Entry]:
-        entries = super().append(decide, after)
+    def append(self, *args: Any) -> list[Entry]:
+        entries = super().append(*args)
         if entries and entries[-1].kind == "rollback":
             raise DatabaseUnavailable
         return entries

@@ -67,7 +67,7 @@ def test_a_smaller_network_beside_the_weights_is_a_variant_of_its_model(tmp_path
         {"name": "other", "checkpoint": "@other", "optional": True},
     ]
     found = catalog(load(home), variants=variants)
-    assert list(found.variants) == ["full", "fast"]
+    assert list(found.variants) == ["full", "fast", "original"]
     fast = found.variants["fast"].classifier
     assert fast.num_layers == 1
     name = "bert.embeddings.word_embeddings.weight"
@@ -95,7 +95,7 @@ def test_an_optional_variant_of_another_checkpoint_stays_where_that_has_the_mask
     variants = [{"name": "full"}, entry]
     assert catalog(clf, variants=variants).variants["tuned"].mask == parsed("0.1", clf)
     (other / "masks" / "tuned.json").unlink()
-    assert list(catalog(clf, variants=variants).variants) == ["full"]
+    assert list(catalog(clf, variants=variants).variants) == ["full", "original"]
 
 
 def test_a_named_mask_need_not_fit_a_checkpoint_of_another_shape(clf: Classifier, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_named_mask_need_not_fit_a_checkpoint_of_another_shape(clf: Classifier
         found.choose("new", "@both")
     named = {"name": "wrong", "checkpoint": str(smaller), "head_mask": "@upper"}
     document["variants"].append(named | {"optional": True})
-    assert list(catalog(clf, **document).variants) == ["full", "new"]
+    assert list(catalog(clf, **document).variants) == ["full", "new", "original"]
     document["variants"][2] = named
     with pytest.raises(InvalidConfig, match=r"^masks\.upper: layer 1 "):
         catalog(clf, **document)
