@@ -27,7 +27,7 @@ from headroom.models.condense.words import read_words
 from headroom.models.generate.generator import Ask
 from headroom.models.quality.bootstrap import Interval, estimate, resample, standard_errors
 from headroom.models.quality.labelled import SAMPLE, LabelledPair, numbers_of_lists, read_labelled
-from headroom.models.quality.lexical import bm25
+from headroom.models.quality.lexical import bm25, rouge_l
 from headroom.models.quality.rankings import Rankings
 
 RESAMPLES = 2000
@@ -36,23 +36,6 @@ LONG_QUERY_WORDS = 5
 
 Writer = Callable[[Sequence[Asked]], list[str]]
 """Returns the short query of each question."""
-
-
-def rouge_l(written: str, wanted: str) -> float:
-    """Return ROUGE-L (Lin 2004): the F1 of the longest common subsequence, of characters without spaces.
-
-    Characters, because a Korean word changes its end: 강남역에서 and 강남역 are not two strangers.
-    """
-    ours = "".join(written.split())
-    theirs = "".join(wanted.split())
-    lengths = [0] * (len(theirs) + 1)
-    for char in ours:
-        diagonal = 0
-        for column, other in enumerate(theirs, 1):
-            above = lengths[column]
-            lengths[column] = diagonal + 1 if char == other else max(above, lengths[column - 1])
-            diagonal = above
-    return 2 * lengths[-1] / (len(ours) + len(theirs)) if ours and theirs else 0.0
 
 
 def is_exact(written: str, wanted: str) -> float:
