@@ -178,3 +178,11 @@ def test_a_synonym_beats_an_unrelated_product(clf: Classifier) -> None:
     assert (synonym > unrelated).mean() >= 0.85, dict(
         zip((row[0] for row in SYNONYMS), synonym - unrelated, strict=True)
     )
+
+
+def test_the_written_query_keeps_what_the_question_is_about(clf: Classifier) -> None:
+    """No question that the generator was trained on has this food."""
+    best = clf.generate_query("강남역에서 가장 회식 하기 좋은 오리고기 맛있는 집은 어디야?", beams=4)[0].query
+    assert {"강남역", "오리고기"} <= set(best.split())
+    assert "어디" not in best
+    assert len(best.split()) <= 5
