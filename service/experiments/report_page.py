@@ -311,8 +311,11 @@ def _panel(metric: Json, looks: Sequence[Json]) -> Json:
         for line, key in zip(("line", "low", "high"), keys, strict=True)
     }
     value, interval = _change(metric)
+    write = percent if keys[0] == "relative" else number
+    ends = [end for end in (max(known), min(known)) if end != 0]
     return {
         "name": f"{metric['arm']} on {metric['metric']}",
+        "scale": [(end, write(end, digits=2, sign=True)) for end in ends],
         "change": value if interval == UNKNOWN else f"{value} ({interval})",
         "limit": limit,
         "largest": max(known),
