@@ -59,7 +59,7 @@ def server(tiny_checkpoint: Path, tmp_path: Path, url: str) -> Iterator[Server]:
         tiny_checkpoint,
         live=live,
         replicas=2,
-        environment={"HEADROOM_DATABASE_URL": url},
+        environment={"HEADROOM_DATABASE_URL": url, "HEADROOM_SERVICE_NAME": "shop"},
         body_timeout_s=30,  # the shop shares the processor, and may send a body late
     )
     try:
