@@ -178,13 +178,17 @@ def too_few(queries: int, margin: float, level: float = ERROR_RATE) -> str:
 
 def _change(metric: str, change: Interval, digits: int) -> str:
     """Say what a metric loses or gains. The interval is that of the change, so a loss is negative in it."""
-    size = fixed(abs(change.value), digits)
-    verb = "gains" if change.value > 0 else "loses"
+    smallest = 10**-digits
+    if abs(change.value) < smallest / 2:
+        said = f"changes {NAMES[metric]} by less than {fixed(smallest, digits)}"
+    else:
+        verb = "gains" if change.value > 0 else "loses"
+        said = f"{verb} {fixed(abs(change.value), digits)} of {NAMES[metric]}"
     ends = ""
     if change.low == change.low:
         low = fixed(change.low, digits, sign=True)
         ends = f" (change {low} to {fixed(change.high, digits, sign=True)})"
-    return f"{verb} {size} of {NAMES[metric]}{ends}"
+    return said + ends
 
 
 def largest(counts: Sequence[int | None]) -> int | None:
