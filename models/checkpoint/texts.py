@@ -1,7 +1,7 @@
 """Reads texts as token ids, each distinct one once, and a long one no further than it is kept.
 
 Texts are remembered, because search traffic repeats itself, and words, because new texts are made of known
-words: with the splitter of BERT, and with XLM-RoBERTa's, a text's ids are those of what stands between its
+words: with the splitter of BERT, and with SentencePiece's, a text's ids are those of what stands between its
 spaces, one after the other. That takes a small part of the time that the tokenizers library takes.
 """
 
@@ -9,7 +9,7 @@ import re
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from threading import Lock
@@ -19,6 +19,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from headroom.models.checkpoint.tokenizer_files import unknown_id
+from headroom.models.checkpoint.words import WordCache, stands_alone, way_of_words
 from headroom.models.errors import ModelError, TokenizerFailed
 from headroom.models.lru import LeastRecentlyUsed
 
@@ -26,26 +27,14 @@ _ID_BYTES = 4  # of an int32
 _CHARACTERS_PER_TOKEN = 8  # plenty: English text has four to five
 _LONG = 1024  # characters: a text of fewer is read at once, for any window
 _CACHED_CHARACTERS = 512  # longer texts are rare, and 65,536 of them would take too much memory
-_WORDS = 32_768  # are remembered in the younger of two generations, in some 7 MiB
+_LONGEST_WORD = 32  # characters, usually
 _WORDS_AT_ONCE = 1024  # new words that are read in one call
-_LONGEST = 32  # characters of a word that is remembered
 
 _find_cuts = re.compile(r"(?<=\S) (?=[A-Za-z0-9])").finditer
 """Find where a text may be cut. BERT ends words at spaces; for GPT-2's pattern and for Metaspace, a single
 space belongs to the word after it."""
 
 _are_plain = re.compile(r"[A-Za-z0-9]+(?: [A-Za-z0-9]+)*").fullmatch
-
-_METASPACE = 'Metaspace(replacement="▁", prepend_scheme=always, split=True)'
-_SPLITTERS = "BertPreTokenizer()", f"Sequence(pretokenizers=[WhitespaceSplit(), {_METASPACE}])"
-"""Those of BERT and XLM-RoBERTa, as the library prints them."""
-
-_STEP = (
-    r"((BertNormalizer|NFK?[CD]|Nmt|Lowercase|StripAccents|Strip)\([^()]*\)"
-    r'|Replace\(pattern=Regex\("(\[[^\[\]]*\]\+?| \{2,\})"\), content="[^"]*"\))'
-)
-_reads_characters = re.compile(rf"None|{_STEP}|Sequence\(normalizers=\[{_STEP}(, {_STEP})*\]\)").fullmatch
-"""Match a printed normalizer that reads characters, or runs of some, whatever the other characters are."""
 
 
 class EncodedText(NamedTuple):
@@ -62,55 +51,6 @@ class Portion(NamedTuple):
     ids: list[int]
     starts: list[int]
     word_starts: list[bool]
-
-
-class WordCache:
-    """The ids of words, as far as they were met lately. Threads may share one.
-
-    A full younger generation becomes the older one, in place of that; a word that is met in the older one
-    moves to the younger. Finding a word so costs less than keeping all of them in the order of their last
-    use.
-
-    encode: returns the ids of each word, int32 values.
-    """
-
-    def __init__(self, encode: Callable[[list[str]], list[bytes]]) -> None:
-        self._encode = encode
-        self._younger: dict[str, bytes] = {}
-        self._older: dict[str, bytes] = {}
-
-    def encode(self, texts: Sequence[str]) -> list[bytes]:
-        """Return the ids of each text: those of what stands between its spaces, one after the other."""
-        words = [text.split(" ") for text in texts]
-        known = self._younger
-        unknown = set[str]().union(*words).difference(known)
-        long = self._learn(unknown, known) if unknown else {}
-        if long:
-            return [
-                b"".join([long[word] if word in long else known[word] for word in each]) for each in words
-            ]
-        return [b"".join(map(known.__getitem__, each)) for each in words]
-
-    def _learn(self, unknown: Collection[str], known: dict[str, bytes]) -> dict[str, bytes]:
-        """Put words into a younger generation, and return those that are too long to be remembered."""
-        older = self._older
-        new = []
-        for word in unknown:
-            if (ids := older.get(word)) is None:
-                new.append(word)
-            else:
-                known[word] = ids
-        long = {}
-        for word, ids in zip(new, self._encode(new), strict=True):
-            if len(word) <= _LONGEST:
-                known[word] = ids
-            else:
-                long[word] = ids
-        if len(known) > _WORDS and known is self._younger:
-            # The words of one huge call are forgotten at once.
-            self._older = known if len(known) < 2 * _WORDS else {}
-            self._younger = {}
-        return long
 
 
 class TextReader:
@@ -135,9 +75,9 @@ class TextReader:
         self._whole_characters = max(_LONG, _CHARACTERS_PER_TOKEN * reach)
         self._unknown_bytes = array("i", [self.unknown]).tobytes()
         usual = [token.content for token in added.values() if not token.special]
-        self._longest_added = max((2 * len(content) + _LONGEST for content in usual), default=0)
-        self._by_words = special == added.keys() and _reads_words_apart(tokenizer)
-        self._mark = "" if str(tokenizer.pre_tokenizer) == _SPLITTERS[0] else "▁"
+        self._longest_added = max((2 * len(content) + _LONGEST_WORD for content in usual), default=0)
+        self._way = way_of_words(tokenizer) if special == added.keys() else None
+        self._mark = "" if self._way == "BERT" else "▁"
         self._words = WordCache(self._encode_words)
         self._cache = LeastRecentlyUsed[str, EncodedText]()
         self._cache_size = cache_size
@@ -242,26 +182,39 @@ class TextReader:
         return [self._allowed(encoding.ids) for encoding in encodings]
 
     def _encode(self, texts: list[str]) -> list[bytes]:
-        """Return the ids of each text, word by word if they are the same."""
-        return self._words.encode(texts) if self._by_words else self.encode_batch(texts)
+        """Return the ids of each text, word by word where they are the same."""
+        if self._way is None:
+            return self.encode_batch(texts)
+        encoded = self._words.encode(texts)
+        whole = [text for text, ids in zip(texts, encoded, strict=True) if ids is None]
+        read = iter(self.encode_batch(whole) if whole else ())
+        return [next(read) if ids is None else ids for ids in encoded]
 
-    def _encode_words(self, words: list[str]) -> list[bytes]:
-        """Return the ids of each word; none holds a space."""
+    def _encode_words(self, words: list[str]) -> list[bytes | None]:
+        """Return the ids of each word; none holds a space. None: they depend on the words beside it."""
         plain = [word for word in words if word.isascii() and word.isalnum()]
         encoded = dict(zip(plain, self._encode_plain(plain), strict=True))
         others = [word for word in words if word not in encoded]
-        if others:
-            encoded |= zip(others, self._encode_joined(others), strict=True)
-        return [encoded[word] for word in words]
+        if self._way == "SentencePiece":
+            normal = {word: self._normal(word) for word in others}
+            others = [word for word in others if normal[word] == word and stands_alone(word, word)]
+            changed = [word for word in normal if normal[word] != word and stands_alone(word, normal[word])]
+            # Where a charsmap changes a text, the offsets do not tell whose a token is.
+            encoded |= zip(changed, self.encode_batch(changed), strict=True)
+        encoded |= zip(others, self._encode_joined(others), strict=True)
+        return [encoded.get(word) for word in words]
+
+    def _normal(self, text: str) -> str:
+        """Return a text as the normalizer gives it to the splitter."""
+        normalizer = self._tokenizer.normalizer
+        return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def _encode_plain(self, words: list[str]) -> list[bytes]:
         """Return the ids of each word of ASCII letters and digits, such as a size or an article's number.
 
         Nothing splits it, so the tokenizer's model reads it alone, in a third of the time of all steps.
         """
-        text = " ".join(words)
-        if self._tokenizer.normalizer is not None:
-            text = self._tokenizer.normalizer.normalize_str(text)
+        text = self._normal(" ".join(words))
         if not _are_plain(text) or text.count(" ") + 1 != len(words):
             return self._encode_joined(words)
         tokenize = self._tokenizer.model.tokenize
@@ -274,9 +227,10 @@ class TextReader:
         for first in range(0, len(words), _WORDS_AT_ONCE):
             some = words[first : first + _WORDS_AT_ONCE]
             encoding = self._tokenizer.encode_batch([" ".join(some)], add_special_tokens=False)[0]
-            starts = accumulate([len(word) + 1 for word in some], initial=0)
+            spaces = accumulate([len(word) + 1 for word in some], initial=-1)
             positions = [start for start, _ in encoding.offsets]
-            cuts = [bisect_left(positions, start) for start in starts]
+            # SentencePiece's first token of a word begins at the space before it.
+            cuts = [bisect_left(positions, space) for space in spaces]
             ids = encoding.ids
             encoded += [self._allowed(ids[cut:end]) for cut, end in pairwise(cuts)]
         return encoded
@@ -294,16 +248,6 @@ class TextReader:
         if self._unknown_bytes not in ids and whole.tokens <= self.reach:  # nearly always
             return whole
         return self.part(whole, 0, min(whole.tokens, self.reach))._replace(tokens=whole.tokens)
-
-
-def _reads_words_apart(tokenizer: Tokenizer) -> bool:
-    """Return whether a text is split at each space at least, and its normalizer changes nothing across one.
-
-    SentencePiece's own, "Precompiled", does: of two marks after a space, it keeps only one without the space.
-    """
-    normalizer = tokenizer.normalizer
-    keeps = normalizer is None or normalizer.normalize_str("a b") == "a b"
-    return keeps and str(tokenizer.pre_tokenizer) in _SPLITTERS and bool(_reads_characters(str(normalizer)))
 
 
 @contextmanager

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, normalizers
+from sentencepiece import SentencePieceNormalizer, sentencepiece_model_pb2
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.processors import BertProcessing
 
 from headroom.models.checkpoint import texts as texts_module
+from headroom.models.checkpoint import words as words_module
 from headroom.models.checkpoint.hub import DEFAULT
-from headroom.models.checkpoint.texts import WordCache
 from headroom.models.checkpoint.tokenizer import PairTokenizer
+from headroom.models.checkpoint.words import WordCache
 from tests.families import unigram_tokenizer
 from tests.models.checkpoint.library import library_tokenizer
 
@@ -69,6 +71,20 @@ def test_a_text_alone_is_read_as_the_library_reads_it(
     assert pair.ids.tolist() == LIBRARIES[keep_end].encode(text, "").ids
 
 
+def charsmap() -> normalizers.Normalizer:
+    """SentencePiece's own normalizer, which the published tokenizers of XLM-RoBERTa's kind have."""
+    spec = sentencepiece_model_pb2.NormalizerSpec()
+    spec.ParseFromString(SentencePieceNormalizer(rule_name="nmt_nfkc").serialized_normalizer_spec())
+    return normalizers.Precompiled(spec.precompiled_charsmap)
+
+
+def sentence_piece(*steps: normalizers.Normalizer, scheme: str) -> Tokenizer:
+    """As transformers converts SentencePiece's own files."""
+    tokenizer = xlm_roberta(normalizers.Sequence(list(steps)))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    return tokenizer
+
+
 def xlm_roberta(normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
     tokenizer = Tokenizer.from_str(unigram_tokenizer())
     tokenizer.normalizer = normalizer
@@ -90,11 +106,21 @@ WORD_BY_WORD = {
     "BERT": partial(library_tokenizer, strip_accents=False),
     "BERT without accents": partial(library_tokenizer, strip_accents=True),
     "XLM-RoBERTa": xlm_roberta,
+    "with a charsmap": lambda: xlm_roberta(charsmap()),
+    "of SentencePiece": lambda: sentence_piece(
+        charsmap(),
+        normalizers.Strip(left=False, right=True),
+        normalizers.Replace(Regex(" {2,}"), "▁"),
+        scheme="always",
+    ),
+    "with a charsmap alone": lambda: sentence_piece(charsmap(), scheme="first"),
     "shipped": lambda: Tokenizer.from_file(str(DEFAULT / "tokenizer.json")),
 }
 SPLITTERS = {name: make() for name, make in WORD_BY_WORD.items()}
 READERS = {name: reader(make()) for name, make in WORD_BY_WORD.items()}
-CHARACTERS = "aeLS9 -![].\t\n\0\x1f\x7f\x85\xa0éÀ\u0301\u200b\u3000\u3099▁ﾞｶ½中の한😀"
+CHARACTERS = (
+    "aeLS9 -![].\t\n\0\x1f\x7f\x85\xa0éÀ\u0301\u200b\u3000\u3099▁ﾞｶ½中の한😀´¨ﬁ™\u0600\u0d4e\u200d\U0001f3fb"
+)
 words = st.sampled_from(["lamp", "Red", "q" * 101, "é", "e\u0301", "\0", "[SEP]", "#", "12-gauge"])
 
 
@@ -145,7 +171,7 @@ class Words:
 def test_the_words_that_are_remembered_stay_bounded_and_those_in_use_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(texts_module, "_WORDS", 8)
+    monkeypatch.setattr(words_module, "_WORDS", 8)
     words = Words()
     words.encode("lamp")
     for number in range(100):

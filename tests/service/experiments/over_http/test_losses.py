@@ -289,7 +289,7 @@ async def test_each_click_counts_once_for_its_arm_or_is_known_to_be_lost(
             assert time.monotonic() < deadline, "the lists are not written in time"
             await asyncio.sleep(0.1)
         detail = None
-        store = Store(url)
+        store = Store(url, service=None)
         while detail is None or detail["report"] is None:
             answer = await http.get("/v1/experiments/prune20")
             detail = answer.json() if answer.status_code == 200 else None

@@ -1,0 +1,153 @@
+"""Says where a text's ids are those of its words, one after the other, and remembers the ids of words."""
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from headroom.models.files import Json
+
+_WORDS = 32_768  # are remembered in the younger of two generations, in some 7 MiB
+_LONGEST = 32  # characters of a word that is remembered
+
+_BY_CHARACTER = {
+    "BertNormalizer",
+    "Lowercase",
+    "NFC",
+    "NFD",
+    "NFKC",
+    "NFKD",
+    "Nmt",
+    "Precompiled",
+    "Strip",
+    "StripAccents",
+}
+"""Kinds of normalizers that read a character, or one with its marks, whatever the other characters are."""
+_are_characters = re.compile(r"\[[^\[\]]*\]\+?| \{2,\}").fullmatch
+"""Match a pattern of one character, or of a run of such."""
+_METASPACE = {"type": "Metaspace", "replacement": "▁", "split": True}
+"""SentencePiece's splitter: a space becomes the mark of the word after it."""
+_JOIN_A_SPACE_BEFORE = {"Mn", "Mc", "Me", "Sk", "Cf", "Cn", "Co"}
+"""Categories of characters that may be one grapheme with a space before them: marks, skin tones, joiners."""
+_JOIN_A_SPACE_AFTER = {"Cf", "Cn"}
+_LETTERS_THAT_JOIN_BEFORE = frozenset("\u0e33\u0eb3\uff9e\uff9f")
+_LETTERS_THAT_JOIN_AFTER = frozenset(
+    "\u0d4e\U000111c2\U000111c3\U000113d1\U0001193f\U00011941\U00011a3a\U00011d46\U00011f02"
+) | {chr(code) for code in range(0x11A84, 0x11A8A)}
+"""Letters that do so, too: those of Grapheme_Cluster_Break SpacingMark, Extend and Prepend in Unicode 17."""
+
+
+class WordCache:
+    """The ids of words, as far as they were met lately. Threads may share one.
+
+    A full younger generation becomes the older one, in place of that; a word that is met in the older one
+    moves to the younger. Finding a word so costs less than keeping all of them in the order of their last
+    use.
+
+    encode: returns the ids of each word, int32 values; None: they depend on the words beside it.
+    """
+
+    def __init__(self, encode: Callable[[list[str]], Sequence[bytes | None]]) -> None:
+        self._encode = encode
+        self._younger: dict[str, bytes] = {}
+        self._older: dict[str, bytes] = {}
+
+    def encode(self, texts: Sequence[str]) -> Sequence[bytes | None]:
+        """Return the ids of each text: those of what stands between its spaces, one after the other.
+
+        None: it has a word whose ids depend on those beside it.
+        """
+        words = [text.split(" ") for text in texts]
+        known = self._younger
+        unknown = set[str]().union(*words).difference(known)
+        odd = self._learn(unknown, known) if unknown else {}
+        if odd:
+            found = [[odd[word] if word in odd else known[word] for word in each] for each in words]
+            return [_joined(each) for each in found]
+        return [b"".join(map(known.__getitem__, each)) for each in words]
+
+    def _learn(self, unknown: Collection[str], known: dict[str, bytes]) -> dict[str, bytes | None]:
+        """Put words into a younger generation, and return those that are not remembered: the long ones, and
+        those that have no ids of their own."""
+        older = self._older
+        new = []
+        for word in unknown:
+            if (ids := older.get(word)) is None:
+                new.append(word)
+            else:
+                known[word] = ids
+        odd: dict[str, bytes | None] = {}
+        for word, ids in zip(new, self._encode(new), strict=True):
+            if ids is not None and len(word) <= _LONGEST:
+                known[word] = ids
+            else:
+                odd[word] = ids
+        if len(known) > _WORDS and known is self._younger:
+            # The words of one huge call are forgotten at once.
+            self._older = known if len(known) < 2 * _WORDS else {}
+            self._younger = {}
+        return odd
+
+
+def _joined(words: Sequence[bytes | None]) -> bytes | None:
+    """Return the ids of words, one after the other; None if one has none."""
+    ids = [word for word in words if word is not None]
+    return b"".join(ids) if len(ids) == len(words) else None
+
+
+def way_of_words(tokenizer: Tokenizer) -> str | None:
+    """Return in which way a tokenizer reads a text word by word; None: it reads across spaces.
+
+    "BERT", "XLM-RoBERTa": it splits at each space, and its normalizer changes nothing across one.
+    "SentencePiece": so it does where each word stands alone (`stands_alone`).
+    """
+    normalizers = _steps(tokenizer.normalizer)
+    keeps = tokenizer.normalizer is None or tokenizer.normalizer.normalize_str("a b") == "a b"
+    if not keeps or not all(map(_reads_characters, normalizers)):
+        return None
+    has_charsmap = any(step["type"] == "Precompiled" for step in normalizers)
+    splitters = _steps(tokenizer.pre_tokenizer)
+    if splitters == [{"type": "BertPreTokenizer"}]:
+        return None if has_charsmap else "BERT"
+    if not splitters or not _METASPACE.items() <= splitters[-1].items():
+        return None
+    scheme = splitters[-1].get("prepend_scheme")
+    if splitters[:-1] == [{"type": "WhitespaceSplit"}] and scheme == "always":
+        return "SentencePiece" if has_charsmap else "XLM-RoBERTa"
+    return "SentencePiece" if len(splitters) == 1 and scheme in ("always", "first") else None
+
+
+def _steps(part: Any) -> list[Json]:
+    """Return the steps of a normalizer or splitter of the library, as tokenizer.json has them."""
+    if part is None:
+        return []
+    state: Json = json.loads(part.__getstate__())
+    steps: list[Json] = state.get("normalizers") or state.get("pretokenizers") or [state]
+    return steps
+
+
+def _reads_characters(step: Json) -> bool:
+    """Return whether a step of a normalizer reads a character, or a run of some, whatever the others are."""
+    if step["type"] == "Replace":
+        return bool(_are_characters(step["pattern"].get("Regex", "")))
+    return step["type"] in _BY_CHARACTER
+
+
+def stands_alone(word: str, normal: str) -> bool:
+    """Return whether SentencePiece's steps read a word alike with a space beside it and without.
+
+    Its charsmap ("Precompiled") looks whole graphemes up, which a space may be a part of. Its splitter marks
+    a space, wherever the normalizer has put it, and keeps one mark of a run, or a mark alone. normal: the
+    word as the normalizer gives it to the splitter.
+    """
+    ends = {text[at] for text in (word, normal) if text for at in (0, -1)}
+    if not normal or any(end.isspace() or end == "▁" for end in ends):
+        return False
+    first = word[0]
+    last = word[-1]
+    joins_before = unicodedata.category(first) in _JOIN_A_SPACE_BEFORE or first in _LETTERS_THAT_JOIN_BEFORE
+    joins_after = unicodedata.category(last) in _JOIN_A_SPACE_AFTER or last in _LETTERS_THAT_JOIN_AFTER
+    return not (joins_before or joins_after)
