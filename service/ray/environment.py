@@ -117,7 +117,11 @@ def prepare(run: Path, *, request_timeout_s: float, body_timeout_s: float = 15.0
     # PYTHONOPTIMIZE: few machines have compiled files for it, so that Ray's processes would start too late.
     for inherited in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "PROMETHEUS_MULTIPROC_DIR", "PYTHONOPTIMIZE"):
         os.environ.pop(inherited, None)
-    os.environ |= RAY | {"RAY_AUTH_TOKEN_PATH": str(token)}
+    os.environ |= RAY | {
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        # A call that comes while the service ends would start Ray anew.
+        "RAY_ENABLE_AUTO_CONNECT": "0",
+    }
     for name, value in UNLESS_SET.items():
         os.environ.setdefault(name, value)
     if os.environ["MALLOC_CONF"] == COMPUTING:

@@ -66,6 +66,7 @@ def test_a_node_of_a_cluster_gets_what_headroom_serve_sets_for_its_own_ray(
     differ = {name for name, value in ours.items() if given.get(name) != value}
     assert differ == {
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",  # keeps Ray's ports on the loopback interface
+        "RAY_ENABLE_AUTO_CONNECT",  # the processes of a cluster connect when they start
         "RAY_memory_monitor_refresh_ms",  # a pod's memory limit may be watched
         "RAY_SERVE_HAPROXY_MAXCONN",  # here the limit of open files decides
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT",  # a node has its ports for itself
