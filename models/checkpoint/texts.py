@@ -1,8 +1,8 @@
 """Reads texts as token ids, each distinct one once, and a long one no further than it is kept.
 
 Texts are remembered, because search traffic repeats itself, and words, because new texts are made of known
-words: with the splitter of BERT, and with SentencePiece's, a text's ids are those of what stands between its
-spaces, one after the other. That takes a small part of the time that the tokenizers library takes.
+words: with the splitters of BERT, SentencePiece, GPT-2 and Qwen, a text's ids are those of its words, one
+after the other. That takes a small part of the time that the tokenizers library takes.
 """
 
 import re
@@ -19,7 +19,13 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from headroom.models.checkpoint.tokenizer_files import unknown_id
-from headroom.models.checkpoint.words import WordCache, stands_alone, way_of_words
+from headroom.models.checkpoint.words import (
+    WordCache,
+    stands_alone,
+    way_of_words,
+    words_apart,
+    words_with_spaces,
+)
 from headroom.models.errors import ModelError, TokenizerFailed
 from headroom.models.lru import LeastRecentlyUsed
 
@@ -76,9 +82,12 @@ class TextReader:
         self._unknown_bytes = array("i", [self.unknown]).tobytes()
         usual = [token.content for token in added.values() if not token.special]
         self._longest_added = max((2 * len(content) + _LONGEST_WORD for content in usual), default=0)
-        self._way = way_of_words(tokenizer) if special == added.keys() else None
+        self._way = way_of_words(tokenizer)
         self._mark = "" if self._way == "BERT" else "▁"
-        self._words = WordCache(self._encode_words)
+        if self._way == "bytes":
+            self._words = WordCache(self.encode_batch, words_with_spaces)
+        else:
+            self._words = WordCache(self._encode_words, words_apart)
         self._cache = LeastRecentlyUsed[str, EncodedText]()
         self._cache_size = cache_size
         self._lock = Lock()

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from headroom.models.files import Json
 
@@ -30,6 +30,13 @@ _are_characters = re.compile(r"\[[^\[\]]*\]\+?| \{2,\}").fullmatch
 """Match a pattern of one character, or of a run of such."""
 _METASPACE = {"type": "Metaspace", "replacement": "▁", "split": True}
 """SentencePiece's splitter: a space becomes the mark of the word after it."""
+_QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""The pattern of Qwen's words. GPT-2's is in the library."""
+_COMPOSE = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"}
+"""Kinds of normalizers that change nothing before a space and nothing of the space."""
 _JOIN_A_SPACE_BEFORE = {"Mn", "Mc", "Me", "Sk", "Cf", "Cn", "Co"}
 """Categories of characters that may be one grapheme with a space before them: marks, skin tones, joiners."""
 _JOIN_A_SPACE_AFTER = {"Cf", "Cn"}
@@ -47,20 +54,24 @@ class WordCache:
     moves to the younger. Finding a word so costs less than keeping all of them in the order of their last
     use.
 
-    encode: returns the ids of each word, int32 values; None: they depend on the words beside it.
+    encode: returns the ids of each word, int32 values; None: they depend on the words beside it. split:
+    returns the words of a text.
     """
 
-    def __init__(self, encode: Callable[[list[str]], Sequence[bytes | None]]) -> None:
+    def __init__(
+        self, encode: Callable[[list[str]], Sequence[bytes | None]], split: Callable[[str], list[str]]
+    ) -> None:
         self._encode = encode
+        self._split = split
         self._younger: dict[str, bytes] = {}
         self._older: dict[str, bytes] = {}
 
     def encode(self, texts: Sequence[str]) -> Sequence[bytes | None]:
-        """Return the ids of each text: those of what stands between its spaces, one after the other.
+        """Return the ids of each text: those of its words, one after the other.
 
         None: it has a word whose ids depend on those beside it.
         """
-        words = [text.split(" ") for text in texts]
+        words = list(map(self._split, texts))
         known = self._younger
         unknown = set[str]().union(*words).difference(known)
         odd = self._learn(unknown, known) if unknown else {}
@@ -98,26 +109,58 @@ def _joined(words: Sequence[bytes | None]) -> bytes | None:
     return b"".join(ids) if len(ids) == len(words) else None
 
 
+def words_apart(text: str) -> list[str]:
+    """Return what stands between the spaces of a text."""
+    return text.split(" ")
+
+
+words_with_spaces = re.compile(r"(?<=\S)(?= \S)").split
+"""Return the words of a text, each with the single space before it; other white space stays within one."""
+
+
 def way_of_words(tokenizer: Tokenizer) -> str | None:
     """Return in which way a tokenizer reads a text word by word; None: it reads across spaces.
 
     "BERT", "XLM-RoBERTa": it splits at each space, and its normalizer changes nothing across one.
-    "SentencePiece": so it does where each word stands alone (`stands_alone`).
+    "SentencePiece": so it does where each word stands alone (`stands_alone`). "bytes": it splits before each
+    single space, which is a part of the word after it (`words_with_spaces`).
     """
     normalizers = _steps(tokenizer.normalizer)
-    keeps = tokenizer.normalizer is None or tokenizer.normalizer.normalize_str("a b") == "a b"
-    if not keeps or not all(map(_reads_characters, normalizers)):
-        return None
-    has_charsmap = any(step["type"] == "Precompiled" for step in normalizers)
     splitters = _steps(tokenizer.pre_tokenizer)
+    added = tokenizer.get_added_tokens_decoder().values()
+    kinds = {step["type"] for step in normalizers}
+    if _splits_before_spaces(splitters):
+        return "bytes" if kinds <= _COMPOSE and all(map(_is_found_in_words, added)) else None
+    keeps = tokenizer.normalizer is None or tokenizer.normalizer.normalize_str("a b") == "a b"
+    are_special = all(token.special for token in added)
+    if not keeps or not are_special or not all(map(_reads_characters, normalizers)):
+        return None
     if splitters == [{"type": "BertPreTokenizer"}]:
-        return None if has_charsmap else "BERT"
+        return None if "Precompiled" in kinds else "BERT"
     if not splitters or not _METASPACE.items() <= splitters[-1].items():
         return None
     scheme = splitters[-1].get("prepend_scheme")
     if splitters[:-1] == [{"type": "WhitespaceSplit"}] and scheme == "always":
-        return "SentencePiece" if has_charsmap else "XLM-RoBERTa"
+        return "SentencePiece" if "Precompiled" in kinds else "XLM-RoBERTa"
     return "SentencePiece" if len(splitters) == 1 and scheme in ("always", "first") else None
+
+
+def _splits_before_spaces(splitters: Sequence[Json]) -> bool:
+    """Return whether GPT-2's or Qwen's pattern finds the words."""
+    if not splitters or splitters[-1]["type"] != "ByteLevel":
+        return False
+    if splitters[-1].get("use_regex", True):
+        return len(splitters) == 1
+    pattern = {"type": "Split", "pattern": {"Regex": _QWEN}, "behavior": "Isolated", "invert": False}
+    return splitters[:-1] == [pattern]
+
+
+def _is_found_in_words(token: AddedToken) -> bool:
+    """Return whether an added token is found in a text where it is found in one of `words_with_spaces`."""
+    if token.special:  # it is read as text
+        return True
+    reaches_out = token.lstrip or token.rstrip or token.single_word
+    return not reaches_out and len(words_with_spaces(f".{token.content}.")) == 1
 
 
 def _steps(part: Any) -> list[Json]:

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceNormalizer, sentencepiece_model_pb2
-from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.processors import BertProcessing
 
 from headroom.models.checkpoint import texts as texts_module
 from headroom.models.checkpoint import words as words_module
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.checkpoint.tokenizer import PairTokenizer
-from headroom.models.checkpoint.words import WordCache
-from tests.families import unigram_tokenizer
+from headroom.models.checkpoint.words import WordCache, words_apart
+from tests.decoders import qwen_tokenizer
+from tests.families import byte_level_tokenizer, unigram_tokenizer
 from tests.models.checkpoint.library import library_tokenizer
 
 WINDOW = 12
@@ -85,6 +86,21 @@ def sentence_piece(*steps: normalizers.Normalizer, scheme: str) -> Tokenizer:
     return tokenizer
 
 
+def modern_bert() -> Tokenizer:
+    tokenizer = Tokenizer.from_str(byte_level_tokenizer())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_tokens([AddedToken(content, special=False) for content in ("|||IP|||", "  ", "   ", "é")])
+    return tokenizer
+
+
+def qwen() -> Tokenizer:
+    """Qwen's, with which pairs are read as BERT's."""
+    tokenizer = Tokenizer.from_str(qwen_tokenizer())
+    ends = [(token, tokenizer.token_to_id(token)) for token in ("<|im_end|>", "<|im_start|>")]
+    tokenizer.post_processor = BertProcessing(*ends)
+    return tokenizer
+
+
 def xlm_roberta(normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
     tokenizer = Tokenizer.from_str(unigram_tokenizer())
     tokenizer.normalizer = normalizer
@@ -114,6 +130,9 @@ WORD_BY_WORD = {
         scheme="always",
     ),
     "with a charsmap alone": lambda: sentence_piece(charsmap(), scheme="first"),
+    "RoBERTa": lambda: Tokenizer.from_str(byte_level_tokenizer()),
+    "ModernBERT": modern_bert,
+    "Qwen": qwen,
     "shipped": lambda: Tokenizer.from_file(str(DEFAULT / "tokenizer.json")),
 }
 SPLITTERS = {name: make() for name, make in WORD_BY_WORD.items()}
@@ -121,7 +140,9 @@ READERS = {name: reader(make()) for name, make in WORD_BY_WORD.items()}
 CHARACTERS = (
     "aeLS9 -![].\t\n\0\x1f\x7f\x85\xa0éÀ\u0301\u200b\u3000\u3099▁ﾞｶ½中の한😀´¨ﬁ™\u0600\u0d4e\u200d\U0001f3fb"
 )
-words = st.sampled_from(["lamp", "Red", "q" * 101, "é", "e\u0301", "\0", "[SEP]", "#", "12-gauge"])
+words = st.sampled_from(
+    ["lamp", "Red", "don't", "<think>", "|||IP|||", "q" * 101, "é", "e\u0301", "\0", "[SEP]", "#", "12-gauge"]
+)
 
 
 @pytest.mark.parametrize("name", WORD_BY_WORD)
@@ -155,7 +176,7 @@ class Words:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.cache = WordCache(self._encode)
+        self.cache = WordCache(self._encode, words_apart)
 
     def _encode(self, words: list[str]) -> list[bytes]:
         self.asked += words
