@@ -20,6 +20,10 @@ SANITIZED = (
     "-O1",
 )
 TESTS = ("tests/models/ops/test_kernels.py", "tests/models/ops/test_kernel_arguments.py")
+LIMITS_ADDRESSES = (
+    "tests/models/ops/test_kernels.py::test_too_little_memory_is_an_error_and_the_next_call_works"
+)
+"""AddressSanitizer reserves 20 TB of addresses for itself, more than the limit that this test sets."""
 INSIDE = "HEADROOM_TESTS_SANITIZED"
 """The environment variable of the second process: the directory of the libraries."""
 OPTIONS = {
@@ -59,7 +63,8 @@ def run(directory: Path, options: list[str]) -> int:
     kernel_build.FLAGS = (*kernel_build.FLAGS, *SANITIZED)
     here = [level for level in levels_of_machine() if cpu_flags().issuperset(level.features)]
     kernel_build.LEVELS = (here[0],)
-    return int(pytest.main(["-q", "--capture=sys", "-p", "no:cacheprovider", *TESTS, *options]))
+    left_out = ("--deselect", LIMITS_ADDRESSES)
+    return int(pytest.main(["-q", "--capture=sys", "-p", "no:cacheprovider", *left_out, *TESTS, *options]))
 
 
 if __name__ == "__main__":

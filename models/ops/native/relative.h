@@ -58,6 +58,13 @@ void add_relative(const Relative& relative, long head, long size, const U* query
 #endif
     multiply(lines, left, left_stride, right, right_stride, up(width, kLanes), relative.steps, out, out_stride);
   };
+  if (relative.slopes) {
+    const float slope = relative.slopes[head] * __builtin_sqrtf(static_cast<float>(size * relative.terms));
+    for (long row = 0; row < rows; ++row)
+      for (long column = 0; column < count; ++column)
+        scores[row * columns + column] -= slope * static_cast<float>(std::abs(low + column - first - row));
+  }
+  if (!relative.order) return;
   const int32_t* order = relative.order + relative.reach + low - first;  // of key `low` and query `first`
   if (relative.keys) {
     const U* table = static_cast<const U*>(relative.keys) + head * relative.steps * relative.width;
@@ -96,12 +103,6 @@ void add_relative(const Relative& relative, long head, long size, const U* query
         for (; column < width; ++column) to[column] += products[(places[column] - least) * kKeys + column];
       }
     }
-  }
-  if (relative.slopes) {
-    const float slope = relative.slopes[head] * __builtin_sqrtf(static_cast<float>(size * relative.terms));
-    for (long row = 0; row < rows; ++row)
-      for (long column = 0; column < count; ++column)
-        scores[row * columns + column] -= slope * static_cast<float>(std::abs(low + column - first - row));
   }
 }
 
