@@ -25,12 +25,12 @@ from headroom.service.engine.scheduler import Scheduler
 from headroom.service.engine.threads import Engine
 from headroom.service.errors import Draining
 from headroom.service.experiments.admin import ExperimentAdmin
+from headroom.service.experiments.assignment import Flag
 from headroom.service.experiments.database import reason_of
 from headroom.service.experiments.definition import ScoreKinds
-from headroom.service.experiments.flags import Flag, evaluate
 from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.retention import Retention
 from headroom.service.experiments.store import Store
-from headroom.service.experiments.upkeep import Upkeep
 from headroom.service.observe.metrics import Metrics
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, GenerateResponse
 from headroom.service.schemas.listings import (
@@ -112,7 +112,7 @@ class Replica:
             live.ledger.follow,
             live.guard.run,
             live.pool.run,
-            Upkeep(live.ledger, settings.outcome_days).run,
+            Retention(live.ledger, settings.outcome_days).run,
             self._experiments.count_unmatched_clicks,
             release_memory_periodically,
             *background,
@@ -230,7 +230,7 @@ class Replica:
     @property
     def changed_experiments(self) -> list[str]:
         """Return the experiments whose kind, salt or arms are not those that they began with."""
-        return [name for name, state in self.live.ledger.states.items() if state.status == "changed"]
+        return [name for name, each in self.live.ledger.experiments.items() if each.status == "changed"]
 
     @property
     def config_version(self) -> str:
@@ -292,15 +292,12 @@ class Replica:
 
     def flag(self, experiment: str, unit: str) -> Flag:
         """Return a unit's arm as a flag; nobody is exposed. Raises NotFound."""
-        return evaluate(self.live, self._catalog.config.default_variant, experiment, unit)
+        default = self._catalog.config.default_variant
+        return self.live.assigner().flag(experiment, unit, self.live.ledger.experiments, default)
 
     def flags(self, unit: str) -> list[Flag]:
         """Return a unit's arm in each experiment as a flag; nobody is exposed."""
-        default = self._catalog.config.default_variant
-        return [
-            evaluate(self.live, default, experiment.name, unit)
-            for experiment in self.live.assigner().experiments
-        ]
+        return [self.flag(experiment.name, unit) for experiment in self.live.assigner().experiments]
 
     def models(self) -> ModelsResponse:
         return listings.models(self._loaded())
@@ -345,7 +342,6 @@ class Replica:
     def _publish(self) -> None:
         heads_on = {name: variant.heads_on for name, variant in self._catalog.variants.items()}
         self._metrics.config(self.config_version, heads_on)
-        self.live.windows.definitions = self._catalog.definitions
 
     async def _report(self) -> None:
         while True:

@@ -18,8 +18,8 @@ from headroom.service.experiments import report_page, rules
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import OutcomeReceipt
 from headroom.service.experiments.export import Page, Source
-from headroom.service.experiments.fields import STORABLE
 from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
+from headroom.service.fields import STORABLE
 from headroom.service.observe.metrics import CONTENT_TYPE, Metrics
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, GenerateResponse
 from headroom.service.schemas.experiments import (

@@ -31,7 +31,7 @@ from headroom.service.config.settings import (
     variable_of,
 )
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.fields import NAME_PATTERN
+from headroom.service.fields import NAME_PATTERN
 from headroom.service.sentences import IN_YAML, place_of
 
 DEPLOYMENT = "Relevance"

@@ -31,7 +31,7 @@ from headroom.service.config.variants import (
 )
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.definition import ORIGINAL, ExperimentConfig, doubled, faults_together
-from headroom.service.experiments.fields import ConfigName, Declared
+from headroom.service.fields import ConfigName, ConfigPart
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
 
@@ -351,7 +351,7 @@ OnFailure = Literal["error", "original_order"]
 """What a request gets that cannot be scored: an error, or its titles in the order in which they came."""
 
 
-class LiveConfig(Declared):
+class LiveConfig(ConfigPart):
     """Settings that may change while the service runs; Ray Serve's `user_config`."""
 
     # Validation here needs no model; `resolve_masks` checks the masks against one. Both happen before a

@@ -10,7 +10,7 @@ from pydantic import (
 )
 
 from headroom.service.experiments.definition import ORIGINAL
-from headroom.service.experiments.fields import STORABLE, WHOLE_NUMBER, ConfigName, Declared
+from headroom.service.fields import STORABLE, WHOLE_NUMBER, ConfigName, ConfigPart
 
 CUSTOM = "custom"
 """Variant name under which metrics count ad hoc masks; no variant may have this name."""
@@ -27,7 +27,7 @@ MAX_STAGES = 8
 KEEP_RANGE = "a whole number of titles from 1, or a share between 0 and 1 (both excluded)"
 
 
-class StageConfig(Declared):
+class StageConfig(ConfigPart):
     """One stage of a cascade."""
 
     variant: ConfigName = Field(description="The variant that scores in this stage; not a cascade.")
@@ -38,7 +38,7 @@ class StageConfig(Declared):
     )
 
 
-class VariantConfig(Declared):
+class VariantConfig(ConfigPart):
     """A servable: a checkpoint with a mask, or a cascade of such variants."""
 
     name: ConfigName = Field(
@@ -97,7 +97,7 @@ class VariantConfig(Declared):
         return self
 
 
-class DegradeConfig(Declared):
+class DegradeConfig(ConfigPart):
     """Brownout: a cheaper variant answers while the queue is long, before requests are refused.
 
     It concerns requests to score or rank that name neither variant nor mask and are in no experiment.

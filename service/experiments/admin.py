@@ -5,38 +5,23 @@ a guardrail, cannot act on a state that is no longer there.
 """
 
 import asyncio
-import logging
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import orjson
 
-from headroom.service.errors import (
-    Conflict,
-    DatabaseUnavailable,
-    Draining,
-    NotFound,
-    Unavailable,
-)
-from headroom.service.experiments.analysis import analyse
+from headroom.service.errors import Conflict, DatabaseUnavailable, NotFound, Unavailable
 from headroom.service.experiments.buckets import ByArm
 from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig
-from headroom.service.experiments.events import (
-    Action,
-    Click,
-    Outcome,
-    OutcomeReceipt,
-    UnmatchedReason,
-    values_of,
-)
+from headroom.service.experiments.estimates import finite
+from headroom.service.experiments.events import Click, Outcome, OutcomeReceipt, UnmatchedReason, values_of
 from headroom.service.experiments.export import Source, page
 from headroom.service.experiments.guardrails import population_stability
 from headroom.service.experiments.live import LiveExperiments
-from headroom.service.experiments.log import Entry, Experiment, State, World
+from headroom.service.experiments.log import Entry, World
 from headroom.service.experiments.outcomes import Recorded, Unmatched, count_unmatched, record
 from headroom.service.experiments.preference import deciding
 from headroom.service.experiments.report import (
@@ -45,61 +30,19 @@ from headroom.service.experiments.report import (
     ExperimentsView,
     ExperimentView,
     GuardrailView,
-    Look,
     Report,
 )
+from headroom.service.experiments.report_cache import ReportCache
 from headroom.service.experiments.rules import Decide, check_start, check_variants
-from headroom.service.experiments.sample_ratio import running_p
+from headroom.service.experiments.state import Experiment
+from headroom.service.experiments.verdicts import running_p
 from headroom.service.off_loop import in_thread
-
-logger = logging.getLogger("headroom.experiments")
-
-REPORT_SECONDS = 5.0
-"""A report that is younger than this, or than twice the time it took, is returned from the cache."""
-
-LOOKS_SECONDS = 5.0
-"""How long one report computes past looks; the next one goes on."""
-
-ANALYSES = 3
-"""Experiments that are analysed at once; the database has connections for these and for the other calls."""
 
 UNMATCHED_SECONDS = 10.0
 """Between two looks for clicks whose list has not come."""
 
 MAX_RECORDING_CALLS = 32
 """Calls with outcomes that may wait for the database on one replica; further ones are refused."""
-
-
-@dataclass(slots=True)
-class _Analysis:
-    """The analyses of one experiment that are remembered.
-
-    report: the last one, fresh until `fresh_until` on the ledger's monotonic clock. basis: the experiment
-    that it and the looks are computed from. task: the analysis under way.
-    """
-
-    basis: Experiment | None = None
-    report: Report | None = None
-    fresh_until: float = -math.inf
-    looks: dict[float, Look] = field(default_factory=dict)
-    task: asyncio.Task[Report] | None = None
-
-    def begin(self, basis: Experiment) -> None:
-        """Forget what another log led to."""
-        self.basis = basis
-        self.report = None
-        self.looks = {}
-
-    def end(self, task: asyncio.Task[Report]) -> None:
-        """Keep the report of a task that is done. Its error is logged, in case that nobody waits any more."""
-        self.task = None
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is None:
-            self.report = task.result()
-        elif not isinstance(error, DatabaseUnavailable):
-            logger.error("an experiment could not be analysed", exc_info=error)
 
 
 class ExperimentAdmin:
@@ -114,9 +57,7 @@ class ExperimentAdmin:
         self._ledger = live.ledger
         self._pool = live.pool
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="experiment-admin")
-        # Threads of their own, so that no action or outcome waits for a slow analysis.
-        self._analysts = ThreadPoolExecutor(ANALYSES, thread_name_prefix="experiment-analysis")
-        self._analyses: defaultdict[str, _Analysis] = defaultdict(_Analysis)
+        self._reports = ReportCache(live.ledger, kept_days)
         self._recording = 0
         self._unmatched = Unmatched()
         self._refreshing = asyncio.Lock()
@@ -124,11 +65,8 @@ class ExperimentAdmin:
 
     def close(self) -> None:
         """End the analyses, and the threads once they have finished their current calls."""
-        for analysis in self._analyses.values():
-            if analysis.task is not None:
-                analysis.task.cancel()
+        self._reports.close()
         self._threads.shutdown(wait=False)
-        self._analysts.shutdown(wait=False)
 
     async def record(self, outcomes: Callable[[], Sequence[Outcome | Click]]) -> OutcomeReceipt:
         """Store outcomes and clicks. One that is stored already is counted as a duplicate.
@@ -144,8 +82,8 @@ class ExperimentAdmin:
         self._recording += 1
 
         def store(rows: Sequence[Outcome | Click]) -> Recorded:
-            configs = [config for config in ledger.configs if ledger.state(config.name).deleted is None]
-            return record(ledger.store, rows, configs)
+            there = [each.config for each in ledger.experiments.values() if each.deleted is None]
+            return record(ledger.store, rows, there)
 
         try:
             sent, has_unknown = await in_thread(self._threads, lambda: self._look_up(outcomes()))
@@ -179,28 +117,22 @@ class ExperimentAdmin:
         def read() -> bytes:
             return orjson.dumps(page(store, name, source, after))
 
-        return await in_thread(self._analysts, read)
+        return await in_thread(self._reports.threads, read)
 
     def listing(self) -> ExperimentsView:
         """Return the experiments as this replica knows them, without the database."""
         ledger = self._ledger
-        views = [
-            self._view(config, ledger.state(config.name), ledger.exposures(config.name))
-            for config in ledger.configs
-        ]
+        views = [self._view(each, ledger.exposures(name)) for name, each in ledger.experiments.items()]
         return ExperimentsView(ledger.config_version, views)
 
     async def show(self, name: str) -> ExperimentDetail:
         """Return one experiment with its log and its analysis, which is None while the database is down."""
-        config = await self._find(name)
+        experiment = await self._find(name)
         try:
-            report = await self._report(name)
+            report = await self._reports.get(name)
         except DatabaseUnavailable:
             report = None
-        ledger = self._ledger
-        # The units of the analysis, so that all numbers of the answer are of one moment.
-        exposures = ledger.exposures(name) if report is None else report.exposures
-        return self._detail(config, ledger.state(name), exposures, ledger.history(name), report)
+        return self._detail(self._ledger.experiment(name) or experiment, report)
 
     async def act(self, name: str, decide: Decide, *, reason: str, actor: str) -> ExperimentDetail:
         """Do what an operator asks for (such as `rules.ramp`), and return the state that this leads to.
@@ -208,15 +140,14 @@ class ExperimentAdmin:
         Somebody's next action is not in it, even if it is recorded before the answer goes out.
         """
         ledger = self._ledger
-        config = await self._find(name)
+        known = await self._find(name)
 
         def entry(world: World) -> Entry:
-            known = world.experiments.get(name)
-            decided = decide(config if known is None else known.config, world)
+            decided = decide(world.find(known.config).config, world)
             return replace(decided, time=ledger.clock(), actor=actor, reason=reason)
 
         world = await in_thread(self._threads, lambda: ledger.act(entry))
-        return self._after(world.experiments[name])
+        return self._detail(world.experiments[name], None)
 
     async def start(self, config: ExperimentConfig, *, actor: str) -> ExperimentDetail:
         """Start an experiment that the config does not declare, and return its state.
@@ -239,24 +170,15 @@ class ExperimentAdmin:
             return Entry("start", ledger.clock(), actor=actor, experiment=config.name, declared=declared)
 
         world = await in_thread(self._threads, lambda: ledger.act(entry))
-        return self._after(world.experiments[config.name])
+        return self._detail(world.experiments[config.name], None)
 
-    def _after(self, experiment: Experiment) -> ExperimentDetail:
-        """Return an experiment after an action, without its analysis."""
-        exposures = self._ledger.exposures(experiment.config.name)
-        return self._detail(experiment.config, experiment.state, exposures, experiment.history, None)
-
-    def _detail(
-        self,
-        config: ExperimentConfig,
-        state: State,
-        exposures: ByArm,
-        history: Sequence[Action],
-        report: Report | None,
-    ) -> ExperimentDetail:
+    def _detail(self, experiment: Experiment, report: Report | None) -> ExperimentDetail:
+        """Return an experiment with its analysis; None: it was not asked for, or could not be made."""
+        # The units of the analysis, so that all numbers of the answer are of one moment.
+        exposures = self._ledger.exposures(experiment.config.name) if report is None else report.exposures
         return ExperimentDetail(
-            **values_of(self._view(config, state, exposures)),
-            history=list(history),
+            **values_of(self._view(experiment, exposures)),
+            history=list(experiment.history),
             report=report,
             kept_days=self._kept_days,
             preference=deciding(report),
@@ -265,18 +187,18 @@ class ExperimentAdmin:
     def _look_up(self, sent: Sequence[Outcome | Click]) -> tuple[Sequence[Outcome | Click], bool]:
         """Return what was sent, and whether some of it names an experiment that is not known here yet."""
         names = {each.experiment for each in sent if each.experiment}
-        return sent, any(self._ledger.find(name) is None for name in names)
+        return sent, any(self._ledger.experiment(name) is None for name in names)
 
-    async def _find(self, name: str) -> ExperimentConfig:
+    async def _find(self, name: str) -> Experiment:
         """Return an experiment, also one that another replica has just started. Raises NotFound."""
-        config = self._ledger.find(name)
-        if config is None:
+        experiment = self._ledger.experiment(name)
+        if experiment is None:
             await self._refresh()
-            config = self._ledger.find(name)
-        if config is None:
-            names = ", ".join(config.name for config in self._ledger.configs) or "none"
+            experiment = self._ledger.experiment(name)
+        if experiment is None:
+            names = ", ".join(self._ledger.experiments) or "none"
             raise NotFound(f"There is no experiment {name!r} (known: {names}).")
-        return config
+        return experiment
 
     async def _refresh(self) -> None:
         """Read the database's state as of now. Calls that come while it is read share the next reading."""
@@ -287,63 +209,17 @@ class ExperimentAdmin:
                 await in_thread(self._threads, self._ledger.refresh)
                 self._refreshed = begun
 
-    async def _report(self, name: str) -> Report | None:
-        """Return a report that is fresh, or that of the analysis under way, which all callers share.
-
-        None before the experiment's start. An analysis goes on if its callers give up, and its report is kept
-        for the next one.
-        """
-        ledger = self._ledger
-        analysis = self._analyses[name]
-        while True:
-            basis = ledger.experiment(name)
-            if analysis.task is None or analysis.basis == basis:
-                break
-            await asyncio.wait([analysis.task])
-        if basis is None:
-            return None
-        if analysis.basis != basis:
-            analysis.begin(basis)
-        if analysis.report is not None and ledger.monotonic() < analysis.fresh_until:
-            return analysis.report
-        if analysis.task is None:
-            analysis.task = asyncio.create_task(self._analyse(basis, analysis))
-            analysis.task.add_done_callback(analysis.end)
-        task = analysis.task
-        await asyncio.wait([task])  # cancelled with its caller, the task is not
-        if task.cancelled():
-            raise Draining
-        return task.result()
-
-    async def _analyse(self, experiment: Experiment, analysis: _Analysis) -> Report:
-        ledger = self._ledger
-        begun = ledger.monotonic()
-        now = ledger.clock()
-        report = await in_thread(
-            self._analysts,
-            lambda: analyse(
-                ledger.store,
-                experiment,
-                now,
-                analysis.looks,
-                kept_days=self._kept_days,
-                looks_seconds=LOOKS_SECONDS,
-            ),
-        )
-        seconds = ledger.monotonic() - begun
-        analysis.fresh_until = begun + max(REPORT_SECONDS, 2 * seconds)
-        return report
-
-    def _view(self, config: ExperimentConfig, state: State, exposures: ByArm) -> ExperimentView:
+    def _view(self, experiment: Experiment, exposures: ByArm) -> ExperimentView:
+        config = experiment.config
         of_both = exposures.get(INTERLEAVED, 0)
         return ExperimentView(
             name=config.name,
             kind=config.kind,
             in_config=self._ledger.declared.find(config.name) is not None,
-            status=state.status,
-            paused=state.paused,
-            traffic=state.traffic,
-            started=state.started,
+            status=experiment.status,
+            paused=experiment.paused,
+            traffic=experiment.traffic,
+            started=finite(experiment.started),
             slots=config.slots,
             shadow=config.shadow,
             arms=[
@@ -356,9 +232,9 @@ class ExperimentAdmin:
                 )
                 for arm in config.arms
             ],
-            rolled_back=sorted(state.rolled_back),
-            shipped=state.shipped,
-            sample_ratio_p=running_p(config, state, exposures),
+            rolled_back=sorted(experiment.rolled_back),
+            shipped=experiment.everybody_gets,
+            sample_ratio_p=running_p(experiment, exposures),
             guardrails=[self._guardrail_view(config, arm.name) for arm in config.arms],
         )
 

@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from headroom.models.numbers import minute
@@ -20,9 +21,8 @@ from headroom.service.experiments.estimates import (
     finite,
 )
 from headroom.service.experiments.events import values_of
-from headroom.service.experiments.log import Experiment
 from headroom.service.experiments.measure import Measured, comparisons, measure
-from headroom.service.experiments.preference import Lists, preference_reports, read_lists
+from headroom.service.experiments.preference import JoinedClicks, join_clicks, preference_reports
 from headroom.service.experiments.report import (
     ArmReport,
     Effect,
@@ -32,17 +32,24 @@ from headroom.service.experiments.report import (
     Report,
     SampleRatio,
 )
-from headroom.service.experiments.retention import retention_text
-from headroom.service.experiments.sample_ratio import check_units
 from headroom.service.experiments.shadow_report import shadow_reports
+from headroom.service.experiments.state import Experiment
 from headroom.service.experiments.store import Store
-from headroom.service.experiments.verdicts import ALPHA, BAD, GOOD, verdict
+from headroom.service.experiments.verdicts import (
+    ALPHA,
+    BAD,
+    GOOD,
+    changes,
+    check_units,
+    early_outcomes,
+    retention,
+    units_in_both_arms,
+    unmatched_clicks,
+    verdict,
+)
 
-UNMATCHED = {
-    "impression": "on no stored list",
-    "unit": "on another unit's list",
-    "index": "on a title that was not shown",
-}
+Compare = Callable[..., Mapping[str, Sequence[MetricReport]]]
+"""`compare_all` for one experiment: takes `now` and `until`."""
 
 MAX_LOOKS = 30
 """Past times at which an experiment's effects are computed, at most."""
@@ -73,31 +80,31 @@ def analyse(
     past: list[Look] = []
     unmatched: Mapping[str, int] = {}
     recommendation: Recommendation = "invalid"
-    state = experiment.state
-    retention = retention_text(config, state, kept_days)
-    if state.status == "changed":
+    retained = retention(experiment, kept_days)
+    if experiment.status == "changed":
         ratio = SampleRatio(1.0, False, "The config does not say which units each arm should have.", {})
         text = (
             f"{config.name!r} began with other arms or another salt than the config has, so its units "
             "cannot be analysed with it. Give the changed experiment another name and salt."
         )
-    elif state.deleted is not None:
-        if (kept := _kept_report(store, config.name, retention)) is not None:
+    elif experiment.deleted is not None:
+        if (kept := _kept_report(store, config.name, retained)) is not None:
             return kept
-        ratio = check_units(config, exposures, state.rolled_back)
+        ratio = check_units(config, exposures, experiment.rolled_back)
         text = "Nothing is left to analyse."
     else:
-        ratio = check_units(config, exposures, state.rolled_back)
-        lists = read_lists(store, experiment) if config.is_interleaved else None
-        unmatched = {} if lists is None else lists.unmatched
-        compared = compare_all(store, experiment, now, lists=lists)
+        ratio = check_units(config, exposures, experiment.rolled_back)
+        joined = join_clicks(store, experiment) if config.is_interleaved else None
+        unmatched = {} if joined is None else joined.unmatched
+        compare = partial(compare_all, store, experiment, joined)
+        compared = compare(now)
         shadow = shadow_reports(store, config.name, config.treatments, _alpha(config), config.against_order)
         arms = [ArmReport(arm, metrics, shadow.get(arm)) for arm, metrics in compared.items()]
-        running = [arm for arm in arms if arm.arm not in state.rolled_back]
+        running = [arm for arm in arms if arm.arm not in experiment.rolled_back]
         progress = _progress(config, arms, exposures)
         recommendation, text = recommend(config, running, ratio, progress)
-        text += _in_both_arms(in_both_arms) + _unmatched(unmatched) + _changes(experiment)
-        past = past_looks(store, experiment, now, looks, looks_seconds, lists)
+        text += units_in_both_arms(in_both_arms) + unmatched_clicks(unmatched) + changes(experiment)
+        past = past_looks(compare, look_times(experiment, now), looks, looks_seconds)
     return Report(
         experiment=config.name,
         time=now,
@@ -109,11 +116,11 @@ def analyse(
         arms=arms,
         recommendation=recommendation,
         text=text,
-        retention=retention,
+        retention=retained,
         looks=past,
         in_both_arms=in_both_arms,
         unmatched=unmatched,
-        end=state.ended,
+        end=experiment.ended,
     )
 
 
@@ -122,8 +129,8 @@ def reported(experiment: Experiment) -> ExperimentConfig:
     return experiment.config.model_copy(update={"planned_units": experiment.begun.planned_units})
 
 
-def _kept_report(store: Store, name: str, retention: str | None) -> Report | None:
-    """Return the last report of an experiment whose rows are deleted, as `retention` says.
+def _kept_report(store: Store, name: str, retained: str | None) -> Report | None:
+    """Return the last report of an experiment whose rows are deleted, as `retained` says.
 
     None if none was kept, or it is of another release's form. Raises DatabaseUnavailable.
     """
@@ -134,46 +141,35 @@ def _kept_report(store: Store, name: str, retention: str | None) -> Report | Non
         report = Report.from_json(kept.report)
     except ValueError:
         return None
-    return replace(report, retention=f"{retention} The figures are those of {minute(report.time)} UTC.")
+    return replace(report, retention=f"{retained} The figures are those of {minute(report.time)} UTC.")
 
 
 def past_looks(
-    store: Store,
-    experiment: Experiment,
-    now: float,
-    known: dict[float, Look],
-    seconds: float,
-    lists: Lists | None = None,
+    compare: Compare, times: Sequence[float], known: dict[float, Look], seconds: float
 ) -> list[Look]:
-    """Return the looks before now, as far as `seconds` suffice for them, and add the new ones to `known`.
+    """Return the looks at past times, as far as `seconds` suffice for them, and add the new ones to `known`.
 
     A known look stays as it is, so outcomes that come late are in later looks only.
     """
-    times = look_times(experiment, now)
     deadline = time.monotonic() + seconds
     for moment in times:
         if moment not in known and time.monotonic() < deadline:
-            known[moment] = past_look(store, experiment, moment, lists)
+            known[moment] = past_look(compare, moment)
     return [known[moment] for moment in times if moment in known]
 
 
 def compare_all(
-    store: Store,
-    experiment: Experiment,
-    now: float,
-    *,
-    until: float | None = None,
-    lists: Lists | None = None,
+    store: Store, experiment: Experiment, joined: JoinedClicks | None, now: float, until: float | None = None
 ) -> dict[str, list[MetricReport]]:
     """Compare all metrics of each arm except control with control.
 
+    joined: what `join_clicks` returned, if the experiment interleaves.
     until: leaves out what happened later, in seconds since the epoch; None: nothing.
-    lists: what `read_lists` returned, if the experiment interleaves.
     """
     config = reported(experiment)
     if config.is_interleaved:
         (arm,) = config.treatments
-        return {arm: preference_reports(store, experiment, config, lists, until=until)}
+        return {arm: preference_reports(store, experiment, config, joined, until=until)}
     by_arm = comparisons(experiment, math.inf if until is None else until)
     measured = {
         (metric.name, comparison): measure(store, config.name, metric, now, comparison, until)
@@ -201,9 +197,9 @@ def look_times(experiment: Experiment, now: float) -> list[float]:
     return [start + step * number for number in range(1, int(seconds / step) + 1)]
 
 
-def past_look(store: Store, experiment: Experiment, moment: float, lists: Lists | None = None) -> Look:
-    """Return what a report at a past time said of the metrics. Raises DatabaseUnavailable."""
-    reports = compare_all(store, experiment, moment, until=moment, lists=lists)
+def past_look(compare: Compare, moment: float) -> Look:
+    """Return what a report at a past time said of the metrics."""
+    reports = compare(moment, moment)
     effects = [
         Effect(**{name: getattr(report, name) for name in Effect.__slots__})
         for metrics in reports.values()
@@ -253,7 +249,7 @@ def compare_arm(config: ExperimentConfig, metric: Metric, measured: Measured, ar
         better=metric.better,
         variance_explained=explained,
         decision=decision,
-        text=text + _early_outcomes(config, measured.early, arm),
+        text=text + early_outcomes(config, measured.early, arm),
     )
 
 
@@ -278,72 +274,21 @@ def _without_denominator(metric: Metric, measured: Measured, arms: Sequence[str]
     return [arm for arm, of_arm in moments if of_arm.units > 0 and of_arm.mean[DENOMINATOR] == 0]
 
 
-def _early_outcomes(config: ExperimentConfig, early: ByArm, arm: str) -> str:
-    """Return a sentence on the outcomes that do not count because they came too early; empty without any."""
-    of_arm = early.get(arm, 0)
-    of_control = early.get(config.control, 0)
-    if not of_arm and not of_control:
-        return ""
-    return (
-        f" Outcomes from the minute before their unit's exposure do not count: {of_arm:,} of {arm}, "
-        f"{of_control:,} of control. If they came after it, the sender's clock is behind ours."
-    )
-
-
-def _in_both_arms(units: int) -> str:
-    """Return a sentence on units that came to several arms; empty without any."""
-    if not units:
-        return ""
-    are = "unit was" if units == 1 else "units were"
-    return f" {units:,} {are} sent to more than one arm, and left out."
-
-
-def _unmatched(clicks: Mapping[str, int]) -> str:
-    """Return a sentence on clicks that are on no shown title, by reason; empty without any."""
-    total = sum(clicks.values())
-    if not total:
-        return ""
-    reasons = ", ".join(f"{clicks[name]:,} {UNMATCHED[name]}" for name in UNMATCHED if clicks.get(name))
-    return f" Clicks that count for nobody: {reasons}."
-
-
-def _changes(experiment: Experiment) -> str:
-    """Return sentences on what the figures rest on and has changed since the start; empty without any."""
-    text = ""
-    begun = experiment.begun.planned_units
-    declared = experiment.config.planned_units
-    if declared != begun:
-        text += (
-            f" The intervals go by planned_units of the start, {begun:,}; the config's "
-            f"{declared:,} came later and does not count."
-        )
-    for name, moment in experiment.variant_changes.items():
-        text += f" The variant {name!r} was changed at {minute(moment)} UTC, so its figures mix two variants."
-    return text
-
-
-@dataclass(frozen=True, slots=True)
-class UnitProgress:
-    """How far an experiment is. units: those so far, which `words` describe."""
-
-    units: int
-    words: str
-
-
-def _progress(config: ExperimentConfig, arms: Sequence[ArmReport], exposures: ByArm) -> UnitProgress:
-    """Return the progress towards the planned units: those that the first metric's interval rests on."""
+def _progress(config: ExperimentConfig, arms: Sequence[ArmReport], exposures: ByArm) -> tuple[int, str]:
+    """Return how many of the planned units there are, those that the first metric's interval rests on, and
+    what they have done, as words."""
     if config.is_interleaved:
         units = arms[0].metrics[0].units if config.metrics else 0
-        return UnitProgress(units, "planned units have clicked a title of one arm")
-    return UnitProgress(sum(exposures.values()), "planned units are exposed")
+        return units, "have clicked a title of one arm"
+    return sum(exposures.values()), "are exposed"
 
 
 def recommend(
-    config: ExperimentConfig, running: Sequence[ArmReport], ratio: SampleRatio, progress: UnitProgress
+    config: ExperimentConfig, running: Sequence[ArmReport], ratio: SampleRatio, progress: tuple[int, str]
 ) -> tuple[Recommendation, str]:
     """Return a recommendation and its reason.
 
-    running: the arms that are not rolled back.
+    running: the arms that are not rolled back. progress: what `_progress` returns.
     """
     if ratio.alarm:
         return "invalid", ratio.text
@@ -364,8 +309,9 @@ def recommend(
     final = BAD if primary.margin is None else {"too_bad"}
     if all(harm[arm.arm] or arm.metrics[0].decision in final for arm in running):
         return "stop", reasons
-    text = f"{reasons} {progress.units:,} of {config.planned_units:,} {progress.words}"
-    if progress.units < config.planned_units:
+    units, words = progress
+    text = f"{reasons} {units:,} of {config.planned_units:,} planned units {words}"
+    if units < config.planned_units:
         return "wait", f"{text}."
     return "wait", f"{text}: wait for more, which narrow the interval further, or stop."
 

@@ -1,4 +1,4 @@
-"""Assigns units to arms by the contract's rules: slots, then the arm's buckets.
+"""Assigns units to arms by the contract's rules: slots, then the arm's buckets. An arm may be had as a flag.
 
 If the caller assigns its units itself, its requests name the arm; slots and traffic then do not count.
 """
@@ -7,12 +7,34 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
+from typing import Literal
 
-from headroom.service.errors import InvalidRequest
+from headroom.service.descriptions import documented
+from headroom.service.errors import InvalidRequest, NotFound
 from headroom.service.experiments.buckets import Span, bucket, is_exposed
 from headroom.service.experiments.definition import INTERLEAVED, LAYER_SALT, ExperimentConfig
-from headroom.service.experiments.log import IDLE, States
+from headroom.service.experiments.state import Experiments
 from headroom.service.sentences import shortened
+
+NO_ARM = "default"
+"""The flag's variant for a unit that is in no arm."""
+
+
+@documented
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """The value of a flag for a unit. Asking for it exposes nobody."""
+
+    key: str
+    """The experiment's name."""
+    value: str
+    """The arm's variant; of an interleaved experiment, control's. Without an arm, the one that scores the
+    requests of units that are in no experiment."""
+    variant: str
+    """The unit's arm: `interleaved` if it sees both, `default` if it is in none."""
+    reason: Literal["SPLIT", "DEFAULT", "STATIC", "DISABLED"]
+    """`SPLIT`: the unit is in this arm. `DEFAULT`: it does not take part. `STATIC`: the experiment has
+    shipped this arm. `DISABLED`: the experiment does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +73,21 @@ class Assigner:
         """The ranges of buckets of each experiment's arms, in order."""
         return {config.name: list(config.spans.values()) for config in self.experiments}
 
-    def assign(self, unit: str, states: States) -> Assigned | None:
+    def assign(self, unit: str, experiments: Experiments) -> Assigned | None:
         """Return the arm that a unit is exposed to.
 
         None if the unit is in no running experiment or outside the traffic, or if its arm is rolled back.
-        states: by experiment; an experiment that is missing does not run.
+        experiments: their states; one that is missing does not run.
         """
         slot = bucket(LAYER_SALT, unit) if self.experiments else -1
-        config = next((each for each in self.experiments if _has_slot(each, slot, states)), None)
-        if config is None:
+        config = next((each for each in self.experiments if _has_slot(each, slot, experiments)), None)
+        state = None if config is None else experiments.get(config.name)
+        if config is None or state is None or not state.is_running:
             return None
-        state = states.get(config.name, IDLE)
         spans = self._spans[config.name]
         position = bucket(config.salt, unit)
         index = bisect_right(spans, position, key=itemgetter(1))
-        if not state.is_running or not is_exposed(position, spans[index], state.traffic):
+        if not is_exposed(position, spans[index], state.traffic):
             return None
         if config.is_interleaved:
             return Assigned(
@@ -79,7 +101,9 @@ class Assigner:
         arm = config.arms[index].name
         return None if arm in state.rolled_back else _in_arm(config, arm, position)
 
-    def choose(self, unit: str, arm: str, experiment: str | None, states: States) -> Assigned | None:
+    def choose(
+        self, unit: str, arm: str, experiment: str | None, experiments: Experiments
+    ) -> Assigned | None:
         """Return the arm that a unit's request names.
 
         None if its experiment does not run, or if the arm is rolled back.
@@ -93,8 +117,8 @@ class Assigner:
                 "out arm",
                 param="arm",
             )
-        state = states.get(config.name, IDLE)
-        if not state.is_running or arm in state.rolled_back:
+        state = experiments.get(config.name)
+        if state is None or not state.is_running or arm in state.rolled_back:
             return None
         return _in_arm(config, arm, bucket(config.salt, unit), is_chosen=True)
 
@@ -123,21 +147,42 @@ class Assigner:
             )
         return having[0]
 
-    def shipped(self, states: States) -> str | None:
-        """Return the variant that an experiment has shipped, if any; `check_one_shipped` allows one."""
+    def shipped(self, experiments: Experiments) -> str | None:
+        """Return the variant that an experiment has shipped, if any; `rules.check_edit` allows one."""
         for config in self.experiments:
-            state = states.get(config.name, IDLE)
-            if state.status == "shipped" and state.shipped is not None:
-                return config.variant_of(state.shipped)
+            state = experiments.get(config.name)
+            if state is not None and state.everybody_gets is not None:
+                return config.variant_of(state.everybody_gets)
         return None
 
-    def shadowed(self, states: States) -> list[ExperimentConfig]:
+    def shadowed(self, experiments: Experiments) -> list[ExperimentConfig]:
         """Return the running experiments with a shadow share."""
         return [
             config
             for config in self.experiments
-            if config.shadow and states.get(config.name, IDLE).is_running
+            if config.shadow and config.name in experiments and experiments[config.name].is_running
         ]
+
+    def flag(self, name: str, unit: str, experiments: Experiments, default_variant: str) -> Flag:
+        """Return a unit's arm in an experiment as a flag.
+
+        default_variant: of requests that are in no experiment.
+        Raises NotFound if there is no such experiment.
+        """
+        configs = {config.name: config for config in self.experiments}
+        if name not in configs:
+            known = ", ".join(configs) or "none"
+            raise NotFound(f"There is no experiment {shortened(name)!r} (known: {known}).")
+        assigned = self.assign(unit, experiments)
+        if assigned is not None and assigned.experiment == name:
+            of_control = None if assigned.interleaved is None else assigned.fallback
+            return Flag(name, of_control or assigned.variant, assigned.arm, "SPLIT")
+        state = experiments.get(name)
+        if state is not None and state.everybody_gets is not None:
+            arm = state.everybody_gets
+            return Flag(name, configs[name].variant_of(arm), arm, "STATIC")
+        value = self.shipped(experiments) or default_variant
+        return Flag(name, value, NO_ARM, "DEFAULT" if state is not None and state.is_running else "DISABLED")
 
 
 def _in_arm(config: ExperimentConfig, arm: str, position: int, *, is_chosen: bool = False) -> Assigned:
@@ -146,7 +191,10 @@ def _in_arm(config: ExperimentConfig, arm: str, position: int, *, is_chosen: boo
     return Assigned(config.name, arm, config.variant_of(arm), position, fallback, is_chosen)
 
 
-def _has_slot(config: ExperimentConfig, slot: int, states: States) -> bool:
+def _has_slot(config: ExperimentConfig, slot: int, experiments: Experiments) -> bool:
     """Return whether a slot is one of the experiment's, which gives its slots up once it is over."""
     start, end = config.slots
-    return start <= slot < end and not states.get(config.name, IDLE).is_over
+    if not start <= slot < end:
+        return False
+    state = experiments.get(config.name)
+    return state is None or not state.is_over

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, Strict, StringConstraints, model_validator
 
 from headroom.service.experiments.buckets import BUCKETS, ByArm, Span, exposed_buckets, ranges
-from headroom.service.experiments.fields import WHOLE_NUMBER, ConfigName, Declared, Salt, Share
+from headroom.service.fields import WHOLE_NUMBER, ConfigName, ConfigPart, Salt, Share
 
 LAYER_SALT = "layer"
 """The salt of the slots: units are spread over them by SHA-256("layer:{unit}")."""
@@ -32,7 +32,7 @@ MAX_UNITS = 1_000_000_000_000
 _Slot = Annotated[int, Field(ge=0, le=10_000), WHOLE_NUMBER]
 
 
-class Metric(Declared, use_attribute_docstrings=True):
+class Metric(ConfigPart, use_attribute_docstrings=True):
     """A metric over units, computed from the values of their outcomes."""
 
     name: MetricName
@@ -78,7 +78,7 @@ class Metric(Declared, use_attribute_docstrings=True):
         return 1 if self.better == "higher" else -1
 
 
-class ArmConfig(Declared, use_attribute_docstrings=True):
+class ArmConfig(ConfigPart, use_attribute_docstrings=True):
     """An arm: the variant that its units get."""
 
     name: ConfigName
@@ -89,7 +89,7 @@ class ArmConfig(Declared, use_attribute_docstrings=True):
     """The arm's part of the units, in proportion to the other arms' weights."""
 
 
-class Guardrails(Declared, use_attribute_docstrings=True):
+class Guardrails(ConfigPart, use_attribute_docstrings=True):
     """The limits that take an arm back to control automatically. Null switches a limit off."""
 
     error_rate: Annotated[float, Field(gt=0, lt=1)] | None = 0.02
@@ -106,7 +106,7 @@ class Guardrails(Declared, use_attribute_docstrings=True):
     nothing about the scores of one with fewer units."""
 
 
-class ExperimentConfig(Declared, use_attribute_docstrings=True):
+class ExperimentConfig(ConfigPart, use_attribute_docstrings=True):
     """An experiment: units are spread over arms, and metrics compare the arms."""
 
     name: ConfigName
@@ -197,9 +197,24 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
             f"{', '.join(exposed)}; {next_even:g} is the next that exposes the same share of each"
         )
 
-    def shares_slots(self, other: "ExperimentConfig") -> bool:
-        """Return whether both declare some slot."""
-        return self.slots[0] < other.slots[1] and other.slots[0] < self.slots[1]
+    def clashes(self, other: "ExperimentConfig") -> Iterator[tuple[str, str]]:
+        """Yield each field that keeps this and another experiment from running at once, and why, as a clause.
+
+        Experiments that share a slot would share units, and with one salt they would not draw independently.
+        """
+        start, end = self.slots
+        other_start, other_end = other.slots
+        if start < other_end and other_start < end:
+            yield "slots", f"[{start}, {end}) overlaps [{other_start}, {other_end})"
+        if self.salt == other.salt:
+            yield "salt", f"{self.salt!r} is the salt"
+
+    def unknown_variants(self, variants: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Yield the field of each variant that is not one of `variants`, and a clause that says so."""
+        for index, arm in enumerate(self.arms):
+            if arm.variant not in variants:
+                names = ", ".join(variants)
+                yield f"arms[{index}].variant", f"there is no variant {arm.variant!r}; there are {names}"
 
     def mixed_scores(self, score_kinds: ScoreKinds) -> str | None:
         """Return why the experiment cannot do with the arms' scores what it declares, as a clause, or None.
@@ -225,6 +240,8 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.salt == LAYER_SALT:
+            raise ValueError(f"salt: {LAYER_SALT!r} is the salt of the slots; give another")
         check_unique("arms", [arm.name for arm in self.arms])
         check_unique("metrics", [metric.name for metric in self.metrics])
         if self.is_interleaved:
@@ -250,28 +267,17 @@ def differ(first: str | None, second: str | None) -> bool:
 
 def faults_together(experiments: Sequence[ExperimentConfig], variants: Sequence[str]) -> Iterator[str]:
     """Yield a sentence for each fault of experiments against each other and the variants."""
-    salts = {LAYER_SALT: "the slots"}
     yield from doubled("experiments", [experiment.name for experiment in experiments])
     for experiment_index, experiment in enumerate(experiments):
-        field = f"experiments[{experiment_index}]"
-        if experiment.salt in salts:  # two purposes that share a salt would make dependent draws
-            yield f"{field}.salt: {experiment.salt!r} is the salt of {salts[experiment.salt]} already"
-        salts[experiment.salt] = f"the experiment {experiment.name!r}"
-        for arm_index, arm in enumerate(experiment.arms):
-            if arm.variant not in variants:
-                yield (
-                    f"{field}.arms[{arm_index}].variant: there is no variant {arm.variant!r}; "
-                    f"there are {', '.join(variants)}"
-                )
-        start, end = experiment.slots
+        prefix = f"experiments[{experiment_index}]"
+        for field, clause in experiment.unknown_variants(variants):
+            yield f"{prefix}.{field}: {clause}"
         for other in experiments[:experiment_index]:
-            other_start, other_end = other.slots
-            if experiment.shares_slots(other):
+            for field, clause in experiment.clashes(other):
                 yield (
-                    f"{field}.slots: [{start}, {end}) overlaps [{other_start}, {other_end}) of "
-                    f"{other.name!r}, which keeps its slots as long as it is in the config, also after a "
-                    f"ship or a stop; give this one slots of its own or, if {other.name!r} is over, make the "
-                    "variant that it shipped the `default` and take it out"
+                    f"{prefix}.{field}: {clause} of {other.name!r}, which keeps its slots and salt as long "
+                    "as it is in the config, also after a ship or a stop; give this one its own or, if "
+                    f"{other.name!r} is over, make the variant that it shipped the `default` and take it out"
                 )
 
 

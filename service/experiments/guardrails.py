@@ -24,11 +24,12 @@ from functools import partial
 
 import numpy as np
 
-from headroom.service.experiments.definition import ExperimentConfig, Guardrails
+from headroom.service.experiments.definition import Guardrails
 from headroom.service.experiments.estimates import Floats
 from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.log import Entry
-from headroom.service.experiments.sample_ratio import running_p
+from headroom.service.experiments.state import Experiment
+from headroom.service.experiments.verdicts import running_p
 from headroom.service.experiments.windows import Counts
 
 WATCH_SECONDS = 1.0
@@ -88,9 +89,10 @@ class GuardrailWatcher:
         previous = self._running
         self._running = set()
         failure = None
-        for config in self._ledger.configs:
+        for experiment in self._ledger.experiments.values():
             try:
-                self._watch(config)
+                if experiment.is_running:
+                    self._watch(experiment)
             except Exception as error:
                 failure = error
         for started in self._running - previous:
@@ -115,14 +117,12 @@ class GuardrailWatcher:
             )
         )
 
-    def _watch(self, config: ExperimentConfig) -> None:
-        state = self._ledger.state(config.name)
-        if not state.is_running:
-            return
+    def _watch(self, experiment: Experiment) -> None:
+        config = experiment.config
         self._running.add(config.name)
         control = self._counts(config.name, config.control)
         for arm in config.treatments:
-            if arm not in state.rolled_back:
+            if arm not in experiment.rolled_back:
                 counts = self._counts(config.name, arm)
                 breach = find_breach(
                     arm, counts, control, config.guardrails, is_interleaved=config.is_interleaved
@@ -131,7 +131,8 @@ class GuardrailWatcher:
                     if self._ledger.is_down and counts.replicas == 1:
                         breach = replace(breach, detail=f"{breach.detail}; {_ALONE}")
                     self.roll_back(config.name, breach)
-        p = running_p(config, self._ledger.state(config.name), self._ledger.exposures(config.name))
+        now = self._ledger.experiments.get(config.name, experiment)  # an arm may have been rolled back
+        p = running_p(now, self._ledger.exposures(config.name))
         self._metrics.set_gauge("sample_ratio_p", math.nan if p is None else p, config.name)
 
 

@@ -8,13 +8,13 @@ hash, so the same unit sees the same list for the same query. tests/cases/interl
 cases, and docs/decisions/016-interleaving.md compares other methods.
 """
 
-import hmac
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
 import numpy as np
+import orjson
 
 from headroom.models.arrays import LOWEST
 
@@ -25,9 +25,6 @@ SHARED = "s"
 
 NOT_SHOWN = "-"
 """The team of a title that the list leaves out."""
-
-_FIRST_DIGITS = 16
-_CODE_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,33 +122,12 @@ def _from_ordinals(ordinals: np.ndarray) -> np.ndarray:
     return bits.astype(np.int32).view(np.float32)
 
 
-def impression_id(key: str, experiment: str, unit: str, query_id: str | None = None) -> str:
-    """Return the id of a list shown to a unit: 16 hex digits, then 16 of their code.
+def impression_id(experiment: str, unit: str, query_id: str | None = None) -> str:
+    """Return the id of a list shown to a unit: 32 hex digits.
 
-    The code is HMAC-SHA256 under the key, which no caller knows. So an id that was made up, or is another
-    unit's, is told from a genuine one without the database.
-
-    query_id: the caller's own id of the list. The first digits then follow from it, so that a click that
-        names it leads to this unit's list, and to no other unit's. If it is such an id itself, it stays.
-        None: they are random.
+    query_id: the caller's own id of the list, from which the id follows, so that a request that is sent again
+        shows the same list. None: the id is random.
     """
-    if query_id is not None and is_genuine(query_id, key, experiment, unit):
-        return query_id  # the id of an earlier list, which so is used for two
     if query_id is None:
-        first = secrets.token_hex(_FIRST_DIGITS // 2)
-    else:
-        first = _code(key, experiment, unit, sha256(query_id.encode()).hexdigest())
-    return first + _code(key, experiment, unit, first)
-
-
-def is_genuine(impression: str, key: str, experiment: str, unit: str) -> bool:
-    """Return whether `impression_id` made this id for the unit in the experiment."""
-    first = impression[:_FIRST_DIGITS]
-    expected = first + _code(key, experiment, unit, first)
-    return hmac.compare_digest(expected.encode(), impression.encode())
-
-
-def _code(key: str, experiment: str, unit: str, part: str) -> str:
-    # An experiment's name holds no line break, and neither does the last part.
-    message = f"{experiment}\n{unit}\n{part}".encode()
-    return hmac.new(key.encode(), message, sha256).hexdigest()[:_CODE_DIGITS]
+        return secrets.token_hex(16)
+    return sha256(orjson.dumps([experiment, unit, query_id])).hexdigest()[:32]

@@ -15,15 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from headroom.service.experiments.estimates import MIN_UNITS, Floats
-from headroom.service.experiments.interleaving import SHARED, TREATMENT, Draw, coin, draw, own_order
+from headroom.service.experiments.interleaving import SHARED, TREATMENT, Draw, coins, draw, own_order
 from headroom.service.experiments.plan import (
-    LOOK_EVERY,
-    MAX_LOOKS,
     ExperimentPlan,
     Question,
     SampleSize,
     make_plan,
-    needed,
+    sample_size,
+    units_needed,
 )
 
 DRAWS = 16
@@ -121,22 +120,15 @@ def make_interleaving_plan(
     alpha: the chance that the interval is ever wrong. power: the chance of a conclusion if the preference is
     as given. units_per_day: new units in the experiment.
     """
-    from scipy.stats import norm
-
-    once = float(norm.isf(alpha / 2)) + float(norm.ppf(power))
-    units_at_once = (once * question.sd / question.shift) ** 2
-    sequential = 100 * LOOK_EVERY
-    for _ in range(3):  # the number of looks matters little, so this settles at once
-        looks = min(max(int(sequential / question.share) // LOOK_EVERY, 1), MAX_LOOKS)
-        any_time = float(np.quantile(needed(alpha, 1.0, looks), power))
-        sequential = max(MIN_UNITS, math.ceil((any_time * question.sd / question.shift) ** 2))
-
-    def need(deciding_units: float) -> SampleSize:
-        units = math.ceil(deciding_units / question.share)
-        return SampleSize(units, None if units_per_day is None else math.ceil(units / units_per_day))
-
+    spread = question.sd / question.shift
+    once, deciding_units = units_needed(spread, question.share, alpha, power, min_units=MIN_UNITS)
     ab = make_plan(question.ab_question(), alpha=alpha, power=power, units_per_day=units_per_day)
-    return InterleavingPlan(need(units_at_once), need(sequential), sequential, ab)
+    return InterleavingPlan(
+        sample_size(once / question.share, units_per_day),
+        sample_size(deciding_units / question.share, units_per_day),
+        deciding_units,
+        ab,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,5 +223,5 @@ def _draw_list(control: Floats, treatment: Floats, query: int, unit: int) -> Dra
     return draw(
         own_order(control.tolist()),
         own_order(treatment.tolist()),
-        lambda round_index: coin("plan", str(unit), str(query), round_index),
+        coins("plan", str(unit), str(query)),
     )

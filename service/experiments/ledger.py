@@ -12,60 +12,46 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from operator import is_
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import rules
 from headroom.service.experiments.definition import ExperimentConfig, ScoreKinds
-from headroom.service.experiments.events import Action
-from headroom.service.experiments.log import (
-    EMPTY,
-    IDLE,
-    Declared,
-    Entry,
-    Experiment,
-    State,
-    States,
-    World,
-    replay,
-)
+from headroom.service.experiments.log import EMPTY, Declared, Entry, World, replay
+from headroom.service.experiments.state import Experiment, Experiments
 from headroom.service.experiments.store import FinalReport, Store
 from headroom.service.observe.metrics import Metrics
 
 logger = logging.getLogger("headroom.experiments")
 
 Clock = Callable[[], float]
-Configs = tuple[ExperimentConfig, ...]
 
 REFRESH_SECONDS = 1.0
 COUNTS_EVERY = 5
 """The number of refreshes per count of the exposed units."""
-
-MAX_KNOWN = 128
-"""Experiments that the config does not declare and that this replica shows. If there are more, the earliest
-that are over are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class InForce:
     """The experiments as this replica knows them. Replaced as a whole.
 
-    configs: those of its config, then others of the log. assigned: those whose arms requests may get.
-    experiments, states: by name; an experiment that waits for its row is in neither.
+    experiments: those of its config, which are pending until the log has them, then others of the log.
+    assigned: those whose arms requests may get.
     """
 
-    configs: Configs = ()
-    assigned: Configs = ()
-    experiments: Mapping[str, Experiment] = field(default_factory=dict)
-    states: States = field(default_factory=dict)
+    experiments: Experiments = field(default_factory=dict)
+    assigned: tuple[ExperimentConfig, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
-    """A row that the database does not have yet. after: the last row that was known when it was made."""
+    """A row that the database does not have yet.
+
+    after: the last row that was known when it was made. is_announced: whether a log line has told of it.
+    """
 
     entry: Entry
     after: int
+    is_announced: bool = False
 
 
 class Ledger:
@@ -74,7 +60,7 @@ class Ledger:
     store: the database. A SQLite file is made with the first experiment.
     clock: returns Unix seconds. monotonic: returns seconds that never go back.
     declared: by the replica's config. config_version: of it; "" before the first.
-    impression_key: the database's; "" before it was read, when no unit is assigned yet.
+    is_down: whether the database failed when it was last asked.
     """
 
     def __init__(self, store: Store, metrics: Metrics, *, clock: Clock, monotonic: Clock) -> None:
@@ -84,32 +70,20 @@ class Ledger:
         self.monotonic = monotonic
         self.declared = Declared()
         self.config_version = ""
-        self.impression_key = ""
         self.in_force = InForce()
         self._world = EMPTY  # what the database's log says
         self._waiting: list[_Waiting] = []
-        self._unannounced: list[Entry] = []  # roll-backs of this replica that no log line has told yet
         self._exchanging = threading.Lock()  # held while a thread talks to the database
         self._lock = threading.Lock()  # guards what such a thread shares with the event loop
         self._has_rollback = asyncio.Event()
         self._unit_counts: Mapping[str, Counter[str]] = {}
         self._refreshes = 0
-        self._database_failed = False
+        self.is_down = False
 
     @property
-    def configs(self) -> Configs:
-        """The experiments of the config, then others that the log has."""
-        return self.in_force.configs
-
-    @property
-    def states(self) -> States:
-        """The state of each experiment that the log has."""
-        return self.in_force.states
-
-    @property
-    def is_down(self) -> bool:
-        """Whether the database failed when it was last asked."""
-        return self._database_failed
+    def experiments(self) -> Experiments:
+        """The experiments of the config, then others that the log has, by name."""
+        return self.in_force.experiments
 
     def apply(self, declared: Declared, config_version: str, *, may_start: bool = True) -> None:
         """Put a config in force. Blocks until the log has it.
@@ -121,12 +95,11 @@ class Ledger:
         """
         with self._exchanging:
             entry = self._config_entry(declared, config_version)
-            waiting = _Waiting(entry, self._world.number)
             if declared.experiments or self._knows_any():
                 self._exchange()
             self.check(declared, config_version)
             if may_start and (declared.experiments or self._world.experiments):
-                self._add_config(waiting)
+                self._add_config(entry)
             with self._lock:
                 self.declared = declared
                 self.config_version = config_version
@@ -176,7 +149,6 @@ class Ledger:
         """
         with self._lock:
             self._waiting.append(_Waiting(entry, self._world.number))
-            self._unannounced.append(entry)
         self._has_rollback.set()
         self._renew()
 
@@ -211,22 +183,9 @@ class Ledger:
             self._append(decide, report)
             self._renew()
 
-    def find(self, name: str) -> ExperimentConfig | None:
-        """Return the experiment of this name."""
-        return next((config for config in self.configs if config.name == name), None)
-
     def experiment(self, name: str) -> Experiment | None:
-        """Return an experiment as the log has it; None before its start."""
-        return self.in_force.experiments.get(name)
-
-    def state(self, name: str) -> State:
-        """Return the state of an experiment."""
-        return self.states.get(name, IDLE)
-
-    def history(self, name: str) -> Sequence[Action]:
-        """Return the actions on an experiment in their order, as far as this replica knows them."""
-        experiment = self.experiment(name)
-        return () if experiment is None else experiment.history
+        """Return the experiment of this name."""
+        return self.experiments.get(name)
 
     def exposures(self, name: str) -> Counter[str]:
         """Return the units exposed so far, by arm."""
@@ -248,29 +207,28 @@ class Ledger:
         """Read the log, and add what waits. Tells when the database goes and comes back."""
         try:
             self.store.check()
-            self.impression_key = self.store.impression_key()
             self._read()
             while self._waiting:
                 self._add(self._waiting[0])
             if self._refreshes % COUNTS_EVERY == 0:
                 self._unit_counts = self.store.unit_counts(list(self._world.experiments))
             self._refreshes += 1
-            if self._database_failed:
+            if self.is_down:
                 logger.warning("the experiments' database is back")
-            self._database_failed = False
+            self.is_down = False
         except DatabaseUnavailable as error:
             self._fail(error)
 
     def _fail(self, error: DatabaseUnavailable) -> None:
-        if not self._database_failed:
+        if not self.is_down:
             logger.error(
                 "the experiments' database is down; the last state stays in force, and guardrails judge "
                 "each replica's requests alone: %s",
                 error,
             )
-        self._database_failed = True
-        for entry in list(self._unannounced):
-            self._announce(entry, is_new=True)
+        self.is_down = True
+        for waiting in list(self._waiting):
+            self._announce(waiting)
 
     def _read(self) -> None:
         """Read the rows that are new. All of them once the log is another one, as after a restore."""
@@ -280,28 +238,30 @@ class Ledger:
         elif last > self._world.number:
             self._follow_rows(self._world, self.store.log(self._world.number))
 
-    def _add_config(self, waiting: _Waiting) -> None:
+    def _add_config(self, entry: Entry) -> None:
         """Add a config's row, or have it wait if the database is down."""
-        if self._database_failed:
-            self._waiting.append(waiting)
-            return
-        try:
-            self._append(lambda entries: _needed(waiting, replay(self._world, entries), is_late=False))
-        except DatabaseUnavailable as error:
-            self._fail(error)
+        waiting = _Waiting(entry, self._world.number)
+        if not self.is_down:
+            try:
+                self._add(waiting)
+                return
+            except DatabaseUnavailable as error:
+                self._fail(error)
+        with self._lock:
             self._waiting.append(waiting)
 
     def _add(self, waiting: _Waiting) -> None:
-        """Add a row that waited, unless the log has what it says."""
-        added: list[Entry] = []
+        """Add a row, unless the log has what it says."""
+        is_new = False
 
         def decide(entries: Sequence[Entry]) -> Entry | None:
-            entry = _needed(waiting, replay(self._world, entries), is_late=True)
-            added.extend([] if entry is None else [entry])
-            return entry
+            nonlocal is_new
+            is_new = _is_needed(waiting, replay(self._world, entries))
+            return waiting.entry if is_new else None
 
         self._append(decide)
-        self._announce(waiting.entry, is_new=bool(added))
+        if is_new:  # else another replica has added it, and announced it
+            self._announce(waiting)
         with self._lock:
             self._waiting = [each for each in self._waiting if each is not waiting]
 
@@ -316,9 +276,10 @@ class Ledger:
         before = world.experiments
         with self._lock:
             self._world = replay(world, entries)
-        version = self._world.config_version
-        if world.number and version != world.config_version and version in world.superseded:
-            self._tell_of_revert(str(world.config_version), str(version))
+        later = world.config.config_version
+        version = self._world.config.config_version
+        if world.number and version != later and version in world.superseded:
+            self._tell_of_revert(later, version)
         for name, experiment in self._world.experiments.items():
             was_in_force = name in before and before[name].is_in_force
             if not experiment.is_in_force and was_in_force and not experiment.is_stopped:
@@ -348,70 +309,42 @@ class Ledger:
         logger.warning("%s", sentence)
         self.metrics.notify_operator(sentence)
 
-    def _announce(self, entry: Entry, *, is_new: bool) -> None:
-        """Log and count a roll-back of this replica once. is_new: whether no other replica has added it."""
-        with self._lock:
-            if entry not in self._unannounced:
-                return
-            self._unannounced.remove(entry)
-        if is_new:
-            logger.error(
-                "experiment %s: arm %s rolled back (%s): %s",
-                entry.experiment,
-                entry.arm,
-                entry.reason,
-                entry.detail,
-            )
-            self.metrics.count("experiment_rollbacks_total", entry.experiment, entry.reason)
+    def _announce(self, waiting: _Waiting) -> None:
+        """Log and count a roll-back of this replica once."""
+        entry = waiting.entry
+        if entry.kind != "rollback" or waiting.is_announced:
+            return
+        waiting.is_announced = True
+        logger.error(
+            "experiment %s: arm %s rolled back (%s): %s",
+            entry.experiment,
+            entry.arm,
+            entry.reason,
+            entry.detail,
+        )
+        self.metrics.count("experiment_rollbacks_total", entry.experiment, entry.reason)
 
     def _renew(self) -> None:
         """Put what the log and this replica's config say in force."""
         with self._lock:
             rollbacks = [each.entry for each in self._waiting if each.entry.kind == "rollback"]
-            experiments = replay(self._world, rollbacks).experiments
-            declared = self.declared.experiments
-            of_log = [
-                experiments[config.name].config if config.name in experiments else config
-                for config in declared
-            ]
-            names = {config.name for config in declared}
-            others = [each for name, each in experiments.items() if name not in names]
-            over = [each for each in others if each.is_over]
-            room = max(0, MAX_KNOWN - (len(others) - len(over)))
-            hidden = over[: max(0, len(over) - room)]
-            shown = (*of_log, *(each.config for each in others if each not in hidden))
-            http = [
+            world = replay(self._world, rollbacks)
+            declared = {config.name: world.find(config) for config in self.declared.experiments}
+            experiments = {**declared, **world.experiments}
+            assigned = tuple(
                 each.config
-                for each in others
-                if each.source == "http" and (not each.is_over or each.state.shipped is not None)
-            ]
-            previous = self.in_force
-            self.in_force = InForce(
-                configs=_same(previous.configs, shown),
-                assigned=_same(previous.assigned, (*of_log, *http)),
-                experiments=experiments,
-                states={name: each.state for name, each in experiments.items()},
+                for name, each in experiments.items()
+                if name in declared
+                or (each.source == "http" and (not each.is_over or each.everybody_gets is not None))
             )
+            self.in_force = InForce(experiments, assigned)
 
 
-def _needed(waiting: _Waiting, world: World, *, is_late: bool) -> Entry | None:
-    """Return a row, unless the log has what it says.
-
-    world: what the log says. is_late: whether the row could not be added
-    when it was made; a config is then dropped if a later one has come meanwhile.
-    """
+def _is_needed(waiting: _Waiting, world: World) -> bool:
+    """Return whether a row says what the log does not. A config is not needed if a later one has come."""
     entry = waiting.entry
     if entry.kind == "rollback":
         experiment = world.experiments.get(entry.experiment)
-        is_there = experiment is None or entry.arm in experiment.rolled_back
-        return None if is_there else entry
-    if world.config_version == entry.config_version:
-        return None
-    is_newer_there = world.config_number > waiting.after and world.config_time >= entry.time
-    return None if is_late and is_newer_there else entry
-
-
-def _same(previous: Configs, configs: Sequence[ExperimentConfig]) -> Configs:
-    """Return the earlier tuple if both hold the same objects, so that `is` tells whether they differ."""
-    is_same = len(previous) == len(configs) and all(map(is_, previous, configs))
-    return previous if is_same else tuple(configs)
+        return experiment is not None and entry.arm not in experiment.rolled_back
+    is_later_there = world.config.number > waiting.after and world.config.time >= entry.time
+    return world.config.config_version != entry.config_version and not is_later_there

@@ -11,19 +11,19 @@ import logging
 import math
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from headroom.models.lru import LeastRecentlyUsed
 from headroom.service.experiments.assignment import Assigned, Assigner
-from headroom.service.experiments.buckets import BUCKETS, NO_BUCKET, bucket
-from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig, ScoreKinds
+from headroom.service.experiments.buckets import NO_BUCKET, bucket
+from headroom.service.experiments.definition import LAYER_SALT, ScoreKinds
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult
 from headroom.service.experiments.guardrails import GuardrailWatcher
 from headroom.service.experiments.interleaving import NOT_SHOWN, SHARED, Draw, impression_id
 from headroom.service.experiments.ledger import Clock, Ledger
-from headroom.service.experiments.log import Declared, State
+from headroom.service.experiments.log import Declared
 from headroom.service.experiments.pool import WindowPool
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.windows import ArmWindows, Scores
@@ -35,30 +35,11 @@ logger = logging.getLogger("headroom.experiments")
 SHADOW_DEPTH = 1_000
 """If the buffer holds this many records, shadow results, which may be large, are not added to it."""
 
+MAX_SEEN = 50_000
+"""Units whose exposure is not sent to the database again, at most."""
 
 WARNING_SECONDS = 10.0
 """Between two warnings of failed arms: few lines a minute are shown, and a roll-back must be among them."""
-
-
-class RecentlySeen:
-    """A set of at most `capacity` members, which evicts the least recently added one."""
-
-    def __init__(self, capacity: int = 50_000) -> None:
-        self._capacity = capacity
-        self._members: OrderedDict[Hashable, None] = OrderedDict()
-
-    def add(self, member: Hashable) -> bool:
-        """Add a member and return whether it is new. A member that comes again stays known for longer."""
-        is_new = member not in self._members
-        self._members[member] = None
-        self._members.move_to_end(member)
-        if len(self._members) > self._capacity:
-            self._members.popitem(last=False)
-        return is_new
-
-    def forget(self, member: Hashable) -> None:
-        """Remove a member, so that it is new again."""
-        self._members.pop(member, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +89,7 @@ class LiveExperiments:
         self.pool = WindowPool(self.ledger, self.windows)
         self.guard = GuardrailWatcher(self.ledger, self.pool.counts)
         self._shown: set[str] = set()  # the experiments that have gauges
-        self._seen = RecentlySeen()
+        self._seen = LeastRecentlyUsed[tuple[str, str], None]()  # experiment and unit
         self._next_warning = -math.inf  # of a failed arm, on the monotonic clock
         self._writes = False
         self._starting = threading.Lock()
@@ -184,19 +165,19 @@ class LiveExperiments:
 
     def route(self, assigner: Assigner, unit: str | None) -> Route:
         """Return the variant for a request that names neither variant nor mask. Never blocks."""
-        states = self.ledger.states
+        experiments = self.ledger.experiments
         if unit is not None:
-            assigned = assigner.assign(unit, states)
+            assigned = assigner.assign(unit, experiments)
             if assigned is not None:
                 return Route(assigned.variant, assigned, unit, self.ledger.clock())
-        return Route(assigner.shipped(states))
+        return Route(assigner.shipped(experiments))
 
     def choose(self, assigner: Assigner, unit: str, arm: str, experiment: str | None) -> Route:
         """Return the variant for a request whose caller chose the arm. Raises InvalidRequest."""
-        states = self.ledger.states
-        assigned = assigner.choose(unit, arm, experiment, states)
+        experiments = self.ledger.experiments
+        assigned = assigner.choose(unit, arm, experiment, experiments)
         if assigned is None:
-            return Route(assigner.shipped(states))
+            return Route(assigner.shipped(experiments))
         return Route(assigned.variant, assigned, unit, self.ledger.clock())
 
     def succeeded(self, route: Route, elapsed: float, *scores: Callable[[], Scores]) -> None:
@@ -250,7 +231,7 @@ class LiveExperiments:
         teams = [NOT_SHOWN] * titles
         for index in places:
             teams[index] = team_by_index[index]
-        impression = impression_id(self.ledger.impression_key, assigned.experiment, route.unit, query_id)
+        impression = impression_id(assigned.experiment, route.unit, query_id)
         self.writer.put(
             Impression(
                 experiment=assigned.experiment,
@@ -275,8 +256,8 @@ class LiveExperiments:
         is exposed in any case, because a slow arm loses more clients.
         """
         assigned = route.assigned
-        config = None if assigned is None else self.ledger.find(assigned.experiment)
-        limit_ms = None if config is None else config.guardrails.p99_ms
+        experiment = None if assigned is None else self.ledger.experiment(assigned.experiment)
+        limit_ms = None if experiment is None else experiment.config.guardrails.p99_ms
         if assigned is not None and (late or (limit_ms is not None and elapsed * 1000 > limit_ms)):
             self._record(route, elapsed, failed=assigned.arms if late else ())
         else:
@@ -294,15 +275,15 @@ class LiveExperiments:
 
         Those of an experiment that is no longer there become 0.
         """
-        configs = self.ledger.in_force.assigned
-        for config in configs:
-            state = self.ledger.state(config.name)
-            is_pending = not (state.is_running or state.is_over)
-            self.metrics.set_gauge("experiment_pending", is_pending, config.name)
-            self.metrics.set_gauge("experiment_share", exposed_share(config, state), config.name)
-            if state.is_running:  # Prometheus sees no increase if the first value is already 1
-                self.metrics.series("experiment_requests_total", config.name)
-        names = {config.name for config in configs}
+        in_force = self.ledger.in_force
+        names = {config.name for config in in_force.assigned}
+        for name in names:
+            experiment = in_force.experiments[name]
+            is_pending = not (experiment.is_running or experiment.is_over)
+            self.metrics.set_gauge("experiment_pending", is_pending, name)
+            self.metrics.set_gauge("experiment_share", experiment.exposed_share, name)
+            if experiment.is_running:  # Prometheus sees no increase if the first value is already 1
+                self.metrics.series("experiment_requests_total", name)
         for gone in self._shown - names:
             self.metrics.set_gauge("experiment_pending", False, gone)
             self.metrics.set_gauge("experiment_share", 0.0, gone)
@@ -320,7 +301,9 @@ class LiveExperiments:
             return
         self.metrics.count("experiment_requests_total", assigned.experiment)
         member = (assigned.experiment, route.unit)
-        if not self._seen.add(member):
+        is_seen = member in self._seen
+        self._seen.put(member, None, limit=MAX_SEEN)
+        if is_seen:
             return
         exposure = Exposure(
             experiment=assigned.experiment,
@@ -332,7 +315,7 @@ class LiveExperiments:
             slot=None if assigned.is_chosen else bucket(LAYER_SALT, route.unit),
         )
         if not self.writer.put(exposure):
-            self._seen.forget(member)  # the unit's next request tries again
+            self._seen.remove(member)  # the unit's next request tries again
 
     def _record(
         self,
@@ -355,12 +338,3 @@ class LiveExperiments:
             window = self.windows.of(assigned.experiment, arm)
             if window is not None:
                 window.record(now, elapsed, unit=route.unit, scores=scores_of_arm, is_error=arm in failed)
-
-
-def exposed_share(config: ExperimentConfig, state: State) -> float:
-    """Return the share of all units that an experiment exposes, by its slots, traffic and arms; 0 to 1."""
-    if not state.is_running:
-        return 0.0
-    first, end = config.slots
-    exposed = sum(config.exposed(state.traffic, state.rolled_back).values())
-    return (end - first) / BUCKETS * exposed / BUCKETS

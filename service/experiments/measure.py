@@ -30,8 +30,9 @@ from sqlalchemy import (
 from headroom.service.experiments.buckets import NO_BUCKET, ByArm
 from headroom.service.experiments.definition import ALL_SLOTS, Metric
 from headroom.service.experiments.estimates import Moments
-from headroom.service.experiments.log import Experiment, Period
-from headroom.service.experiments.store import Store, has_other_arm
+from headroom.service.experiments.facts import has_other_arm
+from headroom.service.experiments.state import Experiment, Period
+from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import exposures, outcomes
 
 Expression = ColumnElement[Any]

@@ -23,6 +23,7 @@ from headroom.service.experiments.events import (
     UnmatchedReason,
     values_of,
 )
+from headroom.service.experiments.interleaving import NOT_SHOWN
 from headroom.service.experiments.store import Store
 
 CHUNK = 500
@@ -179,20 +180,17 @@ def _problem_on_list(click: Click, found: Sequence[Row[Any]]) -> Problem | None:
 
 def _not_shown(click: Click, shown: Shown) -> str:
     """Say that a list did not show the clicked title."""
-    titles = sum(team != "-" for team in shown.teams_by_index)
     if click.index is not None:
         what = f"index {click.index}"
-    elif alike := shown.with_id(click.object_id):
-        return (
-            f"object_id {click.object_id!r} is the id of {len(alike)} titles of impression "
-            f"{click.list_id!r}; position.ordinal says which of them, and must be the rank of one"
-        )
-    elif alike is not None:
+    elif click.object_id is not None and shown.ids is not None:
         what = f"object_id {click.object_id!r}"
+        if len(shown.with_id(click.object_id) or ()) > 1:
+            what += ", the id of several titles, at this position.ordinal,"
     elif click.rank is not None:
         what = f"rank {click.rank}"
     else:
         return f"the request of impression {click.list_id!r} sent no ids, so the event needs an ordinal"
+    titles = sum(team != NOT_SHOWN for team in shown.teams_by_index)
     return f"{what} was not shown in impression {click.list_id!r}, which has {titles} titles"
 
 

@@ -53,7 +53,7 @@ class Question:
             raise ValueError("no number of units shows this: margin and effect leave nothing to rule out")
 
     @property
-    def pair_share(self) -> float:
+    def share(self) -> float:
         """The share of all units that the smallest arm and control get."""
         return (min(self.weights[1:]) + self.weights[0]) / sum(self.weights)
 
@@ -75,7 +75,7 @@ class Question:
         """
         if self.arm_sd is None:
             return 1.0  # but for the effect itself, which is small next to the standard deviation of a mean
-        share = self._share
+        share = self._arms_share
         of_arm, of_control = self._variances
         pooled = share * of_arm + (1 - share) * of_control + share * (1 - share) * self.effect**2
         if pooled / share + pooled / (1 - share) <= of_arm / share + of_control / (1 - share):
@@ -83,7 +83,7 @@ class Question:
         return math.sqrt(self._variance(pooled, pooled)) / self.tau
 
     @property
-    def _share(self) -> float:
+    def _arms_share(self) -> float:
         """The smallest arm's share of its own and control's units."""
         return min(self.weights[1:]) / (min(self.weights[1:]) + self.weights[0])
 
@@ -97,7 +97,7 @@ class Question:
         weight = 1.0
         if self.margin is not None:
             weight = 1 - self.sign * self.margin / self.baseline
-        return of_arm / self._share + weight**2 * of_control / (1 - self._share)
+        return of_arm / self._arms_share + weight**2 * of_control / (1 - self._arms_share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,24 +127,38 @@ def make_plan(
     alpha: the chance that any arm's interval is ever wrong. power: the chance of a conclusion if the effect
     is as given. units_per_day: new units in the experiment, over all arms.
     """
+    level = alpha / (len(question.weights) - 1)  # Bonferroni, as in the report
+    spread = question.tau / question.shift
+    once, any_time = units_needed(spread, question.share, level, power, caution=question.caution)
+    return ExperimentPlan(
+        sample_size(math.ceil(once) / question.share, units_per_day),
+        sample_size(any_time / question.share, units_per_day),
+    )
+
+
+def units_needed(
+    spread: float, share: float, level: float, power: float, *, caution: float = 1.0, min_units: int = 1
+) -> tuple[float, int]:
+    """Return the units of a sample that answer its question: with one look, and with looks at any time.
+
+    spread: tau / shift. share: of all units, that of the sample. level: the chance that the interval is ever
+    wrong. caution: as `Question.caution`. min_units: those with which the report gives an interval.
+    """
     from scipy.stats import norm
 
-    level = alpha / (len(question.weights) - 1)  # Bonferroni, as in the report
-    once = float(norm.isf(level / 2)) * question.caution + float(norm.ppf(power))
-
-    def pair_units(of_shift: float) -> int:
-        return math.ceil((of_shift * question.tau / question.shift) ** 2)
-
-    def need(pair: int) -> SampleSize:
-        units = math.ceil(pair / question.pair_share)
-        return SampleSize(units, None if units_per_day is None else math.ceil(units / units_per_day))
-
-    sequential = 100 * LOOK_EVERY
+    once = float(norm.isf(level / 2)) * caution + float(norm.ppf(power))
+    any_time = 100 * LOOK_EVERY
     for _ in range(3):  # the number of looks matters little, so this settles at once
-        looks = min(max(sequential // LOOK_EVERY, 1), MAX_LOOKS)
-        any_time = float(np.quantile(needed(level, question.caution, looks), power))
-        sequential = pair_units(any_time)
-    return ExperimentPlan(need(pair_units(once)), need(sequential))
+        looks = min(max(int(any_time / share) // LOOK_EVERY, 1), MAX_LOOKS)
+        shift = float(np.quantile(needed(level, caution, looks), power))
+        any_time = max(min_units, math.ceil((shift * spread) ** 2))
+    return (once * spread) ** 2, any_time
+
+
+def sample_size(units: float, units_per_day: float | None) -> SampleSize:
+    """Return whole units, and the days that they take."""
+    whole = math.ceil(units)
+    return SampleSize(whole, None if units_per_day is None else math.ceil(whole / units_per_day))
 
 
 @lru_cache(maxsize=32)

@@ -14,14 +14,14 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from secrets import token_hex
+from typing import Any
 
 import orjson
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, Row, delete, select
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import tables
 from headroom.service.experiments.database import may_delete
-from headroom.service.experiments.events import values_of
 from headroom.service.experiments.guardrails import FEW_UNITS
 from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.tables import guardrail_windows
@@ -54,22 +54,8 @@ KEPT_SECONDS = 60.0
 Arm = tuple[str, str]
 """An experiment's name and an arm's."""
 
-
-@dataclass(frozen=True, slots=True)
-class WindowRow:
-    """One arm's last minute on one replica. The fields are the table's columns, without the time."""
-
-    experiment: str
-    arm: str
-    replica: str
-    basis: str
-    requests: int
-    errors: int
-    slow: int
-    units: str
-
-
-_COLUMNS = [guardrail_windows.c[name] for name in WindowRow.__slots__]
+Values = dict[str, str | int]
+"""A row of the table: an arm's last minute on one replica, without the time."""
 
 
 @dataclass(slots=True)
@@ -80,7 +66,7 @@ class _Others:
     counts: Counts = field(default_factory=lambda: Counts(replicas=0))
     bins: dict[int, int] = field(default_factory=dict)
 
-    def add(self, row: WindowRow) -> None:
+    def add(self, row: Row[Any]) -> None:
         """Add the window of one more replica."""
         units = orjson.loads(row.units)
         self.counts.add(
@@ -127,17 +113,14 @@ class WindowPool:
         now = self._ledger.monotonic()
         bases: dict[Arm, str] = {}
         rows = []
-        for config in self._ledger.configs:
-            if not self._ledger.state(config.name).is_running:
+        running = [name for name, each in self._ledger.experiments.items() if each.is_running]
+        for (experiment, arm), window in self._windows.all().items():
+            if experiment not in running:
                 continue
-            for arm in config.arms:
-                window = self._windows.of(config.name, arm.name)
-                if window is None:
-                    continue
-                bases[config.name, arm.name] = window.basis
-                counts = window.total(now)
-                if counts.requests:
-                    rows.append(self._row((config.name, arm.name), window, counts))
+            bases[experiment, arm] = window.basis
+            counts = window.total(now)
+            if counts.requests:
+                rows.append(self._row((experiment, arm), window, counts))
         self._others = await asyncio.to_thread(self._exchange, rows, bases) if bases else {}
         self._read_at = now
 
@@ -163,24 +146,24 @@ class WindowPool:
         replicas = 1 + max((others.counts.replicas for others in self._others.values()), default=0)
         return min(MAX_PERIOD_SECONDS, max(PERIOD_SECONDS, replicas / REPLICAS_PER_SECOND))
 
-    def _row(self, arm: Arm, window: SlidingWindow, counts: Counts) -> WindowRow:
+    def _row(self, arm: Arm, window: SlidingWindow, counts: Counts) -> Values:
         units = {
             "errors": counts.errors_by_unit.most_common(SHARED_FAILING_UNITS),
             "slow": counts.slow_by_unit.most_common(SHARED_FAILING_UNITS),
             "scores": window.latest_bins(SHARED_SCORES),
         }
-        return WindowRow(
-            experiment=arm[0],
-            arm=arm[1],
-            replica=self._replica,
-            basis=window.basis,
-            requests=counts.requests,
-            errors=counts.errors,
-            slow=counts.slow,
-            units=orjson.dumps(units).decode(),
-        )
+        return {
+            "experiment": arm[0],
+            "arm": arm[1],
+            "replica": self._replica,
+            "basis": window.basis,
+            "requests": counts.requests,
+            "errors": counts.errors,
+            "slow": counts.slow,
+            "units": orjson.dumps(units).decode(),
+        }
 
-    def _exchange(self, rows: Sequence[WindowRow], bases: Mapping[Arm, str]) -> dict[Arm, _Others]:
+    def _exchange(self, rows: Sequence[Values], bases: Mapping[Arm, str]) -> dict[Arm, _Others]:
         """Return what others stored of the arms in `bases`, as far as it is counted on the same basis."""
         others: dict[Arm, _Others] = {}
         with self._exchanging:
@@ -201,7 +184,7 @@ class WindowPool:
         return others
 
 
-def _replace_own(db: Connection, rows: Sequence[WindowRow]) -> None:
+def _replace_own(db: Connection, rows: Sequence[Values]) -> None:
     """Store a replica's rows in place of its earlier ones."""
     if not rows:
         return
@@ -210,19 +193,17 @@ def _replace_own(db: Connection, rows: Sequence[WindowRow]) -> None:
     others = {
         column.name: statement.excluded[column.name] for column in guardrail_windows.c if column not in keys
     }
-    db.execute(
-        statement.on_conflict_do_update(index_elements=keys, set_=others), [values_of(row) for row in rows]
-    )
+    db.execute(statement.on_conflict_do_update(index_elements=keys, set_=others), rows)
 
 
-def _of_others(db: Connection, replica: str, experiments: Collection[str]) -> list[WindowRow]:
+def _of_others(db: Connection, replica: str, experiments: Collection[str]) -> Sequence[Row[Any]]:
     """Return the fresh rows of these experiments that other replicas have stored."""
-    query = select(*_COLUMNS).where(
+    query = select(guardrail_windows).where(
         guardrail_windows.c.experiment.in_(list(experiments)),
         guardrail_windows.c.replica != replica,
         guardrail_windows.c.time > tables.clock(db) - FRESH_SECONDS,
     )
-    return [WindowRow(*row) for row in db.execute(query)]
+    return db.execute(query).all()
 
 
 def delete_old(db: Connection) -> None:

@@ -15,8 +15,8 @@ from headroom.service.experiments.clicks import ClickSums, Credits
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.estimates import MIN_UNITS, Boundary
 from headroom.service.experiments.events import values_of
-from headroom.service.experiments.log import Experiment
 from headroom.service.experiments.report import MetricPreference, MetricReport, Preference, Report
+from headroom.service.experiments.state import Experiment
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.verdicts import ALPHA, preferred
 
@@ -64,43 +64,43 @@ def _standard_error(tally: ClickSums) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Lists:
+class JoinedClicks:
     """Clicks on an experiment's lists: credits by metric, and how many are on no shown title, by reason."""
 
     credits: Mapping[str, Credits]
     unmatched: Mapping[str, int]
 
 
-def read_lists(store: Store, experiment: Experiment) -> Lists:
+def join_clicks(store: Store, experiment: Experiment) -> JoinedClicks:
     """Join the clicks of an experiment with its lists. Raises DatabaseUnavailable."""
     config = experiment.config
     with store.read_all() as db:
         by_metric, unmatched = clicks.read_credits(db, config)
         unmatched += clicks.unmatched(db, config, experiment.started)
-    return Lists(by_metric, dict(unmatched))
+    return JoinedClicks(by_metric, dict(unmatched))
 
 
 def preference_reports(
     store: Store,
     experiment: Experiment,
     config: ExperimentConfig,
-    lists: Lists | None = None,
+    joined: JoinedClicks | None = None,
     *,
     until: float | None = None,
 ) -> list[MetricReport]:
     """Return the preference for the treatment by each metric.
 
-    config: of the report. lists: what `read_lists` returned; None reads it.
+    config: of the report. joined: what `join_clicks` returned; None reads it.
     until: leaves out what happened later, in seconds since the epoch; None: nothing.
     Raises DatabaseUnavailable.
     """
     (arm,) = config.treatments
     end = math.inf if until is not None and experiment.end > until else experiment.end
-    lists = read_lists(store, experiment) if lists is None else lists
+    joined = join_clicks(store, experiment) if joined is None else joined
     reports = []
     for metric in config.metrics:
         with store.read_all() as db:
-            tally = clicks.tally(db, config, lists.credits[metric.name], metric, end, until)
+            tally = clicks.tally(db, config, joined.credits[metric.name], metric, end, until)
         found = preference(tally, planned_units=config.planned_units, alpha=ALPHA)
         reports.append(preference_report(metric, arm, found, tally.viewers))
     return reports

@@ -11,7 +11,7 @@ from headroom.service.descriptions import documented
 from headroom.service.experiments.buckets import Span
 from headroom.service.experiments.definition import Kind
 from headroom.service.experiments.events import Action
-from headroom.service.experiments.log import Status
+from headroom.service.experiments.state import Status
 
 Decision = Literal[
     "better",  # than control

@@ -3,21 +3,12 @@
 Each rule is a function of what the log says. It raises with the sentence that the operator gets.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from headroom.service.errors import Conflict, InvalidRequest
-from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig, ScoreKinds
-from headroom.service.experiments.log import (
-    Declared,
-    Entry,
-    EntryKind,
-    Experiment,
-    State,
-    World,
-    advance,
-    identity,
-    overlap,
-)
+from headroom.service.experiments.definition import ExperimentConfig, ScoreKinds
+from headroom.service.experiments.log import Declared, Entry, EntryKind, World, advance, identity
+from headroom.service.experiments.state import Experiment
 
 MAX_OPEN = 64
 """Experiments without a file that are not stopped."""
@@ -42,7 +33,7 @@ def check_edit(world: World, running: Declared | None, entry: Entry) -> None:
             before = world.experiments.get(name)
             if experiment.paused is not None and before is not None and before.paused is None:
                 raise ValueError(f"{experiment.paused}; change that, or stop {name!r} first")
-    shipped = [name for name, experiment in after.experiments.items() if experiment.state.shipped]
+    shipped = [name for name, experiment in after.experiments.items() if experiment.everybody_gets]
     if len(shipped) > 1:
         raise ValueError(
             f"experiments: {' and '.join(map(repr, shipped))} have each shipped an arm, and everybody can "
@@ -71,18 +62,9 @@ def _check_declared(world: World, running: Declared, index: int, config: Experim
 
 
 def check_variants(config: ExperimentConfig, variants: ScoreKinds) -> None:
-    """Raise InvalidRequest if an arm has an unknown variant, or the salt is that of the slots.
-
-    Also if the arms are to be interleaved and give different kinds of score.
-    """
-    if config.salt == LAYER_SALT:
-        raise InvalidRequest(f"{LAYER_SALT!r} is the salt of the slots; give another", param="salt")
-    for index, arm in enumerate(config.arms):
-        if arm.variant not in variants:
-            raise InvalidRequest(
-                f"there is no variant {arm.variant!r}; there are {', '.join(variants)}",
-                param=f"arms[{index}].variant",
-            )
+    """Raise InvalidRequest if an arm has an unknown variant, or one whose scores do not fit the others'."""
+    for field, clause in config.unknown_variants(variants):
+        raise InvalidRequest(clause, param=field)
     if (reason := config.mixed_scores(variants)) is not None:
         raise InvalidRequest(reason, param="arms")
 
@@ -102,53 +84,48 @@ def check_start(config: ExperimentConfig, world: World) -> None:
     for other_name, other in world.experiments.items():
         if other.is_over or other.status == "out":
             continue
-        if config.shares_slots(other.config):
+        for field, clause in config.clashes(other.config):
             raise Conflict(
-                f"slots: {overlap(config, other.config)} of {other_name!r}, which is {other.status}; give "
-                f"this one other slots, or stop {other_name!r} first."
-            )
-        if config.salt == other.config.salt:
-            raise Conflict(
-                f"salt: {config.salt!r} is the salt of {other_name!r}, which is {other.status}; give this "
-                "one another, so that the two draw independently."
+                f"{field}: {clause} of {other_name!r}, which is {other.status}; give this one its own, or "
+                f"stop {other_name!r} first."
             )
 
 
 def ramp(config: ExperimentConfig, world: World, *, traffic: float) -> Entry:
     """Set the traffic."""
-    state = state_of(world.experiments, config.name)
-    if not state.is_running:
-        raise _over(config, state)
-    if (reason := config.uneven(traffic, state.rolled_back)) is not None:
+    experiment = world.find(config)
+    if not experiment.is_running:
+        raise _refusal(experiment)
+    if (reason := config.uneven(traffic, experiment.rolled_back)) is not None:
         raise InvalidRequest(reason, param="traffic")
     return _entry("ramp", config, traffic=traffic)
 
 
 def stop(config: ExperimentConfig, world: World) -> Entry:
     """End the experiment. This also undoes a `ship`."""
-    state = state_of(world.experiments, config.name)
-    if state.status == "pending" or (state.status == "stopped" and not state.may_ship_again):
-        raise _over(config, state)
+    experiment = world.find(config)
+    is_stopped = experiment.status == "stopped" and not experiment.may_ship_again
+    if experiment.status == "pending" or is_stopped:
+        raise _refusal(experiment)
     return _entry("stop", config)
 
 
 def ship(config: ExperimentConfig, world: World, *, arm: str) -> Entry:
     """End the experiment and give everybody an arm's variant."""
-    state = state_of(world.experiments, config.name)
+    experiment = world.find(config)
     names = [candidate.name for candidate in config.arms]
     if arm not in names:
         raise InvalidRequest(f"there is no arm {arm!r}; there are {', '.join(names)}", param="arm")
-    if arm in state.rolled_back:
+    if arm in experiment.rolled_back:
         raise Conflict(f"A guardrail rolled back the arm {arm!r}; its variant can only become the `default`.")
-    if not state.is_running and not state.may_ship_again:
-        raise _over(config, state)
+    if not experiment.is_running and not experiment.may_ship_again:
+        raise _refusal(experiment)
     for name, other in world.experiments.items():
-        shipped = other.state.shipped
-        if shipped is not None:
+        if other.everybody_gets is not None:
             raise Conflict(
-                f"The experiment {name!r} has shipped arm {shipped!r}, and everybody can get only one "
-                f"variant: roll {name!r} back, or make that variant the `default` and stop {name!r} or take "
-                "it out of the config, before you ship another."
+                f"The experiment {name!r} has shipped arm {other.everybody_gets!r}, and everybody can get "
+                f"only one variant: roll {name!r} back, or make that variant the `default` and stop {name!r} "
+                "or take it out of the config, before you ship another."
             )
     variant = config.variant_of(arm)
     variants = world.declared.variants
@@ -162,19 +139,13 @@ def ship(config: ExperimentConfig, world: World, *, arm: str) -> Entry:
 
 def rollback(config: ExperimentConfig, world: World) -> Entry:
     """Give everybody the default again after a `ship`."""
-    experiment = world.experiments.get(config.name)
-    if experiment is None or experiment.shipped is None:
+    experiment = world.find(config)
+    if experiment.shipped is None:
         raise Conflict(
             f"The experiment {config.name!r} has shipped no arm, so there is nothing to roll back; `stop` "
             "ends an experiment that runs."
         )
     return _entry("rollback", config, detail=f"{experiment.shipped} had been shipped")
-
-
-def state_of(experiments: Mapping[str, Experiment], name: str) -> State:
-    """Return the state of an experiment, which is `pending` if the log does not have it."""
-    experiment = experiments.get(name)
-    return State() if experiment is None else experiment.state
 
 
 def _entry(
@@ -188,18 +159,18 @@ def _entry(
     return Entry(kind, 0.0, experiment=config.name, arm=arm, traffic=traffic, detail=detail)
 
 
-def _over(config: ExperimentConfig, state: State) -> Conflict:
+def _refusal(experiment: Experiment) -> Conflict:
     """Say why an action is refused: which state the experiment is in."""
-    if state.status == "shipped":
-        why = f"has shipped arm {state.shipped!r}; roll it back to undo that."
-    elif state.status == "pending":
+    if experiment.status == "shipped":
+        why = f"has shipped arm {experiment.shipped!r}; roll it back to undo that."
+    elif experiment.status == "pending":
         why = "has not started yet; try again in a moment."
-    elif state.status == "paused":
+    elif experiment.status == "paused":
         why = "is paused, because the config stands in its way; stop it, or change the config."
-    elif state.status == "out":
+    elif experiment.status == "out":
         why = "is out of the config; put it back, or stop it."
     else:
         states = {"stopped": "is stopped already", "rolled_back": "is rolled back"}
-        status = states.get(state.status, "began with another salt or other arms than the config's")
+        status = states.get(experiment.status, "began with another salt or other arms than the config's")
         why = f"{status}; to go on, give a new experiment another name and salt."
-    return Conflict(f"The experiment {config.name!r} {why}")
+    return Conflict(f"The experiment {experiment.begun.name!r} {why}")

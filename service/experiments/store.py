@@ -11,39 +11,26 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
-from secrets import token_hex
 from typing import Any
 
 import orjson
 from pydantic import ValidationError
-from sqlalchemy import Connection, Exists, RowMapping, and_, event, exists, func, insert, or_, select
+from sqlalchemy import Connection, RowMapping, and_, event, func, insert, select
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments import database, tables
+from headroom.service.experiments import database, facts, tables
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult, values_of
 from headroom.service.experiments.log import Declared, Entry
-from headroom.service.experiments.tables import exposures, final_reports, properties, shadow_results
+from headroom.service.experiments.tables import final_reports
 from headroom.version import version
 
 logger = logging.getLogger("headroom.experiments")
 
-CHUNK = 500
-"""Rows per statement; both databases limit a statement's parameters."""
-
-DELETED_AT_ONCE = 5_000
-"""Rows of a table that one call of `delete_facts` deletes, at most, so that no other write waits long."""
-
-IMPRESSION_KEY = "impressions"
-"""Name of the property that is the key under which the ids of impressions are coded."""
-
-KEY_BYTES = 32
-
 _LOG_LOCK = 0x6C6F6700
 _FACTS_LOCK = 0x66616374
 
-Decide = Callable[[Sequence[Entry]], Entry | None]
+Propose = Callable[[Sequence[Entry]], Entry | None]
 """Returns the row to add to the log, or None, from the rows that the caller does not know yet."""
 
 
@@ -70,7 +57,6 @@ class Store:
         self._engine = database.connect(self.url)
         self._is_prepared = False
         self._preparing = threading.Lock()
-        self._impression_key: str | None = None
         self.incompatible: str | None = None
         """Why this service cannot use the database, as a clause; None if it can, or has not asked it yet."""
         self.on_failure: Callable[[str], None] = lambda _: None
@@ -107,20 +93,6 @@ class Store:
         """Whether there is a database. Only a SQLite file that nothing has written to is known to be none."""
         return database.is_made(self.url)
 
-    def impression_key(self) -> str:
-        """Return the database's key, under which the ids of impressions are coded. It never changes."""
-        if self._impression_key is None:
-            value = select(properties.c.value).where(properties.c.name == IMPRESSION_KEY)
-            with self.read() as db:
-                key = db.scalar(value)
-            if key is None:
-                with self.write() as db:  # of replicas that do so at once, the first makes it
-                    row = {"name": IMPRESSION_KEY, "value": token_hex(KEY_BYTES)}
-                    db.execute(tables.insert_new(db, properties).values(row))
-                    key = db.execute(value).scalar_one()
-            self._impression_key = str(key)
-        return self._impression_key
-
     def close(self) -> None:
         """Close the connections, and those in use once they are given back. A later call opens others."""
         event.listen(self._engine.pool, "checkin", _close_returned)
@@ -137,11 +109,11 @@ class Store:
             return int(db.scalar(select(func.max(tables.log.c.number))) or 0)
 
     def append(
-        self, decide: Decide | Entry, after: int = 0, report: FinalReport | None = None
+        self, propose: Propose | Entry, after: int = 0, report: FinalReport | None = None
     ) -> list[Entry]:
         """Add a row to the log, and return the rows after `after` with it.
 
-        decide: the row, or a function that decides in the transaction that adds it, from the rows after
+        propose: the row, or a function that is called in the transaction that adds it, with the rows after
             `after`. If it raises, nothing is added; nor if it returns None.
         report: kept in the same transaction, if a row is added, in place of an earlier one.
         """
@@ -149,7 +121,7 @@ class Store:
             if database.is_postgresql(db):  # SQLite: writing transactions exclude each other
                 db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOG_LOCK})")
             entries = _read_log(db, after)
-            entry = decide if isinstance(decide, Entry) else decide(entries)
+            entry = propose if isinstance(propose, Entry) else propose(entries)
             if entry is None:
                 return entries
             if report is not None:
@@ -159,60 +131,19 @@ class Store:
             return [*entries, *_read_log(db, last)]
 
     def add_exposures(self, rows: Sequence[Exposure]) -> Counter[tuple[str, str]]:
-        """Store the exposures of units that are new to their arm. Return how many are, by experiment and arm.
-
-        Replicas write in no order, so of several exposures of a unit to an arm the earliest stays.
-        """
-        # Sorted, so that two replicas lock rows in the same order and cannot deadlock.
-        values = sorted(
-            map(values_of, rows),
-            key=lambda row: (row["experiment"], row["unit"], row["arm"], row["time"], row["bucket"]),
-        )
-        new: Counter[tuple[str, str]] = Counter()
-        known: list[dict[str, Any]] = []
-        key = [exposures.c.experiment, exposures.c.unit, exposures.c.arm]
+        """Add exposures, as `facts.add_exposures` does."""
         with self.write_facts() as db:
-            add = tables.insert_new(db, exposures).returning(*key)
-            for chunk in tables.chunks(values, CHUNK):
-                added = {tuple(row) for row in db.execute(add, chunk)}
-                new.update((experiment, arm) for experiment, _, arm in added)
-                known += [row for row in chunk if (row["experiment"], row["unit"], row["arm"]) not in added]
-            earlier = tables.insert(db, exposures)
-            stays = earlier.excluded
-            is_earlier = or_(
-                stays.time < exposures.c.time,
-                and_(stays.time == exposures.c.time, stays.bucket < exposures.c.bucket),
-            )
-            earlier = earlier.on_conflict_do_update(
-                index_elements=key,
-                set_={name: stays[name] for name in ("time", "bucket", "slot", "config_version")},
-                where=is_earlier,
-            )
-            for chunk in tables.chunks(known, CHUNK):  # after all inserts, for the same reason
-                db.execute(earlier, chunk)
-            if new:
-                counts = [
-                    {"experiment": experiment, "arm": arm, "units": units}
-                    for (experiment, arm), units in sorted(new.items())
-                ]
-                db.execute(_add_units(db), counts)
-        return new
+            return facts.add_exposures(db, rows)
 
     def add_impressions(self, rows: Sequence[Impression]) -> int:
-        """Store lists. Return how many are new; one that is stored already is left out."""
-        values = [_list_values(row) for row in sorted(rows, key=lambda row: (row.experiment, row.id))]
-        added = 0
+        """Add lists. Return how many are new."""
         with self.write_facts() as db:
-            add = tables.insert_new(db, tables.impressions).returning(tables.impressions.c.id)
-            for chunk in tables.chunks(values, CHUNK):
-                added += len(db.execute(add, chunk).all())
-        return added
+            return facts.add_impressions(db, rows)
 
     def add_shadow(self, rows: Sequence[ShadowResult]) -> None:
-        """Store shadow results."""
+        """Add shadow results."""
         with self.write_facts() as db:
-            for chunk in tables.chunks([values_of(row) for row in rows], CHUNK):
-                db.execute(insert(shadow_results), chunk)
+            facts.add_shadow(db, rows)
 
     def unit_counts(self, experiments: Collection[str]) -> dict[str, Counter[str]]:
         """Return the exposed units by experiment and arm. The cost does not grow with the units."""
@@ -226,12 +157,8 @@ class Store:
 
     def count_units(self, experiment: str) -> tuple[dict[str, int], int]:
         """Return the exposed units by arm, and how many came to several arms, which are in none of these."""
-        of_experiment = exposures.c.experiment == experiment
-        by_arm = select(exposures.c.arm, func.count().label("units")).group_by(exposures.c.arm)
-        several = select(func.count(exposures.c.unit.distinct())).where(of_experiment, has_other_arm())
         with self.read_all() as db:
-            rows = db.execute(by_arm.where(of_experiment, ~has_other_arm()))
-            return {row.arm: int(row.units) for row in rows}, int(db.scalars(several).one())
+            return facts.count_units(db, experiment)
 
     def final_report(self, experiment: str) -> FinalReport | None:
         """Return the last report that was kept of an experiment."""
@@ -252,19 +179,12 @@ class Store:
                 _keep_report(db, report, is_last=False)
 
     def delete_facts(self, experiment: str) -> bool:
-        """Delete a portion of the outcomes, lists and clicks of an experiment whose log has their deletion.
+        """Delete a portion of the facts of an experiment whose log has their deletion.
 
-        A click that names no experiment goes with its list. Return whether there may be more.
+        Return whether there may be more.
         """
         with self.write_facts() as db:
-            if not database.may_delete(db):
-                return True
-            deleted = [
-                _delete_some(db, table, table.c.experiment == experiment)
-                for table in (tables.clicks, tables.outcomes)
-            ]
-            deleted.append(_delete_lists(db, experiment))
-        return max(deleted) == DELETED_AT_ONCE
+            return facts.delete_some(db, experiment)
 
     def not_ahead(self, now: float) -> float:
         """Return a replica's time, or the database's if that is earlier, in Unix seconds.
@@ -322,65 +242,9 @@ class Store:
             raise
 
 
-def has_other_arm(until: float | None = None) -> Exists:
-    """Return the condition that the unit of an exposure came to another arm, too.
-
-    until: leaves out exposures of later times, in seconds since the epoch; None: none.
-    """
-    other = exposures.alias()
-    is_same_unit = and_(other.c.experiment == exposures.c.experiment, other.c.unit == exposures.c.unit)
-    condition = exists().where(is_same_unit, other.c.arm != exposures.c.arm)
-    return condition if until is None else condition.where(other.c.time <= until)
-
-
 def _close_returned(_: Any, record: Any) -> None:
     """Close a connection that comes back to a pool that was closed meanwhile."""
     record.invalidate()
-
-
-def _add_units(db: Connection) -> Any:
-    """Return an INSERT into the counts that adds its units to those of the same arm."""
-    table = tables.unit_counts
-    statement = tables.insert(db, table)
-    return statement.on_conflict_do_update(
-        index_elements=list(table.primary_key),
-        set_={"units": table.c.units + statement.excluded.units},
-    )
-
-
-def _list_values(row: Impression) -> dict[str, Any]:
-    """Return a list as the table has it."""
-    places = orjson.dumps(row.places).decode()
-    ids = None if row.ids is None else orjson.dumps(row.ids).decode()
-    content = sha256(orjson.dumps([row.teams_by_index, places, ids])).hexdigest()[:32]
-    return values_of(row) | {"places": places, "ids": ids, "content": content}
-
-
-def _delete_some(db: Connection, table: Any, where: Any) -> int:
-    """Delete at most DELETED_AT_ONCE rows. Return how many were."""
-    numbers = select(table.c.number).where(where).limit(DELETED_AT_ONCE)
-    return int(db.execute(table.delete().where(table.c.number.in_(numbers))).rowcount)
-
-
-def _delete_lists(db: Connection, experiment: str) -> int:
-    """Delete lists, and first the clicks on them that name no experiment. Return how many lists were."""
-    lists = tables.impressions
-    numbers = list(
-        db.scalars(select(lists.c.number).where(lists.c.experiment == experiment).limit(DELETED_AT_ONCE))
-    )
-    for chunk in tables.chunks(numbers, CHUNK):
-        is_on_list = and_(
-            lists.c.number.in_(chunk),
-            lists.c.unit == tables.clicks.c.unit,
-            or_(lists.c.id == tables.clicks.c.list_id, lists.c.query_id == tables.clicks.c.list_id),
-        )
-        is_named = select(func.count()).select_from(lists).where(is_on_list).scalar_subquery() > 0
-        names = select(lists.c.id).where(lists.c.number.in_(chunk))
-        query_ids = select(lists.c.query_id).where(lists.c.number.in_(chunk))
-        may_be = or_(tables.clicks.c.list_id.in_(names), tables.clicks.c.list_id.in_(query_ids))
-        db.execute(tables.clicks.delete().where(tables.clicks.c.experiment == "", may_be, is_named))
-        db.execute(lists.delete().where(lists.c.number.in_(chunk)))
-    return len(numbers)
 
 
 def _keep_report(db: Connection, report: FinalReport, *, is_last: bool) -> None:

@@ -35,7 +35,7 @@ properties = Table(
     metadata,
     Column("name", Text, primary_key=True),
     Column("value", Text, nullable=False),
-    comment="`service`: the name of the service that it belongs to. `impressions`: the key of their ids.",
+    comment="`service`: the name of the service that it belongs to.",
 )
 
 

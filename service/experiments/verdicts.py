@@ -1,13 +1,15 @@
-"""Turns an interval into a verdict: a code for programs and a sentence for people."""
+"""What a report says in words: verdicts, the check of the units, and what does not count or has changed."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-from headroom.models.numbers import GIVEN, number, percent, rounded
-from headroom.service.experiments.definition import Metric
+from headroom.models.numbers import GIVEN, minute, number, percent, rounded
+from headroom.service.experiments.buckets import ByArm
+from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.estimates import Contrast
-from headroom.service.experiments.report import Decision, Preference
+from headroom.service.experiments.report import Decision, Preference, SampleRatio
+from headroom.service.experiments.state import Experiment
 
 GOOD: frozenset[Decision] = frozenset({"better", "good_enough", "worse_within_margin"})
 BAD: frozenset[Decision] = frozenset({"worse", "too_bad"})
@@ -16,6 +18,21 @@ Interval = tuple[float, float]
 
 ALPHA = 0.05
 """The chance that any interval of a metric is ever wrong, over all looks and arms."""
+
+ALARM = 0.001
+"""Below this p-value a mismatch is reported. It is the conventional limit: a mismatch voids all results."""
+
+CONCENTRATIONS = (10.0, 1000.0)
+"""Weights of the priors at the expected shares, in equal parts. The small one finds an arm that gets next to
+no units after some dozens; the large one is most sensitive to deviations of a few percent."""
+
+HOURS_PER_DAY = 24
+
+UNMATCHED = {
+    "impression": "on no stored list",
+    "unit": "on another unit's list",
+    "index": "on a title that was not shown",
+}
 
 
 def verdict(metric: Metric, arm: str, effect: Contrast, to_margin: Contrast | None) -> tuple[Decision, str]:
@@ -137,3 +154,133 @@ def _gains(interval: Interval, sign: int) -> Interval:
     """Return an interval turned so that above 0 is better: its worst and its best end."""
     low, high = interval
     return (low, high) if sign > 0 else (-high, -low)
+
+
+def sequential_p(counts: ByArm, shares: Mapping[str, float]) -> float:
+    """Return an anytime-valid p-value: without mismatch, the chance that it is ever below α is at most α.
+
+    It is one over the mean Bayes factor of Dirichlet(concentration x shares) mixtures against the expected
+    multinomial (Lindon & Malek 2022, "Anytime-Valid Inference For Multinomial Count Data"). A mean of such
+    factors is such a factor.
+    counts, shares: by arm; the shares are above 0 and sum to 1.
+    """
+    log_factors = [_log_factor(counts, shares, concentration) for concentration in CONCENTRATIONS]
+    largest = max(log_factors)
+    mean = sum(math.exp(factor - largest) for factor in log_factors) / len(log_factors)
+    return math.exp(min(0.0, -(largest + math.log(mean))))
+
+
+def _log_factor(counts: ByArm, shares: Mapping[str, float], concentration: float) -> float:
+    """Return the logarithm of the Bayes factor of one prior."""
+    total = sum(counts.values())
+    log_factor = math.lgamma(concentration) - math.lgamma(concentration + total)
+    for arm, share in shares.items():
+        prior = concentration * share
+        log_factor += math.lgamma(prior + counts[arm]) - math.lgamma(prior) - counts[arm] * math.log(share)
+    return log_factor
+
+
+def check_units(config: ExperimentConfig, exposures: ByArm, rolled_back: Collection[str]) -> SampleRatio:
+    """Compare the units of the arms that are not rolled back with their shares of the buckets.
+
+    A unit counts once, when it first comes: whether it comes back is an effect of its arm. Every share of
+    traffic exposes the same share of each arm (`ExperimentConfig.uneven`), so ramps change no ratio.
+
+    exposures: the units by arm.
+    """
+    if config.is_interleaved:
+        return SampleRatio(1.0, False, "Each unit sees both arms, so there is no sample ratio to check.", {})
+    widths = config.exposed(1.0, rolled_back)
+    units = {arm: exposures.get(arm, 0) for arm in widths}
+    if rolled_back and len(units) < 2:
+        names = ", ".join(sorted(rolled_back))
+        text = f"Units of a rolled-back arm ({names}) are not compared, so there is no sample ratio to check."
+        return SampleRatio(1.0, False, text, {})
+    if len(units) < 2 or not any(units.values()):
+        return SampleRatio(1.0, False, "No two arms have units to compare.", {})
+    p = sequential_p(units, {arm: width / sum(widths.values()) for arm, width in widths.items()})
+    seen = ", ".join(f"{arm} {count:,}" for arm, count in units.items())
+    text = f"No lost units are found so far ({seen}; p = {number(p, digits=2)})."
+    if p < ALARM:
+        text = (
+            f"The arms do not have the units they should ({seen}): find out why before trusting any result."
+        )
+    return SampleRatio(p, p < ALARM, text, units)
+
+
+def running_p(experiment: Experiment, exposures: ByArm) -> float | None:
+    """Return the p-value of a running experiment's units; None without units to compare."""
+    ratio = check_units(experiment.config, exposures, experiment.rolled_back)
+    return ratio.sequential_p if experiment.is_running and ratio.units else None
+
+
+def early_outcomes(config: ExperimentConfig, early: ByArm, arm: str) -> str:
+    """Return a sentence on the outcomes that do not count because they came too early; empty without any."""
+    of_arm = early.get(arm, 0)
+    of_control = early.get(config.control, 0)
+    if not of_arm and not of_control:
+        return ""
+    return (
+        f" Outcomes from the minute before their unit's exposure do not count: {of_arm:,} of {arm}, "
+        f"{of_control:,} of control. If they came after it, the sender's clock is behind ours."
+    )
+
+
+def units_in_both_arms(units: int) -> str:
+    """Return a sentence on units that came to several arms; empty without any."""
+    if not units:
+        return ""
+    are = "unit was" if units == 1 else "units were"
+    return f" {units:,} {are} sent to more than one arm, and left out."
+
+
+def unmatched_clicks(clicks: Mapping[str, int]) -> str:
+    """Return a sentence on clicks that are on no shown title, by reason; empty without any."""
+    total = sum(clicks.values())
+    if not total:
+        return ""
+    reasons = ", ".join(f"{clicks[name]:,} {UNMATCHED[name]}" for name in UNMATCHED if clicks.get(name))
+    return f" Clicks that count for nobody: {reasons}."
+
+
+def changes(experiment: Experiment) -> str:
+    """Return sentences on what the figures rest on and has changed since the start; empty without any."""
+    text = ""
+    begun = experiment.begun.planned_units
+    declared = experiment.config.planned_units
+    if declared != begun:
+        text += (
+            f" The intervals go by planned_units of the start, {begun:,}; the config's "
+            f"{declared:,} came later and does not count."
+        )
+    for name, moment in experiment.variant_changes.items():
+        text += f" The variant {name!r} was changed at {minute(moment)} UTC, so its figures mix two variants."
+    return text
+
+
+def retention(experiment: Experiment, kept_days: float) -> str | None:
+    """Return what a report lacks because it is deleted, or will lack; None: nothing.
+
+    kept_days: `outcome_days`.
+    """
+    config = experiment.config
+    if experiment.deleted is None:
+        return short_retention(config, kept_days)
+    what = "Lists and clicks" if config.is_interleaved else "Outcomes"
+    return (
+        f"{what} were deleted from {minute(experiment.deleted)} UTC on, because the experiment ended longer "
+        "than outcome_days before."
+    )
+
+
+def short_retention(config: ExperimentConfig, kept_days: float) -> str | None:
+    """Return that clicks count for longer than the last lists are kept; None if they do not."""
+    for metric in config.metrics:
+        hours = metric.window_hours
+        if config.is_interleaved and hours is not None and hours > kept_days * HOURS_PER_DAY:
+            return (
+                f"Clicks count as {metric.name} for {number(hours)} hours after their list, but lists are "
+                f"kept for {number(kept_days)} days after the end: set outcome_days to at least "
+                f"{math.ceil(hours / HOURS_PER_DAY)}."
+            )
+    return None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from headroom.service.experiments.definition import Guardrails
 from headroom.service.experiments.estimates import Floats
-from headroom.service.experiments.ledger import Configs, Ledger
+from headroom.service.experiments.ledger import Ledger
 
 Scores = NDArray[np.float32]
 
@@ -166,26 +166,24 @@ class ArmWindows:
 
     A window starts anew if what it counts changes: the arm's variant, or a limit that decides what is
     counted. Any other edit leaves it. Not thread-safe: it belongs to the event loop.
-
-    definitions: what each variant computes, as text, by the variant's name. Replaced as a whole.
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self.definitions: Mapping[str, str] = {}
         self._ledger = ledger
-        self._configs: Configs = ()
-        self._defined: Mapping[str, str] = {}  # those that the windows are of
+        self._in_force = ledger.in_force  # that the windows are of
         self._windows: dict[tuple[str, str], SlidingWindow] = {}
 
     def of(self, experiment: str, arm: str) -> SlidingWindow | None:
         """Return one arm's window; None if there is no such arm."""
-        configs = self._ledger.configs
-        definitions = self.definitions
-        if configs is not self._configs or definitions is not self._defined:
-            self._configs = configs
-            self._defined = definitions
+        return self.all().get((experiment, arm))
+
+    def all(self) -> Mapping[tuple[str, str], SlidingWindow]:
+        """Return the windows by experiment and arm."""
+        in_force = self._ledger.in_force
+        if in_force is not self._in_force:
+            self._in_force = in_force
             self._renew()
-        return self._windows.get((experiment, arm))
+        return self._windows
 
     def counts(self, experiment: str, arm: str) -> Counts:
         """Return the counts of one arm's window now."""
@@ -194,11 +192,12 @@ class ArmWindows:
 
     def _renew(self) -> None:
         windows = {}
-        for config in self._configs:
-            for arm in config.arms:
-                key = (config.name, arm.name)
-                limits = config.guardrails
-                definition = self._defined.get(arm.variant, "")
+        definitions = self._ledger.declared.definitions
+        for name, experiment in self._in_force.experiments.items():
+            limits = experiment.config.guardrails
+            for arm in experiment.config.arms:
+                key = (name, arm.name)
+                definition = definitions.get(arm.variant, "")
                 basis = (
                     f"{FORMAT} {arm.variant} {definition} {limits.p99_ms} {limits.score_shift is not None}"
                 )

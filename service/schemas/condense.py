@@ -11,7 +11,7 @@ from headroom.models.generate.search import MAX_BEAMS
 from headroom.service.config.settings import Settings
 from headroom.service.descriptions import documented
 from headroom.service.errors import InvalidRequest
-from headroom.service.experiments.fields import WHOLE_NUMBER
+from headroom.service.fields import WHOLE_NUMBER
 from headroom.service.schemas.requests import (
     MAX_SPEC_CHARS,
     ChosenNetwork,

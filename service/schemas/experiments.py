@@ -23,7 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from headroom.service.experiments.definition import ExperimentConfig, MetricName
 from headroom.service.experiments.events import MAX_TEXT, MAX_VALUE, Click, Outcome
-from headroom.service.experiments.fields import MAX_UNIT_CHARS, STORABLE, WHOLE_NUMBER, Unit
+from headroom.service.fields import MAX_UNIT_CHARS, STORABLE, WHOLE_NUMBER, Unit
 from headroom.service.schemas.requests import Request, example
 
 MAX_OUTCOMES = 1_000

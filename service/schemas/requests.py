@@ -23,7 +23,7 @@ from headroom.models.checkpoint.chunks import LongTitles, Overflow
 from headroom.service.config.settings import OnFailure, Settings
 from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.events import MAX_TEXT
-from headroom.service.experiments.fields import NUMBER, STORABLE, WHOLE_NUMBER, Unit
+from headroom.service.fields import NUMBER, STORABLE, WHOLE_NUMBER, Unit
 
 MAX_COLUMNS = 64
 """Maximum masks and variants of one `/v1/compare`."""

@@ -21,7 +21,6 @@ from headroom.service.errors import DeviceFailed, Draining, QueueFull
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import ShadowResult
 from headroom.service.experiments.live import LiveExperiments
-from headroom.service.experiments.log import IDLE
 from headroom.service.experiments.shadow_report import paired_differences
 from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.scoring.catalog import Catalog
@@ -61,7 +60,7 @@ class Shadow:
     def offer(self, catalog: Catalog, request: ScoreRequest) -> None:
         """Draw whether to score this request again, later. Never waits."""
         assigner = self._experiments.assigner()
-        for config in assigner.shadowed(self._experiments.ledger.states):
+        for config in assigner.shadowed(self._experiments.ledger.experiments):
             if random.random() < config.shadow:
                 chars = sum(len(query) + len(title) for query, title in request.texts())
                 self._waiting.append(ShadowRequest(config, catalog, request, chars))
@@ -98,9 +97,11 @@ class Shadow:
 
     def _arms(self, experiment: ExperimentConfig) -> dict[str, str]:
         """Return the variants of the arms that are compared now, by arm; empty if fewer than two are."""
-        state = self._experiments.ledger.states.get(experiment.name, IDLE)
+        state = self._experiments.ledger.experiments.get(experiment.name)
+        if state is None or not state.is_running:
+            return {}
         arms = {arm.name: arm.variant for arm in experiment.arms if arm.name not in state.rolled_back}
-        return arms if state.is_running and len(arms) >= 2 else {}
+        return arms if len(arms) >= 2 else {}
 
     async def _score(self, drawn: ShadowRequest) -> bool:
         """Score a request under every arm. Return False if its experiment compares nothing any more."""

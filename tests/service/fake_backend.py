@@ -14,8 +14,8 @@ from headroom.service.config.settings import Settings
 from headroom.service.config.variants import MaskForm
 from headroom.service.engine.request import Deadline
 from headroom.service.errors import InvalidRequest, NotFound
+from headroom.service.experiments.assignment import Flag
 from headroom.service.experiments.events import Outcome, OutcomeReceipt
-from headroom.service.experiments.flags import Flag
 from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
 from headroom.service.experiments.rules import Decide
 from headroom.service.observe.metrics import Metrics

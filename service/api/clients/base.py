@@ -16,7 +16,7 @@ from headroom.service.api.post import Post, Timed, validated
 from headroom.service.api.ranking import headers_of, score_titles
 from headroom.service.config.settings import Settings
 from headroom.service.errors import InvalidRequest
-from headroom.service.experiments.fields import WHOLE_NUMBER
+from headroom.service.fields import WHOLE_NUMBER
 from headroom.service.schemas.requests import (
     DocumentsRequest,
     Ids,

@@ -14,8 +14,8 @@ from headroom.service.api.openapi import errors
 from headroom.service.api.post import Post, PostRoute
 from headroom.service.descriptions import documented
 from headroom.service.errors import TargetingKeyMissing
-from headroom.service.experiments.fields import Unit
-from headroom.service.experiments.flags import Flag
+from headroom.service.experiments.assignment import Flag
+from headroom.service.fields import Unit
 from headroom.service.schemas.requests import example
 
 

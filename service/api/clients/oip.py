@@ -41,7 +41,7 @@ from headroom.service.api.post import (
 from headroom.service.api.ranking import headers_of, score_titles
 from headroom.service.config.settings import OnFailure
 from headroom.service.errors import InvalidRequest, NotFound
-from headroom.service.experiments.fields import WHOLE_NUMBER
+from headroom.service.fields import WHOLE_NUMBER
 from headroom.service.schemas.listings import VariantInfo
 from headroom.service.schemas.requests import DocumentsRequest, example, too_many
 from headroom.service.sentences import shortened

@@ -24,7 +24,7 @@ from headroom.service.api.clients.answers import (
 from headroom.service.api.clients.base import Count, RankingRequest, ReturnDocuments, TopN
 from headroom.service.api.errors import WEAVIATE
 from headroom.service.errors import InvalidRequest
-from headroom.service.experiments.fields import WHOLE_NUMBER
+from headroom.service.fields import WHOLE_NUMBER
 from headroom.service.schemas.requests import Query, ScoreRequest, accepted, example
 from headroom.service.schemas.responses import Number, ScoreResponse, to_json
 

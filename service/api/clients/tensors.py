@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headroom.service.api.clients.base import query_and_titles
 from headroom.service.errors import InvalidRequest
-from headroom.service.experiments.fields import WHOLE_NUMBER
+from headroom.service.fields import WHOLE_NUMBER
 from headroom.service.schemas.responses import ScoreResult
 from headroom.service.sentences import shortened
 

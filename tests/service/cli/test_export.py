@@ -42,9 +42,8 @@ def url(tmp_path: Path) -> Iterator[str]:
     send(store, outcomes, [AB])
     units = [f"u{n % 20}" for n in range(60)]
     store.add_exposures([Exposure("order", unit, "interleaved", 7, 10.0, "v") for unit in set(units)])
-    key = store.impression_key()
     lists = [
-        Impression("order", impression_id(key, "order", unit), unit, 20.0, "v", SHOWN[n % 3], (1, 0))
+        Impression("order", impression_id("order", unit), unit, 20.0, "v", SHOWN[n % 3], (1, 0))
         for n, unit in enumerate(units)
     ]
     store.add_impressions(lists)

@@ -10,9 +10,10 @@ import pytest
 
 from headroom.service.config.settings import LiveConfig
 from headroom.service.errors import Conflict, DatabaseUnavailable, Draining
-from headroom.service.experiments.admin import REPORT_SECONDS, ExperimentAdmin
+from headroom.service.experiments.admin import ExperimentAdmin
 from headroom.service.experiments.guardrails import Breach
 from headroom.service.experiments.log import Entry
+from headroom.service.experiments.report_cache import REPORT_SECONDS
 from headroom.service.experiments.rules import Decide, ramp, ship, stop
 from headroom.service.experiments.store import Store
 from tests.service.experimenting import config
@@ -41,7 +42,7 @@ async def two(url: str) -> AsyncIterator[tuple[ExperimentAdmin, ExperimentAdmin]
 
 def kinds(admin: ExperimentAdmin) -> list[str]:
     admin._ledger.refresh()
-    return [action.kind for action in admin._ledger.history("prune20")]
+    return [action.kind for action in admin._ledger.experiments["prune20"].history]
 
 
 async def refused(call: Awaitable[Any]) -> str:

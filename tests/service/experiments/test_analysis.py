@@ -14,9 +14,16 @@ import psycopg
 import pytest
 
 from headroom.models.numbers import minute, percent
-from headroom.service.experiments import admin, report_page
+from headroom.service.experiments import report_cache, report_page
 from headroom.service.experiments.admin import ExperimentAdmin
-from headroom.service.experiments.analysis import MAX_LOOKS, analyse, compare_arm, look_times, past_look
+from headroom.service.experiments.analysis import (
+    MAX_LOOKS,
+    analyse,
+    compare_all,
+    compare_arm,
+    look_times,
+    past_look,
+)
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.estimates import Moments
@@ -378,7 +385,7 @@ def test_a_past_look_is_what_the_report_said_then(
 ) -> None:
     fill_hours(store, until=BEGAN + 20 * HOUR)
     moment = BEGAN + 5 * HOUR
-    past = past_look(store, BEGUN, moment)
+    past = past_look(partial(compare_all, store, BEGUN, None), moment)
     then = Store(f"sqlite:///{tmp_path_factory.mktemp('then')}/then.db")
     try:
         fill_hours(then, until=moment)
@@ -426,10 +433,10 @@ async def test_a_slow_database_gives_some_looks_now_and_the_rest_later(
     live = live_of(file_store, clock=lambda: BEGAN + 10 * HOUR)
     live.apply(Assigner((COURSE,)), "v")
     experiments = ExperimentAdmin(live)
-    monkeypatch.setattr(admin, "LOOKS_SECONDS", 0.0)
-    monkeypatch.setattr(admin, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(report_cache, "LOOKS_SECONDS", 0.0)
+    monkeypatch.setattr(report_cache, "REPORT_SECONDS", 0.0)
     first = (await experiments.show("prune20")).report
-    monkeypatch.setattr(admin, "LOOKS_SECONDS", 600.0)
+    monkeypatch.setattr(report_cache, "LOOKS_SECONDS", 600.0)
     while (second := (await experiments.show("prune20")).report) is first:
         await asyncio.sleep(0.01)  # it is kept for as long as it took
     assert first is not None

@@ -35,9 +35,9 @@ from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.log import Declared, Entry, World, fold
 from headroom.service.experiments.outcomes import record
 from headroom.service.experiments.report import Report
+from headroom.service.experiments.retention import Retention
 from headroom.service.experiments.rules import Decide
 from headroom.service.experiments.store import Store
-from headroom.service.experiments.upkeep import Upkeep
 from headroom.service.observe.metrics import Metrics
 from tests.service.experiments import reference
 
@@ -128,7 +128,7 @@ COPY = Path(DIRECTORY.name) / "copy.db"
 @cache
 def _reader() -> Store:
     store = Store(f"sqlite:///{COPY}")
-    store.impression_key()
+    store.prepare()
     return store
 
 
@@ -475,9 +475,7 @@ class Histories(RuleBasedStateMachine):
         """One of the experiments that run, or have shipped, as a replica knows them; if none, any."""
         known = self.replicas[number].ledger.in_force.experiments.items()
         fitting = [
-            name
-            for name, each in known
-            if (each.shipped is not None if is_shipped else each.state.is_running)
+            name for name, each in known if (each.shipped is not None if is_shipped else each.is_running)
         ]
         names = fitting or [config.name for config in CONFIGS]
         return names[index % len(names)]
@@ -522,10 +520,10 @@ class Histories(RuleBasedStateMachine):
             for name in before
             if not ledger.is_down
         }
-        upkeep = Upkeep(ledger, KEPT_DAYS)
+        retention = Retention(ledger, KEPT_DAYS)
         with suppress(DatabaseUnavailable):
             for _ in range(3):
-                upkeep.look()
+                retention.look()
         for name, each in self.in_log().items():
             if name in before and each.deleted is not None:
                 self.deleted[name] = reports[name]
@@ -538,7 +536,7 @@ class Histories(RuleBasedStateMachine):
         ledger = self.replicas[number].ledger
         assigner = Assigner(ledger.in_force.assigned)
         for unit in (UNITS * 2)[first : first + count]:
-            assigned = assigner.assign(unit, ledger.states)
+            assigned = assigner.assign(unit, ledger.experiments)
             if assigned is not None and assigned.interleaved is None:
                 self.expose(number, assigned.experiment, unit, assigned.arm, assigned.bucket)
         if is_written:
@@ -560,7 +558,7 @@ class Histories(RuleBasedStateMachine):
         time = self.clock_of(number)
         shown = "".join(team if index in places else "-" for index, team in enumerate(teams))
         for unit in units:
-            assigned = Assigner(ledger.in_force.assigned).assign(unit, ledger.states)
+            assigned = Assigner(ledger.in_force.assigned).assign(unit, ledger.experiments)
             if assigned is None or assigned.interleaved is None:
                 continue
             self.expose(number, "order", unit, assigned.arm, assigned.bucket)
@@ -575,7 +573,7 @@ class Histories(RuleBasedStateMachine):
         number = self.live(number)
         ledger = self.replicas[number].ledger
         with suppress(ServiceError):
-            assigned = Assigner(ledger.in_force.assigned).choose(unit, arm, "prune", ledger.states)
+            assigned = Assigner(ledger.in_force.assigned).choose(unit, arm, "prune", ledger.experiments)
             if assigned is not None:
                 self.expose(number, "prune", unit, arm, NO_BUCKET)
 
@@ -619,7 +617,7 @@ class Histories(RuleBasedStateMachine):
     def send(self, number: int, rows: list[Outcome] | list[Click]) -> None:
         number = self.live(number)
         ledger = self.replicas[number].ledger
-        configs = [config for config in ledger.configs if ledger.state(config.name).deleted is None]
+        configs = [each.config for each in ledger.experiments.values() if each.deleted is None]
         with suppress(DatabaseUnavailable):
             receipt = record(ledger.store, rows, configs).receipt
             refused = {
@@ -694,7 +692,7 @@ class Histories(RuleBasedStateMachine):
             ledger = replica.ledger
             expected = {name: reference.state(log, name) for name in ledger.in_force.experiments}
             for name, model in expected.items():
-                state = ledger.state(name)
+                state = ledger.experiments[name]
                 assert model is not None
                 traffic = model["traffic"] if model["status"] == "running" else 0.0
                 assert (name, state.status, set(state.rolled_back), state.traffic) == (
@@ -705,7 +703,7 @@ class Histories(RuleBasedStateMachine):
                 )
             assigner = Assigner(ledger.in_force.assigned)
             for unit in UNITS:
-                assigned = assigner.assign(unit, ledger.states)
+                assigned = assigner.assign(unit, ledger.experiments)
                 slot = bucket(LAYER_SALT, unit)
                 givers = {
                     name

@@ -13,7 +13,8 @@ from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.buckets import BUCKETS, bucket, is_exposed, ranges
 from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig
-from headroom.service.experiments.log import State
+from headroom.service.experiments.state import Experiment
+from tests.service.experiments.making import run
 
 CASES = Path(__file__).parents[2] / "cases"
 UNITS = 1_000_000
@@ -24,8 +25,8 @@ def experiment(name: str = "prune20", **more: Any) -> ExperimentConfig:
     return ExperimentConfig.model_validate({"name": name, "salt": f"{name}-salt", "arms": arms, **more})
 
 
-def running(*names: str, traffic: float = 1.0) -> dict[str, State]:
-    return {name: State("running", traffic) for name in names}
+def running(*names: str, traffic: float = 1.0, rolled_back: str = "") -> dict[str, Experiment]:
+    return {name: run(experiment(name), traffic, rolled_back=frozenset(rolled_back)) for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_slots_come_out_as_in_the_table() -> None:
     """The table was made by another program than ours."""
     table = json.loads((CASES / "assignment_layers.json").read_text())
     assigner = Assigner(tuple(ExperimentConfig.model_validate(config) for config in table["experiments"]))
-    states = {config["name"]: State("running", config["traffic"]) for config in table["experiments"]}
+    states = {config.name: run(config, config.traffic) for config in assigner.experiments}
     for row in table["requests"]:
         found = assigner.assign(row["unit"], states)
         said = None
@@ -104,7 +105,7 @@ def test_a_rolled_back_arms_units_get_the_default_and_the_others_stay() -> None:
     assigner = Assigner((experiment(arms=arms),))
     units = [f"user-{number}" for number in range(300)]
     before = {unit: assigner.assign(unit, running("prune20")) for unit in units}
-    state = {"prune20": State("running", 1.0, rolled_back=frozenset({"a"}))}
+    state = running("prune20", rolled_back="a")
     for unit, assigned in before.items():
         assert assigned is not None
         after = assigner.assign(unit, state)

@@ -170,9 +170,7 @@ def test_one_name_or_salt_cannot_mean_two_things() -> None:
     assert "experiments: two are called 'prune20'" in refusal(
         EXPERIMENT | half, EXPERIMENT | rest | {"salt": "2026-12"}
     )
-    assert "is the salt of the experiment 'prune20'" in refusal(
-        EXPERIMENT | half, EXPERIMENT | rest | {"name": "other"}
-    )
+    assert "is the salt of 'prune20'" in refusal(EXPERIMENT | half, EXPERIMENT | rest | {"name": "other"})
 
 
 def test_the_control_is_the_arm_of_that_name_or_the_first() -> None:

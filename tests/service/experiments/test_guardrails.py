@@ -222,12 +222,13 @@ async def test_an_edit_empties_no_window_unless_it_changes_what_is_counted(tmp_p
         edited = config(variants, slots=[0, 5000], **experiment)
         if version == "another experiment":
             edited["experiments"].append(edited["experiments"][0] | others)
-        live.apply(LiveConfig.model_validate(edited).assigner, version)
+        live.apply(LiveConfig.model_validate(edited).assigner, version, definitions=definitions)
         window = live.windows.of("prune20", "pruned")
         assert window is not None
         window.record(live.ledger.monotonic(), 0.2, scores=lambda: scored)
         return live.windows.counts("prune20", "pruned")
 
+    definitions: dict[str, str] = {}
     limits: dict[str, Any] = {"p99_ms": 100.0}
     assert counted("first", guardrails=limits).slow == 1
     assert counted("more traffic", traffic=0.5, guardrails=limits).slow == 2
@@ -237,11 +238,11 @@ async def test_an_edit_empties_no_window_unless_it_changes_what_is_counted(tmp_p
     )
     found = counted("another limit", guardrails={"p99_ms": 300.0})
     assert (found.requests, found.slow, found.scores.sum()) == (1, 0, 0)
-    live.windows.definitions = {"full": "a", "cut": "b"}
+    definitions = {"full": "a", "cut": "b"}
     assert counted("known", guardrails={"p99_ms": 300.0}).requests == 1
-    live.windows.definitions = {"full": "a", "cut": "c"}  # the arm's variant is repaired
+    definitions = {"full": "a", "cut": "c"}  # the arm's variant is repaired
     assert counted("repaired", guardrails={"p99_ms": 300.0}).requests == 1
-    live.windows.definitions = {"full": "d", "cut": "c"}
+    definitions = {"full": "d", "cut": "c"}
     assert counted("not control's", guardrails={"p99_ms": 300.0}).requests == 2
     assert live.windows.of("removed", "pruned") is None
     await live.close(1)

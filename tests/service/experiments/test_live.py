@@ -17,7 +17,6 @@ from headroom.service.config.settings import InvalidConfig, LiveConfig
 from headroom.service.experiments.admin import MAX_RECORDING_CALLS
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.database import connect, parse_url
-from headroom.service.experiments.live import RecentlySeen
 from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed
@@ -54,7 +53,7 @@ async def test_an_unforeseen_error_is_logged_once_and_the_roll_back_after_it_sti
         store = Store(url)
         store.append(act("rollback", time.time(), arm="pruned"))
         store.close()
-        await eventually(lambda: experiments.ledger.state("prune20").status == "rolled_back")
+        await eventually(lambda: experiments.ledger.experiments["prune20"].status == "rolled_back")
 
 
 async def test_a_replica_that_watches_no_guardrails_is_not_ready(tiny_checkpoint: Path, path: Path) -> None:
@@ -89,7 +88,7 @@ async def test_an_edit_may_remove_an_experiment_while_its_start_is_recorded(path
         await began
         await removed
         assert (live.ledger.in_force.assigned, live.ledger.config_version) == ((), "without")
-        assert live.ledger.state("prune20").status == "out"
+        assert live.ledger.experiments["prune20"].status == "out"
     finally:
         go_on.set()
         await live.close(1)
@@ -104,10 +103,10 @@ async def test_an_experiment_waits_until_every_replica_has_it(path: Path) -> Non
     try:
         await asyncio.to_thread(live.apply, assigner, "v", may_start=False)
         await asyncio.to_thread(live.ledger.refresh)
-        assert live.ledger.state(experiment.name).status == "pending"
+        assert live.ledger.experiments[experiment.name].status == "pending"
         assert store.log() == []
         await asyncio.to_thread(live.apply, assigner, "v")
-        assert live.ledger.state(experiment.name).status == "running"
+        assert live.ledger.experiments[experiment.name].status == "running"
     finally:
         await live.close(1)
 
@@ -128,7 +127,7 @@ def test_every_replica_says_that_an_earlier_config_is_in_force_again(path: Path)
         assert [sentence.partition(":")[0] for sentence in said] == [
             "the config old is in force again in place of new, which came after it"
         ] * 2
-        assert second.ledger.state("prune20").traffic == 0.5
+        assert second.ledger.experiments["prune20"].traffic == 0.5
 
 
 async def test_a_config_that_the_database_refuses_changes_nothing(
@@ -189,24 +188,14 @@ async def test_the_edit_that_changed_an_experiment_can_be_undone_while_the_servi
     second = live_of(Store(url))
     second.check(changed)
     second.apply(changed, "2")
-    assert second.ledger.state("prune20").status == "changed"
+    assert second.ledger.experiments["prune20"].status == "changed"
     second.check(changed)  # any other edit of the config
     with pytest.raises(ValueError, match=r"must stay as they are from its start on \(salt .*pruned=cut:1\)"):
         second.check(third)
     second.check(begun)
     second.apply(begun, "3")
-    assert second.ledger.state("prune20").status == "running"
+    assert second.ledger.experiments["prune20"].status == "running"
     await second.close(1)
-
-
-def test_the_latest_are_known_and_one_that_keeps_coming_is_not_forgotten() -> None:
-    seen = RecentlySeen(capacity=100)
-    assert seen.add("often")
-    for number in range(10_000):
-        seen.add(number)
-        assert number % 50 or not seen.add("often")
-    assert [seen.add(number) for number in range(9_901, 10_000)] == [False] * 99
-    assert len(seen._members) == 100
 
 
 OUTCOME = {"experiment": "prune20", "unit": "user-0", "metric": "click", "value": 1, "time": 1.0, "id": "o"}
@@ -274,7 +263,7 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
                     assert window is not None
                     now = live.ledger.monotonic()
                     window.record(now, 0.01, unit=f"of {arm} {number}", is_error=is_error)
-            await eventually(lambda: live.ledger.state("prune20").status == "rolled_back")
+            await eventually(lambda: live.ledger.experiments["prune20"].status == "rolled_back")
             await eventually(lambda: "arm pruned rolled back" in caplog.text)
         finally:
             await asyncio.to_thread(postgres.start)
@@ -352,6 +341,6 @@ async def test_a_replica_that_never_saw_the_database_assigns_nobody_until_it_doe
         assert (answer["assignment"], answer["variant"]) == (None, "full")
         assert (await service.http.get("/health/ready")).status_code == 200
         blocked.unlink()
-        await eventually(lambda: service.replica.live.ledger.state("prune20").is_running)
+        await eventually(lambda: service.replica.live.ledger.experiments["prune20"].is_running)
         answer = await service.post("/v1/score", query=QUERY, titles=TITLES, unit="user-1")
         assert answer["assignment"]["experiment"] == "prune20"

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from headroom.service.experiments.buckets import NO_BUCKET
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.log import EMPTY, Declared, Entry, Experiment, World, fold, replay
+from headroom.service.experiments.log import EMPTY, Declared, Entry, World, fold, replay
 from headroom.service.experiments.rules import check_edit
+from headroom.service.experiments.state import Experiment
 from tests.service.experiments.making import act, declares, experiment, logged
 
 START = 1_000_000.0
@@ -53,11 +54,11 @@ def acted(kind: Any, **more: Any) -> Entry:
 def test_the_log_says_the_state_of_an_experiment(
     log: list[Entry], status: str, traffic: float, rolled_back: str
 ) -> None:
-    state = logged(CONFIG, *log, time=START).state
+    state = logged(CONFIG, *log, time=START)
     assert (state.status, state.traffic, state.started) == (status, traffic, START)
     assert state.rolled_back == set(rolled_back)
     is_out = bool(log) and log[-1].kind == "config"
-    assert state.shipped == ("a" if status == "shipped" and not is_out else None)
+    assert state.everybody_gets == ("a" if status == "shipped" and not is_out else None)
     assert state.is_running == (status == "running")
 
 
@@ -73,7 +74,7 @@ def test_an_experiment_that_is_declared_with_other_arms_does_not_run_until_that_
     assert (found.status, found.config) == ("changed", CONFIG)
     assert logged(CONFIG, declares(changed, time=5.0), declares(CONFIG, time=6.0)).status == "running"
     reslotted = CONFIG.model_copy(update={"slots": (0, 10)})
-    assert logged(CONFIG, declares(reslotted, time=5.0)).state.is_running
+    assert logged(CONFIG, declares(reslotted, time=5.0)).is_running
 
 
 def test_the_config_rules_and_what_was_started_over_http_is_paused_until_it_makes_way() -> None:
@@ -178,16 +179,15 @@ def test_a_period_is_the_state_that_the_rows_until_then_lead_to(
         until = max(now, log[count].time) if count < len(log) else math.inf
         if until == now:
             continue
-        state = then.state
         for arm, offset, slot in UNITS:
             bucket = offset if offset == NO_BUCKET else SPAN[arm] + offset
-            exposed = then.config.exposed(state.traffic, state.rolled_back)
+            exposed = then.config.exposed(then.traffic, then.rolled_back)
             is_within = offset == NO_BUCKET or (
                 offset < exposed.get(arm, 0)
                 and slot is not None
                 and then.config.slots[0] <= slot < then.config.slots[1]
             )
-            has_arm = state.is_running and arm in exposed and is_within
+            has_arm = then.is_running and arm in exposed and is_within
             assert exposes(found, arm, bucket, slot, now) == has_arm
         if then.ended is not None:
             assert found.ended == then.ended

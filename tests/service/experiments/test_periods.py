@@ -107,7 +107,7 @@ def test_a_config_counts_alike_whether_an_edit_or_a_restart_brought_it(
         world.edit(live, declared())
     world.behave()
     assert world.spent() == pytest.approx(3 + in_second + in_third)
-    assert live.ledger.state("prune20").is_running
+    assert live.ledger.experiments["prune20"].is_running
     assert len(in_log(world.store).history) == 3
 
 
@@ -136,7 +136,7 @@ def test_what_a_person_ramped_to_stays_whatever_the_file_says(world: World) -> N
     world.edit(live, declared(traffic=0.5))
     world.behave()
     assert world.spent() == pytest.approx(3 + 20 + 200)
-    assert live.ledger.state("prune20").traffic == 0.1
+    assert live.ledger.experiments["prune20"].traffic == 0.1
 
 
 def test_replicas_and_restarts_with_one_config_add_one_row(world: World) -> None:
@@ -148,9 +148,9 @@ def test_replicas_and_restarts_with_one_config_add_one_row(world: World) -> None
 def test_an_edit_waits_until_every_replica_has_it(world: World) -> None:
     live = world.replica(declared())
     world.edit(live, declared(traffic=0.1), may_start=False)
-    assert live.ledger.state("prune20").traffic == 1.0
+    assert live.ledger.experiments["prune20"].traffic == 1.0
     world.edit(live, declared(traffic=0.1))
-    assert live.ledger.state("prune20").traffic == 0.1
+    assert live.ledger.experiments["prune20"].traffic == 0.1
 
 
 class MayBeAway(Store):
@@ -203,7 +203,7 @@ def test_a_late_edit_does_not_undo_one_that_came_after_it(tmp_path: Path) -> Non
         world.now = 30.0
         first.ledger.refresh()
         assert [entry.time for entry in store.log()] == [0, 20]
-        assert first.ledger.state("prune20").traffic == 0.5
+        assert first.ledger.experiments["prune20"].traffic == 0.5
 
 
 def test_the_operator_is_told_what_a_config_takes_out(world: World) -> None:
@@ -224,11 +224,11 @@ def test_a_restored_database_is_read_anew(world: World) -> None:
     live = world.replica(declared())
     world.store.append(act("stop", 5.0))
     live.ledger.refresh()
-    assert live.ledger.state("prune20").status == "stopped"
+    assert live.ledger.experiments["prune20"].status == "stopped"
     with world.store.write() as db:  # as the backup of before the stop has it
         db.exec_driver_sql("DELETE FROM log WHERE kind = 'stop'")
     live.ledger.refresh()
-    assert live.ledger.state("prune20").is_running
+    assert live.ledger.experiments["prune20"].is_running
 
 
 def test_a_unit_of_two_arms_counts_in_none_and_is_told(world: World) -> None:

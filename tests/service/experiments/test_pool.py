@@ -67,7 +67,7 @@ async def exchange(replicas: Sequence[LiveExperiments]) -> None:
 
 
 def status(live: LiveExperiments) -> str:
-    return live.ledger.state("prune20").status
+    return live.ledger.experiments["prune20"].status
 
 
 @pytest.mark.parametrize("kind", ["error_rate", "p99"])
@@ -87,8 +87,8 @@ async def test_what_is_bad_on_all_of_them_rolls_back_and_is_told_once(
         assert status(live) == "rolled_back"
     await asyncio.gather(*(asyncio.to_thread(live.ledger.refresh) for live in replicas))
     for live in replicas:
-        actions = [action for action in live.ledger.history("prune20") if action.kind == "rollback"]
-        (action,) = actions
+        history = live.ledger.experiments["prune20"].history
+        (action,) = (action for action in history if action.kind == "rollback")
         assert (action.actor, action.arm, action.reason) == ("guardrail", "pruned", kind)
         assert action.detail.startswith("60 of 60 requests on 3 replicas ")
     assert caplog.text.count("arm pruned rolled back") == 1
@@ -246,7 +246,7 @@ async def test_while_the_database_hangs_each_replica_judges_its_own_requests(url
     await hanging
     blocker.dispose()
     await asyncio.to_thread(one.ledger.refresh)
-    (action,) = (each for each in one.ledger.history("prune20") if each.kind == "rollback")
+    (action,) = (each for each in one.ledger.experiments["prune20"].history if each.kind == "rollback")
     assert re.match("100 of 200 requests failed; the limit", action.detail)
     for live in replicas:
         await live.close(1)

@@ -33,7 +33,7 @@ def fill(store: Store, config: ExperimentConfig, clicked: list[str], *, teams: s
     for number, teams_clicked in enumerate(clicked):
         unit = f"u{number}"
         time = BEGAN + STEP * number
-        shown = impression_id(store.impression_key(), config.name, unit)
+        shown = impression_id(config.name, unit)
         impressions.append(Impression(config.name, shown, unit, time, "v", teams, tuple(range(len(teams)))))
         for team in teams_clicked:
             click_id = f"{unit}-{team}"

@@ -2,15 +2,14 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headroom.service.experiments.live import exposed_share
-from headroom.service.experiments.log import IDLE, Status
 from tests.service.experimenting import BOSS, config, eventually, score
-from tests.service.experiments.making import experiment
+from tests.service.experiments.making import experiment, run
 from tests.service.in_process import Service, serve
 
 WAITS, SHARE, EXPOSED = (
@@ -30,14 +29,17 @@ WAITS, SHARE, EXPOSED = (
 def test_the_share_follows_slots_and_arms(
     fields: dict[str, Any], rolled_back: Collection[str], expected: float
 ) -> None:
-    state = replace(IDLE, status="running", traffic=1.0, rolled_back=frozenset(rolled_back))
-    assert exposed_share(experiment(**fields), state) == pytest.approx(expected)
-    assert exposed_share(experiment(**fields), replace(state, traffic=0.1)) == pytest.approx(expected / 10)
+    state = run(experiment(**fields), rolled_back=frozenset(rolled_back))
+    assert state.exposed_share == pytest.approx(expected)
+    assert replace(state, ramped=0.1).exposed_share == pytest.approx(expected / 10)
 
 
-@pytest.mark.parametrize("status", ["pending", "stopped", "shipped", "rolled_back", "changed", "out"])
-def test_an_experiment_that_does_not_run_should_expose_nobody(status: Status) -> None:
-    assert exposed_share(experiment(), replace(IDLE, status=status, traffic=1.0)) == 0
+NOT_RUNNING = [{"started": inf}, {"is_stopped": True}, {"is_declared": False}, {"is_changed": True}]
+
+
+@pytest.mark.parametrize("fields", NOT_RUNNING)
+def test_an_experiment_that_does_not_run_should_expose_nobody(fields: dict[str, Any]) -> None:
+    assert replace(run(experiment()), **fields).exposed_share == 0
 
 
 async def test_a_request_with_a_unit_and_a_variant_exposes_nobody_and_shows_that(service: Service) -> None:

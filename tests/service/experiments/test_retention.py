@@ -11,9 +11,9 @@ from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import Exposure, Outcome
 from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.retention import Retention
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import outcomes
-from headroom.service.experiments.upkeep import Upkeep
 from tests.service.experiments.making import act, experiment, in_log, live_of, send
 
 DAY = 86_400.0
@@ -56,11 +56,11 @@ def left(store: Store, name: str = "prune20") -> int:
         return int(db.scalars(query).one())
 
 
-def tend(live: LiveExperiments, looks: int = 300) -> None:
-    """Let a replica's upkeep look often enough for everything."""
-    upkeep = Upkeep(live.ledger, outcome_days=30.0)
+def tend(live: LiveExperiments, looks: int = 5) -> None:
+    """Let a replica's retention look often enough for everything."""
+    retention = Retention(live.ledger, outcome_days=30.0)
     for _ in range(looks):
-        upkeep.look()
+        retention.look()
     live.ledger.refresh()
 
 
@@ -76,7 +76,7 @@ def test_outcomes_of_a_running_experiment_stay_whatever_the_config_says(
         clock.now += DAY
         assert left(file_store) == 60
     found = in_log(file_store)
-    assert found.state.is_running
+    assert found.is_running
     report = analyse(file_store, found, clock.now, {})
     assert report.recommendation != "invalid"
     assert report.arms[0].metrics[0].value == 1.0
@@ -142,10 +142,10 @@ def test_without_a_report_nothing_is_deleted_and_the_operator_is_told(
         raise RuntimeError("a defect")
 
     with monkeypatch.context() as broken:
-        broken.setattr("headroom.service.experiments.upkeep.analyse", fail)
+        broken.setattr("headroom.service.experiments.retention.analyse", fail)
         for _ in range(20):
             clock.now += 30 * DAY
-            tend(live, looks=100)
+            tend(live)
     assert left(file_store) == 60
     assert told
     assert all("could not be made, so its outcomes stay: a defect" in line for line in told)
@@ -199,10 +199,10 @@ def test_two_services_on_one_database_do_nothing_to_each_other(url: str, clock: 
         staging = replica(theirs, clock, experiment(traffic=0.1), version="other")
         assert staging.ledger.is_down
         assert "belongs to the service 'production'" in (theirs.incompatible or "")
-        assert not staging.ledger.states
+        assert [each.status for each in staging.ledger.experiments.values()] == ["pending"]
         staging.apply(Assigner(()), "none")
         staging.ledger.refresh()
         production.ledger.refresh()
-        assert production.ledger.state("prune20").traffic == 1.0
+        assert production.ledger.experiments["prune20"].traffic == 1.0
         assert [entry.config_version for entry in mine.log()] == ["v"]
         assert left(mine) == 60

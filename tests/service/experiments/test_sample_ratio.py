@@ -14,8 +14,8 @@ from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import Exposure
 from headroom.service.experiments.log import EntryKind
-from headroom.service.experiments.sample_ratio import check_units
 from headroom.service.experiments.store import Store
+from headroom.service.experiments.verdicts import check_units
 from tests.service.experiments.making import act, experiment, in_log, live_of, logged
 
 THREE = ("control", "b", "c")
@@ -37,7 +37,7 @@ class World:
         self.live.ledger.refresh()
 
     def arm_of(self, user: int) -> str | None:
-        found = self.assigner.assign(f"user-{user}", self.live.ledger.states)
+        found = self.assigner.assign(f"user-{user}", self.live.ledger.experiments)
         return None if found is None else found.arm
 
     def come(self, users: Iterable[int], lost: str = "", share: float = 0.0) -> None:
@@ -45,7 +45,7 @@ class World:
         rows = []
         for user in users:
             self.now += 0.001
-            found = self.assigner.assign(f"user-{user}", self.live.ledger.states)
+            found = self.assigner.assign(f"user-{user}", self.live.ledger.experiments)
             if found is None or (found.arm == lost and user % 100 < 100 * share):
                 continue
             rows.append(Exposure("prune20", f"user-{user}", found.arm, found.bucket, self.now, "v"))
@@ -121,7 +121,7 @@ def alarms(
         traffic=0.01,
     )
     log = [act(kind, day, **more) for day, (kind, more) in enumerate(LOG, start=1)]
-    ran = [logged(config, *log[:count]).state for count in range(len(log) + 1)]
+    ran = [logged(config, *log[:count]) for count in range(len(log) + 1)]
     factors = np.array([effect.get(arm, 1.0) for arm in arms])
     ends = np.array([config.spans[arm][1] for arm in arms])
     found = [0] * len(ran)

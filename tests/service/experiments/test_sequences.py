@@ -15,7 +15,7 @@ from headroom.service.experiments.estimates import (
     estimate,
     one_sample,
 )
-from headroom.service.experiments.sample_ratio import sequential_p
+from headroom.service.experiments.verdicts import sequential_p
 from tests.service.experiments.making import moments_of
 from tests.service.experiments.simulation import Design, Draw, Units, simulate
 

@@ -173,17 +173,6 @@ def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path)
                 assert "outcomes USING PRIMARY KEY (experiment=?)" not in step, statement
 
 
-def test_all_replicas_and_later_starts_code_impressions_under_one_secret(
-    stores: list[Store], url: str
-) -> None:
-    at_once(*(store.prepare for store in stores))
-    keys = {store.impression_key() for store in stores}
-    with closing(Store(url)) as restarted:
-        keys.add(restarted.impression_key())
-    assert len(keys) == 1
-    assert len(keys.pop()) == 64
-
-
 def test_a_connection_that_is_in_use_while_the_store_closes_is_closed_afterwards(url: str) -> None:
     """Another thread may still read when a service ends."""
     closed = []

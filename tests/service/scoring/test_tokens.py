@@ -186,7 +186,7 @@ async def test_a_shadow_request_that_finds_too_much_text_waiting_is_dropped_and_
     gate = Gate()
     async with serve(tiny_checkpoint, config(shadow=1.0), database_url=url, max_queue_s=0.01) as service:
         replica = service.replica
-        await eventually(lambda: replica.live.ledger.state("prune20").status == "running")
+        await eventually(lambda: replica.live.ledger.experiments["prune20"].status == "running")
         occupied = asyncio.create_task(replica._encoder.read(gate.steps("all", [], 1), 1_000_000))
         await gate.is_begun()
         titles = [f"{number} " * 300 for number in range(30)]

@@ -85,7 +85,7 @@ def test_a_second_service_on_the_database_changes_nothing_of_the_first(
                 assert set(arms(staging)) == {None}
                 row = outcome(0, "user-0", time.time()) | {"experiment": live["experiments"][0]["name"]}
                 assert staging.post("/v1/outcomes", json={"outcomes": [row]}).status_code == 503
-                time.sleep(3)  # an upkeep and some refreshes
+                time.sleep(3)  # a look of `Retention` and some refreshes
         assert arms(production) == before
         assert (shown(production)["status"], shown(production)["traffic"]) == ("running", 0.5)
     assert number_of_outcomes(database) == 120

@@ -167,8 +167,8 @@ async def test_names_slots_and_salts_that_are_taken_are_a_conflict(
         )
         overlap = await start(service, 409, slots=[4999, 10_000])
         assert overlap["message"] == (
-            "slots: [4999, 10000) overlaps [0, 5000) of 'prune20', which is running; give this one other "
-            "slots, or stop 'prune20' first."
+            "slots: [4999, 10000) overlaps [0, 5000) of 'prune20', which is running; give this one its "
+            "own, or stop 'prune20' first."
         )
         same = await start(service, 409, salt="2026-11", slots=[5000, 10_000])
         assert "'2026-11' is the salt of 'prune20'" in same["message"]

@@ -202,6 +202,6 @@ async def test_a_rollback_on_one_replica_reaches_the_others(tiny_checkpoint: Pat
         await asyncio.to_thread(store.append, act("rollback", 0.0, arm="pruned"))
         for service in (one, other):
             await eventually(
-                lambda s=service: s.replica.live.ledger.state("prune20").status == "rolled_back", 5
+                lambda s=service: s.replica.live.ledger.experiments["prune20"].status == "rolled_back", 5
             )
             assert (await score(service, "user-1"))["assignment"] is None

@@ -1,4 +1,4 @@
-"""The types of an experiment's fields: names, units, numbers and shares."""
+"""The types of the fields of requests and of the live config: names, units, numbers and shares."""
 
 from typing import Annotated, Any
 
@@ -52,7 +52,7 @@ Unit = Annotated[str, StringConstraints(min_length=1, max_length=MAX_UNIT_CHARS)
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
-class Declared(BaseModel):
+class ConfigPart(BaseModel):
     """A part of the live config."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

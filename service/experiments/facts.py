@@ -1,0 +1,146 @@
+"""Adds, counts and deletes the facts of experiments: exposures, lists, shadow results, outcomes and clicks.
+
+Each function works in the transaction of its connection. Rows are sorted before they are written, so that two
+replicas lock them in the same order and cannot deadlock.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Exists, and_, exists, func, insert, or_, select
+
+from headroom.service.experiments import tables
+from headroom.service.experiments.database import may_delete
+from headroom.service.experiments.events import Exposure, Impression, ShadowResult, values_of
+from headroom.service.experiments.tables import chunks, clicks, exposures, impressions, outcomes, unit_counts
+
+CHUNK = 500
+"""Rows per statement; both databases limit a statement's parameters."""
+
+DELETED_AT_ONCE = 5_000
+"""Rows of a table that one call of `delete_some` deletes, at most, so that no other write waits long."""
+
+
+def add_exposures(db: Connection, rows: Sequence[Exposure]) -> Counter[tuple[str, str]]:
+    """Store the exposures of units that are new to their arm. Return how many are, by experiment and arm.
+
+    Replicas write in no order, so of several exposures of a unit to an arm the earliest stays.
+    """
+    values = sorted(
+        map(values_of, rows),
+        key=lambda row: (row["experiment"], row["unit"], row["arm"], row["time"], row["bucket"]),
+    )
+    new: Counter[tuple[str, str]] = Counter()
+    known: list[dict[str, Any]] = []
+    key = [exposures.c.experiment, exposures.c.unit, exposures.c.arm]
+    add = tables.insert_new(db, exposures).returning(*key)
+    for chunk in chunks(values, CHUNK):
+        added = {tuple(row) for row in db.execute(add, chunk)}
+        new.update((experiment, arm) for experiment, _, arm in added)
+        known += [row for row in chunk if (row["experiment"], row["unit"], row["arm"]) not in added]
+    earlier = tables.insert(db, exposures)
+    stays = earlier.excluded
+    is_earlier = or_(
+        stays.time < exposures.c.time,
+        and_(stays.time == exposures.c.time, stays.bucket < exposures.c.bucket),
+    )
+    earlier = earlier.on_conflict_do_update(
+        index_elements=key,
+        set_={name: stays[name] for name in ("time", "bucket", "slot", "config_version")},
+        where=is_earlier,
+    )
+    for chunk in chunks(known, CHUNK):  # after all inserts, or the order of the locks would be another
+        db.execute(earlier, chunk)
+    if new:
+        add_units = tables.insert(db, unit_counts)
+        add_units = add_units.on_conflict_do_update(
+            index_elements=list(unit_counts.primary_key),
+            set_={"units": unit_counts.c.units + add_units.excluded.units},
+        )
+        counts = [
+            {"experiment": experiment, "arm": arm, "units": units}
+            for (experiment, arm), units in sorted(new.items())
+        ]
+        db.execute(add_units, counts)
+    return new
+
+
+def add_impressions(db: Connection, rows: Sequence[Impression]) -> int:
+    """Store lists. Return how many are new; one that is stored already is left out."""
+    values = [_list_values(row) for row in sorted(rows, key=lambda row: (row.experiment, row.id))]
+    add = tables.insert_new(db, impressions).returning(impressions.c.id)
+    return sum(len(db.execute(add, chunk).all()) for chunk in chunks(values, CHUNK))
+
+
+def add_shadow(db: Connection, rows: Sequence[ShadowResult]) -> None:
+    """Store shadow results."""
+    for chunk in chunks([values_of(row) for row in rows], CHUNK):
+        db.execute(insert(tables.shadow_results), chunk)
+
+
+def count_units(db: Connection, experiment: str) -> tuple[dict[str, int], int]:
+    """Return the exposed units by arm, and how many came to several arms, which are in none of these."""
+    of_experiment = exposures.c.experiment == experiment
+    by_arm = select(exposures.c.arm, func.count().label("units")).group_by(exposures.c.arm)
+    several = select(func.count(exposures.c.unit.distinct())).where(of_experiment, has_other_arm())
+    rows = db.execute(by_arm.where(of_experiment, ~has_other_arm()))
+    return {row.arm: int(row.units) for row in rows}, int(db.scalars(several).one())
+
+
+def has_other_arm(until: float | None = None) -> Exists:
+    """Return the condition that the unit of an exposure came to another arm, too.
+
+    until: leaves out exposures of later times, in seconds since the epoch; None: none.
+    """
+    other = exposures.alias()
+    is_same_unit = and_(other.c.experiment == exposures.c.experiment, other.c.unit == exposures.c.unit)
+    condition = exists().where(is_same_unit, other.c.arm != exposures.c.arm)
+    return condition if until is None else condition.where(other.c.time <= until)
+
+
+def delete_some(db: Connection, experiment: str) -> bool:
+    """Delete a portion of the outcomes, lists and clicks of an experiment. Return whether there may be more.
+
+    A click that names no experiment goes with its list.
+    """
+    if not may_delete(db):
+        return True
+    deleted = [_delete_rows(db, table, experiment) for table in (clicks, outcomes)]
+    deleted.append(_delete_lists(db, experiment))
+    return max(deleted) == DELETED_AT_ONCE
+
+
+def _list_values(row: Impression) -> dict[str, Any]:
+    """Return a list as the table has it."""
+    places = orjson.dumps(row.places).decode()
+    ids = None if row.ids is None else orjson.dumps(row.ids).decode()
+    content = sha256(orjson.dumps([row.teams_by_index, places, ids])).hexdigest()[:32]
+    return values_of(row) | {"places": places, "ids": ids, "content": content}
+
+
+def _delete_rows(db: Connection, table: Any, experiment: str) -> int:
+    """Delete at most DELETED_AT_ONCE rows. Return how many were."""
+    numbers = select(table.c.number).where(table.c.experiment == experiment).limit(DELETED_AT_ONCE)
+    return int(db.execute(table.delete().where(table.c.number.in_(numbers))).rowcount)
+
+
+def _delete_lists(db: Connection, experiment: str) -> int:
+    """Delete lists, and first the clicks on them that name no experiment. Return how many lists were."""
+    of_experiment = select(impressions.c.number).where(impressions.c.experiment == experiment)
+    numbers = list(db.scalars(of_experiment.limit(DELETED_AT_ONCE)))
+    for chunk in chunks(numbers, CHUNK):
+        is_on_list = and_(
+            impressions.c.number.in_(chunk),
+            impressions.c.unit == clicks.c.unit,
+            or_(impressions.c.id == clicks.c.list_id, impressions.c.query_id == clicks.c.list_id),
+        )
+        is_named = select(func.count()).select_from(impressions).where(is_on_list).scalar_subquery() > 0
+        names = select(impressions.c.id).where(impressions.c.number.in_(chunk))
+        query_ids = select(impressions.c.query_id).where(impressions.c.number.in_(chunk))
+        may_be = or_(clicks.c.list_id.in_(names), clicks.c.list_id.in_(query_ids))
+        db.execute(clicks.delete().where(clicks.c.experiment == "", may_be, is_named))
+        db.execute(impressions.delete().where(impressions.c.number.in_(chunk)))
+    return len(numbers)

@@ -1,0 +1,141 @@
+"""The state of one experiment, and the times in which its arms exposed units."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headroom.service.experiments.buckets import BUCKETS, NO_BUCKET, ByArm, Span
+from headroom.service.experiments.definition import ALL_SLOTS, ExperimentConfig
+from headroom.service.experiments.events import Action
+
+Source = Literal["config", "http"]
+Status = Literal["pending", "running", "stopped", "shipped", "rolled_back", "changed", "paused", "out"]
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A time in which the same units are exposed, from `since` to `until`, in Unix seconds.
+
+    limits: the bucket after the last exposed one, by arm; an arm that has ended is missing.
+    slots: the exposed ones.
+    """
+
+    since: float
+    limits: ByArm
+    slots: Span = ALL_SLOTS
+    until: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One experiment, as the rows of the log so far have it.
+
+    begun: as its first row declared it. config: as the last one with the same identity did.
+    source: the kind of its first row, or `config` once a config declares it.
+    started, ended: Unix seconds; inf before the start. ended: since when no unit is assigned any more.
+    is_declared, is_changed: whether the config in force declares it, with another identity.
+    ramped: the traffic that somebody set by hand.
+    shipped: the arm that it has shipped; `everybody_gets` says whether that is in force.
+    may_ship_again: whether it is stopped because somebody took its ship back.
+    rolled_back: arms whose units get the default, and are not exposed.
+    over_since: the time of its last stop, ship or rollback, if it is over.
+    deleted: since when its lists, clicks and outcomes are deleted, in Unix seconds.
+    paused: what in the config stands in its way, as a clause.
+    variants, variant_changes: the definition of each of its variants, and when it was first changed.
+    """
+
+    begun: ExperimentConfig
+    config: ExperimentConfig
+    source: Source = "config"
+    started: float = math.inf
+    is_declared: bool = True
+    is_changed: bool = False
+    ramped: float | None = None
+    is_stopped: bool = False
+    shipped: str | None = None
+    may_ship_again: bool = False
+    rolled_back: frozenset[str] = frozenset()
+    ended: float | None = None
+    over_since: float | None = None
+    deleted: float | None = None
+    paused: str | None = None
+    variants: Mapping[str, str] = field(default_factory=dict)
+    variant_changes: Mapping[str, float] = field(default_factory=dict)
+    periods: tuple[Period, ...] = ()
+    history: tuple[Action, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no unit will be assigned any more, so that others may have its slots.
+
+        It is stopped, has shipped, or has no treatment arm left; for ever.
+        """
+        return self.ended is not None
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether the config in force lets it run, or ship."""
+        is_out = self.source == "config" and not self.is_declared
+        return not (is_out or self.is_changed or self.paused is not None)
+
+    @property
+    def status(self) -> Status:
+        """The state in one word: `pending` until a row declares it; rules 2 and 3 of
+        docs/experiments-data.md say what `out`, `changed` and `paused` are."""
+        if self.started == math.inf:
+            return "pending"
+        if self.paused is not None:
+            return "paused"
+        if self.shipped is not None:
+            return "shipped"
+        if self.is_stopped:
+            return "stopped"
+        if self.is_over:
+            return "rolled_back"
+        if self.is_changed:
+            return "changed"
+        return "running" if self.is_in_force else "out"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether units are assigned."""
+        return self.status == "running"
+
+    @property
+    def traffic(self) -> float:
+        """The exposed share of each arm's range; 0 unless it runs."""
+        if not self.is_running:
+            return 0.0
+        return self.config.traffic if self.ramped is None else self.ramped
+
+    @property
+    def exposed_share(self) -> float:
+        """The share of all units that it exposes, by its slots, traffic and arms; 0 to 1."""
+        first, end = self.config.slots
+        exposed = sum(self.config.exposed(self.traffic, self.rolled_back).values())
+        return (end - first) / BUCKETS * exposed / BUCKETS
+
+    @property
+    def everybody_gets(self) -> str | None:
+        """The shipped arm; None also if the experiment is out of the config, changed or paused."""
+        return self.shipped if self.is_in_force else None
+
+    @property
+    def end(self) -> float:
+        """When the last arm ended, in Unix seconds; inf while one runs."""
+        return math.inf if self.ended is None else self.ended
+
+    @property
+    def limits(self) -> ByArm:
+        """The bucket after the last exposed one, by arm; an arm that has ended is missing."""
+        if self.is_over:
+            return {}
+        if not self.is_running:
+            return dict.fromkeys(self.config.exposed(1.0, self.rolled_back), NO_BUCKET)
+        exposed = self.config.exposed(self.traffic, self.rolled_back)
+        return {arm: self.config.spans[arm][0] + buckets for arm, buckets in exposed.items()}
+
+
+Experiments = Mapping[str, Experiment]
+"""By name."""
