@@ -172,15 +172,6 @@ def test_a_server_that_is_not_there_exits_1_in_one_line(tmp_path):
     assert list(tmp_path.iterdir()) == [], "a failed run leaves no folder"
 
 
-def test_a_run_in_which_every_request_fails_is_invalid_and_exits_3(tmp_path):
-    with faulty(servers.close) as url:
-        run = load("run", url, SHORT, "--out", tmp_path, status=3)
-    assert run.stdout.startswith("INVALID: no request got a good answer (closed ")
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert not report["valid"]
-    assert report["requests"]["errors"] == {"closed": report["requests"]["scheduled"]}
-
-
 @pytest.mark.more
 @pytest.mark.parametrize(
     ("numbers", "answers_after"),
@@ -325,16 +316,6 @@ def test_a_report_that_cannot_be_written_is_printed_and_named(tmp_path, name, ki
     assert run.stderr.splitlines()[-1] == f"headroom load: {file} cannot be written: {why}"
     other = ({"report.json", "report.html"} - {name}).pop()
     assert (tmp_path / other).stat().st_size > 1000
-
-
-def test_a_scenario_runs_with_what_the_command_line_changes(tmp_path):
-    behaviour = servers.says(b"200 OK", b'{"variant": "pruned20", "degraded": true, "results": [{}]}')
-    with faulty(behaviour) as url:
-        run = load("run", url, "--scenario ab-split --json", SHORT, "--out", tmp_path)
-    report = json.loads(run.stdout)
-    assert report["plan"]["traffic"][0]["variants"] == {"full": 1, "pruned20": 1}
-    assert report["plan"]["rate"] == 40
-    assert report["by"]["variant"]["pruned20"]["degraded"] == report["requests"]["ok"] > 0
 
 
 @pytest.mark.slow

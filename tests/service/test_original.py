@@ -76,33 +76,6 @@ async def test_the_titles_come_back_in_their_order_although_the_device_is_gone(t
         assert service.metric('headroom_pair_seconds_count{arm="",variant="original"}') == len(TITLES)
 
 
-SHAPES = {
-    "/v1/rerank": {"query": QUERY, "documents": TITLES},
-    "/v2/rerank": {"query": QUERY, "documents": TITLES, "model": "any@original"},
-    "/rerank": {"query": QUERY, "texts": TITLES, "raw_scores": True},
-    "/score": {"text_1": QUERY, "text_2": TITLES},
-}
-
-
-@pytest.mark.parametrize("path", SHAPES)
-async def test_other_servers_clients_get_their_order_without_a_warning(
-    path: str, tiny_checkpoint: Path
-) -> None:
-    body = SHAPES[path] if "model" in SHAPES[path] else SHAPES[path] | {"variant": "original"}
-    async with without_device(tiny_checkpoint) as service:
-        answer = await service.http.post(path, json=body)
-        assert answer.status_code == 200, answer.text
-        assert answer.headers["x-reranked"] == "true"
-        found = answer.json()
-        results = found if isinstance(found, list) else found.get("results", found.get("data"))
-        assert [result["index"] for result in results] == IN_ORDER
-        values = [result.get("relevance_score", result.get("score")) for result in results]
-        assert values == sorted(values, reverse=True)
-        assert len(set(values)) == len(values)
-        if "meta" in found:
-            assert found["meta"]["warnings"] == []
-
-
 async def test_labels_are_no_order(tiny_checkpoint: Path) -> None:
     async with serve(tiny_checkpoint) as service:
         answer = await service.http.post("/predict", json={"inputs": [[QUERY, "a"]], "variant": "original"})

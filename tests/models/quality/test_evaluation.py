@@ -20,7 +20,6 @@ from headroom.models.quality.evaluation import Evaluation, changes_of, intervals
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.rankings import BY_QUERY
-from headroom.models.scores import Scores
 
 
 def random_evaluation(seed: int, queries: int = 12, grades: int = 5, each: int = 9) -> GradedEvaluation:
@@ -135,13 +134,6 @@ def test_the_interval_of_a_difference_is_paired() -> None:
 
     assert change["accuracy"].value == change["accuracy"].low == change["accuracy"].high == 0
     assert abs(change["spearman"].high - change["spearman"].low) < 0.01
-
-
-def test_titles_that_a_model_is_sure_of_are_ranked_by_how_sure_it_is() -> None:
-    scores = Scores.from_logits(np.array([[0, 0, top] for top in (20, 40, 22)], np.float32))
-    assert (scores.score == 1).all()
-    evaluation = GradedEvaluation(judged("qqq", [0, 2, 1]), scores.probabilities, scores.raw_score)
-    assert evaluation.metrics()["ndcg10"] == 1
 
 
 def test_a_grade_at_half_of_its_share_is_seen() -> None:

@@ -79,21 +79,6 @@ def options(pairs: Path, tiny_checkpoint: Path, tmp_path: Path) -> TrainingOptio
 
 
 @pytest.mark.more
-def test_it_learns_writes_a_checkpoint_that_serves_and_says_how_good_it_is(options: TrainingOptions) -> None:
-    metrics = tune(options)
-
-    clf = Classifier.load(options.out, "cpu", "float32")
-    assert clf.grades == ("no", "maybe", "yes")
-    assert clf.config.temperature == pytest.approx(metrics["temperature"])
-    scores = clf.score([("lamp 1", "red lamp"), ("lamp 1", "wood screws")])
-    assert scores.score[0] > scores.score[1]
-    assert metrics["validation"]["spearman"] > 0.5
-    assert json.loads((options.out / "metrics.json").read_text()) == metrics
-    assert clf.quality == pytest.approx(metrics["validation"])
-    assert not options.out.with_name("mine.training").exists()
-
-
-@pytest.mark.more
 def test_two_runs_never_share_their_state(options: TrainingOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first to end removed the directory under the other one."""
     options = replace(options, epochs=1)
