@@ -64,7 +64,7 @@ def test_the_smaller_networks_lose_what_the_documentation_says() -> None:
 
 
 def test_transformers_gives_the_same_logits(clf: Classifier, sample: list[LabelledPair]) -> None:
-    pairs = [(pair.query, pair.title) for pair in sample[:64]]
+    pairs = [(pair.query, pair.title) for pair in sample[:24]]
     model = BertForSequenceClassification.from_pretrained(DEFAULT, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(DEFAULT)
     inputs = tokenizer(
@@ -82,7 +82,8 @@ def test_transformers_gives_the_same_logits(clf: Classifier, sample: list[Labell
 
 
 def test_every_grade_is_predicted_and_ranking_beats_a_random_order(sample: list[LabelledPair]) -> None:
-    sample = sample[::2]
+    some = set(list(dict.fromkeys(pair.query for pair in sample))[::6])
+    sample = [pair for pair in sample if pair.query in some]
     scores = Classifier.load(device="cpu").score([(pair.query, pair.title) for pair in sample])
     evaluation = GradedEvaluation(sample, scores.probabilities, scores.raw_score)
 

@@ -204,7 +204,7 @@ async def test_an_edit_of_anything_else_waits_for_the_next_start(server: Server)
     assert server.replica() == replica
 
 
-@pytest.mark.slow
+@pytest.mark.more
 async def test_service_survives_the_kill_of_its_only_replica(server: Server) -> None:
     """Under load: 503 with Retry-After or a dropped connection, nobody waits long, back within 15 s."""
     answers: list[tuple[float, Answer]] = []

@@ -41,13 +41,13 @@ def tune(options: TrainingOptions) -> dict[str, Any]:
     return tuning.tune(prepare(options))
 
 
-def write_pairs(file: Path) -> Path:
+def write_pairs(file: Path, queries: int = 60) -> Path:
     """Titles with a lamp are grade 2, others 0: what even a tiny network learns in seconds."""
     rng = np.random.default_rng(0)
     with file.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["query", "title", "grade"])
-        for number in range(60):
+        for number in range(queries):
             query = rng.choice(WORDS)
             for _ in range(6):
                 title = rng.choice(WORDS, 3)

@@ -347,7 +347,7 @@ async def test_a_replica_that_is_killed_loses_no_request_but_those_that_change_s
             # Those that went to the other replica in the end were not stamped again.
             assert all(began - 0.01 <= int(time_us) / 1e6 <= killed_at for _, time_us in stamps)
             statuses = [answer.status for answer in await asyncio.gather(*recorded)]
-            # Over a connection that an earlier request has used, HAProxy closes the client's, as operations.md says.
+            # Over a connection that an earlier request has used, HAProxy closes the client's (operations.md).
             # Here one request at most gets such a connection: the one that `until_up` has used.
             assert {200, 503} <= set(statuses) <= {0, 200, 503}
             assert statuses.count(0) <= 1
