@@ -70,7 +70,7 @@ def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
 ) -> None:
     """A run that is killed in its second epoch goes on to the same weights."""
     options = short_run(
-        write_pairs(tmp_path / "pairs.csv", queries=20), checkpoint, tmp_path / "mine", epochs=2
+        write_pairs(tmp_path / "pairs.csv", queries=20), checkpoint, tmp_path / "mine", epochs=3
     )
     metrics = tune(options)
     again = replace(options, out=tmp_path / "again")

@@ -84,19 +84,20 @@ async def test_it_is_listed_last_and_compared_beside_masks(tiny_checkpoint: Path
         assert found["usage"]["pairs"] == len(TITLES)
 
 
+ATTENTION = {"query": QUERY, "title": "a", "heads": "0.0", "variant": "original"}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("/v1/score", {"head_mask": "none"}, "head_mask: 'original' is the order in which the titles came and"),
-    ("/v1/score", {"min_score": 0.5}, "min_score: 'original' is the order in which the titles came and"),
-    ("/v1/score", {"min_grade": 1}, "min_grade: 'original' is the order in which the titles came and gives"),
-    ("/v1/attention", {"title": "a", "heads": "0.0"}, "variant: 'original' is the order"),
-    ("/v1/condense", {"max_words": 1}, "variant: 'original' is the"),
+    ("score", NAMED | {"head_mask": "none"}, "head_mask: 'original' is the order in which the titles came"),
+    ("score", NAMED | {"min_score": 0.5}, "min_score: 'original' is the order in which the titles came and"),
+    ("score", NAMED | {"min_grade": 1}, "min_grade: 'original' is the order in which the titles came and"),
+    ("attention", ATTENTION, "variant: 'original' is the order"),
+    ("condense", NAMED | {"max_words": 1}, "variant: 'original' is the"),
 ]
 
 
 async def test_what_an_order_cannot_do_is_one_sentence(tiny_checkpoint: Path) -> None:
     async with serve(tiny_checkpoint) as service:
         for path, body, beginning in REFUSED:
-            error = await service.refused(path, 422, **NAMED | body)
+            error = await service.refused(f"/v1/{path}", 422, **body)
             assert error["message"].startswith(beginning)
         answer = await service.http.post("/predict", json={"inputs": [[QUERY, "a"]], "variant": "original"})
         assert answer.status_code == 422
