@@ -36,7 +36,6 @@ settings.load_profile("ci")  # everywhere: the same examples in every run, howev
 providers._get_local_constants = lambda: providers._local_constants
 
 SHARED = (
-    ("tests/benchmarks/",),
     # With `server`, which is then started in one process only.
     (
         *("tests/clients/", "tests/security/", "tests/service/api/"),

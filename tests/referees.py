@@ -38,7 +38,6 @@ class Program:
 _CHROME_ON_MACOS = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 PROGRAMS = {
     "hey": Program(("hey",), "the load generator's tests", "hey", "hey"),
-    "ps": Program(("ps",), "the soak test's faults", "procps", ""),
     "initdb": Program(("initdb",), "experiments on PostgreSQL", "postgresql", "postgresql"),
     "postgres": Program(("postgres",), "experiments on PostgreSQL", "postgresql", "postgresql"),
     "redis-server": Program(

@@ -1,4 +1,4 @@
-"""Lists that say what a title lacks, and stuffed titles: the order is the one that was asked for."""
+"""Lists that are written or changed for training hold nothing that the model is judged with."""
 
 import random
 
@@ -36,11 +36,18 @@ def test_nothing_that_the_model_is_judged_with_is_drawn(language: str) -> None:
     groups = [drawer.group(rng) for _ in range(300)]
     stuffed = StuffedLists(ShopLists(language, without=judged).group, language)
     groups += [stuffed.group(rng) for _ in range(100)]
+    written = written_drawers(language)
     groups += [
         draw(rng)
-        for name, draw in written_drawers(language).items()
+        for name, draw in written.items()
         if name.startswith(("shops", "stuffed", "without"))
         for _ in range(500)
     ]
     drawn = {text.lower() for group in groups for one in group for text in (one.query, one.title)}
     assert sorted(drawn & judged) == []
+    titles = {title.lower() for one in lists for title in one.titles}
+    branded = [one for _ in range(300) for one in written[f"brands_{language}"](rng)]
+    assert titles.isdisjoint(one.title.lower() for one in branded)
+    varied = [one for _ in range(2000) for one in written[f"attributes_{language}"](rng)]
+    assert judged.isdisjoint(one.query.lower() for one in varied)
+    assert {one.titles[0].lower() for one in lists}.isdisjoint(one.title.lower() for one in varied)

@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from headroom.loadtest import find_max
 from headroom.loadtest.cli import app
-from headroom.loadtest.server import metrics as metrics_of_server
 from tests.loadtest import servers
 from tests.loadtest.servers import faulty, reference
 from tests.loadtest.test_comparing import run as measured_run
@@ -37,14 +36,19 @@ def load(*arguments: object, status: int = 0) -> Result:
     return result
 
 
-def test_a_run_writes_its_reports_and_two_can_be_compared(tmp_path):
-    options = "--rate 40 --duration 3s --warmup 0.5s --titles 1 --slo p99=5s --max-lag 10s"
+def test_a_run_writes_its_reports_and_two_can_be_compared(tmp_path, monkeypatch):
+    """No proxy stands between the client and its server; that this one has no metrics is said."""
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    options = "--rate 80 --duration 2s --warmup 0.2s --titles 1 --slo p99=5s --max-lag 10s"
     with reference("20ms") as server:
         masks = "--masks none=3;2.3,7.* --out"
         run = load("run", server.url, options, masks, tmp_path / "a")
         assert run.stdout.startswith("valid\n")
+        assert f"{server.url}/metrics gave no counters of headroom" in run.stderr
         report = json.loads((tmp_path / "a" / "report.json").read_text())
-        assert report["requests"]["ok"] == report["requests"]["scheduled"] > 60
+        assert report["server_metrics"] is None
+        assert report["requests"]["ok"] == report["requests"]["scheduled"] > 100
         assert report["by"]["mask"].keys() == {"none", "2.3,7.*"}
         assert report["by"]["variant"].keys() == {"full"}
         assert report["objective"]["met"]
@@ -105,22 +109,6 @@ def test_a_missed_objective_exits_1_and_an_invalid_run_3_each_with_its_reason(tm
     assert json.loads((tmp_path / "b" / "report.json").read_text())["valid"] is False
 
 
-def test_no_proxy_stands_between_the_client_and_its_server_and_missing_metrics_are_said(
-    tmp_path, monkeypatch
-):
-    for name in ("HTTP_PROXY", "http_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")
-    start = f"{sys.executable} -m tests.loadtest.servers --port {{port}}"
-    with program("run", "--start", start, *SHORT.split(), "--out", str(tmp_path / "a")) as started:
-        _, stderr = started.communicate(timeout=60)
-    assert started.returncode == 0, stderr
-    with reference("0") as server:
-        assert metrics_of_server(server.url) is None
-        run = load("run --url", server.url, SHORT, "--out", tmp_path / "b")
-    assert f"{server.url}/metrics gave no counters of headroom" in run.stderr
-    assert json.loads((tmp_path / "b" / "report.json").read_text())["server_metrics"] is None
-
-
 def test_the_api_key_is_sent_and_never_written(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADROOM_API_KEY", "very-s3cret")
     with faulty(servers.answer) as url:
@@ -170,15 +158,6 @@ def test_a_server_that_is_not_there_exits_1_in_one_line(tmp_path):
     assert run.returncode == 1
     assert stderr == "headroom load: nothing answers at http://127.0.0.1:1: Connection refused\n"
     assert list(tmp_path.iterdir()) == [], "a failed run leaves no folder"
-
-
-def test_a_run_in_which_every_request_fails_is_invalid_and_exits_3(tmp_path):
-    with faulty(servers.close) as url:
-        run = load("run", url, SHORT, "--out", tmp_path, status=3)
-    assert run.stdout.startswith("INVALID: no request got a good answer (closed ")
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert not report["valid"]
-    assert report["requests"]["errors"] == {"closed": report["requests"]["scheduled"]}
 
 
 @pytest.mark.more
@@ -306,35 +285,18 @@ def test_a_burst_at_one_time_has_no_rates(tmp_path):
     assert "the first run is too short to compare" in " ".join(compared.stderr.split())
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("report.json", "full disk"), ("report.html", "directory")], ids=str
-)
-def test_a_report_that_cannot_be_written_is_printed_and_named(tmp_path, name, kind):
+def test_a_report_that_cannot_be_written_is_printed_and_named(tmp_path):
     """Exit status 1 would say that the objective was missed."""
-    file = tmp_path / name
-    if kind == "directory":
-        file.mkdir()
-    else:
-        file.symlink_to("/dev/full")
+    file = tmp_path / "report.json"
+    file.symlink_to("/dev/full")
     with reference("20ms") as server:
         run = load("run", server.url, SHORT, "--slo p99=5s --out", tmp_path, status=2)
     assert run.stdout.startswith("valid\n")
     assert "objective p99=5s: held" in run.stdout
     assert "report: " not in run.stdout
-    why = "Is a directory" if kind == "directory" else "No space left on device"
+    why = "No space left on device"
     assert run.stderr.splitlines()[-1] == f"headroom load: {file} cannot be written: {why}"
-    other = ({"report.json", "report.html"} - {name}).pop()
-    assert (tmp_path / other).stat().st_size > 1000
-
-
-def test_a_scenario_runs_with_what_the_command_line_changes(tmp_path):
-    behaviour = servers.says(b"200 OK", b'{"variant": "pruned20", "degraded": true, "results": [{}]}')
-    with faulty(behaviour) as url:
-        run = load("run", url, "--scenario ab-split --json", SHORT, "--out", tmp_path)
-    report = json.loads(run.stdout)
-    assert report["plan"]["traffic"][0]["variants"] == {"full": 1, "pruned20": 1}
-    assert report["plan"]["rate"] == 40
-    assert report["by"]["variant"]["pruned20"]["degraded"] == report["requests"]["ok"] > 0
+    assert (tmp_path / "report.html").stat().st_size > 1000
 
 
 @pytest.mark.slow
@@ -351,7 +313,10 @@ def test_find_max_reports_the_rate_what_was_lost_and_the_curve(tmp_path, monkeyp
     assert "Highest rate that holds the objective" in run.stdout
 
 
-def test_the_server_can_be_started_for_the_run_and_faults_are_noted(tmp_path):
+@pytest.mark.more
+def test_the_server_can_be_started_for_the_run_and_faults_are_noted(tmp_path, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")  # of which the wait for the server knows nothing
     scenario = tmp_path / "faults.yaml"
     scenario.write_text(
         "{rate: 20, duration: 2s, warmup: 0, max_lag: 10s, timeout: 5s, traffic: [{titles: 1}],"

@@ -91,9 +91,9 @@ def test_a_language_model_without_the_answers_rows_is_refused(checkpoint: Path, 
 
 def test_grades_are_learnt_from_a_language_model(checkpoint: Path, tmp_path: Path) -> None:
     """The prompt stays, the answers' rows become a classifier of the grades, and transformers loads it."""
-    whole = write_pairs(tmp_path / "all.csv").read_text().splitlines(keepends=True)
-    (tmp_path / "pairs.csv").write_text("".join(whole[:121]))
-    options = short_run(tmp_path / "pairs.csv", checkpoint, tmp_path / "mine", epochs=3)
+    options = short_run(
+        write_pairs(tmp_path / "pairs.csv", queries=12), checkpoint, tmp_path / "mine", epochs=2
+    )
     metrics = tune(options)
 
     source, trained, pairs = load(checkpoint), load(options.out), random_pairs(3)

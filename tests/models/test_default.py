@@ -63,22 +63,8 @@ def test_the_smaller_networks_lose_what_the_documentation_says() -> None:
         assert qwk(smaller) - intact == pytest.approx(loss, abs=2 * error), name
 
 
-def test_relevant_words_at_the_end_of_a_long_title_count_in_chunks(clf: Classifier) -> None:
-    others = "Wood deck screws, exterior grade, 100 in a pack. " * 60
-    pairs = [("angle bracket", others + "Steel angle bracket."), ("angle bracket", others)]
-    beginning = clf.score(pairs).score
-    scores = clf.score(pairs, overflow="chunks")
-
-    assert beginning[0] == pytest.approx(beginning[1], abs=1e-5)
-    assert scores.score[0] > scores.score[1] + 0.1
-    assert scores.chunks is not None
-    chunk = scores.chunks[0]
-    assert chunk is not None
-    assert (chunk.index, chunk.end) == (chunk.chunks - 1, len(pairs[0][1]))
-
-
 def test_transformers_gives_the_same_logits(clf: Classifier, sample: list[LabelledPair]) -> None:
-    pairs = [(pair.query, pair.title) for pair in sample[:64]]
+    pairs = [(pair.query, pair.title) for pair in sample[:24]]
     model = BertForSequenceClassification.from_pretrained(DEFAULT, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(DEFAULT)
     inputs = tokenizer(
@@ -95,19 +81,9 @@ def test_transformers_gives_the_same_logits(clf: Classifier, sample: list[Labell
     np.testing.assert_allclose(clf.score(pairs).logits, expected, atol=1e-4)
 
 
-def test_a_title_that_is_what_was_asked_for_beats_one_that_is_not(clf: Classifier) -> None:
-    for query, wanted, other in (
-        ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle Bracket", "Wood deck screws"),
-        ("kitchen towels", "KAF Home Kitchen Dish Towel Set of 4, Cotton", "Wireless optical mouse, black"),
-        ("wireless mouse", "Logitech M185 Wireless Mouse", "Cotton dish towel, set of 4"),
-        ("usb c charger", "Anker USB C Charger 20W", "Hardwood floor cleaner, 32 oz"),
-    ):
-        scores = clf.score([(query, wanted), (query, other)]).score
-        assert scores[0] > scores[1] + 0.3, query
-
-
 def test_every_grade_is_predicted_and_ranking_beats_a_random_order(sample: list[LabelledPair]) -> None:
-    sample = sample[::2]
+    some = set(list(dict.fromkeys(pair.query for pair in sample))[::6])
+    sample = [pair for pair in sample if pair.query in some]
     scores = Classifier.load(device="cpu").score([(pair.query, pair.title) for pair in sample])
     evaluation = GradedEvaluation(sample, scores.probabilities, scores.raw_score)
 
@@ -178,11 +154,3 @@ def test_a_synonym_beats_an_unrelated_product(clf: Classifier) -> None:
     assert (synonym > unrelated).mean() >= 0.85, dict(
         zip((row[0] for row in SYNONYMS), synonym - unrelated, strict=True)
     )
-
-
-def test_the_written_query_keeps_what_the_question_is_about(clf: Classifier) -> None:
-    """No question that the generator was trained on has this food."""
-    best = clf.generate_query("강남역에서 가장 회식 하기 좋은 오리고기 맛있는 집은 어디야?", beams=4)[0].query
-    assert {"강남역", "오리고기"} <= set(best.split())
-    assert "어디" not in best
-    assert len(best.split()) <= 5

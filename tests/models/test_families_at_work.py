@@ -69,7 +69,9 @@ def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that is killed in its second epoch goes on to the same weights."""
-    options = short_run(write_pairs(tmp_path / "pairs.csv"), checkpoint, tmp_path / "mine", epochs=3)
+    options = short_run(
+        write_pairs(tmp_path / "pairs.csv", queries=20), checkpoint, tmp_path / "mine", epochs=3
+    )
     metrics = tune(options)
     again = replace(options, out=tmp_path / "again")
     keep = Mock(side_effect=[tuning.keep_if_best, KeyboardInterrupt])  # once, then never again

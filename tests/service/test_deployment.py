@@ -5,8 +5,10 @@ import json
 import math
 import resource
 import subprocess
+import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -93,20 +95,6 @@ async def test_a_client_that_hangs_up_leaves_no_work_behind(server: Server) -> N
     assert queued == 0, "the hung-up clients' work was still queued after 10 s"
 
 
-async def test_a_request_of_more_than_the_queues_limit_shuts_nobody_out(server: Server) -> None:
-    body = {"query": "angle bracket", "titles": ["steel bracket " * 40] * 540, "masks": ["none"] * 2}
-    long = asyncio.create_task(
-        send_raw(server.port, request("POST", "/v1/compare", json.dumps(body).encode()))
-    )
-    beside: Counter[int] = Counter()
-    while not long.done():
-        beside[(await send_raw(server.port, score(1))).status] += 1
-    assert (await long).status == 200
-    assert (await long).json["usage"]["tokens"] > 64 * 1024
-    assert beside.keys() == {200}
-    assert beside[200] >= 5, "too short for the test to mean something"
-
-
 @pytest.mark.more
 @pytest.mark.slow
 async def test_haproxy_that_hangs_is_killed_and_back_within_ten_seconds(server: Server) -> None:
@@ -118,6 +106,32 @@ async def test_haproxy_that_hangs_is_killed_and_back_within_ten_seconds(server: 
         await asyncio.sleep(0.02)
     assert time.monotonic() - began < 10
     assert server.wait_for_line("does not answer") == "headroom: HAProxy does not answer; killing it"
+
+
+MIXED = """
+{rate: 15, duration: 3s, warmup: 0, max_lag: 10s, timeout: 20s, traffic: [
+  {name: score, weight: 4, titles: 1-10, masks: {none: 1, "0.*": 1}, variants: {full: 1, masked: 1}},
+  {name: compare, endpoint: compare, titles: 3, masks: {none: 1, "0.*": 1}},
+  {name: attention, endpoint: attention, titles: 1}]}
+"""
+
+
+@pytest.mark.more
+def test_the_load_tester_and_the_service_count_the_same_requests(server: Server, tmp_path: Path) -> None:
+    scenario = tmp_path / "mixed.yaml"
+    scenario.write_text(MIXED)
+    command = [sys.executable, "-m", "loadtest", "run", server.url, "--scenario", scenario, "--json"]
+    run = subprocess.run([*command, "--out", tmp_path / "out"], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    report = json.loads(run.stdout)
+    assert report["requests"]["errors"] == {}
+    counters = report["server_metrics"]["counters"]
+    for endpoint in ("score", "compare", "attention"):
+        counted = counters[f'headroom_requests_total{{route="/v1/{endpoint}",status="200"}}']
+        assert counted == report["by"]["endpoint"][endpoint]["ok"] > 0
+    assert {"full", "masked"} <= report["by"]["variant"].keys()
+    assert report["by"]["mask"].keys() == {"none", "0.*"}
+    assert report["stages_ms"]["total"]["p50"] < report["latency_ms"]["p99"]
 
 
 UNPARSED = {
@@ -182,29 +196,6 @@ async def test_an_edit_of_the_config_applies_without_a_restart(server: Server) -
     assert server.replica() == replica
 
 
-async def test_an_experiment_against_the_own_order_of_the_titles_gives_some_units_that_order(
-    server: Server,
-) -> None:
-    arms = [{"name": "control", "variant": "original"}, {"name": "model", "variant": "full"}]
-    experiment = {"name": "does-it-pay", "salt": "2027-02", "arms": arms}
-    server.write_config({**LIVE, "experiments": [experiment]})
-    answers: list[Answer] = []
-    while len(answers) < 20:  # pytest's timeout is the limit
-        answer = await send_raw(server.port, score(3, unit=f"u{len(answers)}"))
-        assert answer.status == 200
-        if answer.json["assignment"] is not None:
-            answers.append(answer)
-    arms_of = Counter((answer.json["assignment"]["arm"], answer.json["variant"]) for answer in answers)
-    assert set(arms_of) == {("control", "original"), ("model", "full")}
-    for answer in answers:
-        assert answer.headers["x-reranked"] == "true"
-        if answer.json["variant"] == "original":
-            scores = [result["score"] for result in answer.json["results"]]
-            assert scores == sorted(scores, reverse=True)
-            assert answer.json["usage"]["tokens"] == 0
-            assert answer.json["timing_ms"]["inference"] == 0
-
-
 async def test_an_edit_of_anything_else_waits_for_the_next_start(server: Server) -> None:
     replica = server.replica()
     server.write_config(server.live, {"max_pairs": 1})
@@ -213,7 +204,7 @@ async def test_an_edit_of_anything_else_waits_for_the_next_start(server: Server)
     assert server.replica() == replica
 
 
-@pytest.mark.slow
+@pytest.mark.more
 async def test_service_survives_the_kill_of_its_only_replica(server: Server) -> None:
     """Under load: 503 with Retry-After or a dropped connection, nobody waits long, back within 15 s."""
     answers: list[tuple[float, Answer]] = []

@@ -10,7 +10,6 @@ import pytest
 from headroom import Classifier, HeadMask
 from tests.decoders import write_decoder
 from tests.families import edit_config, write_family
-from tests.modernberts import write_ettin
 from tests.service.in_process import Service, serve
 
 TITLES = ["steel angle, 12-gauge", "wood deck screws", "</s> usb lamp <pad>", "Résumé 中文", ""]
@@ -24,14 +23,8 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
-def ettin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ModernBERT whose classifier is in sentence-transformers modules."""
-    return write_ettin(tmp_path_factory.mktemp("modernbert") / "ettin")[0]
-
-
 @pytest.fixture
-async def served(reranker: Path, ettin: Path, tmp_path: Path) -> AsyncIterator[Service]:
+async def served(reranker: Path, tmp_path: Path) -> AsyncIterator[Service]:
     graded = write_family(tmp_path / "graded", "electra")
     arms = [{"name": name, "variant": name, "weight": 50} for name in ("full", "pruned")]
     live = {
@@ -39,7 +32,6 @@ async def served(reranker: Path, ettin: Path, tmp_path: Path) -> AsyncIterator[S
             {"name": "full"},
             {"name": "pruned", "head_mask": "1.*,2.0", "sliced": True},
             {"name": "graded", "checkpoint": str(graded)},
-            {"name": "ettin", "checkpoint": str(ettin), "head_mask": "0.1,2.*", "sliced": True},
         ],
         "experiments": [
             {
@@ -73,7 +65,7 @@ async def test_a_reranker_of_another_family_is_served_whole(served: Service, rer
     pairs = [("angle bracket", title) for title in TITLES]
     body = {"query": "angle bracket", "titles": TITLES}
 
-    own, graded, _ = (await get(served, "/v1/models"))["models"]
+    own, graded = (await get(served, "/v1/models"))["models"]
     assert (own["family"], own["score_activation"], own["grades"]) == ("xlm-roberta", "identity", None)
     assert (graded["family"], graded["score_activation"]) == ("electra", "softmax")
 
@@ -98,21 +90,6 @@ async def test_a_reranker_of_another_family_is_served_whole(served: Service, rer
         for result in (await served.post("/v1/score", **body | {"variant": "graded"}))["results"]
     ]
     assert all(0 <= score <= 1 for score in scores)
-
-
-async def test_an_ettin_reranker_is_served_with_heads_cut_out_and_masked(
-    served: Service, ettin: Path
-) -> None:
-    clf = Classifier.load(ettin, "cpu", "float32")
-    pairs = [("angle bracket", title) for title in TITLES]
-    body = {"query": "angle bracket", "titles": TITLES, "variant": "ettin"}
-
-    model = (await get(served, "/v1/models"))["models"][2]
-    assert (model["family"], model["score_activation"]) == ("modernbert", "identity")
-    for fields, mask in (({}, "0.1,2.*"), ({"head_mask": "3.0-1"}, "0.1,2.*,3.0-1")):
-        results = (await served.post("/v1/score", **body | fields))["results"]
-        expected = clf.score(pairs, HeadMask.parse(mask, layers=4, heads=4)).logits[:, 0]
-        assert_scored(results, expected)
 
 
 async def test_raw_scores_are_counted_and_compared_by_experiments(served: Service) -> None:
@@ -158,19 +135,3 @@ async def test_a_decoder_takes_an_instruction_in_every_shape(tmp_path: Path) -> 
         )
         assert error["param"] == "instruction"
     assert np.abs(answers[0] - answers[1]).max() > 1e-4
-
-
-async def test_titles_of_one_request_share_its_beginning(tmp_path: Path) -> None:
-    """Twenty titles cost the query's part of the prompt once; the usage is what was sent."""
-    directory = write_decoder(tmp_path / "qwen3", "qwen3", 3)
-    clf, titles = Classifier.load(directory, "cpu", "float32"), [f"steel angle {n}" for n in range(20)]
-    encoded = clf.tokenizer.encode([("angle bracket?", title) for title in titles])
-    start, whole = encoded[0].title_start, sum(map(len, encoded))
-    alone = [clf.score([("angle bracket?", title)]).score[0] for title in titles]
-    async with serve(directory, {"variants": [{"name": "full"}]}) as service:
-        before = service.metric("headroom_batch_tokens_sum")
-        answer = await service.post("/v1/score", query="angle bracket?", titles=titles)
-        computed = service.metric("headroom_batch_tokens_sum") - before
-    np.testing.assert_allclose([result["score"] for result in answer["results"]], alone, atol=2e-5)
-    assert answer["usage"]["tokens"] == whole
-    assert computed == whole - 19 * start

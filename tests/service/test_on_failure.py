@@ -186,22 +186,6 @@ async def test_every_shape_keeps_the_callers_order_and_says_so(by: str, tiny_che
             assert overridden.status_code == 503, shape
 
 
-WRONG: list[tuple[str, Any]] = [
-    ("on_failure", "ignore"),
-    ("on_failure", True),
-    ("min_score", "0.5"),
-    ("min_score", 1.5),
-    ("min_score", -0.1),
-    ("min_score", True),
-    ("min_grade", 2.5),
-    ("min_grade", 5),
-    ("min_grade", -1),
-    ("min_grade", "2"),
-    ("variant", "none of these"),
-    ("head_mask", "9.9"),
-]
-
-
 async def test_labels_have_no_order_to_keep(shared: Service) -> None:
     for field in (KEEP, {"min_score": 0.5}, {"min_grade": 1}):
         answer = await shared.http.post("/predict", json={"inputs": [QUERY, TITLES[0]]} | field)

@@ -10,22 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from scipy.stats import binomtest
 
-from headroom.models.arrays import Floats
 from headroom.service.config.settings import LiveConfig
 from headroom.service.experiments.buckets import bucket
-from headroom.service.experiments.interleaving import coins, draw, own_order
-from headroom.service.experiments.preference import preference
-from headroom.service.scoring.original import OriginalColumn
 from tests.service.experimenting import config as experiment_config
 from tests.service.experimenting import draw_by_the_contract, exposed, score, shadow_of
-from tests.service.experiments.test_preference import tally_of
 from tests.service.in_process import CONFIG, LIMITS, QUERY, TITLES, Service, long_queue, serve
 
 NAMED = {"query": QUERY, "titles": TITLES, "variant": "original"}
 IN_ORDER = list(range(len(TITLES)))
-TITLES_SHOWN = 8
 
 
 def against_the_order(**experiment: Any) -> dict[str, Any]:
@@ -76,40 +69,6 @@ async def test_the_titles_come_back_in_their_order_although_the_device_is_gone(t
         assert service.metric('headroom_pair_seconds_count{arm="",variant="original"}') == len(TITLES)
 
 
-SHAPES = {
-    "/v1/rerank": {"query": QUERY, "documents": TITLES},
-    "/v2/rerank": {"query": QUERY, "documents": TITLES, "model": "any@original"},
-    "/rerank": {"query": QUERY, "texts": TITLES, "raw_scores": True},
-    "/score": {"text_1": QUERY, "text_2": TITLES},
-}
-
-
-@pytest.mark.parametrize("path", SHAPES)
-async def test_other_servers_clients_get_their_order_without_a_warning(
-    path: str, tiny_checkpoint: Path
-) -> None:
-    body = SHAPES[path] if "model" in SHAPES[path] else SHAPES[path] | {"variant": "original"}
-    async with without_device(tiny_checkpoint) as service:
-        answer = await service.http.post(path, json=body)
-        assert answer.status_code == 200, answer.text
-        assert answer.headers["x-reranked"] == "true"
-        found = answer.json()
-        results = found if isinstance(found, list) else found.get("results", found.get("data"))
-        assert [result["index"] for result in results] == IN_ORDER
-        values = [result.get("relevance_score", result.get("score")) for result in results]
-        assert values == sorted(values, reverse=True)
-        assert len(set(values)) == len(values)
-        if "meta" in found:
-            assert found["meta"]["warnings"] == []
-
-
-async def test_labels_are_no_order(tiny_checkpoint: Path) -> None:
-    async with serve(tiny_checkpoint) as service:
-        answer = await service.http.post("/predict", json={"inputs": [[QUERY, "a"]], "variant": "original"})
-        assert answer.status_code == 422
-        assert "variant: 'original' is an order of titles and gives no labels" in answer.text
-
-
 async def test_it_is_listed_last_and_compared_beside_masks(tiny_checkpoint: Path) -> None:
     async with serve(tiny_checkpoint) as service:
         listed = (await service.http.get("/v1/variants")).json()["variants"]
@@ -125,39 +84,24 @@ async def test_it_is_listed_last_and_compared_beside_masks(tiny_checkpoint: Path
         assert found["usage"]["pairs"] == len(TITLES)
 
 
-REFUSED = {
-    "/v1/score": [
-        (
-            {**NAMED, "head_mask": "none"},
-            "head_mask: 'original' is the order in which the titles came and has",
-        ),
-        (
-            {**NAMED, "min_score": 0.5},
-            "min_score: 'original' is the order in which the titles came and gives",
-        ),
-        ({**NAMED, "min_grade": 1}, "min_grade: 'original' is the order in which the titles came and gives"),
-    ],
-    "/v1/attention": [
-        (
-            {"query": QUERY, "title": "a", "heads": "0.0", "variant": "original"},
-            "variant: 'original' is the order",
-        ),
-    ],
-    "/v1/condense": [
-        (
-            {"query": QUERY, "titles": TITLES, "variant": "original", "max_words": 1},
-            "variant: 'original' is the",
-        ),
-    ],
-}
+ATTENTION = {"query": QUERY, "title": "a", "heads": "0.0", "variant": "original"}
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("score", NAMED | {"head_mask": "none"}, "head_mask: 'original' is the order in which the titles came"),
+    ("score", NAMED | {"min_score": 0.5}, "min_score: 'original' is the order in which the titles came and"),
+    ("score", NAMED | {"min_grade": 1}, "min_grade: 'original' is the order in which the titles came and"),
+    ("attention", ATTENTION, "variant: 'original' is the order"),
+    ("condense", NAMED | {"max_words": 1}, "variant: 'original' is the"),
+]
 
 
-@pytest.mark.parametrize("path", REFUSED)
-async def test_what_an_order_cannot_do_is_one_sentence(path: str, tiny_checkpoint: Path) -> None:
+async def test_what_an_order_cannot_do_is_one_sentence(tiny_checkpoint: Path) -> None:
     async with serve(tiny_checkpoint) as service:
-        for body, beginning in REFUSED[path]:
-            error = await service.refused(path, 422, **body)
+        for path, body, beginning in REFUSED:
+            error = await service.refused(f"/v1/{path}", 422, **body)
             assert error["message"].startswith(beginning)
+        answer = await service.http.post("/predict", json={"inputs": [[QUERY, "a"]], "variant": "original"})
+        assert answer.status_code == 422
+        assert "variant: 'original' is an order of titles and gives no labels" in answer.text
 
 
 @pytest.mark.parametrize(
@@ -319,74 +263,3 @@ async def test_an_order_of_tensors(tiny_checkpoint: Path) -> None:
         outputs = {output["name"]: output["data"] for output in json.loads(answer.text)["outputs"]}
         assert np.all(np.diff(outputs["score"]) < 0)
         assert outputs["grade"] == [-1] * len(TITLES)
-
-
-RUNS = 400
-UNITS = 300
-"""Units of a simulated experiment, each of which sees one list."""
-QUERIES = 300
-EQUAL = 1.0
-"""The noise of a model that is as good as the order."""
-
-
-def shop(model_noise: float, rng: np.random.Generator) -> tuple[Floats, list[list[int]]]:
-    """Return how relevant the titles of each query are, in the order in which they come, and a model's order.
-
-    The order follows the relevance with noise 1, the model with `model_noise`.
-    """
-    relevance = rng.random((QUERIES, TITLES_SHOWN))
-    first_stage = np.argsort(-(relevance + rng.normal(size=relevance.shape)), axis=1)
-    relevance = np.take_along_axis(relevance, first_stage, axis=1)
-    scores = relevance + model_noise * rng.normal(size=relevance.shape)
-    rankings = [own_order(list(row)) for row in scores]
-    if model_noise == EQUAL:  # each query once more with the roles exchanged: nobody can prefer either
-        exchanged = [relevance[query, ranking] for query, ranking in enumerate(rankings)]
-        relevance = np.concatenate([relevance, exchanged])
-        rankings += [np.argsort(ranking).tolist() for ranking in rankings]
-    return relevance, rankings
-
-
-def preferences(relevance: Floats, rankings: list[list[int]], rng: np.random.Generator, units: int) -> Floats:
-    """Return the values of the units that click a title of one arm, as the service defines them.
-
-    Each unit sees one list of a query. Users click what they see (1/rank) and find relevant.
-    """
-    results = OriginalColumn(None, TITLES_SHOWN).results()  # type: ignore[arg-type]
-    of_order = own_order([float(result.raw_score) for result in results])
-    seen = 1 / np.arange(1, TITLES_SHOWN + 1)
-    values = []
-    for query in rng.integers(len(rankings), size=units).tolist():
-        drawn = draw(of_order, rankings[query], coins("s", f"{rng.integers(2**62)}", str(query)))
-        clicks = rng.random(TITLES_SHOWN) < seen * relevance[query, list(drawn.order)]
-        teams = [team for team, click in zip(drawn.teams, clicks, strict=True) if click and team != "s"]
-        if teams:
-            values.append(2 * teams.count("t") / len(teams) - 1)
-    return np.array(values)
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("model_noise", [0.3, EQUAL, 3.0])
-def test_the_interval_of_the_preference_between_order_and_model_holds(
-    model_noise: float,
-) -> None:
-    """At all of a run's four looks together. A model as good as the order is rarely better."""
-    rng = np.random.default_rng(5)
-    relevance, rankings = shop(model_noise, rng)
-    truth = preferences(relevance, rankings, rng, 60_000).mean()
-    missed = 0
-    preferred = 0
-    for _ in range(RUNS):
-        values = preferences(relevance, rankings, rng, UNITS)
-        looks = [values[:count] for count in np.linspace(len(values) // 4, len(values), 4, dtype=int)]
-        intervals = [preference(tally_of(look), planned_units=250, alpha=0.05).interval for look in looks]
-        missed += any(not low <= truth <= high for low, high in intervals)
-        preferred += any(low > 0 for low, _ in intervals)
-    assert binomtest(missed, RUNS, 0.05, alternative="greater").pvalue > 0.01
-    if model_noise == EQUAL:
-        assert abs(truth) < 0.01
-        assert binomtest(preferred, RUNS, 0.025, alternative="greater").pvalue > 0.01
-    elif model_noise < EQUAL:
-        assert truth > 0.05
-    else:
-        assert truth < -0.05
-        assert preferred == 0

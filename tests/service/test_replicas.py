@@ -80,15 +80,6 @@ async def test_an_edit_that_one_of_them_refuses_reaches_neither(
     assert await versions(two) == before
 
 
-async def test_units_get_the_same_arm_from_both(two: Server) -> None:
-    two.write_config(config())
-    found = await assignments(two, [f"user-{number}" for number in range(10)])
-    for answers in found:
-        assert len({answer["arm"] for answer in answers}) == 1
-    assert {answers[0]["arm"] for answers in found} == {"control", "pruned"}
-    two.write_config(LIVE)
-
-
 async def own_ports(server: Server) -> list[int]:
     """Return the port of each replica's own HTTP server, so that a test chooses the replica."""
     replicas = server.replicas()
@@ -99,17 +90,6 @@ async def own_ports(server: Server) -> list[int]:
                 answer = await send_raw(port, request("GET", "/health/ready"), timeout_s=3)
                 ports += [port] * (answer.status == 200)
     return ports
-
-
-async def assignments(server: Server, units: list[str]) -> list[list[dict[str, str]]]:
-    """Return what eight requests of each unit were assigned to, once both replicas have the experiment."""
-    found: list[list[dict[str, str]]] = [[{}]]
-    while not all(all(answers) for answers in found):  # pytest's timeout is the limit
-        found = [
-            [(await send_raw(server.port, score(1, unit=unit))).json["assignment"] for _ in range(8)]
-            for unit in units
-        ]
-    return found
 
 
 async def test_an_arm_that_fails_a_little_on_each_is_rolled_back_once_for_both(

@@ -143,11 +143,6 @@ def test_wrong_input_is_refused_in_a_sentence(
     assert "\n" not in str(error.value)
 
 
-def test_no_mask_is_the_intact_model(clf: Classifier, judged: pd.DataFrame) -> None:
-    (side,) = evaluate(clf, judged, masks=None, resamples=100).content["sides"]
-    assert (side["name"], side["head_mask"]) == ("full", "none")
-
-
 def test_grades_are_compared_where_each_query_has_one_title(clf: Classifier, judged: pd.DataFrame) -> None:
     """An order needs two titles; a grade does not, and was told that its 160 queries are too few."""
     alone = judged.assign(query=[f"{query} {row}" for row, query in enumerate(judged["query"])])

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from headroom import Classifier, InvalidMask, ModelError, evaluate, prune
+from headroom import Classifier, ModelError, evaluate, prune
 from tests.teaching import judged as judged
 from tests.teaching import pairs as pairs
 
@@ -78,14 +78,3 @@ def test_the_callers_order_of_grades_is_that_of_the_pruned_checkpoint(
     np.testing.assert_allclose(smaller.score(PAIRS).score, expected, atol=2e-5)
     again = prune(smaller, "2.0", tmp_path / "again").load("cpu", "float32")
     assert again.grades == reversed_clf.grades
-
-
-def test_wrong_masks_and_a_full_directory_are_refused(clf: Classifier, tmp_path: Path) -> None:
-    with pytest.raises(InvalidMask, match="mask: layer 3 does not exist"):
-        prune(clf, "3.*", tmp_path / "new")
-    with pytest.raises(ModelError, match="head"):
-        prune(clf, "*.*", tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-    (tmp_path / "kept.txt").write_text("kept")
-    with pytest.raises(ModelError, match="empty"):
-        prune(clf, "1.*", tmp_path)

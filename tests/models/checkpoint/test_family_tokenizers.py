@@ -11,7 +11,6 @@ from headroom import UnsupportedCheckpoint
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from tests import families
 from tests.families import (
-    SPECIAL,
     word_piece_tokenizer,
     write_tokenizer,
 )
@@ -81,17 +80,6 @@ def test_pairs_of_ten_thousand_nasty_strings_are_those_of_transformers(directory
         if one.ids.tolist() != other
     ]
     assert wrong == []
-
-
-def test_a_title_cannot_forge_special_tokens(directory: Path) -> None:
-    ours = load(directory)
-    literal = " ".join(["lamp</s>red <s> <pad> <mask>", "[CLS] lamp[SEP] [MASK] [PAD]"])
-    literal += " \ufdd0</s> \ufdd0<mask>"  # as a Unigram vocabulary marks them inside
-    pair = ours.encode([("lamp </s>", literal)])[0]
-    tokens = ours.tokens(pair)
-
-    special = {*SPECIAL, "[CLS]", "[SEP]", "[MASK]", "[PAD]"} - {"<unk>"}
-    assert [i for i, token in enumerate(tokens) if token in special] == pair.special
 
 
 def test_a_sentencepiece_model_that_cannot_be_converted_says_what_is_missing(tmp_path: Path) -> None:

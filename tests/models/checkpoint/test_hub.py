@@ -50,10 +50,14 @@ def hub() -> Iterator[Hub]:
 
 
 LOCATE = """
-import sys
+import json, sys
 from headroom.models.checkpoint.hub import locate
+from headroom.models.errors import ModelError
 for name in sys.argv[1:]:
-    print(locate(name))
+    try:
+        print(json.dumps([str(locate(name)), None]))
+    except ModelError as error:
+        print(json.dumps([None, str(error)]))
 """
 """Without torch, which takes seconds."""
 
@@ -61,7 +65,21 @@ for name in sys.argv[1:]:
 def located(hub: Hub, cache: Path, *names: str, **environment: str) -> tuple[list[str], str]:
     """Return the name of the directory in which each model is located, and what was said."""
     run = python(LOCATE, hub, cache, *names, **environment)
-    return [Path(line).name for line in run.stdout.splitlines()], run.stderr
+    found = [json.loads(line) for line in run.stdout.splitlines()]
+    assert [refusal for _, refusal in found] == [None] * len(names)
+    return [Path(directory).name for directory, _ in found], run.stderr
+
+
+def refusals(hub: Hub, cache: Path, *names: str, **environment: str) -> list[str]:
+    """Return why each model cannot be located, in one sentence that holds no token."""
+    run = python(LOCATE, hub, cache, *names, **environment)
+    found = [json.loads(line) for line in run.stdout.splitlines()]
+    assert [directory for directory, _ in found] == [None] * len(names)
+    for secret in (READER, OTHER):
+        assert secret not in run.stdout + run.stderr
+    sentences = [refusal for _, refusal in found]
+    assert not any("\n" in sentence for sentence in sentences)
+    return sentences
 
 
 def score(hub: Hub, cache: Path, *names: str, **environment: str) -> list[Output]:
@@ -83,18 +101,6 @@ def python(
         check=True,
         timeout=200,
     )
-
-
-def errors(outputs: list[Output]) -> list[str]:
-    """The one sentence on stderr of each, after the line that a download has begun."""
-    sentences = []
-    for output in outputs:
-        lines = [line for line in output.err.splitlines() if "headroom: downloading" not in line]
-        assert (output.status, output.out, len(lines)) == (1, "", 1), output
-        assert READER not in output.err
-        assert OTHER not in output.err
-        sentences.append(lines[0].removeprefix("headroom: "))
-    return sentences
 
 
 def expected(checkpoint: Path) -> str:
@@ -119,7 +125,7 @@ def test_what_is_needed_is_downloaded_once_of_the_revision_that_was_named(hub: H
     cache = tmp_path / "cache"
     names = ["org/tiny", "org/tiny@v1", f"org/tiny@{commits[1]}", "org/sharded", str(tmp_path / "x@y")]
 
-    newest, old, pinned, shards, local = score(hub, cache, *names, HF_TOKEN=READER)
+    newest, old, pinned, shards, local, missing = score(hub, cache, *names, "org/none", HF_TOKEN=READER)
 
     host = hub.url.removeprefix("http://")
     size = f"{(second / 'model.safetensors').stat().st_size / 1e6:.1f} MB"
@@ -131,6 +137,8 @@ def test_what_is_needed_is_downloaded_once_of_the_revision_that_was_named(hub: H
     assert old.out == local.out == expected(first)
     assert pinned == (0, newest.out, "")
     assert shards.out == expected(sharded)
+    assert (missing.status, missing.out, missing.err.count("\n")) == (1, "", 1)
+    assert missing.err.startswith("headroom: there is no directory org/none, and ")
     large = sorted(file for file in hub.downloads if file.endswith(LARGE))
     assert large == sorted(["model.safetensors"] * 2 + [path.name for path in sharded.glob("*.safetensors")])
     assert {file for file in hub.downloads if file not in large} == {
@@ -152,10 +160,10 @@ def test_without_the_hub_the_cache_is_used(hub: Hub, tmp_path: Path) -> None:
 
     busy = located(hub, cache, *names)
     offline = located(hub, cache, *names, HF_HUB_OFFLINE="1")
-    (absent,) = errors(score(hub, cache, "org/other", HF_HUB_OFFLINE="1"))
+    (absent,) = refusals(hub, cache, "org/other", HF_HUB_OFFLINE="1")
     hub.url = "http://127.0.0.1:9"
     gone = located(hub, cache, *names)
-    (unreachable,) = errors(score(hub, cache, "org/other"))
+    (unreachable,) = refusals(hub, cache, "org/other")
 
     assert busy[0] == offline[0] == gone[0] == [commit, commit]
     assert f"try again later; using commit {commit} from the cache" in busy[1]
@@ -197,14 +205,14 @@ def test_each_refusal_of_the_hub_says_what_to_do(hub: Hub, tmp_path: Path) -> No
         "a/b/c": "a/b/c does not exist",
     }
 
-    found = dict(zip(sentences, errors(score(hub, cache, *sentences)), strict=True))
+    found = dict(zip(sentences, refusals(hub, cache, *sentences, HF_TOKEN=OTHER), strict=True))
 
     wrong = {name: found[name] for name, sentence in sentences.items() if sentence not in found[name]}
     assert wrong == {}
     # What cannot be loaded is refused before its weights come; those of org/short came short.
     assert set(hub.large) == {"org/short"}
 
-    (invalid,) = errors(score(hub, cache, "org/public", HF_TOKEN="hf_reader_of_old"))
+    (invalid,) = refusals(hub, cache, "org/public", HF_TOKEN="hf_reader_of_old")
     assert f"{host} answers with status 401 to a request for org/public; check HF_TOKEN" in invalid
 
 
@@ -223,13 +231,14 @@ def test_small_files_that_are_large_are_not_downloaded(hub: Hub, tmp_path: Path)
     next(iter(other.commits.values()))["onnx/model.onnx"] = zeros
     names = ["org/large", f"org/large@{pinned}", "org/many", "org/other"]
 
-    *refused, loaded = score(hub, tmp_path / "cache", *names)
+    refused = refusals(hub, tmp_path / "cache", *names[:-1])
+    (loaded,), _ = located(hub, tmp_path / "cache", names[-1])
 
-    assert errors(refused) == [
+    assert refused == [
         "org/large: tokenizer.json is larger than 128 MiB",
         f"org/large@{pinned}: tokenizer.json is larger than 128 MiB",
         "org/many: the files beside its weights have more than 512 MiB",
     ]
-    assert loaded.out == expected(checkpoint)
+    assert loaded in other.commits
     assert set(hub.large) == {"org/other"}
     assert len(hub.downloads) == len(set(hub.downloads))  # of org/other alone

@@ -11,9 +11,7 @@ import torch
 
 from headroom import Classifier, HeadMask, UnsupportedCheckpoint
 from headroom.models.compress.prune import prune
-from headroom.models.training.job import TrainingOptions
 from tests.checkpoints import WORDS, write_checkpoint
-from tests.models.training.test_tuning import tune
 from tests.modernberts import write_ettin
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", " ".join(WORDS)), ("a", "b c")]
@@ -67,29 +65,6 @@ def test_an_ettin_reranker_scores_as_sentence_transformers_does(
     assert not (tmp_path / "pruned" / "modules.json").exists()
     assert pruned.config.score_activation == "identity"
     np.testing.assert_allclose(pruned.score(PAIRS).logits, clf.score(PAIRS, mask).logits, atol=2e-5)
-
-
-def test_an_ettin_reranker_can_be_trained(tmp_path: Path) -> None:
-    directory, *_ = write_ettin(tmp_path / "ettin")
-    rows = [{"query": q, "title": t, "grade": g} for q in WORDS[:12] for g, t in enumerate(("lamp", q))]
-    data = tmp_path / "pairs.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-    metrics = tune(
-        TrainingOptions(
-            data,
-            tmp_path / "out",
-            base=str(directory),
-            labels=("no", "yes"),
-            epochs=3,
-            rate=3e-3,
-            device="cpu",
-        )
-    )
-
-    trained = Classifier.load(tmp_path / "out", "cpu", "float32")
-    assert trained.grades == ("no", "yes")
-    assert metrics["loss"]["training"]["after"] < metrics["loss"]["training"]["before"]
 
 
 def edit(file: Path, **changes: Any) -> None:

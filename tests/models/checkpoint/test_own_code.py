@@ -17,7 +17,6 @@ from headroom.models.checkpoint.families import FAMILIES
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.masks.head_mask import RowMasks
 from headroom.models.networks import build
-from headroom.models.ops import kernel_library
 from tests import own_code
 from tests.checkpoints import load
 from tests.models.reference import CPU, random_pair, random_weights
@@ -75,21 +74,6 @@ def test_logits_are_those_of_the_published_description(family: str, data: st.Dat
         )
         batch = pack(pairs, device=CPU, deterministic=deterministic)
         assert np.abs(network.forward(batch, RowMasks(masks)).numpy() - exact).max() <= bound
-
-
-@every_family
-def test_kernels_and_plain_torch_give_the_same_scores(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = config_of(family, hidden_size=128, max_position_embeddings=512)
-    shape, rng = parse_config(config), np.random.default_rng(1)
-    tensors = FAMILIES[shape.family].ours(tensors_of(family, config), shape)
-    pairs = pairs_of(rng, rng.integers(4, 300, 8).tolist())
-    batch, weights = pack(pairs, device=CPU), RowMasks(random_weights(rng, 8, 3, 4))
-    for dtype, bound in ((torch.float32, 2e-5), (torch.bfloat16, 0.1)):
-        ours = build(shape, tensors, device=CPU, dtype=dtype).forward(batch, weights).numpy()
-        with monkeypatch.context() as patched:
-            patched.setattr(kernel_library, "choice", lambda: kernel_library.Choice(None))
-            plain = build(shape, tensors, device=CPU, dtype=dtype).forward(batch, weights).numpy()
-        assert np.abs(ours - plain).max() <= bound * np.abs(plain).max()
 
 
 @every_family

@@ -153,24 +153,6 @@ def test_a_text_read_word_by_word_has_the_ids_of_the_whole(name: str, parts: lis
         assert_like(SPLITTERS[name], READERS[name], text)
 
 
-@pytest.mark.parametrize("name", WORD_BY_WORD)
-def test_many_new_texts_are_read_in_few_calls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = reader(WORD_BY_WORD[name]())
-    calls: list[list[str]] = []
-    encode = one._words._encode
-    monkeypatch.setattr(one._words, "_encode", lambda words: calls.append(words) or encode(words))
-    monkeypatch.setattr(texts_module, "_WORDS_AT_ONCE", 7)
-    long = "q" * 101
-    titles = [f"lamp {number} in {'' if number % 2 else long} 国{number}" for number in range(20)]
-
-    encoded = one.encode_texts(titles)
-
-    assert len(calls) == 1
-    for title in titles:
-        ids = SPLITTERS[name].encode(title, add_special_tokens=False).ids
-        assert encoded[title].ids == struct.pack(f"{len(ids)}i", *ids)
-
-
 class Words:
     """Encodes a word as its own bytes, and remembers which it was asked for."""
 

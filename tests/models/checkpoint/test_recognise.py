@@ -80,13 +80,6 @@ def test_what_only_looks_like_a_family_is_refused(family: str, changes: dict[str
         parse_config(config | changes)
 
 
-def test_long_windows_of_large_heads_are_read() -> None:
-    """Gemma has heads of 256 numbers, and Qwen3 windows of up to 131,072 tokens."""
-    sizes = {"head_dim": 256, "max_position_embeddings": 131_072}
-    config = parse_config(model_of("qwen3").config.to_dict() | sizes)
-    assert (config.head_size, config.max_positions) == (256, 131_072)
-
-
 @pytest.mark.parametrize("architectures", [None, ["BertModel"], ["BertForSequenceClassification"]])
 def test_an_old_config_without_model_type_is_berts(
     checkpoints: dict[str, Path], tmp_path: Path, architectures: list[str] | None

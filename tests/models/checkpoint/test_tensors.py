@@ -211,16 +211,6 @@ def test_a_tensor_that_is_missing_or_holds_nan_is_named(checkpoint: Path) -> Non
         load(checkpoint)
 
 
-def test_labels_can_be_put_in_order(checkpoint: Path) -> None:
-    plain = load(checkpoint)
-    order = list(reversed(plain.grades))
-
-    turned = load(checkpoint, label_order=order)
-
-    assert turned.grades == tuple(order)
-    np.testing.assert_array_equal(turned.score(PAIRS).logits, plain.score(PAIRS).logits[:, ::-1])
-
-
 def test_temperature_and_bias_calibrate_probabilities_and_leave_logits(checkpoint: Path) -> None:
     plain = load(checkpoint).score(PAIRS)
     edit_config(checkpoint, headroom={"temperature": 2.0, "bias": [0, 1, 2, -1, 0.5]})

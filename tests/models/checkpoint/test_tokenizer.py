@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -159,24 +158,6 @@ def test_a_pair_is_truncated_to_the_length_that_the_files_name(tmp_path: Path, l
     assert classifier.tokenizer.encode([(query, title)])[0].ids.tolist() == theirs["input_ids"][0]
 
 
-def test_a_pair_says_what_the_window_and_the_vocabulary_lost(tokenizer: PairTokenizer) -> None:
-    short, long, foreign, empty = tokenizer.encode(
-        [("angle bracket", "steel angle"), ("lamp", "steel " * 100), ("한 lamp", "国 red 한"), ("", "")]
-    )
-
-    assert tokenizer.tokens(short) == ["[CLS]", "angle", "bracket", "[SEP]", "steel", "angle", "[SEP]"]
-    assert short.ids.dtype == np.int32
-    assert (short.first_segment, short.query_tokens, short.truncated, short.unknown_tokens) == (
-        4,
-        2,
-        False,
-        0,
-    )
-    assert (len(long), long.query_tokens, long.truncated) == (64, 1, True)
-    assert (foreign.unknown_tokens, foreign.truncated) == (3, False)
-    assert tokenizer.tokens(empty) == ["[CLS]", "[SEP]", "[SEP]"]
-
-
 @pytest.mark.parametrize("piece", ["angle ", "q-", "中a"])
 @pytest.mark.parametrize("make", [library_tokenizer, byte_level, unigram])
 def test_text_beyond_the_window_is_not_read(make: Callable[[], Tokenizer], piece: str) -> None:
@@ -209,21 +190,6 @@ def test_a_text_read_in_parts_has_the_tokens_of_the_whole(parts: list[tuple[str,
         assert (pair.truncated, pair.unknown_tokens) == (
             len(whole.ids) > reader.budget,
             title.count(reader.unknown),
-        )
-
-
-def test_repeated_texts_are_encoded_once_and_alike(checkpoint: Path) -> None:
-    small = PairTokenizer.load(checkpoint, max_tokens=32, vocab_size=SIZE, cache_size=2)
-    none = PairTokenizer.load(checkpoint, max_tokens=32, vocab_size=SIZE, cache_size=0)
-    pairs = [(query, title) for query in TEXTS for title in TEXTS]
-
-    first, again, uncached = small.encode(pairs), small.encode(pairs), none.encode(pairs)
-    for a, b, c in zip(first, again, uncached, strict=True):
-        assert a.ids.tolist() == b.ids.tolist() == c.ids.tolist()
-        assert (
-            (a.unknown_tokens, a.truncated)
-            == (b.unknown_tokens, b.truncated)
-            == (c.unknown_tokens, c.truncated)
         )
 
 

@@ -66,13 +66,6 @@ def test_evaluate_says_of_each_mask_what_a_quick_search_said(
             assert found["margin_excluded"][metric] == (loss["bound"] > -0.02)
 
 
-def test_a_mask_that_loses_is_said_to_lose_it(run: Run, files: dict[str, str]) -> None:
-    found = difference(run, files, "0.0")
-    assert not found["shown"]
-    assert "loses 0." in found["verdict"]
-    assert found["verdict"].endswith("it loses more than 0.02.")
-
-
 def test_nothing_is_shown_of_a_model_at_random(run: Run, files: dict[str, str], tmp_path: Path) -> None:
     """A random network kept 1 of 24 heads, "shown to lose less than 0.05"."""
     at_random = files | {"model": files["random"]}
@@ -108,7 +101,6 @@ def verdict_of(metrics: dict[str, Any]) -> str:
     [
         ("model", "same", "The student changes accuracy by less ", "shown to lose less than 0.02."),
         ("model", "worse", "The student loses 0.0", "it loses more than 0.02."),
-        ("model", "random", "The student loses 0.", "it loses more than 0.02."),
         ("random", "same", "The student gains 0.", "not shown to rank better than a random order"),
     ],
 )
@@ -132,7 +124,6 @@ def test_what_a_student_loses_to_its_teacher_is_said_as_evaluate_says_it(
     ("model", "mask", "end"),
     [
         ("model", "2.*", "shown to lose less than 0.02."),
-        ("model", "0.0", "it loses more than 0.02."),
         ("random", "2.*", "not shown to rank better than a random order"),
     ],
 )
@@ -145,7 +136,7 @@ def test_what_is_left_to_recover_is_said(
     mask: str,
     end: str,
 ) -> None:
-    """Layer 2 does nothing for the grades, head 0.0 nearly all.
+    """Layer 2 does nothing for the grades.
 
     How many steps half a second has depends on the machine, so their rate is one at which no weight moves.
     """

@@ -6,11 +6,9 @@ import numpy as np
 import orjson
 import pytest
 from safetensors.torch import load_file, save_file
-from scipy.stats import norm, spearmanr
-from sklearn.metrics import confusion_matrix, ndcg_score
+from sklearn.metrics import confusion_matrix
 
 from headroom import Classifier, HeadMask
-from headroom.models.quality.bootstrap import minimum_queries
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.rankings import BY_QUERY
@@ -105,114 +103,6 @@ def test_a_cascade_beside_its_last_stage(
     assert ["full", "small", "change"] in [line.split() for line in masked.out.splitlines()]
     both = run(*arguments, "--variant", "small", "--mask", "0.0", status=2)
     assert "a variant has its own mask" in both.err
-
-
-def test_a_smaller_network_beside_the_model_that_it_was_made_of(run: Run, tmp_path: Path) -> None:
-    home = write_checkpoint(tmp_path / "model")
-    write_checkpoint(home / "networks" / "fast", seed=1, num_hidden_layers=1)
-    rows = [(f"lamp {n // 4}", WORDS[n % len(WORDS)], n % 5) for n in range(48)]
-    labelled = write_labelled(tmp_path / "pairs.csv", rows)
-    config = with_config(
-        tmp_path, '{variants: [{name: all}, {name: quick, checkpoint: "@fast", optional: true}]}'
-    )
-    arguments = ("--data", str(labelled), *config, "--model", str(home), *DEVICE, "--json")
-    report = orjson.loads(run("evaluate", *arguments, "--variant", "quick").out)
-    assert [side["name"] for side in report["sides"]] == ["model", "fast"]
-    found = [side["metrics"]["qwk"]["value"] for side in report["sides"]]
-    pairs = [row[:2] for row in rows]
-    for path, value in zip((home, home / "networks" / "fast"), found, strict=True):
-        scores = Classifier.load(path, "cpu", "float32").score(pairs)
-        own = GradedEvaluation([LabelledPair(*row) for row in rows], scores.probabilities, scores.raw_score)
-        assert value == pytest.approx(own.metrics()["qwk"], abs=1e-6)
-
-
-@pytest.fixture(scope="module")
-def one_label(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("models") / "one", num_labels=1)
-
-
-PLANTED = [
-    (f"lamp {query}", " ".join(rng.choice(WORDS, 5)))
-    for rng in [np.random.default_rng(7)]
-    for query in range(40)
-    for _ in range(5)
-]
-"""Five titles for each of 40 queries."""
-
-
-def planted(one_label: Path, misplaced: int) -> list[tuple[str, str, int]]:
-    """The pairs with grades from 0 to 4 in the model's own order; but in the first `misplaced` queries, the
-    best and the worst title change their grades."""
-    scores = Classifier.load(one_label, "cpu", "float32").score(PLANTED).raw_score.reshape(40, 5)
-    grades = scores.argsort(axis=1).argsort(axis=1)
-    swap = np.array([4, 1, 2, 3, 0])
-    grades[:misplaced] = swap[grades[:misplaced]]
-    return [(*pair, int(grade)) for pair, grade in zip(PLANTED, grades.ravel(), strict=True)]
-
-
-def test_a_one_label_model_is_judged_by_its_order(run: Run, one_label: Path, tmp_path: Path) -> None:
-    """Its order is that of the grades, except in two queries whose best and worst titles are exchanged."""
-    file = write_labelled(tmp_path / "pairs.csv", planted(one_label, 2))
-    options = ("--model", str(one_label), "--data", str(file), *DEVICE)
-    out = tmp_path / "out"
-    shown = run("evaluate", *options, "--relevant", "4", "--resamples", "300", "--out", str(out)).out
-    report = orjson.loads((out / "report.json").read_bytes())
-    (side,) = report["sides"]
-    found = {name: metric["value"] for name, metric in side["metrics"].items()}
-
-    swapped = ndcg_score([[15, 1, 3, 7, 0]], [[0, 1, 2, 3, 4]])  # gains 2^grade − 1
-    assert found["ndcg10"] == pytest.approx((38 + 2 * swapped) / 40)
-    assert found["mrr10"] == found["map"] == pytest.approx((38 + 2 / 5) / 40)
-    assert found["recall10"] == 1
-    assert found["pair_accuracy"] == pytest.approx((38 + 2 * 3 / 10) / 40)
-    assert found["query_spearman"] == pytest.approx((38 + 2 * spearmanr(range(5), [4, 1, 2, 3, 0])[0]) / 40)
-    for name, metric in side["metrics"].items():
-        assert metric["low"] < metric["high"], name
-        assert metric["low"] <= metric["value"] <= metric["high"], name
-    assert not {"accuracy", "qwk", "macro_f1", "ece"} & found.keys()
-    assert "confusion" not in side
-    worst = side["worst_queries"][0]
-    assert worst["query"] in ("lamp 0", "lamp 1")
-    assert {worst["grade"], worst["rank"], worst["rank_of_grade"]} in ({0, 1, 5}, {4, 5, 1})
-
-    html = (out / "report.html").read_text()
-    for text in ("mrr10", "pair_accuracy", "rank of grade", "word overlap"):
-        assert text in html
-    for text in ("\naccuracy", "qwk", "Mean probability"):
-        assert text not in shown
-    assert "Mean probability" not in html
-
-
-def test_queries_that_a_margin_needs_are_said(run: Run, one_label: Path, tmp_path: Path) -> None:
-    file = write_labelled(tmp_path / "pairs.csv", planted(one_label, 10))
-    options = ("--model", str(one_label), "--data", str(file), "--mask", "0.0", *DEVICE)
-    report = orjson.loads(run("evaluate", *options, "--margin", "0.05", "--json").out)
-    (difference,) = report["differences"]
-    change = difference["change"]["ndcg10"]
-    assert list(difference["queries_needed"]) == ["ndcg10"]
-    assert not difference["margin_excluded"]["ndcg10"], "40 queries are too few for a claim"
-    half = run("evaluate", *options, "--margin", "0.025", "--json").out
-    needed = [
-        document["differences"][0]["queries_needed"]["ndcg10"] for document in (report, orjson.loads(half))
-    ]
-    pairs, clf = [row[:2] for row in planted(one_label, 10)], Classifier.load(one_label, "cpu", "float32")
-    grades = np.reshape([row[2] for row in planted(one_label, 10)], (40, 5))
-    ndcg = [
-        np.array(
-            [
-                ndcg_score(2.0 ** grades[None, query] - 1, scores[None, query])
-                for scores in [clf.score(pairs, mask).raw_score.reshape(40, 5)]
-                for query in range(40)
-            ]
-        )
-        for mask in (None, HeadMask.parse("0.0", layers=3, heads=4))
-    ]
-    paired = ndcg[1] - ndcg[0]
-    assert change["value"] == pytest.approx(paired.mean())
-    size = (norm.ppf(0.975) + norm.ppf(0.8)) ** 2 * paired.var(ddof=1)  # of a one-sample t test
-    for count, margin in zip(needed, (0.05, 0.025), strict=True):
-        assert size / margin**2 < count < 1.5 * size / margin**2 + minimum_queries(margin), "and the unseen"
-    assert "Is a fall of 0.05 excluded?" in run("evaluate", *options, "--margin", "0.05").out
 
 
 def test_a_model_whose_scores_are_not_numbers_is_refused(run: Run, tmp_path: Path) -> None:

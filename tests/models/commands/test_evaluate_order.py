@@ -83,6 +83,7 @@ def test_rows_sorted_by_grade_are_no_order_of_results(frame: pd.DataFrame, clf: 
     assert line.startswith("The rows of each query stand in the order of their grades")
 
 
+@pytest.mark.more
 def test_the_page_shows_what_the_command_prints(run: Run) -> None:
     """But for the digits, which depend on the processor's number format."""
     page = (ROOT / "docs" / "does-it-pay.md").read_text("utf-8")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from headroom import Classifier, HeadMask
-from tests.checkpoints import random_pairs
 from tests.prompt import Run
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", "a lamp with a usb charger")]
@@ -48,26 +47,3 @@ def test_nothing_is_left_of_a_checkpoint_that_could_not_be_written_whole(
     assert not list(tmp_path.iterdir())
     monkeypatch.undo()
     run(*arguments)
-
-
-@pytest.mark.more
-def test_what_is_pruned_recovers_on_unjudged_pairs(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """With the code of `headroom distil`, and for the time that was given."""
-    data = tmp_path / "pairs.csv"
-    rows = [f"{query} {number // 4},{title}" for number, (query, title) in enumerate(random_pairs(200))]
-    data.write_text("search,name\n" + "\n".join(rows) + "\n")
-    out = tmp_path / "smaller"
-    arguments = ["prune", "--model", str(tiny_checkpoint), "--mask", "1.*", "--out", str(out)]
-    for option in (("--seed", "1"), ("--device", "cpu"), ("--query-column", "search")):
-        assert f"{option[0]}: it needs --recover" in run(*arguments, *option, status=2).err
-    alone = run(*arguments, "--recover", "0.02", status=2)
-    assert "--recover needs --data" in alone.err
-    named = ("--query-column", "search", "--title-column", "name")
-    given = ("--recover", "0.02", "--data", str(data), "--device", "cpu", *named)
-    recovered = run(*arguments, *given, "--json")
-    metrics = json.loads(recovered.out)
-    assert metrics["size"]["student"]["heads"] == 8
-    assert metrics["seconds"] >= 1.2
-    assert Classifier.load(out).config.kept_heads[1] == ()
-    shorter = ("--mask", "skip:1", "--out", str(tmp_path / "shorter"))
-    assert "2 of 3 layers (0, 2), 8 of 12 heads" in run(*arguments, *shorter, *given).out

@@ -7,12 +7,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-
-from tests.prompt import Run
 
 
 def write(path: Path, queries: int, seed: int = 0) -> Path:
@@ -28,30 +25,6 @@ def write(path: Path, queries: int, seed: int = 0) -> Path:
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-def test_a_study_says_beforehand_what_it_cannot_show(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    data, holdout = write(tmp_path / "d.jsonl", 12), write(tmp_path / "h.jsonl", 14, seed=1)
-    out = tmp_path / "out"
-    arguments = ("study", "search", "--model", str(tiny_checkpoint), "--data", str(data), "--out", str(out))
-    alone = run(*arguments, "--quick").err
-    assert "cannot show that a smaller network is good enough: that takes other queries (--holdout)" in alone
-    few = run(*arguments, "--quick", "--holdout", str(holdout)).err
-    ranked = sum(len({row["grade"] for row in rows}) > 1 for rows in by_query(holdout).values())
-    assert (
-        f"{ranked} of the 14 queries of {holdout} have titles of different grades, and that takes 183" in few
-    )
-    assert "5 random networks no p-value is below 0.17" in few
-    report = json.loads((out / "report.json").read_text())
-    assert len(report["limits"]) == 2
-    assert all(sentence in (out / "report.html").read_text() for sentence in report["limits"])
-
-
-def by_query(path: Path) -> dict[str, list[dict[str, Any]]]:
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for line in path.read_text().splitlines():
-        rows.setdefault(json.loads(line)["query"], []).append(json.loads(line))
-    return rows
 
 
 @pytest.mark.more

@@ -9,7 +9,6 @@ from headroom.models.classifier import Classifier
 from headroom.models.condense.local import condense
 from headroom.models.condense.search import METHODS, Method, Task, jensen_shannon
 from headroom.models.condense.words import read_words
-from headroom.models.errors import ModelError
 from headroom.models.masks.head_mask import HeadMask
 from tests.checkpoints import write_checkpoint
 
@@ -50,8 +49,3 @@ def test_a_one_label_model(tmp_path: Path) -> None:
     whole, shorter = (clf.relevance(clf.score(pairs).score).astype(np.float64) for pairs in pair)
     two = [np.stack([1 - p, p], axis=1) for p in (whole, shorter)]
     assert result.loss == pytest.approx(jensen_shannon(*two).mean(), abs=1e-4)
-
-
-def test_what_cannot_be_condensed_is_refused(clf: Classifier) -> None:
-    with pytest.raises(ModelError, match="no character"):
-        condense(clf, task("\u200b"), TITLES)

@@ -33,11 +33,6 @@ def test_wrong_questions_get_one_sentence(writer: Classifier, question: str, bea
     assert str(error.value) == reason
 
 
-def test_a_checkpoint_without_a_generator_says_so(clf: Classifier) -> None:
-    with pytest.raises(ModelError, match="has no query generator"):
-        clf.generate_query(QUESTION)
-
-
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [

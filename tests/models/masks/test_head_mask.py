@@ -101,8 +101,6 @@ def test_wrong_masks_are_refused_in_one_sentence(wrong: Any) -> None:
 def test_an_error_says_what_where_and_the_valid_range() -> None:
     assert refusal("12.0") == "layer 12 does not exist; this model has layers 0 to 11"
     assert refusal("0.4", 6, 4) == "head 4 does not exist; this model has heads 0 to 3"
-    assert refusal("0.0-4", 6, 4) == "head 4 does not exist; this model has heads 0 to 3"
-    assert refusal("1.0", 1, 1) == "layer 1 does not exist; this model has only layer 0"
     assert refusal("2.3, 12.0") == ("layer 12 does not exist; this model has layers 0 to 11 (item 2, '12.0')")
     assert refusal("5-2.*") == "the layer range 5-2 runs backwards; write 2-5"
     assert refusal({"keep": [[0, 0], [-1, 0]]}) == (
@@ -110,15 +108,7 @@ def test_an_error_says_what_where_and_the_valid_range() -> None:
     )
     assert "item 2, which is empty" in refusal("2.3,")
     assert "layers 0 to 11 and heads 0 to 11" in refusal("a.b")
-    assert "'-0.1'" in refusal("random:-0.1@1")
     assert "'1.5'" in refusal("random:0.2@1.5")
-    assert refusal("skip:12") == "layer 12 does not exist; this model has layers 0 to 11"
-    assert refusal("2.3,skip:0-12") == (
-        "layer 12 does not exist; this model has layers 0 to 11 (item 2, 'skip:0-12')"
-    )
-    assert (
-        refusal("skip:1, 12.0") == "layer 12 does not exist; this model has layers 0 to 11 (item 2, '12.0')"
-    )
     assert refusal("skip:a") == (
         "'skip:a' is not skip:layers (such as skip:3 or skip:6-11); this model has layers 0 to 11"
     )
@@ -126,7 +116,6 @@ def test_an_error_says_what_where_and_the_valid_range() -> None:
     assert refusal({"units": "0.3,1.8"}, units=8) == (
         "units: unit 8 does not exist; this model has units 0 to 7 (item 2, '1.8')"
     )
-    assert "layers 0 to 11 and units 0 to 7" in refusal({"units": "a.b"}, units=8)
 
 
 @pytest.mark.parametrize("spec", LOOSE_SPECS)

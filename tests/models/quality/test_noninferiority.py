@@ -13,7 +13,6 @@ from headroom.models.quality.bootstrap import (
     estimate_of,
     minimum_margin,
     minimum_queries,
-    queries_needed,
     resample,
 )
 from headroom.models.quality.evaluation import Evaluation
@@ -93,7 +92,7 @@ def test_as_many_queries_as_are_said_to_be_needed_show_it_in_80_percent() -> Non
     """Of a model that loses nothing; the spread is known from outside."""
     rng = np.random.default_rng(2)
     pilot = estimated(random_change(rng, 2000, 0, 0, 0.1), resample(2000, 400, 0))
-    needed = queries_needed(pilot, queries=2000, margin=0.02)
+    needed = loss_of(pilot, 0.02, queries=2000).queries_needed
     assert needed is not None
     counts = resample(needed, 400, 0)
     shown = sum(

@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
-from headroom import Classifier, HeadMask, ModelError
+from headroom import Classifier, HeadMask
 from headroom.models.study.pairs import read_for
 from headroom.models.study.runner import Runner
 from headroom.models.study.search.networks import Networks
@@ -218,14 +218,3 @@ def test_a_search_by_time_goes_by_how_far_scores_move(shop: Path, tmp_path: Path
     assert networks.divergence(HeadMask(heads)) == pytest.approx(0, abs=1e-9)
     heads[0, 0] = 0
     assert networks.divergence(HeadMask(heads)) > 1e-4
-
-
-@pytest.mark.parametrize(
-    ("grade", "words"), [(101, "whole number from 0 to 100"), (1, "no query has titles")]
-)
-def test_judgments_that_give_no_order_are_refused(shop: Path, tmp_path: Path, grade: int, words: str) -> None:
-    rows = [{"query": f"lamp {n}", "title": "red", "grade": grade if n % 2 else 0} for n in range(30)]
-    path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    with pytest.raises(ModelError, match=words):
-        read_for(load(shop / "model").config, path, seed=0)

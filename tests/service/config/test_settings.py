@@ -31,17 +31,6 @@ def test_the_defaults_are_the_contracts() -> None:
     assert settings.api_keys == ()
 
 
-def test_the_environment_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADROOM_MAX_PAIRS", "10")
-    monkeypatch.setenv("HEADROOM_DEVICE", "cuda")
-    monkeypatch.setenv("HEADROOM_API_KEYS", "alpha,beta;role=admin")
-    monkeypatch.setenv("HEADROOM_DATABASE_URL", "sqlite://")  # another part's variable is no mistake
-    settings = Settings()
-    assert settings.max_pairs == 10
-    assert settings.device == "cuda"
-    assert [key.role for key in settings.api_keys] == ["user", "admin"]
-
-
 @pytest.mark.parametrize("end", ["\n", "\r\n", " "])
 def test_a_line_end_after_a_value_is_not_part_of_it(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`echo postgresql://… | base64` makes a Secret that ends in one: another database, an unknown key."""
@@ -99,14 +88,6 @@ CONFIG: dict[str, Any] = {
 def experiment(*variants: str) -> dict[str, Any]:
     arms = [{"name": f"arm{i}", "variant": variant} for i, variant in enumerate(variants)]
     return {"name": "e", "salt": "s", "arms": arms}
-
-
-def test_a_config_of_yaml_shape_is_taken_and_its_first_variant_is_the_default() -> None:
-    config = LiveConfig.model_validate(CONFIG)
-    assert config.default_variant == "full"
-    assert [variant.name for variant in config.variants] == ["full", "masked", "pruned", "other"]
-    assert LiveConfig.model_validate({**CONFIG, "default": "pruned"}).default_variant == "pruned"
-    assert LiveConfig().default_variant == "full"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """Jobs that are killed, run out of disk, or are larger than memory."""
 
 import gzip
-import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -65,34 +63,6 @@ def test_a_job_that_is_killed_at_random_moments_gives_the_rows_of_an_undisturbed
         output.name,
         output.name + ".rejects.jsonl",
     ]
-
-
-def test_a_job_that_is_killed_while_it_removes_its_parts_is_done(
-    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kubernetes starts the same command again, which said "exists; choose another" for ever."""
-    source, output = pairs_file(tmp_path / "pairs.jsonl", 60), tmp_path / "scored.jsonl"
-    job = arguments(source, output, tiny_checkpoint)
-    remove = Storage.remove
-    for removals in range(3):
-        left = itertools.count(removals, -1)
-
-        def killed(self: Storage, name: str, left: Iterator[int] = left) -> None:
-            if output.exists() and next(left) == 0:
-                raise KeyboardInterrupt
-            remove(self, name)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Storage, "remove", killed)
-            with pytest.raises(KeyboardInterrupt):
-                score_all(job, lambda *_: None, window_rows=20)
-        scored = output.read_bytes()
-        summary = score_all(job, lambda *_: None, window_rows=20)
-        assert (summary.rows, summary.rejects) == (60 - 1, 1)
-        assert output.read_bytes() == scored
-        files = sorted(path.name for path in tmp_path.iterdir())
-        assert files == ["pairs.jsonl", "scored.jsonl", "scored.jsonl.rejects.jsonl"]
-        output.unlink()
 
 
 def test_an_input_that_changes_meanwhile_gives_no_output(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -49,14 +49,6 @@ def read(received: Notices) -> list[str]:
     return [line for notice in received.read() for line in text_of(notice).splitlines()]
 
 
-def test_a_traceback_is_shown_line_by_line(received: Notices) -> None:
-    OperatorHandler().emit(record("a pass failed", exc_info=True))
-    lines = read(received)
-    assert lines[0] == f"{NAME}: ERROR headroom.engine: a pass failed"
-    assert lines[1] == "Traceback (most recent call last):"
-    assert lines[-1] == "OSError: the disk is full"
-
-
 def test_a_record_is_json_on_a_containers_output_and_names_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -10,10 +10,8 @@ import torch
 
 from default_model.smaller import share_words
 from headroom import Classifier, HeadMask
-from headroom.models.checkpoint.config import read_config, read_stored_masks
 from headroom.models.compress.prune import prune
-from headroom.models.errors import InvalidMask, UnsupportedCheckpoint
-from headroom.service.config.masks import resolve_masks
+from headroom.models.errors import InvalidMask
 from headroom.service.config.settings import InvalidConfig, LiveConfig
 from headroom.service.scoring.catalog import BASE, CACHED_CHOICES, Catalog, build_catalog
 from tests.checkpoints import load, write_checkpoint
@@ -247,24 +245,6 @@ def test_a_sliced_mask_has_batches_of_its_own_unless_its_rows_are_compared(clf: 
     masked = found.choose("full", "skip:2,1.3")
     assert len({cut.lane, other.lane, masked.lane}) == 3
     assert cut.shared_lane == other.shared_lane == masked.lane
-
-
-@pytest.mark.parametrize(
-    ("mask", "message"),
-    [
-        ({"units": "0.64"}, "units: unit 64 does not exist; this model has units 0 to 63"),
-        ({"skip": [3]}, "layer 3 does not exist"),
-    ],
-)
-def test_a_wrong_stored_mask_is_refused_by_its_place(checkpoint: Path, mask: Any, message: str) -> None:
-    with pytest.raises(InvalidConfig, match=rf"^masks\.m: {message}"):
-        resolve_masks(LiveConfig.model_validate({"masks": {"m": mask}}), read_config(checkpoint), {})
-    file = checkpoint / "masks" / "m.json"
-    file.write_text(json.dumps({"mask": mask}))
-    with pytest.raises(
-        UnsupportedCheckpoint, match=rf"m\.json does not hold a mask of this model: {message}"
-    ):
-        read_stored_masks(checkpoint, read_config(checkpoint))
 
 
 async def test_a_config_says_the_order_of_labels_for_each_checkpoint(tmp_path: Path) -> None:

@@ -139,11 +139,3 @@ async def test_a_checkpoint_without_a_generator_says_so(shared: Service) -> None
     assert error["param"] == "method"
     assert "does not have" in error["message"]
     assert (await shared.http.get("/v1/models")).json()["models"][0]["generator"] is None
-
-
-@in_session
-async def test_masks_of_generators_are_refused_where_titles_are_scored(writing: Service) -> None:
-    error = await writing.refused("/v1/score", 422, query=QUERY, titles=TITLES, head_mask="cross:0.1")
-    assert "name heads of a query generator" in error["message"]
-    models = (await writing.http.get("/v1/models")).json()["models"]
-    assert models[0]["generator"] == {"layers": 2, "heads": 4}

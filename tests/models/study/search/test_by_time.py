@@ -9,7 +9,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
-import orjson
 import pytest
 
 from headroom import Classifier, HeadMask, ModelError
@@ -20,7 +19,7 @@ from headroom.models.study.search.networks import Times
 from headroom.models.study.study import QUICK, Study
 from headroom.models.training import loop
 from headroom.models.training.distil import teaching
-from tests.models.study.data import drawn, reported
+from tests.models.study.data import reported
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_study
 
 pytestmark = pytest.mark.more
@@ -60,19 +59,6 @@ def test_the_chosen_network_has_the_needed_heads_and_the_wanted_speed(result: Re
     assert set(NEEDED) <= {tuple(head) for head in np.argwhere(kept.matrix)}
     assert set(kept.skipped) <= {2, 3}
     assert (chosen["layers_on"], chosen["heads_on"]) == (len(kept.layers_kept), kept.heads_on)
-
-
-def test_the_path_goes_from_slow_to_fast_with_intervals(result: Result) -> None:
-    path = result.json["path"]
-    assert [point["speedup_wanted"] for point in path] == [1.25, 1.5, 2, 2.5, 3, 4]
-    for point in path:
-        assert point["speed"]["pairs_per_second"] > 0
-        assert set(point["holdout"]["loss"]) == {"accuracy", "qwk", "ndcg10"}
-    assert len(result.json["random"]) == QUICK.random_networks
-    assert drawn(result) == "search"
-    mask = orjson.loads(result.files["mask.json"])["mask"]
-    parsed = HeadMask.parse(mask, layers=LAYERS, heads=HEADS, units=8)
-    assert parsed.spec == result.json["chosen"]["spec"]
 
 
 def test_the_trained_checkpoint_is_written(result: Result, study: Study) -> None:

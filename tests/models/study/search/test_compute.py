@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from headroom import HeadMask
-from headroom.models.checkpoint.config import read_config, read_stored_masks
 from headroom.models.study.pairs import Judged
 from headroom.models.study.result import Result
 from headroom.models.study.study import QUICK, Study
@@ -52,15 +51,6 @@ def test_the_sequence_ends_where_a_needed_head_goes(result: Result) -> None:
     assert last["heads_on"] == 1
     assert last["qwk"] < 0.5
     assert last["holdout"]["tested"]
-
-
-def test_mask_file_is_a_stored_mask_of_the_model(result: Result, study: Study, tmp_path: Path) -> None:
-    (tmp_path / "masks").mkdir()
-    (tmp_path / "masks" / "smallest.json").write_text(result.files["mask.json"])
-
-    stored = read_stored_masks(tmp_path, read_config(Path(str(study.model))))
-
-    assert stored["smallest"].spec == result.json["chosen"]["spec"]
 
 
 def test_the_chosen_masks_speed_is_measured_and_it_is_compared_with_random_ones(result: Result) -> None:

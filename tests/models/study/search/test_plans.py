@@ -99,14 +99,6 @@ def test_exactly_the_useless_parts_go_first(study: Study, planner: Planner) -> N
     assert networks.divergence(best) == pytest.approx(0, abs=1e-6)
 
 
-def test_a_faster_network_than_that_has_to_change_the_grades(study: Study, planner: Planner) -> None:
-    networks = Networks(study)
-    best = compute._best(networks, planner, [IDLE_LAYER], intact_seconds(planner) / 4)
-    assert best is not None
-    assert planner.seconds(best) <= intact_seconds(planner) / 4
-    assert networks.divergence(best) > 1e-4
-
-
 def test_what_may_not_go_stays(study: Study, planner: Planner) -> None:
     config = study.classifier.config
     units = replace(planner, what=("units",)).fitting(intact_seconds(planner) / 1.3)
@@ -184,14 +176,6 @@ def test_times_of_parts_add_up_to_the_whole_network(study: Study, monkeypatch: p
     )
     assert times.outside_layers > 0
     assert steps(3072, 16)[:2] == (256, 512)
-
-
-def test_each_network_gets_a_time(study: Study) -> None:
-    networks = Networks(replace(study, effort=QUICK))
-    intact = intact_mask(study.classifier.config)
-    times = networks.shortest_seconds([intact, replace(intact, skipped=(1, 2))])
-    assert times.shape == (2,)
-    assert (times > 0).all()
 
 
 def test_the_choice_is_the_best_of_all_that_fit() -> None:

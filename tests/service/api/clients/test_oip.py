@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import numpy as np
 import orjson
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -181,38 +180,6 @@ async def answered(body: Any, headers: dict[str, str] | None = None) -> tuple[in
     error = answer.json()
     assert error.keys() == {"error"}, answer.text
     return answer.status_code, error["error"]
-
-
-def titled(titles: list[str] = TITLES, shape: list[int] | None = None, **more: Any) -> dict[str, Any]:
-    """A request whose second tensor is this one."""
-    return {"inputs": [INPUTS[0], tensor("title", titles, shape, **more)]}
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({"inputs": INPUTS[:1]}, "inputs: there is no tensor 'title'; send query and title"),
-        (titled(shape=[2, 2]), "inputs[1].shape: should be [n] or [n, 1], not [2, 2]"),
-        (
-            {"inputs": [tensor("query", ["a", "b"]), INPUTS[1]]},
-            "query: 2 queries for 4 titles; send one query, or as many",
-        ),
-        (
-            {"inputs": INPUTS, "outputs": [{"name": "embedding"}]},
-            "outputs[0].name: should be 'score', 'probabilities' or 'grade'",
-        ),
-        (
-            titled(parameters={"shared_memory_region": "a"}),
-            "inputs[1].parameters.shared_memory_region: is not supported",
-        ),
-        (
-            {"inputs": INPUTS, "parameters": {"timeout": "9" * 400}},
-            "parameters.timeout: should be less than or equal to 9007199254740991",
-        ),
-    ],
-)
-async def test_wrong_tensors_are_refused_by_name(body: dict[str, Any], message: str) -> None:
-    assert await answered(body) == (400, message)
 
 
 @settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))

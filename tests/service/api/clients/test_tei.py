@@ -132,16 +132,6 @@ async def test_a_decoder_classifies_a_text_alone_and_takes_it_for_no_empty_title
         assert [each["score"] for each in empty] == [1, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    "inputs", [[], ["a"], [["a", "b", "c"]], [["a", "b"], "c"], [[1]], 7, None], ids=repr
-)
-async def test_other_inputs_are_refused(inputs: Any) -> None:
-    status, answer, _ = await answered(FakeBackend(), "/predict", {"inputs": inputs})
-
-    assert (status, answer["error_type"]) == (422, "Validation")
-    assert answer["error"].startswith("inputs: should be a text, a pair of texts, or a list of pairs")
-
-
 @in_session
 async def test_headers_tell_what_it_took_in_whole_milliseconds(shared: Service) -> None:
     answer = await shared.http.post("/", json=RERANK)
@@ -182,24 +172,3 @@ async def test_failures_have_their_statuses_and_types(
 
     assert answer[:2] == (status, {"error": str(failure), "error_type": kind})
     assert ("retry-after" in answer[2]) == (status in (429, 503))
-
-
-@pytest.mark.parametrize("path", ["/", "/rerank"])
-@pytest.mark.parametrize(
-    ("body", "status", "kind", "message"),
-    [
-        ({"query": "a", "texts": []}, 400, "Empty", "texts: must not be empty"),
-        ({"query": " ", "texts": ["a"]}, 422, "Validation", "query: must not be blank"),
-        (
-            *({"query": "a", "texts": ["b"] * 1001}, 422, "Validation"),
-            "texts: 1001 are more than the 1000 of one request",
-        ),
-        ({"query": "a", "texts": ["b", 7]}, 422, "Validation", "texts[1]: should be a string"),
-    ],
-    ids=["empty", "blank", "too many", "no text"],
-)
-async def test_wrong_requests_are_refused_in_the_words_of_the_request(
-    path: str, body: Any, status: int, kind: str, message: str
-) -> None:
-    expected = (status, {"error": message, "error_type": kind})
-    assert (await answered(FakeBackend(), path, body))[:2] == expected

@@ -1,16 +1,10 @@
 """vLLM's score requests, at /score and beside our own at /v1/score."""
 
-from typing import Any
-
 import numpy as np
-import pytest
 
 from headroom import Classifier
-from tests.service.asgi import client
-from tests.service.fake_backend import app_with
 from tests.service.in_process import QUERY, TITLES, Service, in_session
 
-APP = app_with()
 PATHS = ("/score", "/v1/score")
 
 
@@ -42,26 +36,3 @@ async def test_a_request_of_ours_stays_ours(shared: Service) -> None:
     assert "results" in await shared.post("/v1/score", query=QUERY, titles=TITLES)
     error = await shared.refused("/v1/score", 422, query=QUERY, titles=TITLES, queries=[QUERY])
     assert error["message"] == "queries: there is no such field"
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (
-            {"text_1": ["a", "b"], "text_2": ["c"]},
-            "text_1: 2 queries for 1 titles; send one query, or as many",
-        ),
-        ({"queries": "a"}, "documents: is missing"),
-        ({"text_1": ["a", " "], "text_2": ["c", "d"]}, "text_1[1]: must not be blank"),
-        ({"text_1": "a", "text_2": "c", "model": "x@nope"}, "model: there is no such variant; there is full"),
-    ],
-)
-async def test_wrong_requests_are_refused_with_their_own_names(
-    path: str, body: dict[str, Any], message: str
-) -> None:
-    async with client(APP) as http:
-        answer = await http.post(path, json=body)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (422, message.partition(":")[0])
-    assert error["message"].startswith(message)
