@@ -25,6 +25,7 @@ def errors_name_arguments(**others: str) -> Callable[[Callable[P, T]], Callable[
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        """Return a function that does the same; its ModelErrors name its arguments."""
         names = {name: name for name in inspect.signature(function).parameters} | COLUMNS | others
 
         @functools.wraps(function)
