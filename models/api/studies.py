@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, get_args
 
 import orjson
 
-from headroom.models.api.arguments import errors_name_arguments
-from headroom.models.api.data import DIRECTORY, path_of, source_of
-from headroom.models.api.ranges import (
+from headroom.models.api.arguments import (
     MARGINS,
     MAX_RECOVER_MINUTES,
     SEEDS,
     SPEEDUPS,
     STEPS,
     check_range,
+    errors_name_arguments,
     removable_parts,
 )
+from headroom.models.api.data import DIRECTORY, path_of, source_of
 from headroom.models.api.shown import as_html
 from headroom.models.classifier import Classifier
 from headroom.models.errors import ModelError
@@ -178,7 +178,7 @@ class StudyResult:
         check_directory(out, self.kind)
         with contextlib.closing(Stages()) as progress:
             runner = replace(self.study.runner, progress=progress)
-            study = replace(self.study, out=out, runner=runner, progress=progress)
+            study = replace(self.study, out=out, runner=runner)
             return report_files.write(study, self.result)
 
     @property
@@ -381,8 +381,6 @@ def ask(
             out=Path(gettempdir()) if out is None else out,
             holdout=holdout,
             seed=seed,
-            model=str(clf.directory),
-            progress=progress,
             **more,
         )
         if quick:

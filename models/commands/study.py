@@ -9,7 +9,14 @@ from typing import Annotated
 
 import typer
 
-from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SEEDS, SPEEDUPS, STEPS, removable_parts
+from headroom.models.api.arguments import (
+    MARGINS,
+    MAX_RECOVER_MINUTES,
+    SEEDS,
+    SPEEDUPS,
+    STEPS,
+    removable_parts,
+)
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options

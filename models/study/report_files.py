@@ -8,7 +8,6 @@ from typing import Any
 import orjson
 
 from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
-from headroom.models.checkpoint.hub import locate
 from headroom.models.device import describe
 from headroom.models.files import Json, write_whole
 from headroom.models.quality.bootstrap import Interval, resample
@@ -46,7 +45,7 @@ def write(study: Study, result: Result) -> Json:
         REPORT: text,
         "report.md": page.markdown(**values),
         "report.html": page.html(drawings, **values),
-        HEAD_STUDY: head_study(content, weights_id(locate(study.model)), study.shape, study.measures),
+        HEAD_STUDY: head_study(content, weights_id(study.source), study.shape, study.measures),
         **{f"plots/{name}.svg": svg for name, svg in drawings.items()},
         **result.files,
     }

@@ -58,7 +58,7 @@ def test_mask_file_is_a_stored_mask_of_the_model(result: Result, study: Study, t
     (tmp_path / "masks").mkdir()
     (tmp_path / "masks" / "smallest.json").write_text(result.files["mask.json"])
 
-    stored = read_stored_masks(tmp_path, read_config(Path(str(study.model))))
+    stored = read_stored_masks(tmp_path, read_config(study.source))
 
     assert stored["smallest"].spec == result.json["chosen"]["spec"]
 
