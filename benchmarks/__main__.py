@@ -23,18 +23,13 @@ SECTIONS = {
     "int8": "int8 against bf16: speed, and accuracy on labelled pairs",
     "engines": "the network alone beside onnxruntime, OpenVINO, CTranslate2 and transformers",
     "servers": "over HTTP beside Ray Serve and mosec",
-    "studies": "many head masks in one pass against an evaluation for each",
     "service": "our server: overhead, overload, mixed crowds, memory, start",
     "memory": "the memory of each replica after a mix of requests",
     "front": "our server with a network that answers at once: what one core of front can feed",
     "pruned": "the shipped masks in every number format: speed and loss beside the intact model",
     "cascade": "the cascade and `fast` beside the full model, over HTTP",
-    "cache": "cached scores over HTTP beside a server without a cache",
-    "bulk": "headroom score --input against the network alone on the same batches",
     "decoder": "a decoder whose titles share their beginning, alone against transformers",
-    "condense": "passes that condensing a query takes, by method",
     "generate": "milliseconds that writing a short query takes, greedy and with beams",
-    "waiting": "how long OpenMP's threads spin while they wait, idle and beside other programs",
 }
 
 

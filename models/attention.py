@@ -26,7 +26,7 @@ from headroom.models.ops.torch import attention_probabilities
 
 
 class KeysValues(NamedTuple):
-    """What queries attend to, projected once and read by every later token.
+    """The keys and values of the tokens that are attended to, projected once and read by every later token.
 
     keys, values: (batch, heads, m, d_head).
     """

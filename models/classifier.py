@@ -20,6 +20,7 @@ from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, loa
 from headroom.models.device import resolve_device, resolve_dtype
 from headroom.models.errors import InvalidMask, ModelError
 from headroom.models.files import Json
+from headroom.models.frame import column_names, values_by_row, with_article
 from headroom.models.generate.generator import Ask, GeneratedQuery, Generator, check_beams
 from headroom.models.masks.generation import GenerationMask, generation_mask
 from headroom.models.masks.head_mask import (
@@ -34,7 +35,6 @@ from headroom.models.masks.head_mask import (
 from headroom.models.network import Network
 from headroom.models.networks import build
 from headroom.models.scores import Scores, sigmoid
-from headroom.models.table_like import column_names, values_by_row, with_article
 from headroom.models.terminal import warn_once
 
 MaskForm = HeadMask | str | Mapping[str, object]

@@ -1,4 +1,4 @@
-"""What every engine takes and returns."""
+"""The texts that every engine takes, and the results that it returns."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

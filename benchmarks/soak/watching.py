@@ -70,7 +70,7 @@ Trend = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was seen at one time. memory_mb, open_files: by process."""
+    """Memory, open files and disk of a server at one time. memory_mb, open_files: by process."""
 
     at: float
     memory_mb: dict[Process, float]

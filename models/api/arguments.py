@@ -1,9 +1,10 @@
-"""Names Python's arguments in errors that name options of the command line."""
+"""The arguments of Python's functions and of commands: their valid values, and their names in errors."""
 
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
 from typing import ParamSpec, TypeVar
 
 from headroom.models.errors import ModelError
@@ -16,6 +17,65 @@ _OPTION = re.compile(r"(?<![^\s(])--([a-z]+(?:-[a-z]+)*)")
 COLUMNS = {"query_column": "query", "title_column": "title", "grade_column": "grade"}
 """Arguments that have other names than their options."""
 
+MARGINS = (0.001, 0.5)
+"""The range of a margin: the fall of a metric that is accepted."""
+
+RESAMPLES = (100, 100_000)
+"""The range of the number of resamples of a bootstrap."""
+
+SPEEDUPS = (1.05, 20.0)
+"""The range of how many times as fast a network is to be."""
+
+SEEDS = (3, 20)
+"""The range of how many starts of each kind are trained: fewer say little about the spread between them."""
+
+STEPS = (1, 100_000)
+"""The range of the steps of each of these trainings."""
+
+MAX_RECOVER_MINUTES = 600
+MIN_MINUTES = 0.01
+"""The ranges of minutes of training, of a study's network and of a student."""
+
+
+def check_range(
+    name: str,
+    value: float | None,
+    lowest: float,
+    highest: float | None = None,
+    *,
+    whole: bool = False,
+) -> None:
+    """Raise ModelError if an argument is outside its range, both ends included; None is the default's.
+
+    highest: None for no limit. whole: only whole numbers are valid.
+    """
+    if value is None:
+        return
+    limits = f"{lowest:g} or more" if highest is None else f"{lowest:g} to {highest:,g}"
+    is_number = isinstance(value, Integral if whole else Real)
+    if not is_number or not lowest <= value <= (float("inf") if highest is None else highest):
+        what = "whole numbers" if whole else "range"
+        raise ModelError(f"{name}: {value} is outside the valid {what}, {limits}")
+
+
+REMOVABLE = ("heads", "units", "layers")
+"""What may be removed from a network."""
+
+
+def removable_parts(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return what may go, in a fixed order. names: one text may name several, as in "heads,units".
+
+    Raises ValueError for none, or a name that does not exist.
+    """
+    texts = [names] if isinstance(names, str) else names
+    given = [name.strip() for text in texts for name in text.split(",")]
+    valid = ", ".join(REMOVABLE)
+    if not given:
+        raise ValueError(f"none given; valid are {valid}")
+    if unknown := [name for name in given if name not in REMOVABLE]:
+        raise ValueError(f"{unknown[0]!r} is none of {valid}")
+    return tuple(name for name in REMOVABLE if name in given)
+
 
 def errors_name_arguments(**others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator of a function that a command calls too, or whose work a command does.
@@ -25,6 +85,7 @@ def errors_name_arguments(**others: str) -> Callable[[Callable[P, T]], Callable[
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        """Return a function that does the same; its ModelErrors name its arguments."""
         names = {name: name for name in inspect.signature(function).parameters} | COLUMNS | others
 
         @functools.wraps(function)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from headroom.models.api.arguments import errors_name_arguments
+from headroom.models.api.arguments import RESAMPLES, check_range, errors_name_arguments
 from headroom.models.api.data import DIRECTORY, path_of, source_of
-from headroom.models.api.ranges import RESAMPLES, check_range
 from headroom.models.checkpoint.files import check_empty, new_directory
 from headroom.models.checkpoint.model_config import ModelConfig
 from headroom.models.errors import ModelError

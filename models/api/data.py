@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from headroom.models.errors import ModelError
+from headroom.models.frame import column_names, values_by_row, with_article
 from headroom.models.quality.judgments import DOCUMENT_IDS
 from headroom.models.quality.labelled import Columns, Rows
 from headroom.models.rows import check_columns
-from headroom.models.table_like import column_names, values_by_row, with_article
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headroom.models.api import evaluation_report
-from headroom.models.api.arguments import errors_name_arguments
+from headroom.models.api.arguments import MARGINS, RESAMPLES, check_range, errors_name_arguments
 from headroom.models.api.data import DIRECTORY, path_of, source_of
-from headroom.models.api.ranges import MARGINS, RESAMPLES, check_range
 from headroom.models.api.shown import as_html
 from headroom.models.errors import ModelError
 from headroom.models.files import Json, check_no_file

@@ -17,7 +17,7 @@ from headroom.models.files import Json, write_whole
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
 from headroom.models.study import page, plots
-from headroom.models.study.result import Figure, Section, Table
+from headroom.models.study.page import Figure, Section, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing

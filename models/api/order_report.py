@@ -1,4 +1,4 @@
-"""What `headroom evaluate` says of a model beside the order that the titles had, in words and a picture."""
+"""Reports how a model compares with the order that the titles had, in words and a picture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headroom.models.files import Json
 from headroom.models.numbers import fixed
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.study import plots
-from headroom.models.study.result import Figure, Section, Table
+from headroom.models.study.page import Figure, Section, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing

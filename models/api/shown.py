@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from headroom.models.study.result import Table
+from headroom.models.study.page import Table
 
 
 def as_html(headline: str, paragraphs: Sequence[str], tables: Sequence[Table]) -> str:

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, get_args
 
 import orjson
 
-from headroom.models.api.arguments import errors_name_arguments
-from headroom.models.api.data import DIRECTORY, path_of, source_of
-from headroom.models.api.ranges import (
+from headroom.models.api.arguments import (
     MARGINS,
     MAX_RECOVER_MINUTES,
     SEEDS,
     SPEEDUPS,
     STEPS,
     check_range,
+    errors_name_arguments,
     removable_parts,
 )
+from headroom.models.api.data import DIRECTORY, path_of, source_of
 from headroom.models.api.shown import as_html
 from headroom.models.classifier import Classifier
 from headroom.models.errors import ModelError
@@ -37,11 +37,9 @@ from headroom.models.frame import frame
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.labelled import Columns, columns_of_second
 from headroom.models.study import Kind, Part, kinds, pairs, plots, report_files
-from headroom.models.study.limits import limits
-from headroom.models.study.page import check_directory
+from headroom.models.study.limits import limits, shortened
+from headroom.models.study.page import Result, check_directory
 from headroom.models.study.pairs import Judged
-from headroom.models.study.quick import shortened
-from headroom.models.study.result import Result
 from headroom.models.study.runner import Runner, identity_of
 from headroom.models.study.study import Study
 from headroom.models.terminal import Stages, warn
@@ -180,7 +178,7 @@ class StudyResult:
         check_directory(out, self.kind)
         with contextlib.closing(Stages()) as progress:
             runner = replace(self.study.runner, progress=progress)
-            study = replace(self.study, out=out, runner=runner, progress=progress)
+            study = replace(self.study, out=out, runner=runner)
             return report_files.write(study, self.result)
 
     @property
@@ -383,8 +381,6 @@ def ask(
             out=Path(gettempdir()) if out is None else out,
             holdout=holdout,
             seed=seed,
-            model=str(clf.directory),
-            progress=progress,
             **more,
         )
         if quick:

@@ -9,9 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headroom.models.api.arguments import errors_name_arguments
+from headroom.models.api.arguments import MIN_MINUTES, check_range, errors_name_arguments
 from headroom.models.api.data import DIRECTORY, path_of, source_of, unjudged_source_of
-from headroom.models.api.ranges import MIN_MINUTES, check_range
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
 from headroom.models.frame import frame

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headroom.models.api.ranges import MIN_MINUTES
+from headroom.models.api.arguments import MIN_MINUTES
 from headroom.models.api.taught import taught
 from headroom.models.commands import options
 from headroom.models.quality.labelled import Columns

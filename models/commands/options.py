@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headroom import ModelError
-from headroom.models.api.ranges import MARGINS, RESAMPLES
+from headroom.models.api.arguments import MARGINS, RESAMPLES
 from headroom.models.errors import reading_problem
 from headroom.models.files import Json, read_text
 from headroom.models.masks.grammar import HOLDS, is_file

@@ -9,7 +9,14 @@ from typing import Annotated
 
 import typer
 
-from headroom.models.api.ranges import MARGINS, MAX_RECOVER_MINUTES, SEEDS, SPEEDUPS, STEPS, removable_parts
+from headroom.models.api.arguments import (
+    MARGINS,
+    MAX_RECOVER_MINUTES,
+    SEEDS,
+    SPEEDUPS,
+    STEPS,
+    removable_parts,
+)
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
@@ -142,8 +149,9 @@ def command(
         judged, held_out = pairs.split(judged, margin, seed)
 
     with waiting("loading the model"):
-        from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
+        # These import torch, so they come after the checks that do not need it.
         from headroom.models.api.studies import ask
+        from headroom.models.classifier import Classifier
 
         clf = Classifier.load(model, device, dtype, label_order=options.label_names(label_order))
         if part == "cross":

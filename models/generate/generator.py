@@ -52,7 +52,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """What each piece of a generated query attends to in its question.
+    """The attention of each piece of a generated query to the tokens of its question.
 
     question, pieces: the texts of the question's n tokens, special ones included, and of the query's m
     pieces, with a space before the first one of a word. probabilities: (layers, heads, m, n) float32.

@@ -50,7 +50,7 @@ class GeneratorConfig:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the encoder says about B questions of at most m tokens.
+    """The encoder's output for B questions of at most m tokens, padded.
 
     states: (B, m, D), its last output. present: (B, m) bool, False for padding. pieces: (B, m) int64, the
     vocabulary's number of each token; −1 for special tokens and padding, which are not copied.
@@ -129,7 +129,7 @@ class GeneratorLayer(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What B unfinished queries have computed so far, for each layer.
+    """The keys and values of B unfinished queries, for each layer.
 
     own: keys and values of the pieces that are written, None before the first one. memory: those of the
     question; memory_bias: hides its padding, (B, 1, 1, m), None if there is none.
@@ -141,18 +141,18 @@ class Past:
     length: int = 0
 
     def of_rows(self, index: Tensor) -> Past:
-        """Return that of some queries. index: (n,) int64."""
+        """Return the keys and values of some queries. index: (n,) int64."""
         bias = None if self.memory_bias is None else self.memory_bias[index]
         memory = [part.of_rows(index) for part in self.memory]
         return replace(self.reordered(index), memory=memory, memory_bias=bias)
 
     def reordered(self, index: Tensor) -> Past:
-        """Return that of some queries, whose questions stand where they stood. index: (B,) int64."""
+        """Return the queries in another order, each with the question of its new row. index: (B,) int64."""
         return replace(self, own=[None if part is None else part.of_rows(index) for part in self.own])
 
 
 class GeneratorNetwork(nn.Module):
-    """The decoder.
+    """A small decoder that writes a short query piece by piece, or copies pieces of the question.
 
     pieces: (V,) int64, the vocabulary's number of each piece of the output vocabulary.
     words: (vocabulary, D), the encoder's word embeddings, which are read and never trained here.

@@ -1,8 +1,8 @@
 """Head studies: which attention heads matter to a checkpoint, on anybody's labelled pairs.
 
 Each kind of study is a module whose `run(study)` measures and makes the parts of the report. `kinds` names
-them and runs one or all. `study` and `result` hold what a kind is given and what it returns, `runner`
-evaluates many masks in one pass, `statistics` has the tests, and `report_files` writes the files.
+them and runs one or all. `study` is what a kind is given, `page` what it returns and how that is shown.
+`runner` evaluates many masks in one pass, `statistics` has the tests, and `report_files` writes the files.
 """
 
 from typing import Literal

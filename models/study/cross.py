@@ -27,7 +27,7 @@ from headroom.models.generate.search import search
 from headroom.models.quality.bootstrap import MIN_QUERIES, Interval
 from headroom.models.quality.lexical import rouge_l
 from headroom.models.study import plots
-from headroom.models.study.result import Figure, Result, Section, Table
+from headroom.models.study.page import Figure, Result, Section, Table
 from headroom.models.study.statistics import LEVEL, holm, mean_intervals, permutation_p
 from headroom.models.study.study import Head, Study
 from headroom.models.study.wording import listed, method

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import get_args
 
 from headroom.models.study import Kind
-from headroom.models.study.result import Result, Section, Table
+from headroom.models.study.page import Result, Section, Table
 from headroom.models.study.study import Study
 
 KINDS = get_args(Kind)[:-1]  # without `all`

@@ -14,7 +14,7 @@ from headroom.models.batch import PackedBatch, batches_by_length, pack
 from headroom.models.masks.head_mask import RowMasks
 from headroom.models.quality.metrics import NAMES
 from headroom.models.study import plots
-from headroom.models.study.result import Figure, Finding, Result, Section, Table
+from headroom.models.study.page import Figure, Finding, Result, Section, Table
 from headroom.models.study.runner import BATCH_TOKENS, Matrix
 from headroom.models.study.statistics import Effect, effects
 from headroom.models.study.study import Study

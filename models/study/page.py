@@ -1,21 +1,78 @@
-"""The files of a report: one HTML file that needs no other, and Markdown, both made by a Jinja2 template.
+"""The parts of a report, and the HTML file and the Markdown that are made of them.
 
-The values of a template: title, verdict, conclusion, sections (of headroom.models.study.result), and the
-picture under the verdict, or None; a section that holds it too leaves it out.
+The HTML file needs no other. Both are made by a Jinja2 template from: title, verdict, conclusion, sections,
+and the picture under the verdict, or None; a section that holds it too leaves it out.
 """
+
+from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader
 
 from headroom.models.errors import ModelError
 from headroom.models.files import check_no_file, read_text
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
 REPORT = "report.json"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the report; cells are plain text."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot of the report, written as plots/NAME.png and plots/NAME.svg."""
+
+    name: str
+    caption: str  # says what the plot shows, also to readers who cannot see it
+    draw: Callable[[], Drawing]  # with plots.figure, never with pyplot's global state
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report: a picture, tables, and at the report's end how they were made."""
+
+    title: str
+    paragraphs: tuple[str, ...] = ()  # the method, plain text without markup
+    tables: tuple[Table, ...] = ()
+    picture: Figure | None = None  # in a report of all studies, that of one
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A published claim beside the numbers of this run: one row of a table."""
+
+    claim: str
+    published: str  # the source study's figure
+    ours: str  # our figure with its interval
+
+
+@dataclass(frozen=True)
+class Result:
+    """The report of one kind of study."""
+
+    kind: str
+    json: Mapping[str, Any]  # merged into report.json beside schema, kind, model and baseline
+    verdict: str  # in a sentence or two
+    sections: tuple[Section, ...] = ()
+    picture: Figure | None = None  # what one sees first
+    findings: tuple[Finding, ...] = ()
+    # The text of further files for the report's directory, by name; None removes an earlier report's.
+    files: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def html(drawings: Mapping[str, str], **values: Any) -> str:

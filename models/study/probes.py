@@ -1,4 +1,4 @@
-"""What each layer's output can tell, by linear probes with control tasks: syntax low, meaning high?
+"""Measures what each layer's output can tell, by linear probes with control tasks: syntax low, meaning high?
 
 A probe is a ridge regression from a token's hidden state to its label (one-hot); the largest output is its
 answer. Queries are cut into FOLDS parts, and each part's labels are foretold by probes of the others. A probe
@@ -24,7 +24,7 @@ from headroom.models.batch import batches_by_length, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.files import Json
 from headroom.models.quality.bootstrap import Interval
-from headroom.models.study.result import Finding, Section, Table
+from headroom.models.study.page import Finding, Section, Table
 from headroom.models.study.runner import BATCH_TOKENS
 from headroom.models.study.statistics import mean_intervals
 from headroom.models.study.study import Study

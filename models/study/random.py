@@ -22,7 +22,7 @@ from headroom.models.quality.evaluation import RANGES, Evaluation
 from headroom.models.quality.metrics import NAMES
 from headroom.models.quality.noninferiority import on_queries, too_few
 from headroom.models.study import plots
-from headroom.models.study.result import Figure, Finding, Result, Section, Table
+from headroom.models.study.page import Figure, Finding, Result, Section, Table
 from headroom.models.study.statistics import LEVEL, Resamples, holm, values_of
 from headroom.models.study.study import Study
 from headroom.models.study.wording import layer_range, listed, method, p_value, percent

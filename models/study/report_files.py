@@ -1,20 +1,23 @@
-"""Writes the report of a study: report.json, report.md, report.html, the plots and other files."""
+"""Writes the report of a study: report.json, report.md, report.html, the plots, and head_study.json, with
+which the service's page shades and labels the heads."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import orjson
 
 from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
-from headroom.models.checkpoint.hub import locate
 from headroom.models.device import describe
 from headroom.models.files import Json, write_whole
 from headroom.models.quality.bootstrap import Interval, resample
 from headroom.models.quality.evaluation import Evaluation, intervals_of
-from headroom.models.quality.metrics import NAMES
+from headroom.models.quality.metrics import NAMES, Measures
 from headroom.models.study import page, plots
-from headroom.models.study.head_study import head_study
 from headroom.models.study.limits import limits
-from headroom.models.study.page import REPORT
+from headroom.models.study.page import REPORT, Figure, Finding, Result, Section, Table
 from headroom.models.study.pairs import Judged
-from headroom.models.study.result import Figure, Finding, Result, Section, Table
+from headroom.models.study.roles.scores import ROLES
 from headroom.models.study.study import FULL, ROUGH, Study
 
 JSON = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
@@ -42,7 +45,7 @@ def write(study: Study, result: Result) -> Json:
         REPORT: text,
         "report.md": page.markdown(**values),
         "report.html": page.html(drawings, **values),
-        HEAD_STUDY: head_study(content, weights_id(locate(study.model)), study.shape, study.measures),
+        HEAD_STUDY: head_study(content, weights_id(study.source), study.shape, study.measures),
         **{f"plots/{name}.svg": svg for name, svg in drawings.items()},
         **result.files,
     }
@@ -119,3 +122,53 @@ def _whole_model(study: Study, content: Json, baseline: dict[str, Interval]) -> 
 
 def _source(data: Judged) -> Json:
     return {"source": data.source, "pairs": len(data), "queries": len(data.queries), "note": data.note}
+
+
+def head_study(
+    report: Mapping[str, Any], weights: str, shape: tuple[int, int], measures: Measures
+) -> str | None:
+    """Return head_study.json from the report.json of `single` or `all`; None if it has not every head.
+
+    weights: names the checkpoint's weights (`weights_id`). shape: its layers and heads. measures: those of
+    the model; `metrics` of the file names the ones that it keeps, the one that shades the heads first. Of a
+    role the file keeps the heads that hold it.
+    """
+    if "part" in report or len(report.get("heads", ())) != shape[0] * shape[1]:
+        return None
+    metrics = tuple(dict.fromkeys((measures.main, *measures.tested, measures.share)))
+    head = {
+        "schema": 1,
+        "weights": weights,
+        "shape": shape,
+        "data": report["data"]["source"],
+        "pairs": report["data"]["pairs"],
+        "queries": report["data"]["queries"],
+        "number_format": report["number_format"],
+        "metrics": {metric: NAMES[metric] for metric in metrics},
+        "baseline": {metric: _short(report["baseline"][metric]) for metric in metrics},
+    }
+    roles = report.get("roles", {})
+    heads = ",\n".join(f"  {json.dumps(_head(row, roles, metrics))}" for row in report["heads"])
+    return f'{json.dumps(head)[:-1]}, "heads": [\n{heads}\n]}}\n'
+
+
+def _head(row: Mapping[str, Any], roles: Mapping[str, list[Json]], metrics: Sequence[str]) -> Json:
+    """Return what is known of one head; `delta` and `interval` are changes with that head alone off."""
+    return {
+        "layer": row["layer"],
+        "head": row["head"],
+        "delta": {metric: _short(row["delta"][metric]) for metric in metrics},
+        "interval": {metric: [_short(end) for end in row["interval"][metric]] for metric in metrics},
+        "p_adjusted": _short(row["p_adjusted"]),
+        "roles": {
+            role: _short(scored["excess"])
+            for role in ROLES
+            for scored in roles.get(role, [])
+            if (scored["layer"], scored["head"]) == (row["layer"], row["head"]) and scored["holds"]
+        },
+    }
+
+
+def _short(value: float | None) -> float | None:
+    """Return a number with four digits after the point; None if it is undefined."""
+    return None if value is None else round(value, 4)

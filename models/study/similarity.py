@@ -13,7 +13,7 @@ from headroom.models.condense.search import jensen_shannon
 from headroom.models.quality.bootstrap import MIN_QUERIES, Interval, draws, resample
 from headroom.models.quality.evaluation import intervals_of
 from headroom.models.study import plots, probes
-from headroom.models.study.result import Figure, Finding, Result, Section, Table
+from headroom.models.study.page import Figure, Finding, Result, Section, Table
 from headroom.models.study.statistics import mean_intervals
 from headroom.models.study.study import Study
 from headroom.models.study.wording import method

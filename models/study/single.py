@@ -7,7 +7,7 @@ import numpy as np
 
 from headroom.models.quality.metrics import NAMES
 from headroom.models.study import cross, plots
-from headroom.models.study.result import Figure, Finding, Result, Section, Table
+from headroom.models.study.page import Figure, Finding, Result, Section, Table
 from headroom.models.study.statistics import LEVEL, Effect, Family, effects
 from headroom.models.study.study import Study
 from headroom.models.study.wording import changes_of, method, p_value

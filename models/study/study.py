@@ -2,7 +2,7 @@
 computes: everything, or with `--quick` just enough for a rough answer."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +15,7 @@ from headroom.models.quality.metrics import GRADED, RANKED, Measures
 from headroom.models.quality.speed import MIN_ROUNDS
 from headroom.models.study import Part
 from headroom.models.study.pairs import Judged
-from headroom.models.study.runner import Matrix, NoProgressBar, ProgressBar, Runner
+from headroom.models.study.runner import Matrix, ProgressBar, Runner
 
 Item = TypeVar("Item")
 
@@ -83,16 +83,25 @@ class Study:
     holdout: Judged | None = None
     seed: int = 0  # of every random draw
     margin: float = 0.02  # the largest fall of a judged metric (absolute) that a mask may cost
-    model: str | None = None  # the checkpoint as the user named it, None for the shipped one
     what: tuple[str, ...] = ("heads",)  # search: which parts may go (heads, units, layers)
     speedup: float | None = None  # search: how many times as fast the network is to be
     recover_minutes: float = 0  # search: how long it is trained afterwards
     part: Part = "encoder"  # single: whose heads go off one by one
     seeds: int = 5  # initialisation: starts of each kind
     steps: int | None = None  # initialisation: of each training; None: as many as the effort says
-    progress: ProgressBar = field(default_factory=NoProgressBar)
     effort: Effort = FULL
     too_hard: tuple[str, ...] = ()  # a sentence for each claim that a pilot found too hard for its data
+
+    @property
+    def source(self) -> Path:
+        """Return the directory of the checkpoint."""
+        assert self.classifier.directory is not None, "it was loaded"
+        return self.classifier.directory
+
+    @property
+    def progress(self) -> ProgressBar:
+        """Return what receives how far the study is."""
+        return self.runner.progress
 
     @property
     def shape(self) -> tuple[int, int]:

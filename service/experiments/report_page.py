@@ -10,7 +10,7 @@ from jinja2 import Template
 
 from headroom.models.numbers import minute, number, percent
 from headroom.models.study import page
-from headroom.models.study.result import Section, Table
+from headroom.models.study.page import Section, Table
 from headroom.models.terminal import table
 
 Json = dict[str, Any]

@@ -53,7 +53,7 @@ __all__ = [
 OPENMP_SPINS = 10_000
 """GNU's OpenMP reads this number when torch is imported. Threads that wait for each other then sleep after
 half a millisecond. By default they spin for longer, and where other programs use the cores, they hold up the
-very thread that they wait for. `make bench ONLY=waiting` compares them."""
+very thread that they wait for (benchmarks/results/amx.md, waiting)."""
 
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", str(OPENMP_SPINS))

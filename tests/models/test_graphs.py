@@ -36,6 +36,8 @@ class CapturedOps(CudaOps):
     ) -> Tensor:
         query, key, value = projected.view(len(projected), 3, heads, -1).permute(1, 2, 0, 3)
         exists = torch.arange(len(projected)) < batch.offsets[-1]
+        place = torch.arange(len(projected)) - batch.offsets[batch.row_of_token]
+        exists = exists & (place < batch.longest)  # a kernel reads no more of a sequence
         visible = (batch.row_of_token[:, None] == batch.row_of_token) & exists
         scores = query @ key.mT / query.shape[-1] ** 0.5
         context = scores.masked_fill(~visible, -torch.inf).softmax(-1) @ value  # (h, T, d)
@@ -126,10 +128,17 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     return gpu
 
 
+TOKENS = 32
+"""The tokens of every pack of two pairs."""
+
+LONGEST = 15
+"""The tokens of the longest sequence of them."""
+
+
 def pairs_of(seed: int) -> list[EncodedPair]:
-    """Two pairs; those of every seed fill packs of one shape."""
+    """Two pairs; those of every seed fill packs of one shape. The first has LONGEST tokens."""
     rng = np.random.default_rng(seed)
-    return [random_pair(rng, int(length), 180) for length in rng.integers(9, 16, 2)]
+    return [random_pair(rng, int(length), 180) for length in (LONGEST, rng.integers(9, LONGEST))]
 
 
 def network() -> Network:
@@ -241,6 +250,55 @@ def test_a_sliced_variant_has_a_graph_of_its_cut_weights(
     assert model.selector.cache.nbytes > 0
 
 
+def test_variants_that_are_cut_alike_have_graphs_of_their_own(gpu: Gpu) -> None:
+    """Their packs, and whether heads have weights, are the same; what differs is which weights they read."""
+    model = network()
+    off = np.zeros((3, model.config.intermediate_size), np.bool_)
+    off[:, ::2] = True
+    everything = np.ones((3, 4), np.float32)
+    variants = [
+        RowMasks(HALF),
+        RowMasks(1 - HALF),
+        RowMasks(everything, (), off),
+        RowMasks(everything, (), ~off),
+    ]
+    for seed in range(3):
+        for mask in variants:
+            plain = network_of(MODEL).forward(pack(pairs_of(seed), device=CPU), mask)
+            np.testing.assert_allclose(scores(model, seed, mask, sliced=True), plain, atol=1e-5)
+    assert gpu.captures == len(variants)
+
+
+def test_packs_of_other_shapes_have_graphs_of_their_own(gpu: Gpu) -> None:
+    """Also if they have as many sequences, or as many tokens, as another shape."""
+    model = network()
+    rng = np.random.default_rng(4)
+    shapes = set()
+    for lengths in ([14, 14], [14, 30], [3] * 15, [3] * 17):
+        for _ in range(3):
+            pairs = [random_pair(rng, length, 180) for length in lengths]
+            batch = pack(pairs, device=CPU)
+            shapes.add(batch.shape)
+            expected = reference(MODEL, pairs, torch.float32, None)
+            np.testing.assert_allclose(model.forward(batch).numpy(), expected, atol=1e-4)
+    assert shapes == {(32, 16), (48, 16), (64, 32)}
+    assert gpu.captures == len(shapes)
+
+
+def test_the_least_recently_used_graph_makes_room(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "CAPACITY", 2)
+    model = network()
+    masks = [None, RowMasks(FRACTIONS), RowMasks(FRACTIONS, (1,))]
+    for mask in (*masks[:2], *masks[:2], masks[0]):  # the mask was used before the intact network
+        scores(model, 0, mask)
+    assert gpu.captures == 2
+    for _ in range(2):
+        scores(model, 0, masks[2])
+    scores(model, 0)
+    assert model.graphs is not None
+    assert model.graphs.counts == graphs.Counts(captured=3, replayed=5)
+
+
 def test_a_replay_copies_a_pack_once_and_its_masks_once(gpu: Gpu) -> None:
     """Every operator besides is a launch that Python pays for."""
     model = network()
@@ -273,15 +331,14 @@ class Operators(TorchDispatchMode):
 def test_large_packs_are_captured_when_their_shape_has_come_often(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphs, "SMALL_PACK", 16)
+    monkeypatch.setattr(graphs, "SMALL_PACK", TOKENS - 1)
     monkeypatch.setattr(graphs, "LARGE_COMES", 5)
     model = network()
     by_row = RowMasks(np.stack([HALF, 1 - HALF]))
     for seed in range(4):
         assert_right(model, seed)
     assert gpu.captures == 0
-    for seed in range(4, 7):
-        assert_right(model, seed)
+    assert_right(model, 4)
     assert gpu.captures == 1
     for seed in range(7):
         score = partial(scores, model, seed, by_row)
@@ -294,7 +351,23 @@ def test_large_packs_are_captured_when_their_shape_has_come_often(
     assert model.selector.cache.nbytes > 0
 
 
-@pytest.mark.parametrize(("bounds", "captures"), [((8, 20), 1), ((8, 9), 0)])
+def test_the_largest_small_pack_is_captured_at_its_second_pass_and_nothing_is_cut(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "SMALL_PACK", TOKENS)
+    monkeypatch.setattr(graphs, "LONGEST", ())
+    model = network()
+    for seed in range(2):
+        assert_right(model, seed, HALF)
+    assert gpu.captures == 1
+    for seed in range(4):
+        assert_right(model, seed, HALF)
+    assert model.selector.cache.nbytes == 0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "captures"), [((LONGEST, 20), 1), ((8, LONGEST), 1), ((8, LONGEST - 1), 0)]
+)
 def test_a_large_pack_of_longer_sequences_than_a_graph_computes_gets_none(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, bounds: tuple[int, int], captures: int
 ) -> None:
@@ -305,6 +378,25 @@ def test_a_large_pack_of_longer_sequences_than_a_graph_computes_gets_none(
     for seed in range(4):
         assert_right(model, seed)
     assert gpu.captures == captures
+
+
+def test_a_large_pack_with_longer_sequences_has_a_graph_of_its_own(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph reads no more of a sequence than the longest one that it was captured for."""
+    monkeypatch.setattr(graphs, "SMALL_PACK", 16)
+    monkeypatch.setattr(graphs, "LARGE_COMES", 2)
+    monkeypatch.setattr(graphs, "LONGEST", (LONGEST, 25))
+    model = network()
+    rng = np.random.default_rng(5)
+    for lengths in ([LONGEST, LONGEST], [25, 5], [LONGEST, LONGEST]):
+        for _ in range(3):
+            pairs = [random_pair(rng, length, 180) for length in lengths]
+            expected = reference(MODEL, pairs, torch.float32, None)
+            batch = pack(pairs, device=CPU)
+            assert batch.shape == (TOKENS, 16)
+            np.testing.assert_allclose(model.forward(batch).numpy(), expected, atol=1e-4)
+    assert gpu.captures == 2
 
 
 @pytest.mark.parametrize("failure", ["inside", "at the end"])

@@ -1,1 +1,2 @@
-"""Where attention patterns come from: the same recipe from several starts, and the heads that each gets."""
+"""Trains the same recipe from several starts, and compares their heads' attention patterns: how much
+of a pattern is the start's, the layer's or the position's?"""

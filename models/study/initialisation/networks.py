@@ -63,7 +63,7 @@ TRAINED_SHARE = 2 / 3
 
 @dataclass(frozen=True)
 class Recipe:
-    """What every start is trained and compared on.
+    """The pairs that every start is trained and compared on, and the steps of its training.
 
     training: with the grades numbered from 0 without gaps; labels: their names. compared: held-out rows of
     the study's data. held_out: JUDGED times as many pairs of the same queries, which judge the networks.
@@ -98,11 +98,11 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the heads of one network do on the compared pairs, heads in the order of `Study.heads`.
+    """The attention and the outputs of one network's heads on the compared pairs, lowest layer first.
 
-    maps: of each pair the attention from word to word, (heads, words, words), and before: the same before
+    maps: the attention of each pair from word to word, (heads, words, words). before: that attention before
     the training. outputs: (tokens, heads, d_head), what heads write at some tokens. holds: (roles, heads)
-    bool, which heads hold which of ROLES. ndcg10: of the held-out queries.
+    bool, which heads hold which of ROLES. ndcg10: on the held-out queries.
     """
 
     maps: Sequence[Floats32]

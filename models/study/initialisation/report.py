@@ -1,4 +1,4 @@
-"""Where attention patterns come from, and whether every start finds the same roles: the report."""
+"""Reports where attention patterns come from, and whether every start finds the same roles."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -14,7 +14,7 @@ from headroom.models.scores import Scores
 from headroom.models.study import plots
 from headroom.models.study.initialisation.compute import SHARES, Compared, Divergences, compare
 from headroom.models.study.initialisation.networks import KINDS, Kind, Recipe, Recorded, record
-from headroom.models.study.result import Figure, Finding, Result, Section, Table
+from headroom.models.study.page import Figure, Finding, Result, Section, Table
 from headroom.models.study.roles.scores import ROLES
 from headroom.models.study.study import Study
 from headroom.models.study.wording import listed, method

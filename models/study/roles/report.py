@@ -15,8 +15,8 @@ from headroom.models.files import Json
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.metrics import NAMES
 from headroom.models.study import plots
+from headroom.models.study.page import Figure, Finding, Result, Section, Table
 from headroom.models.study.pairs import Judged
-from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.roles.scores import RoleScores, role_scores, segmentation_scores, unscored
 from headroom.models.study.statistics import LEVEL, Resamples, metrics_of, permutation_p
 from headroom.models.study.study import Head, Heads, Study

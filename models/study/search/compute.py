@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from headroom.models.checkpoint.config import check_holds_floats
-from headroom.models.checkpoint.hub import locate
 from headroom.models.compress.prune import intact_mask, removable_layers
 from headroom.models.errors import ModelError
 from headroom.models.masks.head_mask import HeadMask
@@ -69,7 +68,7 @@ def measure(study: Study) -> SearchResult:
     """
     clf = study.classifier
     if study.recover_minutes:
-        check_holds_floats(locate(study.model), clf.config)
+        check_holds_floats(study.source, clf.config)
     networks = Networks(study)
     planned = _by_time(study, networks) if study.by_time else _by_heads(study)
     intact = Candidate(intact_mask(clf.config))

@@ -10,7 +10,6 @@ from scipy.special import log_softmax
 
 from headroom.models.arrays import Bools, Floats, Floats32
 from headroom.models.checkpoint.config import ModelConfig
-from headroom.models.checkpoint.hub import locate
 from headroom.models.checkpoint.tensors import TensorDict, read_tensors
 from headroom.models.classifier import Classifier
 from headroom.models.compress.prune import cut, intact_mask
@@ -67,7 +66,7 @@ class Networks:
     @cached_property
     def tensors(self) -> TensorDict:
         """Return the checkpoint's tensors."""
-        return read_tensors(locate(self.study.model), self.study.classifier.config)
+        return read_tensors(self.study.source, self.study.classifier.config)
 
     def smaller(self, mask: HeadMask) -> Classifier:
         """Return the classifier that a mask leaves, as `headroom prune` would write it."""

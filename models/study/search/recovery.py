@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headroom.models.checkpoint.hub import locate
 from headroom.models.compress.prune import write_checkpoint
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.study.search.networks import RECOVERED, Networks
@@ -60,7 +59,7 @@ def recover(networks: Networks, mask: HeadMask, minutes: float) -> Student:
     shutil.rmtree(directory, ignore_errors=True)
     source = networks.tensors
     taught = {name: tensor.to("cpu", _stored_dtype(source[name])) for name, tensor in student.tensors.items()}
-    write_checkpoint(locate(study.model), directory, taught, student.config)
+    write_checkpoint(study.source, directory, taught, student.config)
     unfinished.unlink()
     return student
 

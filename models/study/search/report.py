@@ -15,7 +15,7 @@ from headroom.models.numbers import fixed
 from headroom.models.quality.metrics import NAMES
 from headroom.models.quality.noninferiority import NonInferiority
 from headroom.models.study import plots
-from headroom.models.study.result import Figure, Result, Section, Table
+from headroom.models.study.page import Figure, Result, Section, Table
 from headroom.models.study.search.compute import WIDE, Candidate, SearchResult, measure
 from headroom.models.study.search.networks import RECOVERED, Pace
 from headroom.models.study.statistics import metrics_of, permutation_p

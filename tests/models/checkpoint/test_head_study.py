@@ -12,7 +12,7 @@ from headroom.models.checkpoint.files import HEAD_STUDY as FILE
 from headroom.models.checkpoint.files import read_head_study, weights_id
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.quality.metrics import GRADED
-from headroom.models.study.head_study import head_study
+from headroom.models.study.report_files import head_study
 from tests.checkpoints import random_model
 
 METRICS = ("qwk", "ndcg10", "accuracy", "macro_f1")

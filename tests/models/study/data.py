@@ -9,9 +9,9 @@ import orjson
 from headroom import Classifier
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.study import kinds
+from headroom.models.study.page import Result
 from headroom.models.study.pairs import Judged
 from headroom.models.study.report_files import JSON
-from headroom.models.study.result import Result
 from headroom.models.study.runner import Runner
 from headroom.models.study.study import QUICK, Study
 

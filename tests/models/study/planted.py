@@ -128,7 +128,6 @@ def planted_study(
         Runner(classifier),
         directory / "out",
         held_out,
-        model=str(directory / "model"),
         effort=replace(FULL, resamples=300),
     )
 

@@ -117,7 +117,7 @@ def read(path: Path) -> dict[str, Any]:
 def study(shop: Path, out: Path, *, rows: int = 60, **changes: Any) -> Study:
     clf = load(shop / "model")
     data = read_for(clf.config, shop / "data.jsonl", seed=0)
-    asked = Study(clf, data.take(list(range(rows))), Runner(clf), out, model=str(shop / "model"))
+    asked = Study(clf, data.take(list(range(rows))), Runner(clf), out)
     return replace(asked, effort=FEW, **changes)
 
 

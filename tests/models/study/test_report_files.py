@@ -11,9 +11,8 @@ import pytest
 from headroom import Classifier, ModelError
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.study import plots, report_files
-from headroom.models.study.page import check_directory
+from headroom.models.study.page import Figure, Finding, Result, Section, Table, check_directory
 from headroom.models.study.pairs import Judged
-from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from tests.models.study.data import study
 
 HOSTILE = "<script>alert('x')</script> | *a_b* & \"q\""

@@ -8,7 +8,7 @@ import pytest
 
 from headroom.models.checkpoint.tokenizer_files import _piece
 from headroom.models.study import kinds
-from headroom.models.study.result import Result
+from headroom.models.study.page import Result
 from headroom.models.study.roles.report import layer_matched
 from headroom.models.study.roles.scores import max_t
 from headroom.models.study.study import Study

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from headroom import Classifier, HeadMask, ModelError
-from headroom.models.study.result import Result
+from headroom.models.study.page import Result
 from headroom.models.study.runner import Runner
 from headroom.models.study.search import compute, networks, recovery
 from headroom.models.study.search.networks import Times

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from headroom import HeadMask
+from headroom.models.study.page import Result
 from headroom.models.study.pairs import Judged
-from headroom.models.study.result import Result
 from headroom.models.study.study import QUICK, Study
 from tests.models.study.data import drawn, reported
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_pairs, planted_study

@@ -60,7 +60,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     write_vocabulary(directory)
     data = judged(queries=16)
     classifier = Classifier.load(directory, "cpu", "float32")
-    return Study(classifier, data, Runner(classifier), directory, model=str(directory))
+    return Study(classifier, data, Runner(classifier), directory)
 
 
 @pytest.fixture(scope="module")

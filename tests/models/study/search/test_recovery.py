@@ -40,7 +40,7 @@ def study(tmp_path: Path) -> Study:
     (tmp_path / "config.json").write_text(json.dumps(config))
     classifier = Classifier.load(tmp_path, "cpu", "float32")
     data = judged(queries=21)
-    return Study(classifier, data, Runner(classifier), tmp_path / "out", model=str(tmp_path))
+    return Study(classifier, data, Runner(classifier), tmp_path / "out")
 
 
 def trained(study: Study, minutes: float, monkeypatch: pytest.MonkeyPatch) -> float:
@@ -79,9 +79,8 @@ def test_distillation_teaches_the_intact_network_s_probabilities(
 def test_a_recovered_network_has_the_order_of_grades_that_the_caller_gave(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = Path(study.model)
-    classifier = Classifier.load(source, "cpu", "float32", label_order=GRADES)
-    again = Study(classifier, study.data, Runner(classifier), study.out, model=study.model)
+    classifier = Classifier.load(study.source, "cpu", "float32", label_order=GRADES)
+    again = Study(classifier, study.data, Runner(classifier), study.out)
     assert trained(again, 1 / 60, monkeypatch) < 0.1
     assert Classifier.load(study.out / "recovered", "cpu").grades == tuple(GRADES)
 
@@ -90,7 +89,7 @@ def test_a_recovered_network_has_the_number_format_of_each_tensor(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A language model's classifier is a difference of two rows in float32, whatever the rest has."""
-    file = Path(study.model, "model.safetensors")
+    file = study.source / "model.safetensors"
     tensors = {name: tensor.bfloat16() for name, tensor in load_file(file).items()}
     tensors["classifier.weight"] = tensors["classifier.weight"].float()
     save_file(tensors, file, {"format": "pt"})

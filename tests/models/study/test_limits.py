@@ -8,9 +8,8 @@ import pytest
 
 from headroom import Classifier
 from headroom.models.quality.labelled import LabelledPair
-from headroom.models.study.limits import limits
+from headroom.models.study.limits import MOST, PAIRS, limits, shortened
 from headroom.models.study.pairs import Judged
-from headroom.models.study.quick import MOST, PAIRS, shortened
 from headroom.models.study.runner import Runner
 from headroom.models.study.study import QUICK, QUICK_TITLES, Study
 from tests.checkpoints import load, random_pairs
