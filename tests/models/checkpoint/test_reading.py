@@ -11,7 +11,6 @@ from sentencepiece import SentencePieceNormalizer, sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.processors import BertProcessing
 
-from headroom.models.checkpoint import texts as texts_module
 from headroom.models.checkpoint import words as words_module
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.checkpoint.tokenizer import PairTokenizer
