@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headroom.service.errors import Conflict
 from headroom.service.experiments.buckets import NO_BUCKET
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.log import EMPTY, Declared, Entry, Experiment, World, fold, replay
-from headroom.service.experiments.rules import check_edit
+from headroom.service.experiments.rules import MAX_OPEN, check_edit, check_start
 from tests.service.experiments.making import act, declares, experiment, logged
 
 START = 1_000_000.0
@@ -96,6 +97,10 @@ def test_the_config_rules_and_what_was_started_over_http_is_paused_until_it_make
         with pytest.raises(ValueError, match="change that, or stop 'prune20' first"):
             check_edit(replay(EMPTY, [start]), Declared(), entry)
         check_edit(replay(EMPTY, [start]), None, entry)  # a start takes any
+    ship = act("ship", 1.5, arm="b")
+    assert fold([start, ship, config(OTHER)])["prune20"].status == "shipped", "it needs no slots"
+    assert fold([start, ship, config(without="b")])["prune20"].status == "paused"
+    assert fold([start, ship, config(without="a")])["prune20"].status == "shipped"
     salted = CONFIG.model_copy(update={"salt": "t"})  # it is in nobody's way but its own
     assert fold([start, config(salted)])["prune20"].status == "changed"
     taken_over = fold([start, config(CONFIG)])["prune20"]
@@ -116,6 +121,22 @@ def test_only_one_experiment_may_be_shipped() -> None:
     both = declares(CONFIG, OTHER)
     with pytest.raises(ValueError, match="'prune20' and 'other' have each shipped an arm"):
         check_edit(world, None, both)
+
+
+def test_the_number_of_open_experiments_without_a_file_is_bounded() -> None:
+    def numbered(number: int) -> ExperimentConfig:
+        return experiment(name=f"n{number}", salt=f"s{number}", slots=(number, number + 1))
+
+    world = replay(
+        EMPTY,
+        [
+            Entry("start", 1.0, experiment=f"n{number}", declared=Declared((numbered(number),)))
+            for number in range(MAX_OPEN)
+        ],
+    )
+    with pytest.raises(Conflict, match=f"{MAX_OPEN} experiments"):
+        check_start(numbered(MAX_OPEN), world)
+    check_start(numbered(MAX_OPEN), replay(world, [act("stop", 2.0, "n0")]))
 
 
 UNITS = [

@@ -105,55 +105,23 @@ def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
         assert_alike(moments[arm], moments_of(values[0][through]))
 
 
-def test_an_arm_that_left_is_compared_with_control_of_its_time(store: Store) -> None:
-    """A/A/A: the share of units that click goes from 0.10 to 0.16, and c is rolled back halfway."""
-    clicked = Metric(name="clicked", kind="proportion", margin=0.05)
-    config = experiment("control", "b", "c", metrics=[clicked], name="e", planned_units=2000)
-    store.append(declares(config))
-    store.append(act("rollback", 5 * DAY, "e", arm="c"))
-    rng = np.random.default_rng(2)
-    n = 9000
-    exposed = np.sort(rng.uniform(0, PERIOD, n))
-    arms = np.array(["control", "b", "c"])[np.arange(n) % 3]
-    there = (arms != "c") | (exposed < 5 * DAY)
-    clicks = rng.random(n) < 0.10 + 0.06 * exposed / PERIOD
-    store.add_exposures(
-        [Exposure("e", f"u{i}", str(arms[i]), 1, exposed[i], "v") for i in np.flatnonzero(there)]
-    )
-    record(
-        store,
-        [
-            Outcome("e", f"o{i}", f"u{i}", "clicked", 1.0, exposed[i] + 1)
-            for i in np.flatnonzero(there & clicks)
-        ],
-    )
-    report = report_of(store, PERIOD)
-    b, c = (arm.metrics[0] for arm in report.arms)
-    early = exposed < 5 * DAY
-    assert (b.control_units, b.units) == tuple((arms == arm).sum() for arm in ("control", "b"))
-    assert (c.control_units, c.units) == tuple((early & (arms == arm)).sum() for arm in ("control", "c"))
-    # An outcome of the last second before the rollback may fall after it, and then does not count.
-    assert c.control_value == pytest.approx(clicks[early & (arms == "control")].mean(), abs=1e-3)
-    for found in (b, c):
-        assert found.relative_low is not None
-        assert found.relative_low < 0 < found.relative_high  # type: ignore[operator]
-        assert found.decision == "undecided"
-
-
-@pytest.mark.parametrize("bucket_of_arm", [(10, 3400, 6700), (NO_BUCKET, NO_BUCKET, NO_BUCKET)])
 def test_an_arm_that_left_is_compared_with_what_control_did_until_then(
-    store: Store, bucket_of_arm: tuple[int, int, int]
+    store: Store,
 ) -> None:
-    """Each unit spends 10 before c's rollback and 100 after it; callers chose the arms of the second case.
+    """Each unit spends 10 before c's rollback and 100 after it; callers chose the arms of half of them.
 
     c's units get the default after it, so only the first 10 says anything about c.
     """
     config = experiment("control", "b", "c", metrics=[SPENT], name="e")
     store.append(declares(config))
     store.append(act("rollback", 2 * DAY, "e", arm="c"))
-    units = [(arm, index, f"{arm}{n}") for index, arm in enumerate(("control", "b", "c")) for n in range(40)]
+    units = [(arm, n, f"{arm}{n}") for arm in ("control", "b", "c") for n in range(40)]
+    buckets = {"control": 10, "b": 3400, "c": 6700}
     store.add_exposures(
-        [Exposure("e", unit, arm, bucket_of_arm[index], DAY / 2, "v") for arm, index, unit in units]
+        [
+            Exposure("e", unit, arm, NO_BUCKET if n % 2 else buckets[arm], DAY / 2, "v")
+            for arm, n, unit in units
+        ]
     )
     for day, value in ((1, 10.0), (3, 100.0)):
         record(store, [Outcome("e", f"{unit} {day}", unit, "spent", value, day * DAY) for *_, unit in units])
@@ -310,12 +278,8 @@ def test_sums_in_the_database_are_those_of_numpy(store: Store) -> None:
         for arm, moments in found.items():
             chosen = c["arm"] == arm
             assert_alike(moments, moments_of(*(v[chosen] if np.ndim(v) else v for v in columns)))
-
-
-def test_units_count_only_once_their_window_is_over(store: Store) -> None:
-    c = fill(store, np.random.default_rng(4))
-    now = 1500.0 + 3600
-    found = measure(store, "e", Metric(name="clicks", window_hours=1.0), now, ALWAYS).moments
-    for arm, moments in found.items():
-        chosen = (c["arm"] == arm) & (c["exposed"] <= 1500)
-        assert_alike(moments, moments_of(c["in_window"][chosen]))
+    # Units count only once their window is over.
+    windowed = cases[3][0]
+    for arm, moments in measure(store, "e", windowed, 1500.0 + 3600, ALWAYS).moments.items():
+        through = (c["arm"] == arm) & (c["exposed"] <= 1500)
+        assert_alike(moments, moments_of(c["in_window"][through]))
