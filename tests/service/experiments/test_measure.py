@@ -1,7 +1,5 @@
 """Our estimates beside tea-tasting's, the database's sums beside numpy's, and which units count."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +12,6 @@ from headroom.service.experiments.buckets import NO_BUCKET
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.estimates import NOBODY, Moments, estimate
 from headroom.service.experiments.events import Exposure, Outcome
-from headroom.service.experiments.log import EntryKind
 from headroom.service.experiments.measure import comparisons, measure
 from headroom.service.experiments.report import Report
 from headroom.service.experiments.store import Store
@@ -25,13 +22,11 @@ from tests.service.experiments.making import (
     declares,
     experiment,
     in_log,
-    logged,
     moments_of,
     send,
 )
 
 DAY = 86_400.0
-PERIOD = 10 * DAY
 SPENT = Metric(name="spent", margin=0.03)
 
 
@@ -45,64 +40,6 @@ def record(store: Store, outcomes: list[Outcome]) -> None:
         send(store, outcomes[start : start + 500], [experiment(name="e")])
     with store.write() as db:
         db.execute(text("ANALYZE"))
-
-
-def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
-    """Truth: 6 % worse, the margin 3 %. For three periods after the end all units behave alike."""
-    config = experiment("control", "pruned", metrics=[SPENT], name="e", planned_units=2000)
-    store.append(declares(config))
-    rng = np.random.default_rng(1)
-    n = 1000
-    arms = np.array(["control", "pruned"])[np.arange(n) % 2]
-    buckets = 5000 * (np.arange(n) % 2) + rng.integers(0, 5000, n)
-    exposed = rng.uniform(0, DAY, n)
-    values: list[np.ndarray] = []
-    store.add_exposures(
-        [Exposure("e", f"u{i}", str(arms[i]), int(buckets[i]), exposed[i], "v") for i in range(n)]
-    )
-
-    def behave(period: int, *, is_treated: bool) -> None:
-        worse = 0.06 * ((arms == "pruned") & is_treated)
-        values.append(rng.normal(100, 10, n) * (1 - worse))
-        at = exposed + period * PERIOD + DAY
-        rows = [Outcome("e", f"{period}-{i}", f"u{i}", "spent", values[-1][i], at[i]) for i in range(n)]
-        record(store, rows)
-
-    behave(0, is_treated=True)
-    while_it_runs = report_of(store, PERIOD)
-    (found,) = while_it_runs.arms[0].metrics
-    assert while_it_runs.recommendation == "stop"
-    assert found.decision == "too_bad"
-
-    ends: list[tuple[EntryKind, dict[str, Any]]] = [
-        ("stop", {}),
-        ("ship", {"arm": "pruned"}),
-        ("rollback", {"arm": "pruned"}),
-        ("ramp", {"traffic": 0.0}),
-    ]
-    for kind, more in ends:
-        if kind == "stop":
-            for period in (1, 2, 3):
-                behave(period, is_treated=False)
-        ended = logged(config, act(kind, PERIOD, "e", **more))
-        after = analyse(store, ended, 5 * PERIOD, {})
-        assert after.arms[0].metrics[0] == found
-        assert after.recommendation == "stop"
-
-    # Traffic halves: the upper half of each arm's buckets ends, the lower half goes on and is counted.
-    during = comparisons(logged(config, act("ramp", PERIOD, "e", traffic=0.5)))["pruned"]
-    sums = np.where(buckets % 5000 < 2500, sum(values), values[0])
-    moments = measure(store, "e", SPENT, 5 * PERIOD, during).moments
-    for arm in ("control", "pruned"):
-        assert_alike(moments[arm], moments_of(sums[arms == arm]))
-
-    # A window has to be over before the end: the units of the last hours do not count.
-    windowed = SPENT.model_copy(update={"window_hours": 24.0 * 9.5})
-    during = comparisons(logged(config, act("stop", PERIOD, "e")))["pruned"]
-    moments = measure(store, "e", windowed, 5 * PERIOD, during).moments
-    for arm in ("control", "pruned"):
-        through = (arms == arm) & (exposed <= PERIOD - 9.5 * DAY)
-        assert_alike(moments[arm], moments_of(values[0][through]))
 
 
 def test_an_arm_that_left_is_compared_with_what_control_did_until_then(

@@ -105,22 +105,6 @@ def test_a_config_counts_alike_whether_an_edit_or_a_restart_brought_it(
     assert len(in_log(world.store).history) == 7
 
 
-def test_a_unit_that_lost_its_arm_within_its_window_is_left_out(world: World) -> None:
-    """It had its arm when the window ended, but not all the time: what it spent is of both variants."""
-    live = world.replica(declared())
-    world.expose()
-    world.behave()
-    world.edit(live, declared(traffic=0.1))
-    world.behave()
-    world.edit(live, declared())
-    world.behave()
-    windowed = SPENT.model_copy(update={"window_hours": 250 / 3600})
-    during = comparisons(in_log(world.store))["pruned"]
-    moments = measure(world.store, "prune20", windowed, world.now, during).moments
-    assert moments["control"].units == 2  # near and chosen
-    assert moments["control"].mean[0] == pytest.approx(111)
-
-
 def test_replicas_and_restarts_with_one_config_add_one_row(world: World) -> None:
     for _ in range(3):
         world.replica(declared())

@@ -101,7 +101,9 @@ async def test_the_order_is_drawn_from_what_both_variants_say_of_the_titles(
 
 
 async def test_a_reload_shows_the_same_list_and_counts_as_another_impression(service: Service) -> None:
-    pairs = {"pairs": [[QUERY, title] for title in TITLES]}  # of one query, which have an order, too
+    pairs: dict[str, Any] = {
+        "pairs": [[QUERY, title] for title in TITLES]
+    }  # of one query, which have an order, too
     first, second, third = [(await ask(service, **body)).json() for body in ({}, {}, pairs)]
     assert order_of(third) == order_of(first)
     assert first["assignment"].pop("impression") != second["assignment"].pop("impression")
@@ -254,7 +256,7 @@ async def test_an_arm_may_be_any_variant(
             answer = (await ask(service, unit)).json()
             assert answer["assignment"]["bucket"] == bucket
             assert order_of(answer) == draw_by_the_contract(unit, *raw_scores)[0]
-            stages_of_answer = [(stage["variant"], stage["pairs"]) for stage in answer.get("stages", [])]
+            stages_of_answer = [(stage["variant"], stage["pairs"]) for stage in answer["stages"] or []]
             assert stages_of_answer == ([("cut", 20), ("full", 5)] if kind == "cascade" else [])
         assert list(map(service.metric, lookups)) == before
         counted = 'headroom_interleaved_total{experiment="prune20",rankings='
