@@ -7,21 +7,15 @@ import tea_tasting as tt
 from scipy import stats
 from sqlalchemy import text
 
-from headroom.service.experiments.analysis import analyse
-from headroom.service.experiments.buckets import NO_BUCKET
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.estimates import NOBODY, Moments, estimate
 from headroom.service.experiments.events import Exposure, Outcome
-from headroom.service.experiments.measure import comparisons, measure
-from headroom.service.experiments.report import Report
+from headroom.service.experiments.measure import measure
 from headroom.service.experiments.store import Store
 from tests.service.experiments.making import (
     ALWAYS,
-    act,
     assert_alike,
-    declares,
     experiment,
-    in_log,
     moments_of,
     send,
 )
@@ -30,49 +24,12 @@ DAY = 86_400.0
 SPENT = Metric(name="spent", margin=0.03)
 
 
-def report_of(store: Store, now: float) -> Report:
-    return analyse(store, in_log(store, "e"), now, {})
-
-
 def record(store: Store, outcomes: list[Outcome]) -> None:
     """In batches, as they come over HTTP; and statistics for the planner, as PostgreSQL gathers by itself."""
     for start in range(0, len(outcomes), 500):
         send(store, outcomes[start : start + 500], [experiment(name="e")])
     with store.write() as db:
         db.execute(text("ANALYZE"))
-
-
-def test_an_arm_that_left_is_compared_with_what_control_did_until_then(
-    store: Store,
-) -> None:
-    """Each unit spends 10 before c's rollback and 100 after it; callers chose the arms of half of them.
-
-    c's units get the default after it, so only the first 10 says anything about c.
-    """
-    config = experiment("control", "b", "c", metrics=[SPENT], name="e")
-    store.append(declares(config))
-    store.append(act("rollback", 2 * DAY, "e", arm="c"))
-    units = [(arm, n, f"{arm}{n}") for arm in ("control", "b", "c") for n in range(40)]
-    buckets = {"control": 10, "b": 3400, "c": 6700}
-    store.add_exposures(
-        [
-            Exposure("e", unit, arm, NO_BUCKET if n % 2 else buckets[arm], DAY / 2, "v")
-            for arm, n, unit in units
-        ]
-    )
-    for day, value in ((1, 10.0), (3, 100.0)):
-        record(store, [Outcome("e", f"{unit} {day}", unit, "spent", value, day * DAY) for *_, unit in units])
-    report = report_of(store, 7 * DAY)
-    b, c = (arm.metrics[0] for arm in report.arms)
-    assert (b.control_value, b.value) == (110, 110)
-    assert (c.control_value, c.value) == (10, 10)
-    # A window that ends after the arm's end is of both variants, in control too: such units are left out.
-    during = comparisons(in_log(store, "e"))
-    for hours, units_of_c in ((24.0, 40), (24.0 * 2, None)):
-        windowed = SPENT.model_copy(update={"window_hours": hours})
-        moments = measure(store, "e", windowed, 7 * DAY, during["c"]).moments
-        counted = {arm: int(found.units) for arm, found in moments.items()}
-        assert counted == ({} if units_of_c is None else {"control": 40, "c": 40})
 
 
 def test_an_outcome_in_whole_seconds_comes_after_an_exposure_in_the_same_second(store: Store) -> None:

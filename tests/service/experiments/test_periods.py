@@ -13,6 +13,7 @@ from headroom.service.experiments.buckets import NO_BUCKET
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.events import Exposure, Outcome
 from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.log import Declared, Entry
 from headroom.service.experiments.measure import comparisons, measure
 from headroom.service.experiments.store import Store
 from tests.service.experiments.making import act, experiment, in_log, live_of, send
@@ -172,18 +173,22 @@ def test_a_late_edit_does_not_undo_one_that_came_after_it(tmp_path: Path) -> Non
         assert first.ledger.state("prune20").traffic == 0.5
 
 
-def test_the_operator_is_told_what_a_config_takes_out(world: World) -> None:
-    world.replica(declared())
+def test_the_operator_is_told_once_what_a_config_takes_out_or_pauses(world: World) -> None:
+    free = declared(name="free", salt="free", slots=(0, 5000))
+    world.replica(declared(slots=(5000, 10_000)))
+    world.store.append(Entry("start", 1.0, experiment="free", declared=Declared((free,))))
     live = live_of(world.store)
     told: list[str] = []
     live.metrics.notify_operator = told.append
-    world.edit(live)
+    world.edit(live, declared(name="other", salt="o", slots=(4000, 5000)))
     assert told == [
         "the experiment 'prune20' is out, and its units get the default: the config in force does not "
-        "declare it"
+        "declare it",
+        "the experiment 'free' is paused, and its units get the default: experiments[0].slots: [4000, 5000) "
+        "overlaps [0, 5000) of 'free', which was started without a file; change the config, or stop 'free'",
     ]
     live.ledger.refresh()
-    assert len(told) == 1
+    assert len(told) == 2
 
 
 def test_a_restored_database_is_read_anew(world: World) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from headroom.service.config.settings import InvalidConfig, LiveConfig
-from headroom.service.experiments.log import Declared
 from tests.service.experimenting import BOSS, KEYS, USER, config, score
 from tests.service.in_process import Service, serve
 
@@ -309,22 +308,3 @@ async def test_a_replica_starts_with_a_config_in_its_way_and_pauses_it(
             await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate(edit))
         assert (await shown(service))["status"] == "running"
         assert await arms(service) == running
-
-
-async def test_the_operator_is_told_of_a_pause_once(tiny_checkpoint: Path, file_url: str) -> None:
-    async with replica(tiny_checkpoint, file_url) as service:
-        await start(service)
-    told: list[str] = []
-    async with replica(tiny_checkpoint, file_url) as service:
-        service.metrics.notify_operator = told.append
-        ledger = service.replica.live.ledger
-        ledger.config_version = ""  # as at a start
-        declared = Declared(LiveConfig.model_validate(config()).experiments)
-        await asyncio.to_thread(ledger.apply, declared, "v")
-        for _ in range(3):
-            await asyncio.to_thread(ledger.refresh)
-        assert told == [
-            "the experiment 'order' is paused, and its units get the default: experiments[0].slots: "
-            "[0, 10000) overlaps [0, 10000) of 'order', which was started without a file; change the config, "
-            "or stop 'order'"
-        ]
