@@ -141,7 +141,6 @@ class Replica:
 
 SECONDS = st.sampled_from([-2 * HOUR, -60.0, -1.0, -0.5, 0.0, 0.0, 0.0, 0.25, 60.0, 60.0, HOUR])
 NUMBERS = st.integers(0, 1)
-TEAMS = st.text("cts", min_size=4, max_size=4)
 OFTEN = st.sampled_from([True, True, True, False])
 INDICES = st.integers(0, 3)
 """Of the experiments to which an act can be done."""
@@ -154,22 +153,12 @@ LEFT = st.sampled_from([NEVER] * 6 + [0, 1, 2, 4, 8])
 def _clicks(draw: st.DrawFn) -> dict[str, Any]:
     """What a click names. Most are on the list of a unit that may have been shown one."""
     reader = draw(st.sampled_from(READERS))
-    query = draw(st.sampled_from(["q1", "q2"]))
-    names = [f"{reader}-{query}", f"{reader}-{query}", query, "nowhere", f"n{draw(st.integers(0, 200))}"]
-    what = draw(
-        st.fixed_dictionaries(
-            {
-                "index": st.sampled_from([None, None, 0, 1, 2, 3, 9]),
-                "rank": st.sampled_from([None, 1, 2, 3, 4]),
-                "object_id": st.sampled_from([None, None, "x", "y", "w"]),
-            }
-        ).filter(lambda fields: any(value is not None for value in fields.values()))
-    )
-    return what | {
+    return {
         "experiment": draw(st.sampled_from(["order", "order", ""])),
         "unit": draw(st.sampled_from([reader, reader, reader, reader, READERS[0]])),
         "metric": draw(st.sampled_from(["click", "buy"])),
-        "list_id": draw(st.sampled_from(names)),
+        "list_id": draw(st.sampled_from([f"{reader}-q1", f"{reader}-q2", "q1", "q2", "nowhere"])),
+        "index": draw(INDICES),
     }
 
 
@@ -221,9 +210,6 @@ CALLERS = one_of(
         "units": st.lists(st.sampled_from(READERS), min_size=1, max_size=6),
         "is_written": OFTEN,
         "query": st.sampled_from(QUERIES),
-        "teams": TEAMS,
-        "places": st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True),
-        "ids": st.sampled_from([None, ("x", "y", "x", "z")]),
     },
     choose={"number": NUMBERS, "unit": st.sampled_from(UNITS), "arm": st.sampled_from(["control", "a", "b"])},
     write={"number": NUMBERS},
@@ -259,11 +245,11 @@ class Histories(RuleBasedStateMachine):
         self.log: list[Entry] = []
         self.deleted: dict[str, reference.Row] = {}  # the last report of experiments whose rows may go
 
-    @initialize(file=st.sampled_from(["right", "right", "right", "both", "taken", "less"]), teams=TEAMS)
-    def begin(self, file: str, teams: str) -> None:
+    @initialize(file=st.sampled_from(["right", "right", "right", "both", "taken", "less"]))
+    def begin(self, file: str) -> None:
         self.start(0, file)
         self.request(0, 0, len(UNITS), is_written=True)
-        self.show(0, READERS, True, "q1", teams, [2, 0, 1], ("x", "y", "x", "z"))
+        self.show(0, READERS, True, "q1")
 
     def teardown(self) -> None:
         try:
@@ -437,28 +423,18 @@ class Histories(RuleBasedStateMachine):
         if is_written:
             self.write(number)
 
-    def show(
-        self,
-        number: int,
-        units: list[str],
-        is_written: bool,
-        query: str | None,
-        teams: str,
-        places: list[int],
-        ids: tuple[str, ...] | None,
-    ) -> None:
+    def show(self, number: int, units: list[str], is_written: bool, query: str | None) -> None:
         """Ask for interleaved lists."""
         number = self.live(number)
         ledger = self.replicas[number].ledger
         time = self.clock_of(number)
-        shown = "".join(team if index in places else "-" for index, team in enumerate(teams))
         for unit in units:
             assigned = Assigner(ledger.in_force.assigned).assign(unit, ledger.states)
             if assigned is None or assigned.interleaved is None:
                 continue
             self.expose(number, "order", unit, assigned.arm, assigned.bucket)
             name = self.next_id() if query is None else f"{unit}-{query}"
-            row = Impression("order", name, unit, time, "", shown, tuple(places), ids, query)
+            row = Impression("order", name, unit, time, "", "tcs-", (2, 0, 1), query_id=query)
             self.replicas[number].rows.append(row)
         if is_written:
             self.write(number)
