@@ -1,9 +1,7 @@
 """Logs, facts and reports as the plain model of reference.py takes and makes them."""
 
 import json
-import sqlite3
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headroom.service.experiments.buckets import bucket
@@ -96,11 +94,9 @@ def plain(entry: Entry) -> reference.Row:
     }
 
 
-def read_facts(path: Path) -> reference.Facts:
-    """Return the facts in a SQLite file as the model takes them."""
-    with closing(sqlite3.connect(path)) as db:
-        db.row_factory = sqlite3.Row
-        facts = {table: [dict(row) for row in db.execute(f"SELECT * FROM {table}")] for table in FACTS}
+def facts_of(rows: Callable[[str], Sequence[Mapping[str, Any]]]) -> reference.Facts:
+    """Return the facts of a database as the model takes them. rows: returns those of a table."""
+    facts = {table: [dict(row) for row in rows(table)] for table in FACTS}
     for row in facts["impressions"]:
         row["places"] = tuple(json.loads(row["places"]))
         row["ids"] = None if row["ids"] is None else tuple(json.loads(row["ids"]))

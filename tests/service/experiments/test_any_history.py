@@ -45,8 +45,8 @@ from tests.service.experiments.comparing import (
     READERS,
     UNITS,
     declaration,
+    facts_of,
     plain,
-    read_facts,
     rounded,
     summary,
 )
@@ -394,7 +394,7 @@ class Histories(RuleBasedStateMachine):
         ledger = self.replicas[number].ledger
         ledger.refresh()
         log = self.rows_of_log()
-        facts = read_facts(self.path)
+        facts = facts_of(self.read)
         before = {name for name, each in self.in_log().items() if each.deleted is None}
         reports = {
             name: reference.report(log, facts, name, self.clock_of(number))
@@ -525,7 +525,7 @@ class Histories(RuleBasedStateMachine):
         assert entries[: len(self.log)] == self.log
         self.log = entries
         log = [plain(entry) for entry in entries]
-        facts = read_facts(self.path)
+        facts = facts_of(self.read)
         self.nothing_is_lost(log, facts)
         self.states_are_those_of_the_model(log)
         self.reports_are_those_of_the_model(log, facts)

@@ -7,10 +7,10 @@ import random
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.buckets import BUCKETS, NO_BUCKET
@@ -32,12 +32,13 @@ from tests.service.experiments.comparing import (
     UNITS,
     VARIANTS,
     declaration,
+    facts_of,
     plain,
-    read_facts,
     rounded,
     summary,
 )
 from tests.service.experiments.making import send
+from tests.service.experiments.postgres import Cluster
 
 START = 1_000_000.0
 ROWS = 8
@@ -96,15 +97,15 @@ def test_the_states_after_any_log_are_those_of_the_model() -> None:
     assert statuses == {"running", "stopped", "shipped", "rolled_back", "changed", "paused", "out"}
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("reports") / "experiments.db"
-
-
-@pytest.fixture(scope="module")
-def store(path: Path) -> Iterator[Store]:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """One database for all: each store compiles its statements anew."""
-    with closing(Store(f"sqlite:///{path}")) as made:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path_factory.mktemp('reports') / 'experiments.db'}"
+    else:
+        cluster: Cluster = request.getfixturevalue("postgres")
+        url = cluster.create("reports")
+    with closing(Store(url)) as made:
         made.impression_key()
         yield made
 
@@ -132,8 +133,8 @@ def fill(store: Store, draw: random.Random) -> None:
         places = tuple(draw.sample(range(4), draw.randint(1, 4)))
         teams = "".join(draw.choice("cts") if index in places else "-" for index in range(4))
         ids = draw.choice([None, ("x", "y", "x", "z")])
-        name = draw.choice([f"{unit}-q{number % 4}", f"l{number}"])
         query = draw.choice([None, f"q{number % 4}"])
+        name = f"l{number}" if query is None else f"{unit}-{query}"
         lists.append(Impression("order", name, unit, moment(), "v", teams, places, ids, query))
         time = max(moment(), started["order"])
         exposures.append(Exposure("order", unit, INTERLEAVED, draw.randrange(BUCKETS), time, "v", 7000))
@@ -166,16 +167,21 @@ def fill(store: Store, draw: random.Random) -> None:
         value = float(draw.randint(0, 3))
         near = draw.choice([shown.time, shown.time, None])
         outcomes.append(Outcome(shown.experiment, f"o{number}", shown.unit, metric, value, moment(near)))
+    outcomes = [row for row in outcomes if row.experiment != "order"]
     reloads = [replace(one, time=moment(one.time)) for one in lists[:20]]
-    for each in draw.sample(lists + reloads, len(lists) + len(reloads)):
-        store.add_impressions([each])
-    store.add_exposures(exposures)
-    send(store, clicks, CONFIGS)
-    send(store, [row for row in outcomes if row.experiment != "order"], CONFIGS)
+    # What belongs to lists and exposures comes before and after them.
+    send(store, clicks[::2], CONFIGS)
+    send(store, outcomes[::2], CONFIGS)
+    for one in draw.sample(lists + reloads, len(lists) + len(reloads)):
+        store.add_impressions([one])
+    store.add_exposures(exposures[::2])
+    store.add_exposures(exposures[1::2])
+    send(store, clicks[1::2], CONFIGS)
+    send(store, outcomes[1::2], CONFIGS)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_report_of_any_facts_is_that_of_the_model(store: Store, path: Path, seed: int) -> None:
+def test_a_report_of_any_facts_is_that_of_the_model(store: Store, seed: int) -> None:
     draw = random.Random(seed)
     with store.write() as db:
         for table in metadata.sorted_tables:
@@ -185,7 +191,8 @@ def test_a_report_of_any_facts_is_that_of_the_model(store: Store, path: Path, se
         store.append(entry)
     fill(store, draw)
     log = store.log()
-    facts = read_facts(path)
+    with store.read_all() as db:
+        facts = facts_of(lambda name: db.execute(select(metadata.tables[name])).mappings().all())
     now = max(entry.time for entry in log) + draw.choice([60.0, HOUR, 24 * HOUR])
     for name, experiment in fold(log).items():
         found = summary(analyse(store, experiment, now, {}, looks_seconds=-1.0))
