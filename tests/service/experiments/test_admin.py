@@ -1,8 +1,9 @@
-"""Where an experiment stands follows from its log: what one replica does, another does not undo unseen."""
+"""What one replica does, another does not undo unseen; and reports that take long hold up nobody."""
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -27,17 +28,32 @@ def ramp_to(traffic: float) -> Decide:
     return partial(ramp, traffic=traffic)
 
 
-@pytest.fixture
-async def two(url: str) -> AsyncIterator[tuple[ExperimentAdmin, ExperimentAdmin]]:
-    """Two replicas, which read the log only when told to."""
-    lives = [live_of(Store(url)) for _ in range(2)]
-    for live in lives:
-        live.apply(ASSIGNER, "v")
-    first, second = map(ExperimentAdmin, lives)
-    yield first, second
-    for admin, live in zip((first, second), lives, strict=True):
+def two_experiments() -> dict[str, Any]:
+    both = config(slots=[0, 5000])
+    both["experiments"].append(both["experiments"][0] | {"name": "b", "salt": "b", "slots": [5000, 10_000]})
+    return both
+
+
+BOTH = LiveConfig.model_validate(two_experiments()).assigner
+
+
+@asynccontextmanager
+async def replica(store: Store, assigner: Any = ASSIGNER, **clocks: Any) -> AsyncIterator[ExperimentAdmin]:
+    """A replica, which reads the log only when told to."""
+    live = live_of(store, **clocks)
+    live.apply(assigner, "v")
+    admin = ExperimentAdmin(live)
+    try:
+        yield admin
+    finally:
         admin.close()
         await live.close(1)
+
+
+@pytest.fixture
+async def two(url: str) -> AsyncIterator[list[ExperimentAdmin]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(replica(Store(url))) for _ in range(2)]
 
 
 def kinds(admin: ExperimentAdmin) -> list[str]:
@@ -51,7 +67,7 @@ async def refused(call: Awaitable[Any]) -> str:
     return str(refusal.value)
 
 
-async def test_of_two_ships_at_once_one_is_refused(two: tuple[ExperimentAdmin, ExperimentAdmin]) -> None:
+async def test_of_two_ships_at_once_one_is_refused(two: list[ExperimentAdmin]) -> None:
     first, second = two
     answers = await asyncio.gather(
         first.act("prune20", partial(ship, arm="pruned"), **BY),
@@ -62,32 +78,28 @@ async def test_of_two_ships_at_once_one_is_refused(two: tuple[ExperimentAdmin, E
     assert kinds(first) == kinds(second) == ["start", "ship"]
 
 
-async def test_what_one_replica_ends_another_that_has_not_seen_it_does_not_change(
-    two: tuple[ExperimentAdmin, ExperimentAdmin],
-) -> None:
-    first, second = two
-    await second.act("prune20", ramp_to(0.5), **BY)
-    await first.act("prune20", partial(ship, arm="pruned"), **BY)
-    assert "has shipped arm 'pruned'; roll it back" in await refused(
-        second.act("prune20", ramp_to(1.0), **BY)
-    )
-    assert second.listing().experiments[0].status == "running"  # as it knows
-    await first.act("prune20", stop, **BY)
-    for decide in (ramp_to(1.0), stop):
-        assert "is stopped already; to go on, give a new" in await refused(
-            second.act("prune20", decide, **BY)
-        )
-    assert kinds(second) == ["start", "ramp", "ship", "stop"]
+async def test_what_one_replica_ends_another_that_has_not_seen_it_does_not_change(file_url: str) -> None:
+    async with replica(Store(file_url)) as first, replica(Store(file_url)) as second:
+        await second.act("prune20", ramp_to(0.5), **BY)
+        await first.act("prune20", partial(ship, arm="pruned"), **BY)
+        ramped = second.act("prune20", ramp_to(1.0), **BY)
+        assert "has shipped arm 'pruned'; roll it back" in await refused(ramped)
+        assert second.listing().experiments[0].status == "running"  # as it knows
+        await first.act("prune20", stop, **BY)
+        for decide in (ramp_to(1.0), stop, partial(ship, arm="pruned")):
+            refusal = await refused(second.act("prune20", decide, **BY))
+            assert "is stopped already; to go on, give a new" in refusal
+        assert kinds(second) == ["start", "ramp", "ship", "stop"]
 
 
-async def test_a_stop_is_not_undone_by_a_ship_that_was_under_way(
-    two: tuple[ExperimentAdmin, ExperimentAdmin],
-) -> None:
-    first, second = two
-    await first.act("prune20", stop, **BY)
-    refusal = await refused(second.act("prune20", partial(ship, arm="pruned"), **BY))
-    assert "is stopped already; to go on, give a new" in refusal
-    assert kinds(second) == ["start", "stop"]
+async def test_an_arm_that_was_rolled_back_does_not_come_back(file_url: str) -> None:
+    """Its users would have met the default meanwhile, and be unlike control's."""
+    async with replica(Store(file_url)) as first, replica(Store(file_url)) as second:
+        first._ledger.roll_back(act("rollback", 1.0, arm="pruned", reason="p99"))
+        first._ledger.flush()
+        assert "is rolled back; to go on, give" in await refused(second.act("prune20", ramp_to(1.0), **BY))
+        shipped = refused(second.act("prune20", partial(ship, arm="pruned"), **BY))
+        assert "its variant can only become the `default`" in await shipped
 
 
 class IsOvertaken(Store):
@@ -100,201 +112,12 @@ class IsOvertaken(Store):
         return entries
 
 
-async def test_an_action_answers_with_its_own_state(url: str) -> None:
-    live = live_of(IsOvertaken(url))
-    live.apply(ASSIGNER, "v")
-    admin = ExperimentAdmin(live)
-    answer = await admin.act("prune20", ramp_to(0.5), **BY)
-    assert (answer.status, answer.traffic) == ("running", 0.5)
-    assert [action.kind for action in answer.history] == ["start", "ramp"]
-    assert kinds(admin) == ["start", "ramp", "stop"]
-    admin.close()
-    await live.close(1)
-
-
-def two_experiments() -> dict[str, Any]:
-    both = config(slots=[0, 5000])
-    both["experiments"].append(both["experiments"][0] | {"name": "b", "salt": "b", "slots": [5000, 10_000]})
-    return both
-
-
-async def test_only_one_experiment_can_be_shipped(file_url: str) -> None:
-    """Everybody gets one variant: that of the second would be ignored without a word."""
-    both = LiveConfig.model_validate(two_experiments()).assigner
-    live = live_of(Store(file_url))
-    live.apply(both, "v")
-    admin = ExperimentAdmin(live)
-    await admin.act("b", partial(ship, arm="pruned"), **BY)
-    refusal = await refused(admin.act("prune20", partial(ship, arm="control"), **BY))
-    assert "'b' has shipped arm 'pruned', and everybody can get only one variant" in refusal
-    assert kinds(admin) == ["start"]
-
-    # Two that were shipped at different times cannot come together by an edit either.
-    live.apply(ASSIGNER, "without b")
-    await admin.act("prune20", partial(ship, arm="pruned"), **BY)
-    with pytest.raises(ValueError, match=r"^experiments: 'prune20' and 'b' have each shipped an arm"):
-        live.apply(both, "both")
-    assert live.ledger.config_version == "without b"
-    admin.close()
-    await live.close(1)
-
-
-async def test_a_report_is_made_anew_after_the_clock_was_set_back(file_url: str) -> None:
-    seconds = 0.0
-    live = live_of(Store(file_url), clock=lambda: 1e9 - 3600 * (seconds > 0), monotonic=lambda: seconds)
-    live.apply(ASSIGNER, "v")
-    admin = ExperimentAdmin(live)
-    first = (await admin.show("prune20")).report
-    live.ledger.store.add_exposures([exposure("u1", time=1e9 - 5000)])
-    assert (await admin.show("prune20")).report == first
-    seconds = REPORT_SECONDS
-    second = await admin.show("prune20")
-    assert second.report is not None
-    assert second.report.exposures == {"control": 1, "pruned": 0}
-    assert [arm.exposures for arm in second.arms] == [1, 0]  # all numbers are of one moment
-    admin.close()
-    await live.close(1)
-
-
-class SlowFor(Store):
-    """A database in which the analysis of one experiment takes long. analyses: how many began."""
-
-    def __init__(self, url: str, name: str) -> None:
-        super().__init__(url)
-        self._name = name
-        self.analyses = 0
-        self.asked = threading.Event()
-        self.go_on = threading.Event()
-
-    def count_units(self, experiment: str) -> tuple[dict[str, int], int]:
-        if experiment == self._name:
-            self.analyses += 1
-            self.asked.set()
-            assert self.go_on.wait(60)
-        return super().count_units(experiment)
-
-
-async def test_a_slow_report_holds_up_no_other_experiment(file_url: str) -> None:
-    store = SlowFor(file_url, "b")
-    live = live_of(store)
-    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
-    admin = ExperimentAdmin(live)
-    slow = [asyncio.create_task(admin.show("b")) for _ in range(5)]
-    assert await asyncio.to_thread(store.asked.wait, 60)
-    async with asyncio.timeout(60):
-        assert (await admin.show("prune20")).report is not None
-        await admin.act("prune20", ramp_to(0.5), **BY)
-    assert not any(task.done() for task in slow)
-    store.go_on.set()
-    await asyncio.gather(*slow)
-    admin.close()
-    await live.close(1)
-
-
-async def test_a_report_that_takes_longer_than_its_callers_wait_is_made_once_and_kept(file_url: str) -> None:
-    """Each call began an analysis beside those of the calls before, and none was ever answered."""
-    seconds = 0.0
-    store = SlowFor(file_url, "b")
-    live = live_of(store, monotonic=lambda: seconds)
-    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
-    admin = ExperimentAdmin(live)
-    for _ in range(3):
-        call = asyncio.create_task(admin.show("b"))
-        assert await asyncio.to_thread(store.asked.wait, 60)
-        await asyncio.sleep(0)
-        call.cancel()
-        await asyncio.wait([call])
-    last = asyncio.create_task(admin.show("b"))
-    await asyncio.sleep(0)
-    seconds = 100.0  # the time that the analysis took
-    store.go_on.set()
-    report = (await last).report
-    assert report is not None
-    assert store.analyses == 1
-    seconds = 199.0  # people ask again a while after they gave up
-    assert (await admin.show("b")).report is report
-    seconds = 200.0
-    assert (await admin.show("b")).report is not report
-    assert store.analyses == 2
-    admin.close()
-    await live.close(1)
-
-
-async def test_a_report_of_an_older_log_is_not_the_answer_to_a_later_call(file_url: str) -> None:
-    store = SlowFor(file_url, "b")
-    live = live_of(store)
-    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
-    admin = ExperimentAdmin(live)
-    before = asyncio.create_task(admin.show("b"))
-    assert await asyncio.to_thread(store.asked.wait, 60)
-    await admin.act("b", ramp_to(0.5), **BY)
-    store.add_exposures([exposure("u1")])
-    after = asyncio.create_task(admin.show("b"))
-    await asyncio.sleep(0)
-    assert store.analyses == 1, "two analyses of one experiment at once"
-    store.go_on.set()
-    await before
-    report = (await after).report
-    assert report is not None
-    assert store.analyses == 2
-    assert (await admin.show("b")).report is report
-    admin.close()
-    await live.close(1)
-
-
-class Fails(SlowFor):
-    """Its analysis finds a defect."""
-
-    def count_units(self, experiment: str) -> tuple[dict[str, int], int]:
-        counts = super().count_units(experiment)
-        if experiment == "b":
-            raise RuntimeError("a defect")
-        return counts
-
-
-async def test_an_analysis_that_fails_after_its_callers_gave_up_is_in_the_log(
-    file_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = Fails(file_url, "b")
-    live = live_of(store)
-    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
-    admin = ExperimentAdmin(live)
-    call = asyncio.create_task(admin.show("b"))
-    assert await asyncio.to_thread(store.asked.wait, 60)
-    call.cancel()
-    store.go_on.set()
-    with pytest.raises(RuntimeError, match="a defect"):  # the same analysis, or the next
-        await admin.show("b")
-    assert "an experiment could not be analysed" in caplog.text
-    assert "RuntimeError: a defect" in caplog.text
-    admin.close()
-    await live.close(1)
-
-
-async def test_who_waits_for_a_report_when_the_service_ends_is_told_so(file_url: str) -> None:
-    store = SlowFor(file_url, "b")
-    live = live_of(store)
-    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
-    admin = ExperimentAdmin(live)
-    call = asyncio.create_task(admin.show("b"))
-    assert await asyncio.to_thread(store.asked.wait, 60)
-    admin.close()
-    with pytest.raises(Draining):
-        await call
-    store.go_on.set()
-    await live.close(1)
-
-
-async def test_an_arm_that_was_rolled_back_does_not_come_back(
-    two: tuple[ExperimentAdmin, ExperimentAdmin],
-) -> None:
-    """Its users would have met the default meanwhile, and be unlike control's."""
-    first, second = two
-    first._ledger.roll_back(act("rollback", 1.0, arm="pruned", reason="p99"))
-    first._ledger.flush()
-    assert "is rolled back; to go on, give" in await refused(second.act("prune20", ramp_to(1.0), **BY))
-    shipped = refused(second.act("prune20", partial(ship, arm="pruned"), **BY))
-    assert "its variant can only become the `default`" in await shipped
+async def test_an_action_answers_with_its_own_state(file_url: str) -> None:
+    async with replica(IsOvertaken(file_url)) as admin:
+        answer = await admin.act("prune20", ramp_to(0.5), **BY)
+        assert (answer.status, answer.traffic) == ("running", 0.5)
+        assert [action.kind for action in answer.history] == ["start", "ramp"]
+        assert kinds(admin) == ["start", "ramp", "stop"]
 
 
 class LosesAnAnswer(Store):
@@ -308,10 +131,10 @@ class LosesAnAnswer(Store):
 
 
 async def test_an_action_whose_recording_got_no_answer_counts_once(
-    url: str, caplog: pytest.LogCaptureFixture
+    file_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was in the log and in the list of unrecorded ones: a standing that no other replica knows."""
-    live = live_of(LosesAnAnswer(url))
+    live = live_of(LosesAnAnswer(file_url))
     live.apply(ASSIGNER, "v")
     live.guard.roll_back("prune20", Breach("pruned", "p99", "slow"))
     for _ in range(3):
@@ -320,3 +143,126 @@ async def test_an_action_whose_recording_got_no_answer_counts_once(
     assert live.ledger.experiment("prune20") == in_log(live.ledger.store)
     assert caplog.text.count("arm pruned rolled back") == 1
     await live.close(1)
+
+
+async def test_a_report_is_made_anew_after_the_clock_was_set_back(file_url: str) -> None:
+    seconds = 0.0
+    store = Store(file_url)
+    async with replica(store, clock=lambda: 1e9 - 3600 * (seconds > 0), monotonic=lambda: seconds) as admin:
+        first = (await admin.show("prune20")).report
+        store.add_exposures([exposure("u1", time=1e9 - 5000)])
+        assert (await admin.show("prune20")).report == first
+        seconds = REPORT_SECONDS
+        second = await admin.show("prune20")
+        assert second.report is not None
+        assert second.report.exposures == {"control": 1, "pruned": 0}
+        assert [arm.exposures for arm in second.arms] == [1, 0]  # all numbers are of one moment
+
+
+class SlowFor(Store):
+    """A database in which the analysis of one experiment takes long. analyses: how many began."""
+
+    def __init__(self, url: str, name: str = "b") -> None:
+        super().__init__(url)
+        self._name = name
+        self.analyses = 0
+        self.asked = threading.Event()
+        self.go_on = threading.Event()
+
+    def count_units(self, experiment: str) -> tuple[dict[str, int], int]:
+        if experiment == self._name:
+            self.analyses += 1
+            self.asked.set()
+            assert self.go_on.wait(60)
+        return super().count_units(experiment)
+
+    async def begin(self, admin: ExperimentAdmin) -> asyncio.Task[Any]:
+        """Ask for the slow report. Return the call once its analysis has begun."""
+        call = asyncio.create_task(admin.show(self._name))
+        assert await asyncio.to_thread(self.asked.wait, 60)
+        await asyncio.sleep(0)
+        return call
+
+
+async def test_a_slow_report_holds_up_no_other_experiment(file_url: str) -> None:
+    store = SlowFor(file_url)
+    async with replica(store, BOTH) as admin:
+        slow = [await store.begin(admin) for _ in range(5)]
+        async with asyncio.timeout(60):
+            assert (await admin.show("prune20")).report is not None
+            await admin.act("prune20", ramp_to(0.5), **BY)
+        assert not any(task.done() for task in slow)
+        store.go_on.set()
+        await asyncio.gather(*slow)
+
+
+async def test_a_report_that_takes_longer_than_its_callers_wait_is_made_once_and_kept(file_url: str) -> None:
+    """Each call began an analysis beside those of the calls before, and none was ever answered."""
+    seconds = 0.0
+    store = SlowFor(file_url)
+    async with replica(store, BOTH, monotonic=lambda: seconds) as admin:
+        for _ in range(3):
+            call = await store.begin(admin)
+            call.cancel()
+            await asyncio.wait([call])
+        last = await store.begin(admin)
+        seconds = 100.0  # the time that the analysis took
+        store.go_on.set()
+        report = (await last).report
+        assert report is not None
+        assert store.analyses == 1
+        seconds = 199.0  # people ask again a while after they gave up
+        assert (await admin.show("b")).report is report
+        seconds = 200.0
+        assert (await admin.show("b")).report is not report
+        assert store.analyses == 2
+
+
+async def test_a_report_of_an_older_log_is_not_the_answer_to_a_later_call(file_url: str) -> None:
+    store = SlowFor(file_url)
+    async with replica(store, BOTH) as admin:
+        before = await store.begin(admin)
+        await admin.act("b", ramp_to(0.5), **BY)
+        store.add_exposures([exposure("u1")])
+        after = await store.begin(admin)
+        assert store.analyses == 1, "two analyses of one experiment at once"
+        store.go_on.set()
+        await before
+        report = (await after).report
+        assert report is not None
+        assert store.analyses == 2
+        assert (await admin.show("b")).report is report
+
+
+class Fails(SlowFor):
+    """Its analysis finds a defect."""
+
+    def count_units(self, experiment: str) -> tuple[dict[str, int], int]:
+        counts = super().count_units(experiment)
+        if experiment == self._name:
+            raise RuntimeError("a defect")
+        return counts
+
+
+async def test_an_analysis_that_fails_after_its_callers_gave_up_is_in_the_log(
+    file_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Fails(file_url)
+    async with replica(store, BOTH) as admin:
+        call = await store.begin(admin)
+        call.cancel()
+        store.go_on.set()
+        with pytest.raises(RuntimeError, match="a defect"):  # the same analysis, or the next
+            await admin.show("b")
+    assert "an experiment could not be analysed" in caplog.text
+    assert "RuntimeError: a defect" in caplog.text
+
+
+async def test_who_waits_for_a_report_when_the_service_ends_is_told_so(file_url: str) -> None:
+    store = SlowFor(file_url)
+    async with replica(store, BOTH) as admin:
+        call = await store.begin(admin)
+        admin.close()
+        with pytest.raises(Draining):
+            await call
+        store.go_on.set()

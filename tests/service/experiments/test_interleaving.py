@@ -96,48 +96,6 @@ def test_a_draw_is_what_the_contract_says(rankings: tuple[list[int], list[int]],
     assert (list(drawn.order), drawn.teams) == as_the_contract_says(control, treatment, coins)
 
 
-@given(two_rankings(), st.integers(0, 2**15 - 1))
-def test_every_title_is_shown_once_and_neither_arm_gets_more_titles(
-    rankings: tuple[list[int], list[int]], coins: int
-) -> None:
-    control, treatment = rankings
-    drawn = draw(control, treatment, lambda round_index: coins >> round_index & 1)
-    assert sorted(drawn.order) == sorted(control)
-    for shown in range(len(drawn.teams) + 1):
-        teams = drawn.teams[:shown]
-        assert abs(teams.count("c") - teams.count("t")) <= 1
-    assert drawn.teams.count("c") == drawn.teams.count("t")
-
-
-@given(two_rankings(), st.integers(0, 2**15 - 1))
-def test_the_coin_decides_only_the_order_within_a_round(
-    rankings: tuple[list[int], list[int]], coins: int
-) -> None:
-    """So each team has each position as often as the other: position bias favours no arm."""
-    control, treatment = rankings
-    drawn = draw(control, treatment, lambda round_index: coins >> round_index & 1)
-    other = draw(control, treatment, lambda round_index: ~coins >> round_index & 1)
-    assert other.teams == drawn.teams.translate(str.maketrans("ct", "tc"))
-    assert {title for title, team in zip(other.order, other.teams, strict=True) if team == "t"} == {
-        title for title, team in zip(drawn.order, drawn.teams, strict=True) if team == "t"
-    }
-
-
-@given(st.permutations(range(12)))
-def test_variants_that_rank_alike_give_no_title_to_a_team(ranking: list[int]) -> None:
-    def flip(round_index: int) -> int:
-        pytest.fail(f"there is nothing to decide in round {round_index}")
-
-    drawn = draw(ranking, ranking, flip)
-    assert list(drawn.order) == ranking
-    assert drawn.teams == "s" * 12
-
-
-def test_rankings_of_different_titles_are_a_mistake_of_the_caller() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        draw([0, 1, 2], [0, 1], [0].__getitem__)
-
-
 def test_the_coin_is_fair_and_independent_from_round_to_round() -> None:
     coins = np.array(
         [[coin("2026-12", f"user-{unit}", "desk lamp", r) for r in range(4)] for unit in range(5000)]
@@ -155,12 +113,6 @@ def test_a_client_that_sorts_by_score_shows_the_order(scores: list[float]) -> No
     assert (np.diff(np.array(lowered, np.float32)) < 0).all()
     assert (np.diff([float(str(score)) for score in lowered]) < 0).all()
     assert all(np.float32(new) <= np.float32(old) for old, new in zip(scores, lowered, strict=True))
-
-
-@given(st.lists(SCORES, min_size=1, max_size=40, unique=True))
-def test_scores_that_fall_stay_as_they_are(scores: list[float]) -> None:
-    scores = sorted((score + 0.0 for score in set(scores)), reverse=True)
-    assert falling(scores) == scores
 
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=40))

@@ -314,22 +314,6 @@ async def test_outcomes_that_are_being_stored_are_answered_when_the_replica_stop
         await drained
 
 
-async def test_outcomes_that_wait_longer_than_the_replica_does_are_told_to_come_again(
-    tiny_checkpoint: Path, database: str
-) -> None:
-    async with serve(tiny_checkpoint, config(), database_url=database, drain_timeout_s=0.1) as service:
-        admin = service.replica._experiments
-        with locked_outcomes(database):
-            # Two hold both threads; the last one waits for a thread, and for a second turn in it.
-            calls = []
-            for number in range(3):
-                body = {"outcomes": [OUTCOME | {"id": str(number)}]}
-                calls.append(asyncio.create_task(service.http.post("/v1/outcomes", json=body)))
-            await eventually(lambda: admin._recording == 3)
-            await service.replica.drain()
-        assert {(await call).status_code for call in calls} <= {200, 503}
-
-
 async def test_a_replica_that_never_saw_the_database_assigns_nobody_until_it_does(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -1,7 +1,5 @@
 """Our estimates beside tea-tasting's, the database's sums beside numpy's, and which units count."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,34 +7,21 @@ import tea_tasting as tt
 from scipy import stats
 from sqlalchemy import text
 
-from headroom.service.experiments.analysis import analyse
-from headroom.service.experiments.buckets import NO_BUCKET
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.estimates import NOBODY, Moments, estimate
 from headroom.service.experiments.events import Exposure, Outcome
-from headroom.service.experiments.log import EntryKind
-from headroom.service.experiments.measure import comparisons, measure
-from headroom.service.experiments.report import Report
+from headroom.service.experiments.measure import measure
 from headroom.service.experiments.store import Store
 from tests.service.experiments.making import (
     ALWAYS,
-    act,
     assert_alike,
-    declares,
     experiment,
-    in_log,
-    logged,
     moments_of,
     send,
 )
 
 DAY = 86_400.0
-PERIOD = 10 * DAY
 SPENT = Metric(name="spent", margin=0.03)
-
-
-def report_of(store: Store, now: float) -> Report:
-    return analyse(store, in_log(store, "e"), now, {})
 
 
 def record(store: Store, outcomes: list[Outcome]) -> None:
@@ -45,129 +30,6 @@ def record(store: Store, outcomes: list[Outcome]) -> None:
         send(store, outcomes[start : start + 500], [experiment(name="e")])
     with store.write() as db:
         db.execute(text("ANALYZE"))
-
-
-def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
-    """Truth: 6 % worse, the margin 3 %. For three periods after the end all units behave alike."""
-    config = experiment("control", "pruned", metrics=[SPENT], name="e", planned_units=2000)
-    store.append(declares(config))
-    rng = np.random.default_rng(1)
-    n = 1000
-    arms = np.array(["control", "pruned"])[np.arange(n) % 2]
-    buckets = 5000 * (np.arange(n) % 2) + rng.integers(0, 5000, n)
-    exposed = rng.uniform(0, DAY, n)
-    values: list[np.ndarray] = []
-    store.add_exposures(
-        [Exposure("e", f"u{i}", str(arms[i]), int(buckets[i]), exposed[i], "v") for i in range(n)]
-    )
-
-    def behave(period: int, *, is_treated: bool) -> None:
-        worse = 0.06 * ((arms == "pruned") & is_treated)
-        values.append(rng.normal(100, 10, n) * (1 - worse))
-        at = exposed + period * PERIOD + DAY
-        rows = [Outcome("e", f"{period}-{i}", f"u{i}", "spent", values[-1][i], at[i]) for i in range(n)]
-        record(store, rows)
-
-    behave(0, is_treated=True)
-    while_it_runs = report_of(store, PERIOD)
-    (found,) = while_it_runs.arms[0].metrics
-    assert while_it_runs.recommendation == "stop"
-    assert found.decision == "too_bad"
-
-    ends: list[tuple[EntryKind, dict[str, Any]]] = [
-        ("stop", {}),
-        ("ship", {"arm": "pruned"}),
-        ("rollback", {"arm": "pruned"}),
-        ("ramp", {"traffic": 0.0}),
-    ]
-    for kind, more in ends:
-        if kind == "stop":
-            for period in (1, 2, 3):
-                behave(period, is_treated=False)
-        ended = logged(config, act(kind, PERIOD, "e", **more))
-        after = analyse(store, ended, 5 * PERIOD, {})
-        assert after.arms[0].metrics[0] == found
-        assert after.recommendation == "stop"
-
-    # Traffic halves: the upper half of each arm's buckets ends, the lower half goes on and is counted.
-    during = comparisons(logged(config, act("ramp", PERIOD, "e", traffic=0.5)))["pruned"]
-    sums = np.where(buckets % 5000 < 2500, sum(values), values[0])
-    moments = measure(store, "e", SPENT, 5 * PERIOD, during).moments
-    for arm in ("control", "pruned"):
-        assert_alike(moments[arm], moments_of(sums[arms == arm]))
-
-    # A window has to be over before the end: the units of the last hours do not count.
-    windowed = SPENT.model_copy(update={"window_hours": 24.0 * 9.5})
-    during = comparisons(logged(config, act("stop", PERIOD, "e")))["pruned"]
-    moments = measure(store, "e", windowed, 5 * PERIOD, during).moments
-    for arm in ("control", "pruned"):
-        through = (arms == arm) & (exposed <= PERIOD - 9.5 * DAY)
-        assert_alike(moments[arm], moments_of(values[0][through]))
-
-
-def test_an_arm_that_left_is_compared_with_control_of_its_time(store: Store) -> None:
-    """A/A/A: the share of units that click goes from 0.10 to 0.16, and c is rolled back halfway."""
-    clicked = Metric(name="clicked", kind="proportion", margin=0.05)
-    config = experiment("control", "b", "c", metrics=[clicked], name="e", planned_units=2000)
-    store.append(declares(config))
-    store.append(act("rollback", 5 * DAY, "e", arm="c"))
-    rng = np.random.default_rng(2)
-    n = 9000
-    exposed = np.sort(rng.uniform(0, PERIOD, n))
-    arms = np.array(["control", "b", "c"])[np.arange(n) % 3]
-    there = (arms != "c") | (exposed < 5 * DAY)
-    clicks = rng.random(n) < 0.10 + 0.06 * exposed / PERIOD
-    store.add_exposures(
-        [Exposure("e", f"u{i}", str(arms[i]), 1, exposed[i], "v") for i in np.flatnonzero(there)]
-    )
-    record(
-        store,
-        [
-            Outcome("e", f"o{i}", f"u{i}", "clicked", 1.0, exposed[i] + 1)
-            for i in np.flatnonzero(there & clicks)
-        ],
-    )
-    report = report_of(store, PERIOD)
-    b, c = (arm.metrics[0] for arm in report.arms)
-    early = exposed < 5 * DAY
-    assert (b.control_units, b.units) == tuple((arms == arm).sum() for arm in ("control", "b"))
-    assert (c.control_units, c.units) == tuple((early & (arms == arm)).sum() for arm in ("control", "c"))
-    # An outcome of the last second before the rollback may fall after it, and then does not count.
-    assert c.control_value == pytest.approx(clicks[early & (arms == "control")].mean(), abs=1e-3)
-    for found in (b, c):
-        assert found.relative_low is not None
-        assert found.relative_low < 0 < found.relative_high  # type: ignore[operator]
-        assert found.decision == "undecided"
-
-
-@pytest.mark.parametrize("bucket_of_arm", [(10, 3400, 6700), (NO_BUCKET, NO_BUCKET, NO_BUCKET)])
-def test_an_arm_that_left_is_compared_with_what_control_did_until_then(
-    store: Store, bucket_of_arm: tuple[int, int, int]
-) -> None:
-    """Each unit spends 10 before c's rollback and 100 after it; callers chose the arms of the second case.
-
-    c's units get the default after it, so only the first 10 says anything about c.
-    """
-    config = experiment("control", "b", "c", metrics=[SPENT], name="e")
-    store.append(declares(config))
-    store.append(act("rollback", 2 * DAY, "e", arm="c"))
-    units = [(arm, index, f"{arm}{n}") for index, arm in enumerate(("control", "b", "c")) for n in range(40)]
-    store.add_exposures(
-        [Exposure("e", unit, arm, bucket_of_arm[index], DAY / 2, "v") for arm, index, unit in units]
-    )
-    for day, value in ((1, 10.0), (3, 100.0)):
-        record(store, [Outcome("e", f"{unit} {day}", unit, "spent", value, day * DAY) for *_, unit in units])
-    report = report_of(store, 7 * DAY)
-    b, c = (arm.metrics[0] for arm in report.arms)
-    assert (b.control_value, b.value) == (110, 110)
-    assert (c.control_value, c.value) == (10, 10)
-    # A window that ends after the arm's end is of both variants, in control too: such units are left out.
-    during = comparisons(in_log(store, "e"))
-    for hours, units_of_c in ((24.0, 40), (24.0 * 2, None)):
-        windowed = SPENT.model_copy(update={"window_hours": hours})
-        moments = measure(store, "e", windowed, 7 * DAY, during["c"]).moments
-        counted = {arm: int(found.units) for arm, found in moments.items()}
-        assert counted == ({} if units_of_c is None else {"control": 40, "c": 40})
 
 
 def test_an_outcome_in_whole_seconds_comes_after_an_exposure_in_the_same_second(store: Store) -> None:
@@ -310,12 +172,8 @@ def test_sums_in_the_database_are_those_of_numpy(store: Store) -> None:
         for arm, moments in found.items():
             chosen = c["arm"] == arm
             assert_alike(moments, moments_of(*(v[chosen] if np.ndim(v) else v for v in columns)))
-
-
-def test_units_count_only_once_their_window_is_over(store: Store) -> None:
-    c = fill(store, np.random.default_rng(4))
-    now = 1500.0 + 3600
-    found = measure(store, "e", Metric(name="clicks", window_hours=1.0), now, ALWAYS).moments
-    for arm, moments in found.items():
-        chosen = (c["arm"] == arm) & (c["exposed"] <= 1500)
-        assert_alike(moments, moments_of(c["in_window"][chosen]))
+    # Units count only once their window is over.
+    windowed = cases[3][0]
+    for arm, moments in measure(store, "e", windowed, 1500.0 + 3600, ALWAYS).moments.items():
+        through = (c["arm"] == arm) & (c["exposed"] <= 1500)
+        assert_alike(moments, moments_of(c["in_window"][through]))

@@ -1,6 +1,5 @@
 """Units that lose their arm for a while: what they do meanwhile comes from the default."""
 
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from headroom.service.experiments.buckets import NO_BUCKET
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.events import Exposure, Outcome
 from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.log import Declared, Entry
 from headroom.service.experiments.measure import comparisons, measure
 from headroom.service.experiments.store import Store
 from tests.service.experiments.making import act, experiment, in_log, live_of, send
@@ -79,64 +79,31 @@ def world(file_store: Store) -> World:
 
 
 @pytest.mark.parametrize("is_restart", [False, True])
-@pytest.mark.parametrize(
-    ("changed", "in_second", "in_third"),
-    [
-        ([declared(traffic=0.1, slots=(0, 5000))], 20, 300),  # near and chosen
-        ([], 0, 300),
-        ([declared(salt="x")], 0, 300),
-    ],
-)
 def test_a_config_counts_alike_whether_an_edit_or_a_restart_brought_it(
-    world: World, changed: Sequence[ExperimentConfig], in_second: int, in_third: int, *, is_restart: bool
+    world: World, *, is_restart: bool
 ) -> None:
     """A restart without an experiment was in no log: 92 and 99 were counted in place of 5 and 11."""
     live = world.replica(declared())
     world.expose()
     world.behave()
-    is_refused = bool(changed) and changed[0].salt == "x"
-    if is_restart or is_refused:  # an edit cannot bring another salt
-        live = world.replica(*changed)
-    else:
-        world.edit(live, *changed)
-    world.behave()
-    assert world.spent() == pytest.approx(3 + in_second)
-    if is_restart:
-        live = world.replica(declared())
-    else:
-        world.edit(live, declared())
-    world.behave()
-    assert world.spent() == pytest.approx(3 + in_second + in_third)
-    assert live.ledger.experiments["prune20"].is_running
-    assert len(in_log(world.store).history) == 3
-
-
-def test_a_unit_that_lost_its_arm_within_its_window_is_left_out(world: World) -> None:
-    """It had its arm when the window ended, but not all the time: what it spent is of both variants."""
-    live = world.replica(declared())
-    world.expose()
-    world.behave()
-    world.edit(live, declared(traffic=0.1))
-    world.behave()
-    world.edit(live, declared())
-    world.behave()
-    windowed = SPENT.model_copy(update={"window_hours": 250 / 3600})
-    during = comparisons(in_log(world.store))["pruned"]
-    moments = measure(world.store, "prune20", windowed, world.now, during).moments
-    assert moments["control"].units == 2  # near and chosen
-    assert moments["control"].mean[0] == pytest.approx(111)
-
-
-def test_what_a_person_ramped_to_stays_whatever_the_file_says(world: World) -> None:
-    live = world.replica(declared())
-    world.expose()
-    world.behave()
+    counted = 3.0
+    near_and_chosen = declared(traffic=0.1, slots=(0, 5000))
+    for configs, units in (((near_and_chosen,), 2), ((declared(),), 3), ((), 0), ((declared(),), 3)):
+        if is_restart:
+            live = world.replica(*configs)
+        else:
+            world.edit(live, *configs)
+        counted += units * world.value
+        world.behave()
+        assert world.spent() == pytest.approx(counted)
+    # What a person ramped to stays whatever the file says.
     world.store.append(act("ramp", world.now, traffic=0.1))
-    world.behave()
     world.edit(live, declared(traffic=0.5))
+    counted += 2 * world.value
     world.behave()
-    assert world.spent() == pytest.approx(3 + 20 + 200)
+    assert world.spent() == pytest.approx(counted)
     assert live.ledger.experiments["prune20"].traffic == 0.1
+    assert len(in_log(world.store).history) == 7
 
 
 def test_replicas_and_restarts_with_one_config_add_one_row(world: World) -> None:
@@ -206,18 +173,22 @@ def test_a_late_edit_does_not_undo_one_that_came_after_it(tmp_path: Path) -> Non
         assert first.ledger.experiments["prune20"].traffic == 0.5
 
 
-def test_the_operator_is_told_what_a_config_takes_out(world: World) -> None:
-    world.replica(declared())
+def test_the_operator_is_told_once_what_a_config_takes_out_or_pauses(world: World) -> None:
+    free = declared(name="free", salt="free", slots=(0, 5000))
+    world.replica(declared(slots=(5000, 10_000)))
+    world.store.append(Entry("start", 1.0, experiment="free", declared=Declared((free,))))
     live = live_of(world.store)
     told: list[str] = []
     live.metrics.notify_operator = told.append
-    world.edit(live)
+    world.edit(live, declared(name="other", salt="o", slots=(4000, 5000)))
     assert told == [
         "the experiment 'prune20' is out, and its units get the default: the config in force does not "
-        "declare it"
+        "declare it",
+        "the experiment 'free' is paused, and its units get the default: experiments[0].slots: [4000, 5000) "
+        "overlaps [0, 5000) of 'free', which was started without a file; change the config, or stop 'free'",
     ]
     live.ledger.refresh()
-    assert len(told) == 1
+    assert len(told) == 2
 
 
 def test_a_restored_database_is_read_anew(world: World) -> None:
@@ -243,13 +214,3 @@ def test_a_unit_of_two_arms_counts_in_none_and_is_told(world: World) -> None:
     assert "1 unit was sent to more than one arm, and left out." in report.text
     (metric,) = report.arms[0].metrics
     assert (metric.control_units, metric.units) == (2, 3)
-
-
-def test_the_ledger_of_a_new_replica_is_that_of_the_others(world: World) -> None:
-    """No replica decides from what it remembers."""
-    first = world.replica(declared())
-    for entry in (act("ramp", 1.0, traffic=0.5), act("ship", 3.0, arm="pruned")):
-        world.store.append(entry)
-        first.ledger.refresh()
-    second = world.replica(declared())
-    assert first.ledger.experiment("prune20") == second.ledger.experiment("prune20")

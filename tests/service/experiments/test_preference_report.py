@@ -13,7 +13,7 @@ from headroom.service.experiments.preference import deciding
 from headroom.service.experiments.report import MetricPreference, Report
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.verdicts import most_affected
-from tests.service.experiments.making import act, experiment, logged, send
+from tests.service.experiments.making import experiment, logged, send
 
 BEGAN = 1000.0
 STEP = 60.0
@@ -156,15 +156,6 @@ def test_a_past_look_leaves_out_what_came_later(store: Store) -> None:
     widths = [effect.high - effect.low for effect in known]  # type: ignore[operator]
     assert len(known) < len(counted)  # the first looks have too few units
     assert widths == sorted(widths, reverse=True)
-
-
-def test_lists_and_clicks_after_the_end_do_not_count(store: Store) -> None:
-    config = config_of()
-    fill(store, config, ["t"] * 60 + ["c"] * 60)
-    stop = act("stop", BEGAN + 60 * STEP)
-    found = deciding(report_of(store, config, stop))
-    assert found is not None
-    assert (found.impressions, found.wins, found.losses) == (60, 60, 0)
 
 
 def test_a_window_that_is_longer_than_lists_are_kept_is_told_at_once(file_store: Store) -> None:

@@ -46,9 +46,12 @@ async def test_a_request_with_a_unit_and_a_variant_exposes_nobody_and_shows_that
     await eventually(lambda: service.metric(SHARE) == 1)
     assert service.metric(WAITS) == 0
     assert EXPOSED in service.metrics.render().decode(), "Prometheus sees no increase from nothing to 1"
-    for more in ({"unit": "a"}, {"unit": "a"}, {"unit": "b", "variant": "full"}, {}):
-        await score(service, **more)
-    assert service.metric("headroom_unit_requests_total") == 3
+    fixed: list[dict[str, Any]] = [{"unit": "b", "variant": "cut"}, {"unit": "b", "head_mask": "none"}, {}]
+    for more in ({"unit": "a"}, {"unit": "a"}, *fixed):
+        answer = await score(service, **more)
+        if more in fixed:
+            assert (answer["assignment"], answer["variant"]) == (None, more.get("variant", "full"))
+    assert service.metric("headroom_unit_requests_total") == 4
     assert service.metric(EXPOSED) == 2
     stopped = await service.http.post("/v1/experiments/prune20/stop", json={"reason": "over"}, headers=BOSS)
     assert stopped.status_code == 200, stopped.text

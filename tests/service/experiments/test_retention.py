@@ -1,7 +1,5 @@
 """What `outcome_days` deletes: only what the log has as over, and only after its report was kept."""
 
-from contextlib import closing
-
 import pytest
 from sqlalchemy import func, select
 
@@ -47,7 +45,7 @@ def fill(store: Store, name: str = "prune20") -> None:
     arms = ("control", "pruned")
     store.add_exposures([Exposure(name, f"u{n}", arms[n % 2], 1, 10.0, "v") for n in range(60)])
     rows = [Outcome(name, f"o{n}", f"u{n}", "click", 1.0, 20.0) for n in range(60)]
-    assert send(store, rows, [CONFIG, OTHER]).accepted == 60
+    assert send(store, rows, [CONFIG, experiment(name=name)]).accepted == 60
 
 
 def left(store: Store, name: str = "prune20") -> int:
@@ -70,34 +68,24 @@ def test_outcomes_of_a_running_experiment_stay_whatever_the_config_says(
     """Two seconds with a wrong file, or a second service, deleted them for good."""
     replica(file_store, clock, CONFIG)
     fill(file_store)
+    fill(file_store, "stranger")  # the log does not have it
     clock.now = 60 * DAY
     for configs, version in (((OTHER,), "another"), ((), "none"), ((CONFIG,), "right")):
         tend(replica(file_store, clock, *configs, version=version))
         clock.now += DAY
-        assert left(file_store) == 60
+        assert left(file_store) == left(file_store, "stranger") == 60
     found = in_log(file_store)
     assert found.is_running
     report = analyse(file_store, found, clock.now, {})
     assert report.recommendation != "invalid"
     assert report.arms[0].metrics[0].value == 1.0
+    file_store.append(act("stop", clock.now))
+    clock.now += 90 * DAY
+    tend(replica(file_store, clock, CONFIG, version="right"))
+    assert (left(file_store), left(file_store, "stranger")) == (0, 60)
 
 
-def test_rows_of_an_experiment_that_the_log_does_not_have_are_never_deleted(
-    file_store: Store, clock: Clock
-) -> None:
-    live = replica(file_store, clock, CONFIG)
-    fill(file_store, "other")
-    file_store.append(act("stop", 1.0))
-    clock.now = 90 * DAY
-    live.ledger.refresh()
-    tend(live)
-    assert (left(file_store, "other"), left(file_store)) == (60, 0)
-
-
-@pytest.mark.parametrize("is_in_config", [True, False])
-def test_the_report_of_one_that_is_over_stays_when_its_rows_go(
-    store: Store, clock: Clock, is_in_config: bool
-) -> None:
+def test_the_report_of_one_that_is_over_stays_when_its_rows_go(store: Store, clock: Clock) -> None:
     live = replica(store, clock, CONFIG)
     fill(store)
     clock.now = DAY
@@ -109,8 +97,7 @@ def test_the_report_of_one_that_is_over_stays_when_its_rows_go(
     assert kept.time == DAY
     late = Outcome("prune20", "late", "u1", "click", 1.0, 30.0)
     assert send(store, [late], [CONFIG]).accepted == 1
-    if not is_in_config:
-        live = replica(store, clock, version="without")
+    live = replica(store, clock, version="without")  # whether the config still has it makes no difference
     clock.now = 30 * DAY
     tend(live)
     assert left(store) == 61
@@ -189,20 +176,3 @@ def test_a_later_ship_keeps_the_rows_for_longer(file_store: Store, clock: Clock)
     clock.now = 51 * DAY
     tend(live)
     assert left(file_store) == 0
-
-
-def test_two_services_on_one_database_do_nothing_to_each_other(url: str, clock: Clock) -> None:
-    with closing(Store(url, "production")) as mine, closing(Store(url, "staging")) as theirs:
-        production = replica(mine, clock, CONFIG)
-        fill(mine)
-        clock.now = 60 * DAY
-        staging = replica(theirs, clock, experiment(traffic=0.1), version="other")
-        assert staging.ledger.is_down
-        assert "belongs to the service 'production'" in (theirs.incompatible or "")
-        assert [each.status for each in staging.ledger.experiments.values()] == ["pending"]
-        staging.apply(Assigner(()), "none")
-        staging.ledger.refresh()
-        production.ledger.refresh()
-        assert production.ledger.experiments["prune20"].traffic == 1.0
-        assert [entry.config_version for entry in mine.log()] == ["v"]
-        assert left(mine) == 60

@@ -3,98 +3,14 @@
 Users who have met their arm return as often as it makes them: that is an effect, and no loss.
 """
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from headroom.service.experiments.analysis import analyse
-from headroom.service.experiments.assignment import Assigner
-from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.events import Exposure
 from headroom.service.experiments.log import EntryKind
-from headroom.service.experiments.store import Store
 from headroom.service.experiments.verdicts import check_units
-from tests.service.experiments.making import act, experiment, in_log, live_of, logged
-
-THREE = ("control", "b", "c")
-
-
-class World:
-    """One replica's share in an experiment, with users who come as the test says."""
-
-    def __init__(self, store: Store, config: ExperimentConfig) -> None:
-        self.store, self.config = store, config
-        self.now = 1000.0
-        self.live = live_of(store, clock=lambda: self.now)
-        self.assigner = Assigner((config,))
-        self.live.apply(self.assigner, "v")
-
-    def act(self, kind: Any, **more: Any) -> None:
-        self.now += 10
-        self.store.append(act(kind, self.now, **more))
-        self.live.ledger.refresh()
-
-    def arm_of(self, user: int) -> str | None:
-        found = self.assigner.assign(f"user-{user}", self.live.ledger.experiments)
-        return None if found is None else found.arm
-
-    def come(self, users: Iterable[int], lost: str = "", share: float = 0.0) -> None:
-        """Users make a request each. lost: the arm of which this share of the users is not written down."""
-        rows = []
-        for user in users:
-            self.now += 0.001
-            found = self.assigner.assign(f"user-{user}", self.live.ledger.experiments)
-            if found is None or (found.arm == lost and user % 100 < 100 * share):
-                continue
-            rows.append(Exposure("prune20", f"user-{user}", found.arm, found.bucket, self.now, "v"))
-        self.store.add_exposures(rows)
-
-    def report(self) -> Any:
-        return analyse(self.store, in_log(self.store), self.now, {}).sample_ratio
-
-
-@pytest.fixture
-def worlds(store: Store) -> Iterator[Any]:
-    made: list[World] = []
-
-    def make(config: ExperimentConfig) -> World:
-        made.append(World(store, config))
-        return made[-1]
-
-    yield make
-    for world in made:
-        world.live.writer.close(1)
-
-
-def test_an_arm_that_left_is_no_mismatch_and_later_losses_are_found(worlds: Any) -> None:
-    world = worlds(experiment(*THREE))
-    world.come(range(2400))
-    assert not world.report().alarm
-    world.act("rollback", arm="c", reason="p99")
-    world.come(range(1600, 4800))
-    ratio = world.report()
-    assert not ratio.alarm
-    assert list(ratio.units) == ["control", "b"]
-    assert sum(ratio.units.values()) == pytest.approx(2 / 3 * 4800, rel=0.05)
-    world.act("ramp", traffic=0.5)
-    world.come(range(4800, 12_000), lost="b", share=0.4)
-    assert world.report().alarm
-
-
-def test_users_whom_an_arm_drives_away_are_not_lost(worlds: Any) -> None:
-    """Their missing returns made the report invalid, though nothing was lost."""
-    world = worlds(experiment())
-    arms = {user: world.arm_of(user) for user in range(8000)}
-    world.come(range(8000))
-    rng = np.random.default_rng(8)
-    returning = {"control": 0.5, "pruned": 0.38}
-    for traffic in (0.0, 1.0, 0.9):
-        world.act("ramp", traffic=traffic)
-        world.come(user for user in range(8000) if rng.random() < returning[arms[user]])
-        assert not world.report().alarm
-
+from tests.service.experiments.making import act, experiment, logged
 
 LOG: list[tuple[EntryKind, dict[str, Any]]] = [
     ("ramp", {"traffic": 0.2}),

@@ -67,18 +67,6 @@ def test_an_earlier_exposure_that_is_written_later_is_the_first(store: Store) ->
     assert times(store) == {"a": 100, "b": 200, "c": 50, "d": 100}
 
 
-def test_the_order_in_which_replicas_write_does_not_change_what_a_unit_did_before(tmp_path: Path) -> None:
-    """What units did between two exposures was taken for what they did before the treatment."""
-    for order in (1, -1):
-        store = Store(f"sqlite:///{tmp_path / f'{order}.db'}")
-        for at in (1000.0, 3000.0)[::order]:
-            store.add_exposures([exposure(f"u{number}", time=at) for number in range(4)])
-        send(store, [outcome(number, f"u{number}", time=2000.0) for number in range(4)], OPEN)
-        metric = Metric(name="clicks", covariate="clicks")
-        assert list(measure(store, "prune20", metric, 1e6, ALWAYS).moments["control"].mean) == [1, 0, 0]
-        store.close()
-
-
 def test_replicas_that_see_the_same_units_at_once_count_each_once(stores: list[Store]) -> None:
     rows = [exposure(f"unit{i}", "control" if i % 2 else "pruned") for i in range(1200)]
     at_once(
@@ -108,42 +96,11 @@ def test_replicas_that_start_at_once_make_the_schema_once(stores: list[Store]) -
         assert set(inspect(db).get_table_names()) == metadata.tables.keys()
 
 
-def test_unknown_outcomes_are_named_with_their_reason(store: Store) -> None:
-    store.add_exposures([exposure("a")])
-    batch = [
-        outcome(1, "a"),
-        outcome(2, "a", metric="clik"),
-        outcome(3, "a", experiment="never heard of"),
-        outcome(4, "stranger"),
-        outcome(4, "stranger"),
-        outcome(5, "a", metric="any", experiment="open"),
-    ]
-    both = [*SPENT, experiment(name="open")]
-    receipt = send(store, batch, both)
-    assert counts(receipt) == (3, 1, 2)
-    assert [(found.index, found.id, found.reason) for found in receipt.unknown_outcomes] == [
-        (1, "o2", "metric"),
-        (2, "o3", "experiment"),
-    ]
-    assert receipt.unknown_outcomes[0].message == "'prune20' has no metric 'clik'; it has clicks, spent"
-    # What was not kept is no duplicate: it can be sent again once the config has the metric.
-    mended = [experiment(metrics=[{"name": "clik"}])]
-    assert counts(send(store, batch[1:2], mended)) == (1, 0, 0)
-
-
 def test_duplicates_are_named_by_their_ids(store: Store) -> None:
     send(store, [outcome(n, "u") for n in (1, 2)], OPEN)
     receipt = send(store, [outcome(n, "u") for n in (3, 2, 4, 3, 1, 3)], OPEN)
     assert counts(receipt) == (2, 4, 0)
     assert receipt.duplicate_ids == ["o2", "o3", "o1", "o3"]  # in the request's order
-
-
-def test_what_a_unit_did_before_its_exposure_counts_once_that_is_there(store: Store) -> None:
-    history = [outcome(1, "late", metric="spent", time=900.0), outcome(2, "late", time=900.0)]
-    assert counts(send(store, history, SPENT)) == (2, 0, 0)
-    store.add_exposures([exposure("late", time=1000.0)])
-    found = measure(store, "prune20", SPENT[0].metrics[0], 2000.0, ALWAYS).moments["control"]
-    assert list(found.mean) == [0, 0, 1]
 
 
 def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path) -> None:

@@ -169,33 +169,24 @@ async def test_a_span_says_what_was_scored_for_whom_and_how_long_it_took(
 
 
 async def test_a_failure_of_the_server_is_an_error_of_its_span(
-    tiny_checkpoint: Path, tmp_path: Path, collector: Collector
+    tiny_checkpoint: Path, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = {"name": "broken", "checkpoint": str(write_broken_checkpoint(tmp_path))}
+    broken = {"name": "broken", "checkpoint": str(write_broken_checkpoint(tmp_path / "broken"))}
     traces = Traces("replica-1", no_notice)
-    async with serve(tiny_checkpoint, {"variants": [{"name": "full"}, broken]}, traces=traces) as service:
+    log = tmp_path / "log"
+    log.touch()
+    monkeypatch.setenv("HEADROOM_ACCESS_LOG_PIPE", str(log))
+    live = {"variants": [{"name": "full"}, broken]}
+    async with serve(tiny_checkpoint, live, traces=traces, access_log="json") as service:
         await service.refused("/v1/score", 500, query=QUERY, titles=TITLES, variant="broken")
         await asyncio.to_thread(traces.flush, 10)
     (span,) = collector.spans().values()
+    assert f'"trace_id": "{span.trace_id.hex()}"' in log.read_text(), "a trace that begins here"
     assert span.status.code == Status.STATUS_CODE_ERROR
     attributes = values(span.attributes)
     assert attributes["error.type"] == "internal_error"
     assert attributes["headroom.variant"] == "broken"
     assert attributes["http.response.status_code"] == 500
-
-
-async def test_the_access_log_has_the_id_of_a_trace_that_begins_here(
-    tiny_checkpoint: Path, collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    traces = Traces("replica-1", no_notice)
-    log = tmp_path / "log"
-    log.touch()
-    monkeypatch.setenv("HEADROOM_ACCESS_LOG_PIPE", str(log))
-    async with serve(tiny_checkpoint, traces=traces, access_log="json") as service:
-        await service.post("/v1/score", query=QUERY, titles=TITLES)
-        await asyncio.to_thread(traces.flush, 10)
-    (span,) = collector.spans().values()
-    assert f'"trace_id": "{span.trace_id.hex()}"' in log.read_text()
 
 
 async def test_a_collector_that_is_gone_fails_no_request_and_is_told_to_the_operator(
@@ -312,6 +303,7 @@ def test_without_a_collector_nothing_of_it_is_imported() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.more
 def test_replicas_send_their_last_spans_before_they_stop_and_are_told_apart(
     tmp_path: Path, tiny_checkpoint: Path, collector: Collector
 ) -> None:

@@ -90,6 +90,7 @@ def test_axe_finds_nothing_serious(page: Page) -> None:
                 assert serious == [], (scheme, view, width, serious)
 
 
+@pytest.mark.more
 def test_a_telephone_shows_every_view_without_scrolling_sideways(page: Page) -> None:
     for view in VIEWS:
         page.open(address(view))

@@ -101,7 +101,11 @@ async def test_the_order_is_drawn_from_what_both_variants_say_of_the_titles(
 
 
 async def test_a_reload_shows_the_same_list_and_counts_as_another_impression(service: Service) -> None:
-    first, second = [(await ask(service)).json() for _ in range(2)]
+    pairs: dict[str, Any] = {
+        "pairs": [[QUERY, title] for title in TITLES]
+    }  # of one query, which have an order, too
+    first, second, third = [(await ask(service, **body)).json() for body in ({}, {}, pairs)]
+    assert order_of(third) == order_of(first)
     assert first["assignment"].pop("impression") != second["assignment"].pop("impression")
     for answer in (first, second):
         del answer["timing_ms"]
@@ -126,23 +130,21 @@ SHAPES: list[tuple[str, str, dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "field", "more", "results", "score"), SHAPES)
-async def test_every_rerank_shape_answers_in_the_drawn_order_and_its_scores_fall(
-    service: Service, path: str, field: str, more: dict[str, Any], results: str, score: str
-) -> None:
+async def test_every_rerank_shape_answers_in_the_drawn_order_and_its_scores_fall(service: Service) -> None:
     order = order_of((await ask(service)).json())
-    body = {"query": QUERY, field: TITLES, "unit": "user-1", **more}
-    answer = await service.http.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    ranked = answer.json()[results] if results else answer.json()
-    assert [result["index"] for result in ranked] == order[: more.get("top_n", more.get("top_k"))]
-    values = np.array([result[score] for result in ranked], np.float32)
-    assert (np.diff(values) < 0).all()
-    impression = answer.headers["x-impression"]
-    if results:
-        assert answer.json()["assignment"]["impression"] == impression
-    if results == "results":
-        assert answer.json()["id"] == impression
+    for path, field, more, results, score in SHAPES:
+        body = {"query": QUERY, field: TITLES, "unit": "user-1", **more}
+        answer = await service.http.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        ranked = answer.json()[results] if results else answer.json()
+        assert [result["index"] for result in ranked] == order[: more.get("top_n", more.get("top_k"))]
+        values = np.array([result[score] for result in ranked], np.float32)
+        assert (np.diff(values) < 0).all()
+        impression = answer.headers["x-impression"]
+        if results:
+            assert answer.json()["assignment"]["impression"] == impression
+        if results == "results":
+            assert answer.json()["id"] == impression
 
 
 async def stored(service: Service, url: str) -> dict[str, tuple[str, list[int], list[str] | None]]:
@@ -191,22 +193,6 @@ async def test_what_is_cut_off_is_not_shown_and_no_impression_has_it(
     assert (none["results"], none["dropped"]) == ([], len(TITLES))
 
 
-async def test_a_failed_interleaved_answer_keeps_the_callers_order_and_leaves_no_impression(
-    service: Service, file_url: str
-) -> None:
-    async def fails(*_: Any) -> Any:
-        raise DeviceFailed("cuda")
-
-    service.replica.scheduler._runner.forward = fails
-    answer = await ask(service, on_failure="original_order")
-    assert answer.headers["x-reranked"] == "false"
-    assert "x-impression" not in answer.headers
-    content = answer.json()
-    assert (content["assignment"], content["reason"]) == (None, "device_failed")
-    assert [result["index"] for result in content["results"]] == list(range(len(TITLES)))
-    assert not await stored(service, file_url)
-
-
 async def test_an_impression_says_whose_each_title_that_was_shown_is(
     service: Service, clf: Classifier, file_url: str
 ) -> None:
@@ -226,70 +212,61 @@ async def test_an_impression_says_whose_each_title_that_was_shown_is(
     }
 
 
-async def test_two_variants_that_are_the_same_give_no_team(tiny_checkpoint: Path, file_url: str) -> None:
-    live = interleaving([{"name": "full"}, {"name": "twin", "head_mask": "none"}])
-    async with serve(tiny_checkpoint, live, database_url=file_url) as service:
-        full = (await ask(service, variant="full")).json()["results"]
-        ranked = sorted(full, key=lambda result: -result["raw_score"])
-        for unit in UNITS:
-            answer = (await ask(service, unit)).json()
-            assert order_of(answer) == [result["index"] for result in ranked]
-        counted = 'headroom_interleaved_total{experiment="prune20",rankings='
-        assert service.metric(f'{counted}"equal"}}') == len(UNITS)
-        assert service.metric(f'{counted}"different"}}') == 0
-        assert {teams for teams, _, _ in (await stored(service, file_url)).values()} == {"s" * len(TITLES)}
-
-
-async def test_who_is_not_exposed_or_names_a_variant_gets_no_drawn_order(
-    tiny_checkpoint: Path, file_url: str
+async def test_a_failed_interleaved_answer_keeps_the_callers_order_and_leaves_no_impression(
+    service: Service, file_url: str
 ) -> None:
-    async with serve(tiny_checkpoint, interleaving(traffic=0.3), database_url=file_url) as service:
-        kinds = set()
-        for unit in (f"user-{number}" for number in range(30)):
+    async def fails(*_: Any) -> Any:
+        raise DeviceFailed("cuda")
+
+    service.replica.scheduler._runner.forward = fails
+    answer = await ask(service, on_failure="original_order")
+    assert answer.headers["x-reranked"] == "false"
+    assert "x-impression" not in answer.headers
+    assert (answer.json()["assignment"], answer.json()["reason"]) == (None, "device_failed")
+    assert not await stored(service, file_url)
+
+
+@pytest.mark.parametrize("kind", ["twin", "cascade", "checkpoint"])
+async def test_an_arm_may_be_any_variant(
+    tiny_checkpoint: Path, file_url: str, tmp_path: Path, kind: str
+) -> None:
+    variants: list[dict[str, Any]] = [{"name": "full"}, {"name": "twin", "head_mask": "none"}]
+    if kind == "cascade":
+        cut = {"name": "cut", "head_mask": "0.*"}
+        stages = [{"variant": "cut", "keep": 5}, {"variant": "full"}]
+        variants = [{"name": "full"}, cut, {"name": "cascade", "cascade": stages}]
+    elif kind == "checkpoint":
+        other = write_checkpoint(tmp_path / "other", seed=5)
+        variants = [{"name": "full"}, {"name": "checkpoint", "checkpoint": str(other)}]
+    # The cache would give an arm's scores to the other, or old ones.
+    settings: dict[str, Any] = {"database_url": file_url, "score_cache_size": 1000}
+    async with serve(tiny_checkpoint, interleaving(variants, traffic=0.3), **settings) as service:
+        raw_scores = [
+            [result["raw_score"] for result in (await ask(service, variant=name)).json()["results"]]
+            for name in ("full", kind)
+        ]
+        lookups = [f'headroom_cache_total{{result="{result}"}}' for result in ("miss", "hit")]
+        before = list(map(service.metric, lookups))
+        exposed_units = 0
+        for unit in (f"user-{number}" for number in range(20)):
             bucket = int.from_bytes(sha256(f"{SALT}:{unit}".encode()).digest()[:8], "big") % 10_000
-            response = await ask(service, unit)
-            assignment = response.json()["assignment"]
-            kinds.add(assignment is not None)
-            assert (assignment is not None) == (bucket < 3000)
-            if assignment is None:
-                assert "x-impression" not in response.headers
-                assert not any("rank" in result for result in response.json()["results"])
-            else:
-                assert assignment["bucket"] == bucket
-        assert kinds == {True, False}
-        assert (await ask(service, variant="cut")).json()["assignment"] is None
-
-
-async def test_cascades_are_ranked_as_their_stages_lead_to(tiny_checkpoint: Path, file_url: str) -> None:
-    variants: list[dict[str, Any]] = [
-        {"name": "full"},
-        {"name": "cut", "head_mask": "0.*"},
-        {"name": "cascade", "cascade": [{"variant": "cut", "keep": 5}, {"variant": "full"}]},
-    ]
-    async with serve(tiny_checkpoint, interleaving(variants), database_url=file_url) as service:
-        raw_scores = [
-            [result["raw_score"] for result in (await ask(service, variant=name)).json()["results"]]
-            for name in ("full", "cascade")
-        ]
-        for unit in UNITS:
+            if bucket >= 3000:
+                continue
+            exposed_units += 1
             answer = (await ask(service, unit)).json()
+            assert answer["assignment"]["bucket"] == bucket
             assert order_of(answer) == draw_by_the_contract(unit, *raw_scores)[0]
-            assert [(stage["variant"], stage["pairs"]) for stage in answer["stages"]] == [
-                ("cut", 20),
-                ("full", 5),
-            ]
-
-
-async def test_two_checkpoints_run_side_by_side(tiny_checkpoint: Path, file_url: str, tmp_path: Path) -> None:
-    other = write_checkpoint(tmp_path / "other", seed=5)
-    live = interleaving([{"name": "full"}, {"name": "other", "checkpoint": str(other)}])
-    async with serve(tiny_checkpoint, live, database_url=file_url) as service:
-        raw_scores = [
-            [result["raw_score"] for result in (await ask(service, variant=name)).json()["results"]]
-            for name in ("full", "other")
-        ]
-        for unit in UNITS:
-            assert order_of((await ask(service, unit)).json()) == draw_by_the_contract(unit, *raw_scores)[0]
+            stages_of_answer = [(stage["variant"], stage["pairs"]) for stage in answer["stages"] or []]
+            assert stages_of_answer == ([("cut", 20), ("full", 5)] if kind == "cascade" else [])
+        assert list(map(service.metric, lookups)) == before
+        counted = 'headroom_interleaved_total{experiment="prune20",rankings='
+        rankings = "equal" if kind == "twin" else "different"
+        assert service.metric(f'{counted}"{rankings}"}}') == exposed_units > 0
+        for body in ({"unit": "user-0"}, {"variant": "full"}):  # user-0 is not exposed
+            response = await ask(service, **body)
+            assert response.json()["assignment"] is None
+            assert "x-impression" not in response.headers
+            assert not any("rank" in result for result in response.json()["results"])
 
 
 @pytest.mark.parametrize("labels", [1, 5])
@@ -335,54 +312,21 @@ async def test_a_treatment_that_fails_is_answered_by_control_and_rolled_back(
 async def test_a_control_that_fails_fails_the_request_and_keeps_the_unit(
     tiny_checkpoint: Path, file_url: str, tmp_path: Path
 ) -> None:
+    """But a device that fails is no arm's fault."""
     broken = {"name": "broken", "checkpoint": str(write_broken_checkpoint(tmp_path / "broken"))}
     live = interleaving([broken, {"name": "full"}]) | {"default": "full"}
+    body = {"query": QUERY, "titles": TITLES}
     async with serve(tiny_checkpoint, live, database_url=file_url) as service:
-        answer = await service.http.post(
-            "/v1/score", json={"query": QUERY, "titles": TITLES, "unit": "user-1"}
-        )
+        answer = await service.http.post("/v1/score", json=body | {"unit": "user-1"})
         assert answer.status_code == 500
         await eventually(lambda: exposed(file_url) == {"user-1": "interleaved"})
-        control, treatment = (await service.http.get("/v1/experiments")).json()["experiments"][0][
-            "guardrails"
-        ]
-        assert (control["error_rate"], treatment["error_rate"]) == (1.0, 0.0)
-
-
-async def test_a_device_that_fails_is_no_arms_fault(service: Service, file_url: str) -> None:
-    service.replica.engine.failed_kind = "cuda"
-    body = {"query": QUERY, "titles": TITLES, "unit": "user-1"}
-    assert (await service.http.post("/v1/score", json=body)).status_code == 503
-    await asyncio.to_thread(service.replica.live.writer.flush, 60)
-    assert exposed(file_url) == {}
-    guardrails = (await service.http.get("/v1/experiments")).json()["experiments"][0]["guardrails"]
-    assert [arm["requests"] for arm in guardrails] == [0, 0]
-
-
-async def test_a_late_request_exposes_its_unit_and_shows_nothing(service: Service, file_url: str) -> None:
-    late = {"query": QUERY, "titles": TITLES, "unit": "late", "deadline_ms": 0.001}
-    assert (await service.http.post("/v1/score", json=late)).status_code == 504
-    await eventually(lambda: exposed(file_url) == {"late": "interleaved"})
-    assert service.metric("headroom_interleaved_total") == 0
-
-
-async def test_scores_never_come_from_the_cache(tiny_checkpoint: Path, file_url: str) -> None:
-    live = interleaving()
-    async with serve(tiny_checkpoint, live, database_url=file_url, score_cache_size=1000) as service:
-        await ask(service, variant="full")
-        looked_up = service.metric('headroom_cache_total{result="miss"}')
-        await ask(service)
-        assert service.metric('headroom_cache_total{result="miss"}') == looked_up
-        assert service.metric('headroom_cache_total{result="hit"}') == 0
-
-
-def sentence(answer: httpx.Response) -> str:
-    """The message of an error in any shape."""
-    body = answer.json()
-    message = body["error"]["message"] if isinstance(body["error"], dict) else body["error"]
-    assert isinstance(message, str)
-    assert "\n" not in message
-    return message
+        service.replica.engine.failed_kind = "cuda"
+        answer = await service.http.post("/v1/score", json=body | {"unit": "user-2"})
+        assert answer.status_code == 503
+        await asyncio.to_thread(service.replica.live.writer.flush, 60)
+        assert exposed(file_url) == {"user-1": "interleaved"}
+        guardrails = (await service.http.get("/v1/experiments")).json()["experiments"][0]["guardrails"]
+        assert [(arm["requests"], arm["error_rate"]) for arm in guardrails] == [(1, 1.0), (1, 0.0)]
 
 
 TWO_QUERIES = [[QUERY, TITLES[0]], ["mouse", TITLES[1]]]
@@ -404,16 +348,17 @@ WITHOUT_ORDER: list[tuple[str, dict[str, Any], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "body", "status"), WITHOUT_ORDER)
-async def test_a_route_without_an_order_refuses_an_interleaved_unit_in_one_sentence(
-    service: Service, path: str, body: dict[str, Any], status: int
-) -> None:
+async def test_a_route_without_an_order_refuses_an_interleaved_unit_in_one_sentence(service: Service) -> None:
     name = (await service.http.get("/v1/models")).json()["models"][0]["name"]
-    path = path.replace("NAME", name)
-    answer = await service.http.post(path, json={**body, "unit": "user-1"})
-    assert answer.status_code == status
-    assert sentence(answer).startswith("unit: is in the interleaved experiment 'prune20'")
-    assert (await service.http.post(path, json=body)).status_code == 200
+    for route, body, status in WITHOUT_ORDER:
+        path = route.replace("NAME", name)
+        answer = await service.http.post(path, json={**body, "unit": "user-1"})
+        assert answer.status_code == status
+        error = answer.json()["error"]
+        message = error["message"] if isinstance(error, dict) else error
+        assert message.startswith("unit: is in the interleaved experiment 'prune20'")
+        assert "\n" not in message
+        assert (await service.http.post(path, json=body)).status_code == 200
     assert exposing_requests(service) == 0
 
 
@@ -431,45 +376,19 @@ async def test_long_titles_that_fit_a_request_fit_an_interleaved_one(
         assert answer["assignment"]["fallback"] is False
 
 
-async def test_pairs_of_one_query_have_an_order(service: Service) -> None:
-    pairs = [[QUERY, title] for title in TITLES]
-    answers = [(await ask(service, pairs=pairs)).json(), (await ask(service)).json()]
-    assert order_of(answers[0]) == order_of(answers[1])
-
-
-@pytest.mark.parametrize("path", ["/v1/score", "/v1/rerank"])
-async def test_wrong_ids_are_refused_in_one_sentence(service: Service, path: str) -> None:
-    field = "titles" if path == "/v1/score" else "documents"
-    status = 422 if path == "/v1/score" else 400
-    for ids, said in (
-        (["a"], f"ids: 1 ids for {len(TITLES)} titles"),
-        (["a" * 257] * len(TITLES), "ids[0]: should have at most 256 characters"),
-        (["a\0"] * len(TITLES), "ids[0]: must not hold a NUL character: PostgreSQL cannot keep it"),
-        ([7] * len(TITLES), "ids[0]: should be a string"),
-    ):
-        answer = await service.http.post(path, json={"query": QUERY, field: TITLES, "ids": ids})
-        assert answer.status_code == status
-        assert sentence(answer) == said
-    for value, said in (("", "at least 1"), ("x" * 257, "at most 256"), ("a\0", "NUL")):
-        answer = await service.http.post(path, json={"query": QUERY, field: TITLES, "query_id": value})
-        assert answer.status_code == status
-        assert sentence(answer).startswith("query_id: ")
-        assert said in sentence(answer)
-    fine = {"query": QUERY, field: TITLES, "ids": list(map(str, range(len(TITLES))))}
-    assert (await service.http.post(path, json=fine)).status_code == 200
-
-
-async def test_arms_that_give_different_kinds_of_score_are_refused(
-    tiny_checkpoint: Path, file_url: str, tmp_path: Path
-) -> None:
-    other = write_checkpoint(tmp_path / "one", num_labels=1)
-    async with serve(tiny_checkpoint, interleaving(), database_url=file_url) as service:
-        live = interleaving([{"name": "full"}, {"name": "one", "checkpoint": str(other)}])
-        live["experiments"][0]["name"] = "other"
-        with pytest.raises(
-            InvalidConfig, match=r"experiments\[0\]\.arms: full gives the grades .* one gives"
-        ):
-            await asyncio.to_thread(service.replica.check, LiveConfig.model_validate(live))
+async def test_wrong_ids_are_refused_in_one_sentence(service: Service) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"ids": ["a"]}, f"ids: 1 ids for {len(TITLES)} titles"),
+        ({"ids": ["a" * 257] * len(TITLES)}, "ids[0]: should have at most 256 characters"),
+        ({"ids": ["a\0"] * len(TITLES)}, "ids[0]: must not hold a NUL character"),
+        ({"ids": [7] * len(TITLES)}, "ids[0]: should be a string"),
+        ({"query_id": ""}, "query_id: should have at least 1"),
+        ({"query_id": "x" * 257}, "query_id: should have at most 256"),
+        ({"query_id": "a\0"}, "query_id: must not hold a NUL"),
+    ]
+    for body, said in wrong:
+        error = await service.refused("/v1/score", 422, query=QUERY, titles=TITLES, **body)
+        assert error["message"].startswith(said)
 
 
 async def test_an_experiment_without_a_file_draws_lists_and_its_arms_must_give_the_same_score(
@@ -484,7 +403,12 @@ async def test_an_experiment_without_a_file_draws_lists_and_its_arms_must_give_t
         mixed = entry | {"arms": [{"name": "a", "variant": "full"}, {"name": "b", "variant": "one"}]}
         refused = await service.http.post("/v1/experiments", json=mixed, headers=BOSS)
         assert refused.status_code == 422
-        assert sentence(refused).startswith("arms: full gives the grades")
+        assert refused.json()["error"]["message"].startswith("arms: full gives the grades")
+        edited = LiveConfig.model_validate(live | {"experiments": [mixed]})
+        with pytest.raises(
+            InvalidConfig, match=r"experiments\[0\]\.arms: full gives the grades .* one gives"
+        ):
+            await asyncio.to_thread(service.replica.check, edited)
         three = entry | {"arms": [*entry["arms"], {"name": "third", "variant": "cut"}]}
         refused = await service.http.post("/v1/experiments", json=three, headers=BOSS)
         assert (refused.status_code, refused.json()["error"]["param"]) == (422, "arms")

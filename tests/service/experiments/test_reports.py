@@ -1,0 +1,199 @@
+"""What any log and any facts lead to is what the plain model of reference.py says.
+
+Each seed makes a log at random, whether or not the rules would let it come about, and facts around its times.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from headroom.service.experiments.analysis import analyse
+from headroom.service.experiments.buckets import BUCKETS, NO_BUCKET
+from headroom.service.experiments.definition import INTERLEAVED
+from headroom.service.experiments.events import Click, Exposure, Impression, Outcome
+from headroom.service.experiments.log import Declared, Entry, World, fold, replay
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.tables import metadata
+from tests.service.experiments import reference
+from tests.service.experiments.comparing import (
+    CONFIGS,
+    FACTS,
+    FILES,
+    FREE,
+    HOUR,
+    ORDER,
+    PRUNE,
+    TAKER,
+    UNITS,
+    VARIANTS,
+    declaration,
+    facts_of,
+    plain,
+    rounded,
+    summary,
+)
+from tests.service.experiments.making import send
+from tests.service.experiments.postgres import Cluster
+
+START = 1_000_000.0
+ROWS = 8
+LOGS = 1000
+AROUND = (-2 * HOUR, -HOUR, -60.0, -1.0, -0.5, 0.0, 0.0, 0.25, 60.0, HOUR, 2 * HOUR)
+"""Seconds between what belongs together, as an outcome and its unit's exposure."""
+
+
+def any_log(draw: random.Random) -> list[Entry]:
+    """A log that begins with a config. Clocks differ, so times may fall."""
+    log = [Entry("config", START, config_version="0", declared=declaration("right"))]
+    for number in range(1, draw.randint(1, ROWS)):
+        time = START + draw.choice([number, number, number, draw.randint(0, ROWS)]) * HOUR
+        kind = draw.choice(["config", "config", "start", "ramp", "stop", "ship", "rollback", "rollback"])
+        if kind == "config":
+            declared = declaration(draw.choice([*sorted(FILES), "less", "less", "right", "right"]))
+            log.append(Entry("config", time, config_version=f"{number}", declared=declared))
+        elif kind == "start":
+            log.append(Entry("start", time, experiment="free", declared=Declared((FREE,), VARIANTS)))
+        else:
+            config = draw.choice([PRUNE, PRUNE, ORDER, ORDER, FREE, TAKER])
+            arms = [arm.name for arm in config.arms]
+            arm = None
+            if kind == "ship" or (kind == "rollback" and draw.random() < 0.8):
+                arm = draw.choice(arms)
+            traffic = draw.choice([0.0, 0.2, 1.0]) if kind == "ramp" else None
+            log.append(Entry(kind, time, "boss", config.name, arm=arm, traffic=traffic))  # type: ignore[arg-type]
+    return log
+
+
+def test_the_states_after_any_log_are_those_of_the_model() -> None:
+    statuses = set()
+    for seed in range(LOGS):
+        draw = random.Random(seed)
+        log = any_log(draw)
+        rows = [plain(entry) for entry in log]
+        found = fold(log)
+        cut = draw.randint(0, len(log))
+        assert replay(replay(World(), log[:cut]), log[cut:]).experiments == found, seed
+        for name, experiment in found.items():
+            model = reference.state(rows, name)
+            assert model is not None
+            traffic = model["traffic"] if model["status"] == "running" else 0.0
+            assert (experiment.status, experiment.rolled_back, experiment.traffic) == (
+                model["status"],
+                model["rolled_back"],
+                traffic,
+            ), (seed, name)
+            assert experiment.is_over == model["is_over"] or experiment.status in ("changed", "out", "paused")
+            assert experiment.shipped == model["shipped"]
+            assert experiment.end == reference.ended(reference.periods(rows, name), ""), (seed, name)
+            periods = experiment.periods
+            assert [one.until for one in periods[:-1]] == [other.since for other in periods[1:]]
+            statuses.add(experiment.status)
+    assert statuses == {"running", "stopped", "shipped", "rolled_back", "changed", "paused", "out"}
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """One database for all: each store compiles its statements anew."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path_factory.mktemp('reports') / 'experiments.db'}"
+    else:
+        cluster: Cluster = request.getfixturevalue("postgres")
+        url = cluster.create("reports")
+    with closing(Store(url)) as made:
+        made.prepare()
+        yield made
+
+
+def fill(store: Store, draw: random.Random) -> None:
+    """Add exposures after the starts, and outcomes, lists and clicks around the times of the log."""
+    started = {name: experiment.started for name, experiment in fold(store.log()).items()}
+
+    def moment(near: float | None = None) -> float:
+        return (START + HOUR * draw.randint(0, ROWS) if near is None else near) + draw.choice(AROUND)
+
+    exposures = []
+    for _ in range(80):
+        config = draw.choice([PRUNE, PRUNE, ORDER, FREE, TAKER])
+        arm = draw.choice(list(config.spans))
+        position = draw.randrange(*config.spans[arm])
+        slot: int | None = draw.randrange(*config.slots)
+        if not config.is_interleaved and draw.random() < 0.2:
+            position, slot = NO_BUCKET, None
+        time = max(moment(), started.get(config.name, START))
+        exposures.append(Exposure(config.name, draw.choice(UNITS), arm, position, time, "v", slot))
+    lists = []
+    for number in range(60):
+        unit = draw.choice(UNITS)
+        places = tuple(draw.sample(range(4), draw.randint(1, 4)))
+        teams = "".join(draw.choice("cts") if index in places else "-" for index in range(4))
+        ids = draw.choice([None, ("x", "y", "x", "z")])
+        query = draw.choice([None, f"q{number % 4}"])
+        name = f"l{number}" if query is None else f"{unit}-{query}"
+        lists.append(Impression("order", name, unit, moment(), "v", teams, places, ids, query))
+        time = max(moment(), started["order"])
+        exposures.append(Exposure("order", unit, INTERLEAVED, draw.randrange(BUCKETS), time, "v", 7000))
+    clicks = []
+    for number in range(150):
+        one = draw.choice(lists)
+        what: dict[str, Any] = draw.choice(
+            [
+                {"index": draw.choice([0, 1, 2, 3, 9])},
+                {"rank": draw.randint(1, 5)},
+                {"object_id": draw.choice("xyzw"), "rank": draw.choice([None, 1, 2, 3])},
+            ]
+        )
+        clicks.append(
+            Click(
+                draw.choice(["order", "order", ""]),
+                f"c{number}",
+                draw.choice([one.unit, one.unit, one.unit, draw.choice(UNITS)]),
+                draw.choice(["click", "buy"]),
+                draw.choice([one.id, one.id, one.query_id or one.id, "nowhere"]),
+                1.0,
+                moment(one.time),
+                **what,
+            )
+        )
+    outcomes = []
+    for number in range(300):
+        shown = draw.choice(exposures)
+        metric = draw.choice(["click", "buy", "rate"])
+        value = float(draw.randint(0, 3))
+        near = draw.choice([shown.time, shown.time, None])
+        outcomes.append(Outcome(shown.experiment, f"o{number}", shown.unit, metric, value, moment(near)))
+    outcomes = [row for row in outcomes if row.experiment != "order"]
+    reloads = [replace(one, time=moment(one.time)) for one in lists[:20]]
+    # What belongs to lists and exposures comes before and after them.
+    send(store, clicks[::2], CONFIGS)
+    send(store, outcomes[::2], CONFIGS)
+    for one in draw.sample(lists + reloads, len(lists) + len(reloads)):
+        store.add_impressions([one])
+    store.add_exposures(exposures[::2])
+    store.add_exposures(exposures[1::2])
+    send(store, clicks[1::2], CONFIGS)
+    send(store, outcomes[1::2], CONFIGS)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_report_of_any_facts_is_that_of_the_model(store: Store, seed: int) -> None:
+    draw = random.Random(seed)
+    with store.write() as db:
+        for table in metadata.sorted_tables:
+            if table.name in (*FACTS, "log", "unit_counts"):
+                db.execute(table.delete())
+    for entry in any_log(draw):
+        store.append(entry)
+    fill(store, draw)
+    log = store.log()
+    with store.read_all() as db:
+        facts = facts_of(lambda name: db.execute(select(metadata.tables[name])).mappings().all())
+    now = max(entry.time for entry in log) + draw.choice([60.0, HOUR, 24 * HOUR])
+    for name, experiment in fold(log).items():
+        found = summary(analyse(store, experiment, now, {}, looks_seconds=-1.0))
+        expected = reference.report([plain(entry) for entry in log], facts, name, now)
+        assert rounded(found) == rounded(expected), name
