@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from headroom import Classifier, HeadMask, ModelError
+from headroom.models.quality.bootstrap import Interval
 from headroom.models.study.page import Result
 from headroom.models.study.runner import Runner
 from headroom.models.study.search import compute, networks, recovery
-from headroom.models.study.search.networks import Times
+from headroom.models.study.search.networks import Networks, Pace, Times
 from headroom.models.study.study import QUICK, Study
 from headroom.models.training import loop
 from headroom.models.training.distil import teaching
@@ -123,6 +124,36 @@ def test_a_search_that_was_stopped_in_its_training_goes_on_with_it(
     reported("search", study)
     assert found == [unfinished]
     assert not list(study.out.glob("recovering-*.pt"))
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        ([(1.9, 2.1)], ""),
+        ([(2.04, 8.81), (1.9, 2.1)], ""),
+        ([(2.04, 8.81), (2.1, 7.9)], "That interval is very wide, twice: the machine is busy"),
+        (
+            [(1.2, 1.3), (1.25, 1.3)],
+            "It was to be 2 ×, by the times of its parts; measured twice",
+        ),
+    ],
+)
+def test_a_speed_that_is_uncertain_or_not_as_wanted_is_measured_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured: list[tuple[float, float]], said: str
+) -> None:
+    turns = iter(measured)
+
+    def paces(_: Networks, masks: Sequence[HeadMask]) -> list[Pace]:
+        low, high = next(turns)
+        return [Pace(100.0, Interval((low + high) / 2, low, high)) for _ in masks]
+
+    monkeypatch.setattr(Networks, "paces", paces)
+    result = reported("search", cached_study(tmp_path, speedup=2.0))
+    assert next(turns, None) is None
+    doubt = [words for words in ("very wide", "It was to be") if words in result.verdict]
+    assert len(doubt) == bool(said)
+    assert said in result.verdict
 
 
 def test_times_by_which_nothing_is_fast_enough_are_measured_again(
