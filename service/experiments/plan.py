@@ -142,7 +142,8 @@ def units_needed(
     """Return the units of a sample that answer its question: with one look, and with looks at any time.
 
     spread: tau / shift. share: of all units, that of the sample. level: the chance that the interval is ever
-    wrong. caution: by what factor the report widens intervals. min_units: those with which the report gives an interval.
+    wrong. caution: by what factor the report widens intervals. min_units: those with which the report gives
+    an interval.
     """
     from scipy.stats import norm
 
