@@ -88,6 +88,15 @@ def test_pairs_in_memory_teach_and_test_as_their_file_does(
     assert of_tuples.document["calibration_pairs"] == int8.document["calibration_pairs"]
 
 
+def test_scores_in_a_frame_teach(clf: Classifier, pairs: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(pairs, sep="\t")
+    frame["llm"] = np.arange(len(frame)) % 7
+    options: dict[str, Any] = {"student": clf.directory, "scores": "llm", "steps": 1}
+    assert distil(None, frame, tmp_path / "out", **options).metrics["pairs"] == len(frame)
+    with pytest.raises(ModelError, match="data has no column 'llm'; found 'query', 'title'; name yours, as"):
+        distil(None, frame[["query", "title"]], tmp_path / "other", **options)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
