@@ -14,7 +14,7 @@ from headroom import HeadMask
 from headroom.models.compress.prune import prune
 from headroom.models.study import kinds
 from headroom.models.study.search.plans import gradients
-from headroom.models.training import tuning
+from headroom.models.training import loop, tuning
 from tests import decoders, own_code
 from tests.checkpoints import load, random_pairs, write_int8
 from tests.families import write_family
@@ -77,6 +77,7 @@ def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
     keep = Mock(side_effect=[tuning.keep_if_best, KeyboardInterrupt])  # once, then never again
     with monkeypatch.context() as patch:
         patch.setattr(tuning, "keep_if_best", lambda *arguments: keep()(*arguments))
+        patch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)  # its state is written after each step
         with pytest.raises(KeyboardInterrupt):
             tune(again)
     tune(again)

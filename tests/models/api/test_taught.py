@@ -88,6 +88,16 @@ def test_pairs_in_memory_teach_and_test_as_their_file_does(
     assert of_tuples.document["calibration_pairs"] == int8.document["calibration_pairs"]
 
 
+def test_scores_in_a_frame_teach(clf: Classifier, pairs: Path, judged: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(pairs, sep="\t")
+    frame["llm"] = np.arange(len(frame)) % 7
+    options: dict[str, Any] = {"student": clf.directory, "scores": "llm", "steps": 1, "test": judged}
+    taught_on = ~frame["query"].isin(pd.read_csv(judged)["query"])
+    assert distil(None, frame, tmp_path / "out", **options).metrics["pairs"] == taught_on.sum()
+    with pytest.raises(ModelError, match="data has no column 'llm'; found 'query', 'title'; name yours, as"):
+        distil(None, frame[["query", "title"]], tmp_path / "other", **options)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -114,13 +124,14 @@ def test_what_a_distillation_cannot_take_is_refused_by_the_name_of_the_argument(
 
 
 def test_an_unfinished_run_of_pairs_in_memory_goes_on_with_the_same_alone(
-    clf: Classifier, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clf: Classifier, pairs: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = pd.read_csv(pairs, sep="\t")
+    options: dict[str, Any] = {"layers": 2, "steps": 3, "test": judged}
     with monkeypatch.context() as patch:
         patch.setattr(running.Run, "teach", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            distil(clf, frame, tmp_path / "out", layers=2, steps=3)
+            distil(clf, frame, tmp_path / "out", **options)
     with pytest.raises(ModelError, match="unfinished run with another content of data"):
-        distil(clf, frame.iloc[1:], tmp_path / "out", layers=2, steps=3)
-    assert distil(clf, frame, tmp_path / "out", layers=2, steps=3).load("cpu").num_layers == 2
+        distil(clf, frame.iloc[1:], tmp_path / "out", **options)
+    assert distil(clf, frame, tmp_path / "out", **options).load("cpu").num_layers == 2
