@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from headroom.models.arrays import Floats, Ints
 from headroom.models.files import Json
-from headroom.models.quality import metrics
 from headroom.models.quality.evaluation import SMALLEST_PROBABILITY, Evaluation, positive
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.metrics import GRADED, Measures
@@ -68,7 +67,7 @@ class GradedEvaluation(Evaluation):
     def values(self, sums: Floats) -> Floats:
         """Return the metrics of `measures` of added-up `sums`: (..., grades² + 2) → (..., 4)."""
         return np.concatenate(
-            [metrics.values(sums[..., :-2], self.grades), super().values(sums[..., -2:])], -1
+            [of_counted_grades(sums[..., :-2], self.grades), super().values(sums[..., -2:])], -1
         )
 
     @cached_property
@@ -132,6 +131,31 @@ class GradedEvaluation(Evaluation):
         """
         shares = np.bincount(self.truth, minlength=self.grades) / len(self.truth)
         return {"mean_probabilities": self.probabilities.mean(0).tolist(), "shares": shares.tolist()}
+
+
+def of_counted_grades(sums: Floats, grades: int) -> Floats:
+    """Return accuracy, macro-F1 and QWK of added-up counts: (..., grades²) → (..., 3).
+
+    sums: how often each true grade met each predicted grade, truth first. macro-F1 is over the grades that
+    occur; QWK is the quadratic weighted kappa (Cohen 1968): 1 is agreement, 0 chance, and 0 if only one grade
+    occurs.
+    """
+    confusion = sums.reshape(*sums.shape[:-1], grades, grades)  # [truth, predicted]
+    right = np.einsum("...ii->...i", confusion)  # einsum, because .sum is slow over short axes
+    truth = np.einsum("...ij->...i", confusion)
+    predicted = np.einsum("...ij->...j", confusion)
+    total = np.einsum("...i->...", truth)
+    accuracy = np.einsum("...i->...", right) / np.where(total > 0, total, np.nan)
+
+    occurs = truth > 0
+    f1 = 2 * right / np.maximum(truth + predicted, 1)  # 0 for a grade that does not occur
+    macro_f1 = np.einsum("...i->...", f1) / np.maximum(occurs.sum(-1), 1)
+
+    distance = np.square(np.subtract.outer(np.arange(grades), np.arange(grades))).astype(np.float64)
+    observed = np.einsum("...ij,ij->...", confusion, distance)
+    chance = np.einsum("...i,...i->...", truth @ distance, predicted) / np.maximum(total, 1)
+    qwk = np.where(chance > 0, 1 - observed / np.where(chance > 0, chance, 1), 0)
+    return np.stack([accuracy, macro_f1, qwk], -1)
 
 
 def evaluation_of(pairs: Sequence[LabelledPair], scores: Scores, relevant: int | None = None) -> Evaluation:

@@ -1,11 +1,7 @@
-"""The metrics by which a kind of model is judged, and those of counted grades; `rankings` has those of
-order."""
+"""The metrics by which a kind of model is judged, and their names in texts. `graded` and `rankings` compute
+them."""
 
 from dataclasses import dataclass
-
-import numpy as np
-
-from headroom.models.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +50,3 @@ NAMES = {
     "ece": "calibration error",
 }
 """The names of the metrics in texts."""
-
-
-def values(sums: Floats, grades: int) -> Floats:
-    """Return accuracy, macro-F1 and QWK of added-up counts: (..., grades²) → (..., 3).
-
-    sums: how often each true grade met each predicted grade, truth first. macro-F1 is over the grades that
-    occur; QWK is the quadratic weighted kappa (Cohen 1968): 1 is agreement, 0 chance, and 0 if only one grade
-    occurs.
-    """
-    confusion = sums.reshape(*sums.shape[:-1], grades, grades)  # [truth, predicted]
-    right = np.einsum("...ii->...i", confusion)  # einsum, because .sum is slow over short axes
-    truth = np.einsum("...ij->...i", confusion)
-    predicted = np.einsum("...ij->...j", confusion)
-    total = np.einsum("...i->...", truth)
-    accuracy = np.einsum("...i->...", right) / np.where(total > 0, total, np.nan)
-
-    occurs = truth > 0
-    f1 = 2 * right / np.maximum(truth + predicted, 1)  # 0 for a grade that does not occur
-    macro_f1 = np.einsum("...i->...", f1) / np.maximum(occurs.sum(-1), 1)
-
-    distance = np.square(np.subtract.outer(np.arange(grades), np.arange(grades))).astype(np.float64)
-    observed = np.einsum("...ij,ij->...", confusion, distance)
-    chance = np.einsum("...i,...i->...", truth @ distance, predicted) / np.maximum(total, 1)
-    qwk = np.where(chance > 0, 1 - observed / np.where(chance > 0, chance, 1), 0)
-    return np.stack([accuracy, macro_f1, qwk], -1)

@@ -16,7 +16,7 @@ from headroom.models.study import plots, probes
 from headroom.models.study.page import Figure, Finding, Result, Section, Table
 from headroom.models.study.statistics import mean_intervals
 from headroom.models.study.study import Study
-from headroom.models.study.wording import method
+from headroom.models.study.wording import method, share_text
 from headroom.models.study.words import Words
 
 NEAR = 0.5
@@ -44,7 +44,7 @@ def run(study: Study) -> Result:
     near = NEAR * distances.mean()
     sharing = _sharing_interval(study, by_query)
     clusters = fcluster(linkage(distances, "average"), near, "distance")
-    shared = f"{_percents(sharing)} of the heads have another at less than half the mean distance"
+    shared = f"{share_text(sharing)} of the heads have another at less than half the mean distance"
     verdict = (
         f"{shared}; two heads of one layer are {within.text(2)} apart, two of different layers "
         f"{across.text(2)}."
@@ -109,12 +109,6 @@ def _sharing_interval(study: Study, by_query: Floats) -> Interval:
         return Interval(float(sharing(counts[:1])["sharing"][0]), np.nan, np.nan)
     drawn = draws(sharing, counts, lambda _: len(by_query))
     return intervals_of(drawn, counts)["sharing"]
-
-
-def _percents(share: Interval) -> str:
-    """Return a share and its interval in per cent: 31 % (25 to 37)."""
-    scaled = Interval(100 * share.value, 100 * share.low, 100 * share.high)
-    return scaled.text(0).replace(" (", " % (", 1)
 
 
 def _within_and_across(by_query: Floats, layers: Ints) -> Floats:

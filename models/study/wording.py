@@ -59,6 +59,12 @@ def percent(change: Interval) -> str:
     return text.replace(" (", " % (", 1)
 
 
+def share_text(share: Interval) -> str:
+    """Return a share and its interval in per cent: 31 % (25 to 37)."""
+    scaled = Interval(100 * share.value, 100 * share.low, 100 * share.high)
+    return scaled.text(0).replace(" (", " % (", 1)
+
+
 def speed_claim(speedup: Interval, reference: str, wanted: float = 1.0) -> str:
     """Say how fast something is, and no more than the interval says: runs at 1.21 × (1.15 to 1.26) the speed
     of `reference`. wanted: how many times as fast it is to be."""

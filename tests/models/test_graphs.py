@@ -270,31 +270,38 @@ def test_variants_that_are_cut_alike_have_graphs_of_their_own(gpu: Gpu) -> None:
 
 
 def test_packs_of_other_shapes_have_graphs_of_their_own(gpu: Gpu) -> None:
-    """Also if they have as many sequences, or as many tokens, as another shape."""
+    """Also if they have as many sequences, or as many tokens, as another shape; 16 sequences fill one."""
     model = network()
     rng = np.random.default_rng(4)
     shapes = set()
-    for lengths in ([14, 14], [14, 30], [3] * 15, [3] * 17):
+    assert model.graphs is not None
+    for lengths in ([14, 14], [14, 30], [3] * 16, [30, 30], [3] * 17):
         for _ in range(3):
             pairs = [random_pair(rng, length, 180) for length in lengths]
             batch = pack(pairs, device=CPU)
+            if batch.shape not in shapes:
+                assert not model.graphs.may_replay(batch)
             shapes.add(batch.shape)
-            expected = reference(MODEL, pairs, torch.float32, None)
-            np.testing.assert_allclose(model.forward(batch).numpy(), expected, atol=1e-4)
-    assert shapes == {(32, 16), (48, 16), (64, 32)}
-    assert gpu.captures == len(shapes)
+            by_row = rng.random((len(pairs), 3, 4)).astype(np.float32)
+            for weights in (None, by_row):
+                found = model.forward(batch, None if weights is None else RowMasks(weights))
+                expected = reference(MODEL, pairs, torch.float32, weights)
+                np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
+    assert shapes == {(32, 16), (48, 16), (64, 16), (64, 32)}
+    assert gpu.captures == 2 * len(shapes)
 
 
 def test_the_least_recently_used_graph_makes_room(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "CAPACITY", 2)
     model = network()
     masks = [None, RowMasks(FRACTIONS), RowMasks(FRACTIONS, (1,))]
-    for mask in (*masks[:2], *masks[:2], masks[0]):  # the mask was used before the intact network
+    for mask in (*masks[:2], *masks[:2], masks[0]):  # the graph of FRACTIONS is now the older one
         scores(model, 0, mask)
     assert gpu.captures == 2
     for _ in range(2):
         scores(model, 0, masks[2])
     scores(model, 0)
+    scores(model, 0, masks[1])  # its graph is gone, so this pass is computed without one
     assert model.graphs is not None
     assert model.graphs.counts == graphs.Counts(captured=3, replayed=5)
 

@@ -8,7 +8,6 @@ import numpy as np
 from headroom.models.arrays import Ints
 from headroom.models.checkpoint.config import check_holds_floats
 from headroom.models.files import Json
-from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.scores import Scores
 from headroom.models.study import plots
@@ -17,7 +16,7 @@ from headroom.models.study.initialisation.networks import KINDS, Kind, Recipe, R
 from headroom.models.study.page import Figure, Finding, Result, Section, Table
 from headroom.models.study.roles.scores import ROLES
 from headroom.models.study.study import Study
-from headroom.models.study.wording import listed, method
+from headroom.models.study.wording import listed, method, share_text
 
 STARTS = {"body": "layers drawn anew", "pretrained": "only the classifier drawn anew"}
 
@@ -80,7 +79,9 @@ def run(study: Study) -> Result:
         Finding(
             "Different attention patterns come from initialisation",
             "yes",
-            listed([f"{STARTS[kind]}: seed {_percent(one.figures['seed'])}" for kind, one in found.items()]),
+            listed(
+                [f"{STARTS[kind]}: seed {share_text(one.figures['seed'])}" for kind, one in found.items()]
+            ),
         ),
     )
     return Result(
@@ -134,13 +135,14 @@ def _agreement(recorded: Sequence[Recorded], order: Ints, role: int) -> float:
 def _verdict(found: dict[Kind, Compared], content: dict[str, Json], seeds: int) -> str:
     sentences = []
     for kind, one in found.items():
-        of_seed = _percent(one.figures["seed"])
+        of_seed = share_text(one.figures["seed"])
+        of_layer = share_text(one.figures["layer"])
+        of_position = share_text(one.figures["position"])
         roles = content[kind]["roles"]
         shared = [NAMED[role] for role, counts in roles.items() if min(counts)]
         sentences.append(
             f"with {STARTS[kind]} the seed makes {of_seed} of the variance between heads, the layer "
-            f"{_percent(one.figures['layer'])}, the position {_percent(one.figures['position'])}, and all "
-            f"{seeds} seeds have heads for: {listed(shared)}"
+            f"{of_layer}, the position {of_position}, and all {seeds} seeds have heads for: {listed(shared)}"
         )
     text = "; ".join(sentences)
     return f"{text[0].upper()}{text[1:]}."
@@ -158,7 +160,7 @@ def _setting(settings: Json) -> str:
 
 def _variance(found: dict[Kind, Compared]) -> Table:
     rows = tuple(
-        (STARTS[kind], how, *(_percent(one.figures[f"{prefix}{share}"]) for share in SHARES))
+        (STARTS[kind], how, *(share_text(one.figures[f"{prefix}{share}"]) for share in SHARES))
         for kind, one in found.items()
         for prefix, how in (("", "as numbered"), ("matched_", "matched"))
     )
@@ -196,11 +198,6 @@ def _roles(content: dict[str, Json], seeds: int) -> Table:
         "matched head holds it too",
     )
     return Table(header, tuple(rows), "Roles after training, as `headroom study roles` defines them.")
-
-
-def _percent(share: Interval) -> str:
-    scaled = Interval(100 * share.value, 100 * share.low, 100 * share.high)
-    return scaled.text(0).replace(" (", " % (", 1)
 
 
 def _draw(found: dict[Kind, Compared]) -> plots.Drawing:

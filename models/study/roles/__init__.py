@@ -1,1 +1,1 @@
-"""Roles: which heads attend by word order, word parts, equal terms or special tokens, and do those matter?"""
+"""Finds heads that attend by word order, word parts, equal terms or special tokens; do those matter?"""

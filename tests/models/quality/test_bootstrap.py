@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from headroom.models.arrays import Floats
-from headroom.models.quality import metrics
 from headroom.models.quality.bootstrap import (
     Draws,
     Estimate,
@@ -15,6 +14,7 @@ from headroom.models.quality.bootstrap import (
     resample,
     standard_errors,
 )
+from headroom.models.quality.graded import of_counted_grades
 from headroom.models.quality.metrics import GRADED
 
 GRADES = 5
@@ -51,7 +51,7 @@ def population(rng: np.random.Generator, queries: int) -> tuple[Floats, Floats]:
 def values(sums: Floats) -> Floats:
     """Metrics of added-up sums: (..., 27) → (..., 4)."""
     ndcg = sums[..., -2] / sums[..., -1]
-    return np.concatenate([metrics.values(sums[..., :-2], GRADES), ndcg[..., None]], axis=-1)
+    return np.concatenate([of_counted_grades(sums[..., :-2], GRADES), ndcg[..., None]], axis=-1)
 
 
 def drawn(sums: Floats, counts: Floats) -> dict[str, Draws]:
