@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import rules
-from headroom.service.experiments.definition import ExperimentConfig, ScoreKinds
+from headroom.service.experiments.assignment import Assigner
+from headroom.service.experiments.definition import ScoreKinds
 from headroom.service.experiments.log import EMPTY, Declared, Entry, World, replay
 from headroom.service.experiments.state import Experiment, Experiments
 from headroom.service.experiments.store import FinalReport, Store
@@ -35,11 +36,11 @@ class InForce:
     """The experiments as this replica knows them. Replaced as a whole.
 
     experiments: those of its config, which are pending until the log has them, then others of the log.
-    assigned: those whose arms requests may get.
+    assigner: of those whose arms requests may get.
     """
 
     experiments: Experiments = field(default_factory=dict)
-    assigned: tuple[ExperimentConfig, ...] = ()
+    assigner: Assigner = field(default_factory=Assigner)
 
 
 @dataclass(slots=True, eq=False)
@@ -332,12 +333,12 @@ class Ledger:
             declared = {config.name: world.find(config) for config in self.declared.experiments}
             experiments = {**declared, **world.experiments}
             assigned = tuple(
-                each.config
+                each
                 for name, each in experiments.items()
                 if name in declared
                 or (each.source == "http" and (not each.is_over or each.everybody_gets is not None))
             )
-            self.in_force = InForce(experiments, assigned)
+            self.in_force = InForce(experiments, Assigner(assigned))
 
 
 def _is_needed(waiting: _Waiting, world: World) -> bool:

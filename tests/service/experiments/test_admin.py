@@ -19,7 +19,7 @@ from headroom.service.experiments.store import Store
 from tests.service.experimenting import config
 from tests.service.experiments.making import act, exposure, in_log, live_of
 
-ASSIGNER = LiveConfig.model_validate(config()).assigner
+CONFIGS = LiveConfig.model_validate(config()).experiments
 BY = {"reason": "", "actor": "boss"}
 
 
@@ -32,7 +32,7 @@ async def two(url: str) -> AsyncIterator[tuple[ExperimentAdmin, ExperimentAdmin]
     """Two replicas, which read the log only when told to."""
     lives = [live_of(Store(url)) for _ in range(2)]
     for live in lives:
-        live.apply(ASSIGNER, "v")
+        live.apply(CONFIGS, "v")
     first, second = map(ExperimentAdmin, lives)
     yield first, second
     for admin, live in zip((first, second), lives, strict=True):
@@ -102,7 +102,7 @@ class IsOvertaken(Store):
 
 async def test_an_action_answers_with_its_own_state(url: str) -> None:
     live = live_of(IsOvertaken(url))
-    live.apply(ASSIGNER, "v")
+    live.apply(CONFIGS, "v")
     admin = ExperimentAdmin(live)
     answer = await admin.act("prune20", ramp_to(0.5), **BY)
     assert (answer.status, answer.traffic) == ("running", 0.5)
@@ -120,7 +120,7 @@ def two_experiments() -> dict[str, Any]:
 
 async def test_only_one_experiment_can_be_shipped(file_url: str) -> None:
     """Everybody gets one variant: that of the second would be ignored without a word."""
-    both = LiveConfig.model_validate(two_experiments()).assigner
+    both = LiveConfig.model_validate(two_experiments()).experiments
     live = live_of(Store(file_url))
     live.apply(both, "v")
     admin = ExperimentAdmin(live)
@@ -130,7 +130,7 @@ async def test_only_one_experiment_can_be_shipped(file_url: str) -> None:
     assert kinds(admin) == ["start"]
 
     # Two that were shipped at different times cannot come together by an edit either.
-    live.apply(ASSIGNER, "without b")
+    live.apply(CONFIGS, "without b")
     await admin.act("prune20", partial(ship, arm="pruned"), **BY)
     with pytest.raises(ValueError, match=r"^experiments: 'prune20' and 'b' have each shipped an arm"):
         live.apply(both, "both")
@@ -142,7 +142,7 @@ async def test_only_one_experiment_can_be_shipped(file_url: str) -> None:
 async def test_a_report_is_made_anew_after_the_clock_was_set_back(file_url: str) -> None:
     seconds = 0.0
     live = live_of(Store(file_url), clock=lambda: 1e9 - 3600 * (seconds > 0), monotonic=lambda: seconds)
-    live.apply(ASSIGNER, "v")
+    live.apply(CONFIGS, "v")
     admin = ExperimentAdmin(live)
     first = (await admin.show("prune20")).report
     live.ledger.store.add_exposures([exposure("u1", time=1e9 - 5000)])
@@ -177,7 +177,7 @@ class SlowFor(Store):
 async def test_a_slow_report_holds_up_no_other_experiment(file_url: str) -> None:
     store = SlowFor(file_url, "b")
     live = live_of(store)
-    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
+    live.apply(LiveConfig.model_validate(two_experiments()).experiments, "v")
     admin = ExperimentAdmin(live)
     slow = [asyncio.create_task(admin.show("b")) for _ in range(5)]
     assert await asyncio.to_thread(store.asked.wait, 60)
@@ -196,7 +196,7 @@ async def test_a_report_that_takes_longer_than_its_callers_wait_is_made_once_and
     seconds = 0.0
     store = SlowFor(file_url, "b")
     live = live_of(store, monotonic=lambda: seconds)
-    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
+    live.apply(LiveConfig.model_validate(two_experiments()).experiments, "v")
     admin = ExperimentAdmin(live)
     for _ in range(3):
         call = asyncio.create_task(admin.show("b"))
@@ -223,7 +223,7 @@ async def test_a_report_that_takes_longer_than_its_callers_wait_is_made_once_and
 async def test_a_report_of_an_older_log_is_not_the_answer_to_a_later_call(file_url: str) -> None:
     store = SlowFor(file_url, "b")
     live = live_of(store)
-    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
+    live.apply(LiveConfig.model_validate(two_experiments()).experiments, "v")
     admin = ExperimentAdmin(live)
     before = asyncio.create_task(admin.show("b"))
     assert await asyncio.to_thread(store.asked.wait, 60)
@@ -257,7 +257,7 @@ async def test_an_analysis_that_fails_after_its_callers_gave_up_is_in_the_log(
 ) -> None:
     store = Fails(file_url, "b")
     live = live_of(store)
-    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
+    live.apply(LiveConfig.model_validate(two_experiments()).experiments, "v")
     admin = ExperimentAdmin(live)
     call = asyncio.create_task(admin.show("b"))
     assert await asyncio.to_thread(store.asked.wait, 60)
@@ -274,7 +274,7 @@ async def test_an_analysis_that_fails_after_its_callers_gave_up_is_in_the_log(
 async def test_who_waits_for_a_report_when_the_service_ends_is_told_so(file_url: str) -> None:
     store = SlowFor(file_url, "b")
     live = live_of(store)
-    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
+    live.apply(LiveConfig.model_validate(two_experiments()).experiments, "v")
     admin = ExperimentAdmin(live)
     call = asyncio.create_task(admin.show("b"))
     assert await asyncio.to_thread(store.asked.wait, 60)
@@ -312,7 +312,7 @@ async def test_an_action_whose_recording_got_no_answer_counts_once(
 ) -> None:
     """It was in the log and in the list of unrecorded ones: a standing that no other replica knows."""
     live = live_of(LosesAnAnswer(url))
-    live.apply(ASSIGNER, "v")
+    live.apply(CONFIGS, "v")
     live.guard.roll_back("prune20", Breach("pruned", "p99", "slow"))
     for _ in range(3):
         live.ledger.refresh()

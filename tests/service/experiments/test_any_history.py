@@ -27,7 +27,6 @@ from sqlalchemy import Connection
 from headroom.service.errors import DatabaseUnavailable, ServiceError
 from headroom.service.experiments import rules
 from headroom.service.experiments.analysis import analyse
-from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.buckets import NO_BUCKET, bucket
 from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig
 from headroom.service.experiments.events import Click, Exposure, Impression, Outcome
@@ -534,9 +533,9 @@ class Histories(RuleBasedStateMachine):
         """Ask for units, which get their arm."""
         number = self.live(number)
         ledger = self.replicas[number].ledger
-        assigner = Assigner(ledger.in_force.assigned)
+        assigner = ledger.in_force.assigner
         for unit in (UNITS * 2)[first : first + count]:
-            assigned = assigner.assign(unit, ledger.experiments)
+            assigned = assigner.assign(unit)
             if assigned is not None and assigned.interleaved is None:
                 self.expose(number, assigned.experiment, unit, assigned.arm, assigned.bucket)
         if is_written:
@@ -558,7 +557,7 @@ class Histories(RuleBasedStateMachine):
         time = self.clock_of(number)
         shown = "".join(team if index in places else "-" for index, team in enumerate(teams))
         for unit in units:
-            assigned = Assigner(ledger.in_force.assigned).assign(unit, ledger.experiments)
+            assigned = ledger.in_force.assigner.assign(unit)
             if assigned is None or assigned.interleaved is None:
                 continue
             self.expose(number, "order", unit, assigned.arm, assigned.bucket)
@@ -573,7 +572,7 @@ class Histories(RuleBasedStateMachine):
         number = self.live(number)
         ledger = self.replicas[number].ledger
         with suppress(ServiceError):
-            assigned = Assigner(ledger.in_force.assigned).choose(unit, arm, "prune", ledger.experiments)
+            assigned = ledger.in_force.assigner.choose(unit, arm, "prune")
             if assigned is not None:
                 self.expose(number, "prune", unit, arm, NO_BUCKET)
 
@@ -701,9 +700,9 @@ class Histories(RuleBasedStateMachine):
                     model["rolled_back"],
                     traffic,
                 )
-            assigner = Assigner(ledger.in_force.assigned)
+            assigner = ledger.in_force.assigner
             for unit in UNITS:
-                assigned = assigner.assign(unit, ledger.experiments)
+                assigned = assigner.assign(unit)
                 slot = bucket(LAYER_SALT, unit)
                 givers = {
                     name

@@ -7,7 +7,6 @@ from sqlalchemy import func, select
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments.analysis import analyse
-from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import Exposure, Outcome
 from headroom.service.experiments.live import LiveExperiments
@@ -38,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def replica(store: Store, clock: Clock, *configs: ExperimentConfig, version: str = "v") -> LiveExperiments:
     live = live_of(store, clock=clock, monotonic=clock)
-    live.apply(Assigner(configs), version)
+    live.apply(configs, version)
     return live
 
 
@@ -200,7 +199,7 @@ def test_two_services_on_one_database_do_nothing_to_each_other(url: str, clock: 
         assert staging.ledger.is_down
         assert "belongs to the service 'production'" in (theirs.incompatible or "")
         assert [each.status for each in staging.ledger.experiments.values()] == ["pending"]
-        staging.apply(Assigner(()), "none")
+        staging.apply((), "none")
         staging.ledger.refresh()
         production.ledger.refresh()
         assert production.ledger.experiments["prune20"].traffic == 1.0

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from headroom.service.experiments.analysis import analyse
-from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import Exposure
 from headroom.service.experiments.log import EntryKind
@@ -28,8 +27,7 @@ class World:
         self.store, self.config = store, config
         self.now = 1000.0
         self.live = live_of(store, clock=lambda: self.now)
-        self.assigner = Assigner((config,))
-        self.live.apply(self.assigner, "v")
+        self.live.apply((config,), "v")
 
     def act(self, kind: Any, **more: Any) -> None:
         self.now += 10
@@ -37,7 +35,7 @@ class World:
         self.live.ledger.refresh()
 
     def arm_of(self, user: int) -> str | None:
-        found = self.assigner.assign(f"user-{user}", self.live.ledger.experiments)
+        found = self.live.assigner.assign(f"user-{user}")
         return None if found is None else found.arm
 
     def come(self, users: Iterable[int], lost: str = "", share: float = 0.0) -> None:
@@ -45,7 +43,7 @@ class World:
         rows = []
         for user in users:
             self.now += 0.001
-            found = self.assigner.assign(f"user-{user}", self.live.ledger.experiments)
+            found = self.live.assigner.assign(f"user-{user}")
             if found is None or (found.arm == lost and user % 100 < 100 * share):
                 continue
             rows.append(Exposure("prune20", f"user-{user}", found.arm, found.bucket, self.now, "v"))
