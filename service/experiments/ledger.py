@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import rules
 from headroom.service.experiments.assignment import Assigner
-from headroom.service.experiments.definition import ScoreKinds
 from headroom.service.experiments.log import EMPTY, Declared, Entry, World, replay
 from headroom.service.experiments.state import Experiment, Experiments
 from headroom.service.experiments.store import FinalReport, Store
@@ -184,18 +183,9 @@ class Ledger:
             self._append(decide, report)
             self._renew()
 
-    def experiment(self, name: str) -> Experiment | None:
-        """Return the experiment of this name."""
-        return self.experiments.get(name)
-
     def exposures(self, name: str) -> Counter[str]:
         """Return the units exposed so far, by arm."""
         return self._unit_counts.get(name, Counter())
-
-    @property
-    def variants(self) -> ScoreKinds:
-        """The kind of score of each variant of the config, by name."""
-        return self.declared.variants or {}
 
     def _knows_any(self) -> bool:
         """Return whether there may be a log: a SQLite file is not made for a config without experiments."""

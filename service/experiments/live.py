@@ -254,7 +254,7 @@ class LiveExperiments:
         is exposed in any case, because a slow arm loses more clients.
         """
         assigned = route.assigned
-        experiment = None if assigned is None else self.ledger.experiment(assigned.experiment)
+        experiment = None if assigned is None else self.ledger.experiments.get(assigned.experiment)
         limit_ms = None if experiment is None else experiment.config.guardrails.p99_ms
         if assigned is not None and (late or (limit_ms is not None and elapsed * 1000 > limit_ms)):
             self._record(route, elapsed, failed=assigned.arms if late else ())

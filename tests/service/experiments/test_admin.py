@@ -317,6 +317,6 @@ async def test_an_action_whose_recording_got_no_answer_counts_once(
     for _ in range(3):
         live.ledger.refresh()
     assert [entry.kind for entry in live.ledger.store.log()] == ["config", "rollback"]
-    assert live.ledger.experiment("prune20") == in_log(live.ledger.store)
+    assert live.ledger.experiments["prune20"] == in_log(live.ledger.store)
     assert caplog.text.count("arm pruned rolled back") == 1
     await live.close(1)

@@ -251,4 +251,4 @@ def test_the_ledger_of_a_new_replica_is_that_of_the_others(world: World) -> None
         world.store.append(entry)
         first.ledger.refresh()
     second = world.replica(declared())
-    assert first.ledger.experiment("prune20") == second.ledger.experiment("prune20")
+    assert first.ledger.experiments["prune20"] == second.ledger.experiments["prune20"]
