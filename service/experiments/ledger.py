@@ -46,7 +46,7 @@ class InForce:
 class _Waiting:
     """A row that the database does not have yet.
 
-    after: the last row that was known when it was made. is_announced: whether a log line has told of it.
+    after: the last row that was known when it was made. is_announced: whether it was logged and counted.
     """
 
     entry: Entry
