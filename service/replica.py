@@ -293,11 +293,11 @@ class Replica:
     def flag(self, experiment: str, unit: str) -> Flag:
         """Return a unit's arm as a flag; nobody is exposed. Raises NotFound."""
         default = self._catalog.config.default_variant
-        return self.live.assigner().flag(experiment, unit, self.live.ledger.experiments, default)
+        return self.live.assigner.flag(experiment, unit, default)
 
     def flags(self, unit: str) -> list[Flag]:
         """Return a unit's arm in each experiment as a flag; nobody is exposed."""
-        return [self.flag(experiment.name, unit) for experiment in self.live.assigner().experiments]
+        return [self.flag(each.config.name, unit) for each in self.live.assigner.experiments]
 
     def models(self) -> ModelsResponse:
         return listings.models(self._loaded())
@@ -388,7 +388,7 @@ async def _wait_for(what: str, closing: Coroutine[object, object, object]) -> No
 
 def _check_experiments(live: LiveExperiments, config: LiveConfig, variants: ScoreKinds | None = None) -> None:
     try:
-        live.check(config.assigner, config.version, variants)
+        live.check(config.experiments, config.version, variants)
     except (ValueError, TimeoutError) as error:
         raise InvalidConfig(str(error)) from None
 
@@ -397,7 +397,7 @@ def _apply_experiments(live: LiveExperiments, catalog: Catalog, may_start: bool)
     config = catalog.config
     try:
         live.apply(
-            config.assigner,
+            config.experiments,
             config.version,
             variants=catalog.score_kinds,
             definitions=catalog.definitions,

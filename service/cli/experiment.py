@@ -58,11 +58,11 @@ def start(
     answer = call(address or url, key, body=experiment.model_dump(mode="json", exclude_unset=True))
     show(answer, as_json)
     if experiment.is_interleaved and not as_json:
-        from headroom.service.experiments.verdicts import short_retention
+        from headroom.service.experiments.verdicts import window_text
 
         kept_days = answer["kept_days"]
         print(f"\nLists and clicks are kept until {number(kept_days)} days after the experiment's end.")
-        if (warning := short_retention(experiment, kept_days)) is not None:
+        if (warning := window_text(experiment, kept_days)) is not None:
             print(warning)
 
 

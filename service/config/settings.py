@@ -29,7 +29,6 @@ from headroom.service.config.variants import (
     fault_of_degrade,
     faults_of_cascades,
 )
-from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.definition import ORIGINAL, ExperimentConfig, doubled, faults_together
 from headroom.service.fields import ConfigName, ConfigPart
 
@@ -422,11 +421,6 @@ class LiveConfig(ConfigPart):
                 f"max_queue_tokens, {max_queue_tokens}, from which requests are refused; "
                 f"give 1 to {max_queue_tokens - 1}"
             )
-
-    @cached_property
-    def assigner(self) -> Assigner:
-        """The assigner of units to arms under this config."""
-        return Assigner(self.experiments)
 
     @cached_property
     def version(self) -> str:

@@ -86,8 +86,9 @@ class ExperimentAdmin:
             return record(ledger.store, rows, there)
 
         try:
-            sent, has_unknown = await in_thread(self._threads, lambda: self._look_up(outcomes()))
-            if has_unknown:
+            sent = await in_thread(self._threads, outcomes)
+            named = {row.experiment for row in sent} - {""}
+            if not named <= ledger.experiments.keys():  # another replica may have started it just now
                 await self._refresh()
             recorded = await in_thread(self._threads, lambda: store(sent))
         finally:
@@ -132,7 +133,7 @@ class ExperimentAdmin:
             report = await self._reports.get(name)
         except DatabaseUnavailable:
             report = None
-        return self._detail(self._ledger.experiment(name) or experiment, report)
+        return self._detail(self._ledger.experiments.get(name, experiment), report)
 
     async def act(self, name: str, decide: Decide, *, reason: str, actor: str) -> ExperimentDetail:
         """Do what an operator asks for (such as `rules.ramp`), and return the state that this leads to.
@@ -156,7 +157,7 @@ class ExperimentAdmin:
         database is a SQLite file of one of several nodes; Unavailable if these cannot be counted now.
         """
         ledger = self._ledger
-        check_variants(config, ledger.variants)
+        check_variants(config, ledger.declared.variants or {})
         try:
             await in_thread(self._threads, self._live.check_nodes)
         except ValueError as error:
@@ -184,17 +185,12 @@ class ExperimentAdmin:
             preference=deciding(report),
         )
 
-    def _look_up(self, sent: Sequence[Outcome | Click]) -> tuple[Sequence[Outcome | Click], bool]:
-        """Return what was sent, and whether some of it names an experiment that is not known here yet."""
-        names = {each.experiment for each in sent if each.experiment}
-        return sent, any(self._ledger.experiment(name) is None for name in names)
-
     async def _find(self, name: str) -> Experiment:
         """Return an experiment, also one that another replica has just started. Raises NotFound."""
-        experiment = self._ledger.experiment(name)
+        experiment = self._ledger.experiments.get(name)
         if experiment is None:
             await self._refresh()
-            experiment = self._ledger.experiment(name)
+            experiment = self._ledger.experiments.get(name)
         if experiment is None:
             names = ", ".join(self._ledger.experiments) or "none"
             raise NotFound(f"There is no experiment {name!r} (known: {names}).")

@@ -42,7 +42,7 @@ from headroom.service.experiments.verdicts import (
     changes,
     check_units,
     early_outcomes,
-    retention,
+    retention_text,
     units_in_both_arms,
     unmatched_clicks,
     verdict,
@@ -80,7 +80,7 @@ def analyse(
     past: list[Look] = []
     unmatched: Mapping[str, int] = {}
     recommendation: Recommendation = "invalid"
-    retained = retention(experiment, kept_days)
+    retained = retention_text(experiment, kept_days)
     if experiment.status == "changed":
         ratio = SampleRatio(1.0, False, "The config does not say which units each arm should have.", {})
         text = (

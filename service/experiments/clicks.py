@@ -165,21 +165,17 @@ def unmatched(db: Connection, config: ExperimentConfig, started: float) -> Count
 
 
 def tally(
-    db: Connection,
-    config: ExperimentConfig,
-    clicked: Credits,
-    metric: Metric,
-    end: float,
-    until: float | None = None,
+    lists: tuple[int, int, int], clicked: Credits, metric: Metric, end: float, until: float | None = None
 ) -> ClickSums:
     """Return the credits of an interleaving experiment's units by the clicks of a metric, summed up.
 
     A list that was shown before the end counts, whatever the traffic was: its unit saw both arms. A click
     counts within the metric's window after its list was shown, also if the experiment has ended since.
+    lists: what `count_lists` returned for the same end and `until`.
     end: of the experiment; inf while it runs.
     until: leaves out exposures, lists and clicks of later times, for a past look; None leaves out none.
     """
-    shown, differing, viewers = _count_lists(db, config.name, end, until)
+    shown, differing, viewers = lists
     credit = clicked.by_unit(metric, end, until)
     wins = int(np.count_nonzero(credit > 0))
     losses = int(np.count_nonzero(credit < 0))
@@ -274,7 +270,9 @@ def _credits(titles: Iterable[tuple[Any, ...]]) -> Credits:
     )
 
 
-def _count_lists(db: Connection, experiment: str, end: float, until: float | None) -> tuple[int, int, int]:
+def count_lists(
+    db: Connection, experiment: str, end: float, until: float | None = None
+) -> tuple[int, int, int]:
     """Return the lists that count, those in which a title belongs to an arm, and the units that saw one."""
     of_unit = and_(exposures.c.experiment == impressions.c.experiment, exposures.c.unit == impressions.c.unit)
     query = (

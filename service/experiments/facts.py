@@ -52,7 +52,7 @@ def add_exposures(db: Connection, rows: Sequence[Exposure]) -> Counter[tuple[str
         set_={name: stays[name] for name in ("time", "bucket", "slot", "config_version")},
         where=is_earlier,
     )
-    for chunk in chunks(known, CHUNK):  # after all inserts, or the order of the locks would be another
+    for chunk in chunks(known, CHUNK):  # after all inserts, so that all replicas lock in one order
         db.execute(earlier, chunk)
     if new:
         add_units = tables.insert(db, unit_counts)

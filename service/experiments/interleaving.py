@@ -38,16 +38,12 @@ class Draw:
     teams: str
 
 
-def coin(salt: str, unit: str, query: str, round_index: int) -> int:
-    """Return the coin of a round, counted from 0: 0 if control picks first, 1 if the treatment does.
-
-    It is the lowest bit of the first byte of SHA-256(`"{salt}:{unit}:{query}:{round_index}"`), UTF-8.
-    """
-    return sha256(f"{salt}:{unit}:{query}:{round_index}".encode()).digest()[0] & 1
-
-
 def coins(salt: str, unit: str, query: str) -> Callable[[int], int]:
-    """Return the function from a round to its `coin`. It hashes the query, which may be long, only once."""
+    """Return the function from a round, counted from 0, to its coin: 0 if control picks first, else 1.
+
+    The coin is the lowest bit of the first byte of SHA-256(`"{salt}:{unit}:{query}:{round}"`), UTF-8. The
+    query, which may be long, is hashed only once.
+    """
     beginning = sha256(f"{salt}:{unit}:{query}:".encode())
 
     def flip(round_index: int) -> int:
@@ -66,7 +62,7 @@ def own_order(raw_scores: Sequence[float]) -> list[int]:
 def draw(control: Sequence[int], treatment: Sequence[int], flip: Callable[[int], int]) -> Draw:
     """Return the list drawn from two rankings of the same titles, in linear time.
 
-    flip: returns the coin of a round, as `coin` does.
+    flip: returns the coin of a round, as that of `coins` does.
     """
     order: list[int] = []
     teams: list[str] = []

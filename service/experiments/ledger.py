@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import rules
-from headroom.service.experiments.definition import ExperimentConfig, ScoreKinds
+from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.log import EMPTY, Declared, Entry, World, replay
 from headroom.service.experiments.state import Experiment, Experiments
 from headroom.service.experiments.store import FinalReport, Store
@@ -35,18 +35,18 @@ class InForce:
     """The experiments as this replica knows them. Replaced as a whole.
 
     experiments: those of its config, which are pending until the log has them, then others of the log.
-    assigned: those whose arms requests may get.
+    assigner: of those whose arms requests may get.
     """
 
     experiments: Experiments = field(default_factory=dict)
-    assigned: tuple[ExperimentConfig, ...] = ()
+    assigner: Assigner = field(default_factory=Assigner)
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
     """A row that the database does not have yet.
 
-    after: the last row that was known when it was made. is_announced: whether a log line has told of it.
+    after: the last row that was known when it was made. is_announced: whether it was logged and counted.
     """
 
     entry: Entry
@@ -183,18 +183,9 @@ class Ledger:
             self._append(decide, report)
             self._renew()
 
-    def experiment(self, name: str) -> Experiment | None:
-        """Return the experiment of this name."""
-        return self.experiments.get(name)
-
     def exposures(self, name: str) -> Counter[str]:
         """Return the units exposed so far, by arm."""
         return self._unit_counts.get(name, Counter())
-
-    @property
-    def variants(self) -> ScoreKinds:
-        """The kind of score of each variant of the config, by name."""
-        return self.declared.variants or {}
 
     def _knows_any(self) -> bool:
         """Return whether there may be a log: a SQLite file is not made for a config without experiments."""
@@ -332,12 +323,12 @@ class Ledger:
             declared = {config.name: world.find(config) for config in self.declared.experiments}
             experiments = {**declared, **world.experiments}
             assigned = tuple(
-                each.config
+                each
                 for name, each in experiments.items()
                 if name in declared
                 or (each.source == "http" and (not each.is_over or each.everybody_gets is not None))
             )
-            self.in_force = InForce(experiments, assigned)
+            self.in_force = InForce(experiments, Assigner(assigned))
 
 
 def _is_needed(waiting: _Waiting, world: World) -> bool:

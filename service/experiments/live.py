@@ -18,7 +18,7 @@ from itertools import zip_longest
 from headroom.models.lru import LeastRecentlyUsed
 from headroom.service.experiments.assignment import Assigned, Assigner
 from headroom.service.experiments.buckets import NO_BUCKET, bucket
-from headroom.service.experiments.definition import LAYER_SALT, ScoreKinds
+from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig, ScoreKinds
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult
 from headroom.service.experiments.guardrails import GuardrailWatcher
 from headroom.service.experiments.interleaving import NOT_SHOWN, SHARED, Draw, impression_id
@@ -93,20 +93,24 @@ class LiveExperiments:
         self._next_warning = -math.inf  # of a failed arm, on the monotonic clock
         self._writes = False
         self._starting = threading.Lock()
-        self._assigner = Assigner()
 
-    def check(self, assigner: Assigner, config_version: str = "", variants: ScoreKinds | None = None) -> None:
+    def check(
+        self,
+        configs: tuple[ExperimentConfig, ...],
+        config_version: str = "",
+        variants: ScoreKinds | None = None,
+    ) -> None:
         """Raise ValueError if a config cannot be put in force, as `Ledger.check` and `check_nodes` do.
 
         variants: the kind of score of each; None: any variant exists.
         """
-        if assigner.experiments:
+        if configs:
             self.check_nodes()
-        self.ledger.check(Declared(assigner.experiments, variants), config_version)
+        self.ledger.check(Declared(configs, variants), config_version)
 
     def apply(
         self,
-        assigner: Assigner,
+        configs: tuple[ExperimentConfig, ...],
         config_version: str,
         *,
         variants: ScoreKinds | None = None,
@@ -117,11 +121,11 @@ class LiveExperiments:
 
         definitions: what each variant computes with: a text that changes if that does.
         """
-        if assigner.experiments:
+        if configs:
             self.check_nodes()
-        declared = Declared(assigner.experiments, variants, definitions or {})
+        declared = Declared(configs, variants, definitions or {})
         self.ledger.apply(declared, config_version, may_start=may_start)
-        if self.ledger.in_force.assigned and not self._writes:  # at the start, experiments without a file
+        if self.assigner.experiments and not self._writes:  # at the start, experiments without a file
             self.check_nodes()
         with self._starting:
             if not self._writes:
@@ -142,12 +146,10 @@ class LiveExperiments:
                 "SQLite file; set HEADROOM_DATABASE_URL to a PostgreSQL"
             )
 
+    @property
     def assigner(self) -> Assigner:
-        """Return the assigner of the experiments in force, of the config and without a file."""
-        assigned = self.ledger.in_force.assigned
-        if self._assigner.experiments is not assigned:
-            self._assigner = Assigner(assigned)
-        return self._assigner
+        """The experiments in force, of the config and without a file."""
+        return self.ledger.in_force.assigner
 
     async def close(self, timeout_s: float) -> None:
         """Store the buffered records within the timeout, and end."""
@@ -165,19 +167,15 @@ class LiveExperiments:
 
     def route(self, assigner: Assigner, unit: str | None) -> Route:
         """Return the variant for a request that names neither variant nor mask. Never blocks."""
-        experiments = self.ledger.experiments
-        if unit is not None:
-            assigned = assigner.assign(unit, experiments)
-            if assigned is not None:
-                return Route(assigned.variant, assigned, unit, self.ledger.clock())
-        return Route(assigner.shipped(experiments))
+        return self._route(assigner, unit or "", None if unit is None else assigner.assign(unit))
 
     def choose(self, assigner: Assigner, unit: str, arm: str, experiment: str | None) -> Route:
         """Return the variant for a request whose caller chose the arm. Raises InvalidRequest."""
-        experiments = self.ledger.experiments
-        assigned = assigner.choose(unit, arm, experiment, experiments)
+        return self._route(assigner, unit, assigner.choose(unit, arm, experiment))
+
+    def _route(self, assigner: Assigner, unit: str, assigned: Assigned | None) -> Route:
         if assigned is None:
-            return Route(assigner.shipped(experiments))
+            return Route(assigner.shipped)
         return Route(assigned.variant, assigned, unit, self.ledger.clock())
 
     def succeeded(self, route: Route, elapsed: float, *scores: Callable[[], Scores]) -> None:
@@ -256,7 +254,7 @@ class LiveExperiments:
         is exposed in any case, because a slow arm loses more clients.
         """
         assigned = route.assigned
-        experiment = None if assigned is None else self.ledger.experiment(assigned.experiment)
+        experiment = None if assigned is None else self.ledger.experiments.get(assigned.experiment)
         limit_ms = None if experiment is None else experiment.config.guardrails.p99_ms
         if assigned is not None and (late or (limit_ms is not None and elapsed * 1000 > limit_ms)):
             self._record(route, elapsed, failed=assigned.arms if late else ())
@@ -275,10 +273,10 @@ class LiveExperiments:
 
         Those of an experiment that is no longer there become 0.
         """
-        in_force = self.ledger.in_force
-        names = {config.name for config in in_force.assigned}
-        for name in names:
-            experiment = in_force.experiments[name]
+        names = set()
+        for experiment in self.assigner.experiments:
+            name = experiment.config.name
+            names.add(name)
             is_pending = not (experiment.is_running or experiment.is_over)
             self.metrics.set_gauge("experiment_pending", is_pending, name)
             self.metrics.set_gauge("experiment_share", experiment.exposed_share, name)

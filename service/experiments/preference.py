@@ -97,10 +97,11 @@ def preference_reports(
     (arm,) = config.treatments
     end = math.inf if until is not None and experiment.end > until else experiment.end
     joined = join_clicks(store, experiment) if joined is None else joined
+    with store.read_all() as db:
+        lists = clicks.count_lists(db, config.name, end, until)
     reports = []
     for metric in config.metrics:
-        with store.read_all() as db:
-            tally = clicks.tally(db, config, joined.credits[metric.name], metric, end, until)
+        tally = clicks.tally(lists, joined.credits[metric.name], metric, end, until)
         found = preference(tally, planned_units=config.planned_units, alpha=ALPHA)
         reports.append(preference_report(metric, arm, found, tally.viewers))
     return reports

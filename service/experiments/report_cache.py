@@ -78,7 +78,7 @@ class ReportCache:
         """
         ledger = self._ledger
         while True:
-            basis = ledger.experiment(name)
+            basis = ledger.experiments.get(name)
             analysis = self._analyses.get(name)
             if analysis is None or analysis.task is None or analysis.basis == basis:
                 break

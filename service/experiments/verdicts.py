@@ -258,14 +258,14 @@ def changes(experiment: Experiment) -> str:
     return text
 
 
-def retention(experiment: Experiment, kept_days: float) -> str | None:
+def retention_text(experiment: Experiment, kept_days: float) -> str | None:
     """Return what a report lacks because it is deleted, or will lack; None: nothing.
 
     kept_days: `outcome_days`.
     """
     config = experiment.config
     if experiment.deleted is None:
-        return short_retention(config, kept_days)
+        return window_text(config, kept_days)
     what = "Lists and clicks" if config.is_interleaved else "Outcomes"
     return (
         f"{what} were deleted from {minute(experiment.deleted)} UTC on, because the experiment ended longer "
@@ -273,7 +273,7 @@ def retention(experiment: Experiment, kept_days: float) -> str | None:
     )
 
 
-def short_retention(config: ExperimentConfig, kept_days: float) -> str | None:
+def window_text(config: ExperimentConfig, kept_days: float) -> str | None:
     """Return that clicks count for longer than the last lists are kept; None if they do not."""
     for metric in config.metrics:
         hours = metric.window_hours

@@ -59,9 +59,9 @@ class Shadow:
 
     def offer(self, catalog: Catalog, request: ScoreRequest) -> None:
         """Draw whether to score this request again, later. Never waits."""
-        assigner = self._experiments.assigner()
-        for config in assigner.shadowed(self._experiments.ledger.experiments):
-            if random.random() < config.shadow:
+        for experiment in self._experiments.assigner.experiments:
+            config = experiment.config
+            if experiment.is_running and random.random() < config.shadow:
                 chars = sum(len(query) + len(title) for query, title in request.texts())
                 self._waiting.append(ShadowRequest(config, catalog, request, chars))
                 self._chars += chars

@@ -10,7 +10,7 @@ be ignored either: the unit saw it, so its later behaviour would no longer show 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,7 @@ from headroom.service.errors import (
     RateLimited,
     as_service_error,
 )
-from headroom.service.experiments.assignment import Assigned
-from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.assignment import Assigned, Assigner
 from headroom.service.experiments.interleaving import Draw
 from headroom.service.experiments.live import UNROUTED, LiveExperiments, Route
 from headroom.service.observe.access_log import current
@@ -71,7 +70,7 @@ class Treatment:
         if request.variant is not None or request.head_mask is not None:
             variant = await self._scorer.choose(catalog, request.variant, request.head_mask)
             return await self._scorer.score(request, variant, deadline)
-        assigner = self._experiments.assigner()
+        assigner = self._experiments.assigner
         route = UNROUTED
         if request.arm is not None:
             assert request.unit is not None
@@ -80,7 +79,7 @@ class Treatment:
             route = self._experiments.route(assigner, request.unit)
         if route.assigned is not None:
             current().set_arm(route.assigned.experiment, route.assigned.arm)
-            _check_cutoff_of_arms(request, catalog, assigner.experiments, route.assigned.experiment)
+            _check_cutoff_of_arms(request, catalog, assigner, route.assigned.experiment)
         if route.assigned is not None and route.assigned.interleaved is not None:
             answer = await self._interleave(request, catalog, route, deadline)
         elif route.assigned is None:
@@ -251,14 +250,12 @@ class Treatment:
         return self._scorer.answer(results, [control], computed, deadline, assignment)
 
 
-def _check_cutoff_of_arms(
-    request: ScoreRequest, catalog: Catalog, experiments: Iterable[ExperimentConfig], name: str
-) -> None:
+def _check_cutoff_of_arms(request: ScoreRequest, catalog: Catalog, assigner: Assigner, name: str) -> None:
     """Raise InvalidRequest if an arm's model gives no such score or grade as the request's cut-off.
 
     A caller does not know which arm answers, and what it asks for is no failure of an arm.
     """
-    arms = next(config.arms for config in experiments if config.name == name)
+    arms = next(each.config.arms for each in assigner.experiments if each.config.name == name)
     for arm in arms:
         variant = catalog.variants.get(arm.variant)
         if variant is not None:

@@ -20,7 +20,7 @@ from headroom.service.experiments.store import Store
 from tests.service.experimenting import config
 from tests.service.experiments.making import act, exposure, in_log, live_of
 
-ASSIGNER = LiveConfig.model_validate(config()).assigner
+CONFIGS = LiveConfig.model_validate(config()).experiments
 BY = {"reason": "", "actor": "boss"}
 
 
@@ -34,14 +34,14 @@ def two_experiments() -> dict[str, Any]:
     return both
 
 
-BOTH = LiveConfig.model_validate(two_experiments()).assigner
+BOTH = LiveConfig.model_validate(two_experiments()).experiments
 
 
 @asynccontextmanager
-async def replica(store: Store, assigner: Any = ASSIGNER, **clocks: Any) -> AsyncIterator[ExperimentAdmin]:
+async def replica(store: Store, configs: Any = CONFIGS, **clocks: Any) -> AsyncIterator[ExperimentAdmin]:
     """A replica, which reads the log only when told to."""
     live = live_of(store, **clocks)
-    live.apply(assigner, "v")
+    live.apply(configs, "v")
     admin = ExperimentAdmin(live)
     try:
         yield admin
@@ -135,12 +135,12 @@ async def test_an_action_whose_recording_got_no_answer_counts_once(
 ) -> None:
     """It was in the log and in the list of unrecorded ones: a standing that no other replica knows."""
     live = live_of(LosesAnAnswer(file_url))
-    live.apply(ASSIGNER, "v")
+    live.apply(CONFIGS, "v")
     live.guard.roll_back("prune20", Breach("pruned", "p99", "slow"))
     for _ in range(3):
         live.ledger.refresh()
     assert [entry.kind for entry in live.ledger.store.log()] == ["config", "rollback"]
-    assert live.ledger.experiment("prune20") == in_log(live.ledger.store)
+    assert live.ledger.experiments["prune20"] == in_log(live.ledger.store)
     assert caplog.text.count("arm pruned rolled back") == 1
     await live.close(1)
 

@@ -24,7 +24,6 @@ from headroom.service.experiments.analysis import (
     look_times,
     past_look,
 )
-from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.estimates import Moments
 from headroom.service.experiments.events import Exposure, Outcome
@@ -431,7 +430,7 @@ async def test_a_slow_database_gives_some_looks_now_and_the_rest_later(
 ) -> None:
     fill_hours(file_store, until=BEGAN + 20 * HOUR)
     live = live_of(file_store, clock=lambda: BEGAN + 10 * HOUR)
-    live.apply(Assigner((COURSE,)), "v")
+    live.apply((COURSE,), "v")
     experiments = ExperimentAdmin(live)
     monkeypatch.setattr(report_cache, "LOOKS_SECONDS", 0.0)
     monkeypatch.setattr(report_cache, "REPORT_SECONDS", 0.0)

@@ -25,7 +25,6 @@ from sqlalchemy import Connection
 from headroom.service.errors import DatabaseUnavailable, ServiceError
 from headroom.service.experiments import rules
 from headroom.service.experiments.analysis import analyse
-from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.buckets import NO_BUCKET, bucket
 from headroom.service.experiments.definition import LAYER_SALT
 from headroom.service.experiments.events import Click, Exposure, Impression, Outcome
@@ -413,9 +412,9 @@ class Histories(RuleBasedStateMachine):
         """Ask for units, which get their arm."""
         number = self.live(number)
         ledger = self.replicas[number].ledger
-        assigner = Assigner(ledger.in_force.assigned)
+        assigner = ledger.in_force.assigner
         for unit in (UNITS * 2)[first : first + count]:
-            assigned = assigner.assign(unit, ledger.experiments)
+            assigned = assigner.assign(unit)
             if assigned is not None and assigned.interleaved is None:
                 self.expose(number, assigned.experiment, unit, assigned.arm, assigned.bucket)
         if is_written:
@@ -427,7 +426,7 @@ class Histories(RuleBasedStateMachine):
         ledger = self.replicas[number].ledger
         time = self.clock_of(number)
         for unit in units:
-            assigned = Assigner(ledger.in_force.assigned).assign(unit, ledger.experiments)
+            assigned = ledger.in_force.assigner.assign(unit)
             if assigned is None or assigned.interleaved is None:
                 continue
             self.expose(number, "order", unit, assigned.arm, assigned.bucket)
@@ -442,7 +441,7 @@ class Histories(RuleBasedStateMachine):
         number = self.live(number)
         ledger = self.replicas[number].ledger
         with suppress(ServiceError):
-            assigned = Assigner(ledger.in_force.assigned).choose(unit, arm, "prune", ledger.experiments)
+            assigned = ledger.in_force.assigner.choose(unit, arm, "prune")
             if assigned is not None:
                 self.expose(number, "prune", unit, arm, NO_BUCKET)
 
@@ -561,9 +560,9 @@ class Histories(RuleBasedStateMachine):
                     model["rolled_back"],
                     traffic,
                 )
-            assigner = Assigner(ledger.in_force.assigned)
+            assigner = ledger.in_force.assigner
             for unit in UNITS:
-                assigned = assigner.assign(unit, ledger.experiments)
+                assigned = assigner.assign(unit)
                 slot = bucket(LAYER_SALT, unit)
                 givers = {
                     name

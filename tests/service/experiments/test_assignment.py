@@ -13,7 +13,6 @@ from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.buckets import BUCKETS, bucket, is_exposed, ranges
 from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig
-from headroom.service.experiments.state import Experiment
 from tests.service.experiments.making import run
 
 CASES = Path(__file__).parents[2] / "cases"
@@ -25,8 +24,8 @@ def experiment(name: str = "prune20", **more: Any) -> ExperimentConfig:
     return ExperimentConfig.model_validate({"name": name, "salt": f"{name}-salt", "arms": arms, **more})
 
 
-def running(*names: str, traffic: float = 1.0, rolled_back: str = "") -> dict[str, Experiment]:
-    return {name: run(experiment(name), traffic, rolled_back=frozenset(rolled_back)) for name in names}
+def running(traffic: float = 1.0, rolled_back: str = "", **more: Any) -> Assigner:
+    return Assigner((run(experiment(**more), traffic, rolled_back=frozenset(rolled_back)),))
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +53,10 @@ def test_the_contracts_cases_come_out_to_the_byte(case: dict[str, Any]) -> None:
 def test_slots_come_out_as_in_the_table() -> None:
     """The table was made by another program than ours."""
     table = json.loads((CASES / "assignment_layers.json").read_text())
-    assigner = Assigner(tuple(ExperimentConfig.model_validate(config) for config in table["experiments"]))
-    states = {config.name: run(config, config.traffic) for config in assigner.experiments}
+    configs = [ExperimentConfig.model_validate(config) for config in table["experiments"]]
+    assigner = Assigner(tuple(run(config, config.traffic) for config in configs))
     for row in table["requests"]:
-        found = assigner.assign(row["unit"], states)
+        found = assigner.assign(row["unit"])
         said = None
         if found is not None:
             said = {"experiment": found.experiment, "arm": found.arm, "bucket": found.bucket}
@@ -87,13 +86,11 @@ def test_two_experiments_and_the_slots_are_drawn_independently(buckets: dict[str
 
 
 def test_raising_traffic_moves_nobody_from_one_arm_to_another() -> None:
-    assigner = Assigner(
-        (experiment(arms=[{"name": n, "variant": n, "weight": w} for n, w in (("a", 3), ("b", 2))]),)
-    )
+    two = [{"name": n, "variant": n, "weight": w} for n, w in (("a", 3), ("b", 2))]
     units = [f"user-{number}" for number in range(3000)]
     before: dict[str, str] = {}
     for traffic in (0.0, 0.0001, 0.01, 0.05, 0.29, 0.5, 0.57, 1.0):
-        found = {unit: assigner.assign(unit, running("prune20", traffic=traffic)) for unit in units}
+        found = {unit: running(traffic, arms=two).assign(unit) for unit in units}
         arms = {unit: assigned.arm for unit, assigned in found.items() if assigned is not None}
         assert before.items() <= arms.items()
         before = arms
@@ -102,18 +99,17 @@ def test_raising_traffic_moves_nobody_from_one_arm_to_another() -> None:
 
 def test_a_rolled_back_arms_units_get_the_default_and_the_others_stay() -> None:
     arms = [{"name": name, "variant": name} for name in ("control", "a", "b")]
-    assigner = Assigner((experiment(arms=arms),))
     units = [f"user-{number}" for number in range(300)]
-    before = {unit: assigner.assign(unit, running("prune20")) for unit in units}
-    state = running("prune20", rolled_back="a")
+    before = {unit: running(arms=arms).assign(unit) for unit in units}
+    assigner = running(rolled_back="a", arms=arms)
     for unit, assigned in before.items():
         assert assigned is not None
-        after = assigner.assign(unit, state)
+        after = assigner.assign(unit)
         assert after == (None if assigned.arm == "a" else assigned)
 
 
 def test_without_an_experiment_there_is_no_arm() -> None:
     with pytest.raises(InvalidRequest, match="there is no experiment in the live config"):
-        Assigner().choose("u", "pruned", None, {})
+        Assigner().choose("u", "pruned", None)
     with pytest.raises(InvalidRequest, match="there is no experiment 'e'; there are none"):
-        Assigner().choose("u", "pruned", "e", {})
+        Assigner().choose("u", "pruned", "e")

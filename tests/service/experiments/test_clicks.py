@@ -41,7 +41,8 @@ def joined(
     with store.read_all() as db:
         by_metric, unmatched = clicks.read_credits(db, ORDER)
         unmatched += clicks.unmatched(db, ORDER, started=0.0)
-        return clicks.tally(db, ORDER, by_metric[metric.name], metric, end), unmatched
+        lists = clicks.count_lists(db, ORDER.name, end)
+        return clicks.tally(lists, by_metric[metric.name], metric, end), unmatched
 
 
 def counts(receipt: OutcomeReceipt) -> tuple[int, int, int]:

@@ -222,7 +222,7 @@ async def test_an_edit_empties_no_window_unless_it_changes_what_is_counted(tmp_p
         edited = config(variants, slots=[0, 5000], **experiment)
         if version == "another experiment":
             edited["experiments"].append(edited["experiments"][0] | others)
-        live.apply(LiveConfig.model_validate(edited).assigner, version, definitions=definitions)
+        live.apply(LiveConfig.model_validate(edited).experiments, version, definitions=definitions)
         window = live.windows.of("prune20", "pruned")
         assert window is not None
         window.record(live.ledger.monotonic(), 0.2, scores=lambda: scored)

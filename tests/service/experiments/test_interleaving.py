@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headroom.service.experiments.interleaving import (
-    coin,
+    coins,
     draw,
     falling,
     impression_id,
@@ -67,12 +67,12 @@ def test_the_table_of_draws_comes_out_to_the_byte(case: dict[str, Any]) -> None:
         digest = sha256(":".join([*texts, str(round_index)]).encode("utf-8")).hexdigest()
         assert digest[:2] == first_byte
         assert int(first_byte, 16) % 2 == said
-        assert coin(*texts, round_index) == said
+        assert coins(*texts)(round_index) == said
     flipped: list[int] = []
 
     def flip(round_index: int) -> int:
         flipped.append(round_index)
-        return coin(*texts, round_index)
+        return coins(*texts)(round_index)
 
     drawn = draw(case["control"], case["treatment"], flip)
     assert list(drawn.order) == case["order"]
@@ -97,11 +97,10 @@ def test_a_draw_is_what_the_contract_says(rankings: tuple[list[int], list[int]],
 
 
 def test_the_coin_is_fair_and_independent_from_round_to_round() -> None:
-    coins = np.array(
-        [[coin("2026-12", f"user-{unit}", "desk lamp", r) for r in range(4)] for unit in range(5000)]
-    )
-    assert np.abs(coins.mean(0) - 0.5).max() < 4 * 0.5 / np.sqrt(5000)
-    correlations = np.corrcoef(coins.T)[np.triu_indices(4, 1)]
+    flips = [coins("2026-12", f"user-{unit}", "desk lamp") for unit in range(5000)]
+    found = np.array([[flip(number) for number in range(4)] for flip in flips])
+    assert np.abs(found.mean(0) - 0.5).max() < 4 * 0.5 / np.sqrt(5000)
+    correlations = np.corrcoef(found.T)[np.triu_indices(4, 1)]
     assert np.abs(correlations).max() < 4 / np.sqrt(5000)
 
 

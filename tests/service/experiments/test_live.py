@@ -15,7 +15,6 @@ from sqlalchemy import event, text
 
 from headroom.service.config.settings import InvalidConfig, LiveConfig
 from headroom.service.experiments.admin import MAX_RECORDING_CALLS
-from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.database import connect, parse_url
 from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
@@ -78,16 +77,16 @@ async def test_an_edit_may_remove_an_experiment_while_its_start_is_recorded(path
             assert go_on.wait(60)
 
     began = asyncio.create_task(
-        asyncio.to_thread(live.apply, LiveConfig.model_validate(config()).assigner, "with")
+        asyncio.to_thread(live.apply, LiveConfig.model_validate(config()).experiments, "with")
     )
     try:
         assert await asyncio.to_thread(reads.wait, 60)
-        removed = asyncio.create_task(asyncio.to_thread(live.apply, Assigner(), "without"))
-        await eventually(lambda: not live.ledger.in_force.assigned)
+        removed = asyncio.create_task(asyncio.to_thread(live.apply, (), "without"))
+        await eventually(lambda: not live.assigner.experiments)
         go_on.set()
         await began
         await removed
-        assert (live.ledger.in_force.assigned, live.ledger.config_version) == ((), "without")
+        assert (live.assigner.experiments, live.ledger.config_version) == ((), "without")
         assert live.ledger.experiments["prune20"].status == "out"
     finally:
         go_on.set()
@@ -98,14 +97,14 @@ async def test_an_experiment_waits_until_every_replica_has_it(path: Path) -> Non
     """The start is recorded once and stays: an edit that is undone must not have recorded one."""
     store = Store(f"sqlite:///{path}")
     live = live_of(store)
-    assigner = LiveConfig.model_validate(config()).assigner
-    (experiment,) = assigner.experiments
+    configs = LiveConfig.model_validate(config()).experiments
+    (experiment,) = configs
     try:
-        await asyncio.to_thread(live.apply, assigner, "v", may_start=False)
+        await asyncio.to_thread(live.apply, configs, "v", may_start=False)
         await asyncio.to_thread(live.ledger.refresh)
         assert live.ledger.experiments[experiment.name].status == "pending"
         assert store.log() == []
-        await asyncio.to_thread(live.apply, assigner, "v")
+        await asyncio.to_thread(live.apply, configs, "v")
         assert live.ledger.experiments[experiment.name].status == "running"
     finally:
         await live.close(1)
@@ -113,7 +112,7 @@ async def test_an_experiment_waits_until_every_replica_has_it(path: Path) -> Non
 
 def test_every_replica_says_that_an_earlier_config_is_in_force_again(path: Path) -> None:
     """A replica with an old file that starts last takes the later config out of force for all."""
-    old, new = (LiveConfig.model_validate(config(traffic=traffic)).assigner for traffic in (0.5, 1.0))
+    old, new = (LiveConfig.model_validate(config(traffic=traffic)).experiments for traffic in (0.5, 1.0))
     with ExitStack() as stack:
         stores = [stack.enter_context(closing(Store(f"sqlite:///{path}"))) for _ in range(3)]
         first, second, late = map(live_of, stores)
@@ -176,12 +175,12 @@ async def test_a_config_that_the_database_refuses_changes_nothing(
 async def test_the_edit_that_changed_an_experiment_can_be_undone_while_the_service_runs(path: Path) -> None:
     """A service that started with other arms shows `changed`; docs/alerts.md says to undo the edit."""
     url = f"sqlite:///{path}"
-    begun = LiveConfig.model_validate(config()).assigner
+    begun = LiveConfig.model_validate(config()).experiments
     heavier = config()
     heavier["experiments"][0]["arms"][1]["weight"] = 2
-    changed = LiveConfig.model_validate(heavier).assigner
+    changed = LiveConfig.model_validate(heavier).experiments
     heavier["experiments"][0]["arms"][1]["weight"] = 3
-    third = LiveConfig.model_validate(heavier).assigner
+    third = LiveConfig.model_validate(heavier).experiments
     first = live_of(Store(url))
     first.apply(begun, "1")
     await first.close(1)

@@ -8,7 +8,6 @@ import pytest
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments.analysis import analyse
-from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.buckets import NO_BUCKET
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.events import Exposure, Outcome
@@ -43,7 +42,7 @@ class World:
 
     @staticmethod
     def edit(live: LiveExperiments, *configs: ExperimentConfig, **more: Any) -> None:
-        live.apply(Assigner(configs), repr(configs), **more)
+        live.apply(configs, repr(configs), **more)
 
     def expose(self) -> None:
         """Each arm has one unit of each name."""
@@ -142,7 +141,7 @@ def test_edits_while_the_database_is_away_are_added_with_their_times(tmp_path: P
         one.is_away = other.is_away = True
         for live in (first, second):
             world.edit(live)
-            assert not live.assigner().experiments, "it is out here at once"
+            assert not live.assigner.experiments, "it is out here at once"
         world.behave()
         for live in (first, second):
             world.edit(live, declared())

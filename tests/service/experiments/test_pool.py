@@ -35,8 +35,8 @@ async def replicas(url: str) -> AsyncIterator[list[LiveExperiments]]:
 
 async def apply(live: LiveExperiments, **limits: Any) -> None:
     """Put the experiment in force with these limits."""
-    assigner = LiveConfig.model_validate(config(guardrails=LIMITS | limits)).assigner
-    await asyncio.to_thread(live.apply, assigner, f"with {limits}")
+    configs = LiveConfig.model_validate(config(guardrails=LIMITS | limits)).experiments
+    await asyncio.to_thread(live.apply, configs, f"with {limits}")
 
 
 def serve(

@@ -5,7 +5,6 @@ from sqlalchemy import func, select
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments.analysis import analyse
-from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import Exposure, Outcome
 from headroom.service.experiments.live import LiveExperiments
@@ -36,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def replica(store: Store, clock: Clock, *configs: ExperimentConfig, version: str = "v") -> LiveExperiments:
     live = live_of(store, clock=clock, monotonic=clock)
-    live.apply(Assigner(configs), version)
+    live.apply(configs, version)
     return live
 
 

@@ -16,7 +16,6 @@ import pytest
 from sqlalchemy import func, select
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.events import Impression
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import exposures, impressions, shadow_results
@@ -219,7 +218,7 @@ async def test_what_is_lost_at_the_end_is_told(tmp_path: Path, caplog: pytest.Lo
     """The metric that counts it ends with its process, before anybody scrapes it."""
     (tmp_path / "file").write_text("")
     live = live_of(Store(f"sqlite:///{tmp_path / 'file' / 'below.db'}"))
-    live.apply(Assigner(()), "v")
+    live.apply((), "v")
     for number in range(5):
         live.writer.put(exposure(f"u{number}"))
     await live.close(0.05)

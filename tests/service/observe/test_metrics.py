@@ -11,7 +11,6 @@ import pytest
 
 from headroom.service.api import create_app
 from headroom.service.config.settings import Settings
-from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import Exposure
 from headroom.service.experiments.ledger import COUNTS_EVERY
@@ -58,7 +57,7 @@ def test_an_experiment_that_is_not_measured_has_no_p_value(end: str, tmp_path: P
         return samples(metrics.render())['headroom_sample_ratio_p{experiment="prune20"}']
 
     try:
-        live.apply(Assigner((config,)), "v")
+        live.apply((config,), "v")
         now = time.time()
         store.add_exposures(
             [Exposure("prune20", f"u{i}", arms[i % 2]["name"], i, now, "v") for i in range(100)]
@@ -67,7 +66,7 @@ def test_an_experiment_that_is_not_measured_has_no_p_value(end: str, tmp_path: P
         if end == "stop":
             store.append(act("stop", now))
         else:
-            live.apply(Assigner(()), "w")
+            live.apply((), "w")
         assert math.isnan(p())
     finally:
         store.close()
