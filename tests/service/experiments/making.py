@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
-from sqlalchemy import update
 
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.estimates import Moments
@@ -16,12 +15,8 @@ from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.log import Declared, Entry, EntryKind, Experiment, fold
 from headroom.service.experiments.measure import Comparison
 from headroom.service.experiments.outcomes import record
-from headroom.service.experiments.store import IMPRESSION_KEY, Store
-from headroom.service.experiments.tables import properties
+from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
-
-KEY = "s"
-"""The key of impressions in databases that `use_known_key` has seen."""
 
 ALWAYS = Comparison(("control", "pruned"))
 """A comparison of two arms that run all the time."""
@@ -31,13 +26,6 @@ def experiment(*arms: str, **more: Any) -> ExperimentConfig:
     """An experiment between these arms, or control and pruned."""
     named = [{"name": arm, "variant": arm} for arm in arms or ("control", "pruned")]
     return ExperimentConfig.model_validate({"name": "prune20", "salt": "s", "arms": named, **more})
-
-
-def use_known_key(store: Store) -> None:
-    """Put KEY into a database, so that a test can make the ids of impressions before it has a store."""
-    store.impression_key()
-    with store.write() as db:
-        db.execute(update(properties).where(properties.c.name == IMPRESSION_KEY).values(value=KEY))
 
 
 def declares(*configs: ExperimentConfig, time: float = 0.0, version: str | None = None) -> Entry:
