@@ -155,17 +155,16 @@ metrics: [{name: click, margin: 0.02}]
 """
 
 
-@pytest.mark.parametrize("is_listed", [False, True])
 def test_an_experiment_is_started_from_a_file_and_a_ship_rolled_back(
-    run: Run, service: tuple[str, type[Service]], tmp_path: Path, is_listed: bool
+    run: Run, service: tuple[str, type[Service]], tmp_path: Path
 ) -> None:
     url, handler = service
     handler.detail["report"] = None
     file = tmp_path / "prune20.yaml"
-    listed = "experiments:\n  - " + ENTRY.replace("\n", "\n    ").rstrip()
-    file.write_text(listed if is_listed else ENTRY)
+    file.write_text(ENTRY)
     entry = yaml.safe_load(ENTRY)
     assert "prune20: running" in run("experiment", "start", str(file), "--url", url, "--key", "secret").out
+    file.write_text("experiments:\n  - " + ENTRY.replace("\n", "\n    ").rstrip())  # as in serve.yaml
     assert json.loads(run("experiment", "start", str(file), "--url", url, "--json").out) == handler.detail
     assert (
         "prune20: running" in run("experiment", "rollback", "prune20", "--url", url, "--reason", "slow").out

@@ -48,6 +48,7 @@ def changed(config: ExperimentConfig, **fields: Any) -> ExperimentConfig:
 FILES = {
     "right": (PRUNE, ORDER),
     "less": (changed(PRUNE, traffic=0.4, slots=(0, 1250)), changed(ORDER, traffic=0.5, slots=(6000, 10000))),
+    "slots": (changed(PRUNE, slots=(0, 1250)), ORDER),
     "metrics": (changed(PRUNE, metrics=METRICS[1:]), changed(ORDER, metrics=[{"name": "buy"}])),
     "lacks": (ORDER,),
     "empty": (),

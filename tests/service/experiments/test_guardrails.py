@@ -199,6 +199,12 @@ def test_a_slot_remembers_so_many_units_and_no_more() -> None:
     assert made.total(30.0).scores.sum() == 2 * MAX_SCORED_UNITS
 
 
+def test_the_score_of_a_unit_is_that_of_any_of_its_titles() -> None:
+    """That of the first one, always, would be the best of a list in the callers' order."""
+    counted = window(many("user", 200), scores=score(0.105, 0.905)).total(0.0)
+    assert counted.scores[[10, 90]].min() > 50
+
+
 def test_a_request_of_a_thousand_titles_weighs_as_much_as_one_of_one() -> None:
     """200 alike requests in both arms; in one of them a caller also sent a thousand irrelevant titles."""
     random = np.random.default_rng(5)

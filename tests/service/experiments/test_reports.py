@@ -54,7 +54,7 @@ def any_log(draw: random.Random) -> list[Entry]:
         time = START + draw.choice([number, number, number, draw.randint(0, ROWS)]) * HOUR
         kind = draw.choice(["config", "config", "start", "ramp", "stop", "ship", "rollback", "rollback"])
         if kind == "config":
-            declared = declaration(draw.choice([*sorted(FILES), "less", "less", "right", "right"]))
+            declared = declaration(draw.choice([*sorted(FILES), "less", "slots", "slots", "right", "right"]))
             log.append(Entry("config", time, config_version=f"{number}", declared=declared))
         elif kind == "start":
             log.append(Entry("start", time, experiment="free", declared=Declared((FREE,), VARIANTS)))

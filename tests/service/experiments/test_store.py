@@ -17,7 +17,7 @@ from headroom.service.experiments.export import page
 from headroom.service.experiments.log import Declared, Entry
 from headroom.service.experiments.measure import measure
 from headroom.service.experiments.store import Store
-from headroom.service.experiments.tables import exposures, metadata, schema_version
+from headroom.service.experiments.tables import exposures, metadata, outcomes, schema_version
 from tests.service.experiments.making import ALWAYS, act, at_once, experiment, exposure, send
 
 OPEN = [experiment()]  # without metrics it takes any
@@ -101,6 +101,11 @@ def test_duplicates_are_named_by_their_ids(store: Store) -> None:
     receipt = send(store, [outcome(n, "u") for n in (3, 2, 4, 3, 1, 3)], OPEN)
     assert counts(receipt) == (2, 4, 0)
     assert receipt.duplicate_ids == ["o2", "o3", "o1", "o3"]  # in the request's order
+    twice = [replace(outcome(9, "u"), value=value) for value in (2.0, 3.0)]
+    assert counts(send(store, twice, OPEN)) == (1, 1, 0)
+    with store.read() as db:
+        values = db.scalars(select(outcomes.c.value).where(outcomes.c.id == "o9")).all()
+    assert values == [2.0], "the first counts"
 
 
 def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path) -> None:
