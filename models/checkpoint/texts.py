@@ -9,7 +9,7 @@ import re
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from threading import Lock
@@ -20,7 +20,6 @@ from tokenizers import Tokenizer
 
 from headroom.models.checkpoint.tokenizer_files import unknown_id
 from headroom.models.checkpoint.words import (
-    WordCache,
     stands_alone,
     way_of_words,
     words_apart,
@@ -33,7 +32,8 @@ _ID_BYTES = 4  # of an int32
 _CHARACTERS_PER_TOKEN = 8  # plenty: English text has four to five
 _LONG = 1024  # characters: a text of fewer is read at once, for any window
 _CACHED_CHARACTERS = 512  # longer texts are rare, and 65,536 of them would take too much memory
-_LONGEST_WORD = 32  # characters, usually
+_WORDS = 32_768  # are remembered in the younger of two generations, in some 7 MiB
+_LONGEST = 32  # characters of a word that is remembered
 _WORDS_AT_ONCE = 1024  # new words that are read in one call
 
 _find_cuts = re.compile(r"(?<=\S) (?=[A-Za-z0-9])").finditer
@@ -59,6 +59,68 @@ class Portion(NamedTuple):
     word_starts: list[bool]
 
 
+class WordCache:
+    """The ids of words, as far as they were met lately. Threads may share one.
+
+    A full younger generation becomes the older one, in place of that; a word that is met in the older one
+    moves to the younger. Finding a word so costs less than keeping all of them in the order of their last
+    use.
+
+    encode: returns the ids of each word, int32 values; None: they depend on the words beside it. split:
+    returns the words of a text.
+    """
+
+    def __init__(
+        self, encode: Callable[[list[str]], Sequence[bytes | None]], split: Callable[[str], list[str]]
+    ) -> None:
+        self._encode = encode
+        self._split = split
+        self._younger: dict[str, bytes] = {}
+        self._older: dict[str, bytes] = {}
+
+    def encode(self, texts: Sequence[str]) -> Sequence[bytes | None]:
+        """Return the ids of each text: those of its words, one after the other.
+
+        None: it has a word whose ids depend on those beside it.
+        """
+        words = list(map(self._split, texts))
+        known = self._younger
+        unknown = set[str]().union(*words).difference(known)
+        odd = self._learn(unknown, known) if unknown else {}
+        if odd:
+            found = [[odd[word] if word in odd else known[word] for word in each] for each in words]
+            return [_joined(each) for each in found]
+        return [b"".join(map(known.__getitem__, each)) for each in words]
+
+    def _learn(self, unknown: Collection[str], known: dict[str, bytes]) -> dict[str, bytes | None]:
+        """Put words into a younger generation, and return those that are not remembered: the long ones, and
+        those that have no ids of their own."""
+        older = self._older
+        new = []
+        for word in unknown:
+            if (ids := older.get(word)) is None:
+                new.append(word)
+            else:
+                known[word] = ids
+        odd: dict[str, bytes | None] = {}
+        for word, ids in zip(new, self._encode(new), strict=True):
+            if ids is not None and len(word) <= _LONGEST:
+                known[word] = ids
+            else:
+                odd[word] = ids
+        if len(known) > _WORDS and known is self._younger:
+            # The words of one huge call are forgotten at once.
+            self._older = known if len(known) < 2 * _WORDS else {}
+            self._younger = {}
+        return odd
+
+
+def _joined(words: Sequence[bytes | None]) -> bytes | None:
+    """Return the ids of words, one after the other; None if one has none."""
+    ids = [word for word in words if word is not None]
+    return b"".join(ids) if len(ids) == len(words) else None
+
+
 class TextReader:
     """Encodes texts by themselves, without special tokens. Threads may share one.
 
@@ -81,7 +143,7 @@ class TextReader:
         self._whole_characters = max(_LONG, _CHARACTERS_PER_TOKEN * reach)
         self._unknown_bytes = array("i", [self.unknown]).tobytes()
         usual = [token.content for token in added.values() if not token.special]
-        self._longest_added = max((2 * len(content) + _LONGEST_WORD for content in usual), default=0)
+        self._longest_added = max((2 * len(content) + _LONGEST for content in usual), default=0)
         self._way = way_of_words(tokenizer)
         self._mark = "" if self._way == "BERT" else "▁"
         if self._way == "bytes":

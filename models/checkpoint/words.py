@@ -1,17 +1,15 @@
-"""Says where a text's ids are those of its words, one after the other, and remembers the ids of words."""
+"""Says where the ids of a text are those of its words, one after the other."""
 
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
+from operator import methodcaller
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
 from headroom.models.files import Json
-
-_WORDS = 32_768  # are remembered in the younger of two generations, in some 7 MiB
-_LONGEST = 32  # characters of a word that is remembered
 
 _BY_CHARACTER = {
     "BertNormalizer",
@@ -47,73 +45,8 @@ _LETTERS_THAT_JOIN_AFTER = frozenset(
 """Letters that do so, too: those of Grapheme_Cluster_Break SpacingMark, Extend and Prepend in Unicode 17."""
 
 
-class WordCache:
-    """The ids of words, as far as they were met lately. Threads may share one.
-
-    A full younger generation becomes the older one, in place of that; a word that is met in the older one
-    moves to the younger. Finding a word so costs less than keeping all of them in the order of their last
-    use.
-
-    encode: returns the ids of each word, int32 values; None: they depend on the words beside it. split:
-    returns the words of a text.
-    """
-
-    def __init__(
-        self, encode: Callable[[list[str]], Sequence[bytes | None]], split: Callable[[str], list[str]]
-    ) -> None:
-        self._encode = encode
-        self._split = split
-        self._younger: dict[str, bytes] = {}
-        self._older: dict[str, bytes] = {}
-
-    def encode(self, texts: Sequence[str]) -> Sequence[bytes | None]:
-        """Return the ids of each text: those of its words, one after the other.
-
-        None: it has a word whose ids depend on those beside it.
-        """
-        words = list(map(self._split, texts))
-        known = self._younger
-        unknown = set[str]().union(*words).difference(known)
-        odd = self._learn(unknown, known) if unknown else {}
-        if odd:
-            found = [[odd[word] if word in odd else known[word] for word in each] for each in words]
-            return [_joined(each) for each in found]
-        return [b"".join(map(known.__getitem__, each)) for each in words]
-
-    def _learn(self, unknown: Collection[str], known: dict[str, bytes]) -> dict[str, bytes | None]:
-        """Put words into a younger generation, and return those that are not remembered: the long ones, and
-        those that have no ids of their own."""
-        older = self._older
-        new = []
-        for word in unknown:
-            if (ids := older.get(word)) is None:
-                new.append(word)
-            else:
-                known[word] = ids
-        odd: dict[str, bytes | None] = {}
-        for word, ids in zip(new, self._encode(new), strict=True):
-            if ids is not None and len(word) <= _LONGEST:
-                known[word] = ids
-            else:
-                odd[word] = ids
-        if len(known) > _WORDS and known is self._younger:
-            # The words of one huge call are forgotten at once.
-            self._older = known if len(known) < 2 * _WORDS else {}
-            self._younger = {}
-        return odd
-
-
-def _joined(words: Sequence[bytes | None]) -> bytes | None:
-    """Return the ids of words, one after the other; None if one has none."""
-    ids = [word for word in words if word is not None]
-    return b"".join(ids) if len(ids) == len(words) else None
-
-
-def words_apart(text: str) -> list[str]:
-    """Return what stands between the spaces of a text."""
-    return text.split(" ")
-
-
+words_apart = methodcaller("split", " ")
+"""Return what stands between the spaces of a text."""
 words_with_spaces = re.compile(r"(?<=\S)(?= \S)").split
 """Return the words of a text, each with the single space before it; other white space stays within one."""
 

@@ -11,10 +11,11 @@ from sentencepiece import SentencePieceNormalizer, sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.processors import BertProcessing
 
-from headroom.models.checkpoint import words as words_module
+from headroom.models.checkpoint import texts as texts_module
 from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.checkpoint.texts import WordCache
 from headroom.models.checkpoint.tokenizer import PairTokenizer
-from headroom.models.checkpoint.words import WordCache, words_apart
+from headroom.models.checkpoint.words import words_apart
 from tests.decoders import qwen_tokenizer
 from tests.families import byte_level_tokenizer, unigram_tokenizer
 from tests.models.checkpoint.library import library_tokenizer
@@ -173,7 +174,7 @@ class Words:
 def test_the_words_that_are_remembered_stay_bounded_and_those_in_use_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(words_module, "_WORDS", 8)
+    monkeypatch.setattr(texts_module, "_WORDS", 8)
     words = Words()
     words.encode("lamp")
     for number in range(100):
