@@ -89,7 +89,7 @@ class WordCache:
         odd = self._learn(unknown, known) if unknown else {}
         if odd:
             found = [[odd[word] if word in odd else known[word] for word in each] for each in words]
-            return [_joined(each) for each in found]
+            return [None if None in each else b"".join(filter(None, each)) for each in found]
         return [b"".join(map(known.__getitem__, each)) for each in words]
 
     def _learn(self, unknown: Collection[str], known: dict[str, bytes]) -> dict[str, bytes | None]:
@@ -113,12 +113,6 @@ class WordCache:
             self._older = known if len(known) < 2 * _WORDS else {}
             self._younger = {}
         return odd
-
-
-def _joined(words: Sequence[bytes | None]) -> bytes | None:
-    """Return the ids of words, one after the other; None if one has none."""
-    ids = [word for word in words if word is not None]
-    return b"".join(ids) if len(ids) == len(words) else None
 
 
 class TextReader:
@@ -145,6 +139,8 @@ class TextReader:
         usual = [token.content for token in added.values() if not token.special]
         self._longest_added = max((2 * len(content) + _LONGEST for content in usual), default=0)
         self._way = way_of_words(tokenizer)
+        normalizer = tokenizer.normalizer
+        self._normal: Callable[[str], str] = str if normalizer is None else normalizer.normalize_str
         self._mark = "" if self._way == "BERT" else "▁"
         if self._way == "bytes":
             self._words = WordCache(self.encode_batch, words_with_spaces)
@@ -272,13 +268,9 @@ class TextReader:
             changed = [word for word in normal if normal[word] != word and stands_alone(word, normal[word])]
             # Where a charsmap changes a text, the offsets do not tell whose a token is.
             encoded |= zip(changed, self.encode_batch(changed), strict=True)
-        encoded |= zip(others, self._encode_joined(others), strict=True)
+        if others:
+            encoded |= zip(others, self._encode_joined(others), strict=True)
         return [encoded.get(word) for word in words]
-
-    def _normal(self, text: str) -> str:
-        """Return a text as the normalizer gives it to the splitter."""
-        normalizer = self._tokenizer.normalizer
-        return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def _encode_plain(self, words: list[str]) -> list[bytes]:
         """Return the ids of each word of ASCII letters and digits, such as a size or an article's number.
