@@ -205,6 +205,7 @@ def serve_the_test(shop: Path, small: Path, url: str) -> None:
     assert metric["control_value"] == pytest.approx(clicked["control"] / served_units["control"])
 
 
+@pytest.mark.more
 def test_a_search_by_time_goes_by_how_far_scores_move(shop: Path, tmp_path: Path) -> None:
     """All scores are moved far from 0, where a sigmoid is flat."""
     asked = study(shop, tmp_path, rows=300, what=("heads", "units", "layers"), speedup=1.1)
