@@ -24,7 +24,7 @@ VALUE, DENOMINATOR, COVARIATE = range(3)
 """The three numbers of a unit. A number that a metric lacks is 0."""
 
 ROUNDING = 1e-12
-"""Units whose values differ by less than this share of their mean are alike: the rest is rounding."""
+"""A difference smaller than this share of what it is a difference of is rounding: units are alike, a mean is 0."""
 
 MIN_UNITS = 30
 """An arm with fewer units gets no interval, because the theory is asymptotic."""
@@ -45,6 +45,7 @@ class Moments:
     def from_sums(cls, units: ArrayLike, sums: ArrayLike, products: ArrayLike, centre: ArrayLike) -> Moments:
         """Return the moments from sums over units of v − centre and of its products.
 
+        A mean that is 0 but for the rounding of the differences is 0, so that a ratio over it has no value.
         units: (...,); sums: (..., 3); products: (..., 3, 3); centre: (3,), near the mean.
         """
         count = np.asarray(units, np.float64)
@@ -52,7 +53,9 @@ class Moments:
         with np.errstate(invalid="ignore", divide="ignore"):
             shift = np.where(count[..., None] > 0, total / count[..., None], 0.0)
         scatter = np.asarray(products, np.float64) - total[..., :, None] * shift[..., None, :]
-        return cls(count, shift + np.asarray(centre, np.float64), scatter)
+        origin = np.asarray(centre, np.float64)
+        mean = shift + origin
+        return cls(count, np.where(np.abs(mean) <= ROUNDING * np.abs(origin), 0.0, mean), scatter)
 
     def __add__(self, other: Moments) -> Moments:
         """Return the moments of both sets of units (Chan, Golub & LeVeque 1983)."""

@@ -179,7 +179,7 @@ def fill(store: Store, draw: random.Random) -> None:
     send(store, outcomes[1::2], CONFIGS)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(30), 68, 132])  # in two, an arm's denominators are all 0
 def test_a_report_of_any_facts_is_that_of_the_model(store: Store, seed: int) -> None:
     draw = random.Random(seed)
     with store.write() as db:
