@@ -24,7 +24,7 @@ VALUE, DENOMINATOR, COVARIATE = range(3)
 """The three numbers of a unit. A number that a metric lacks is 0."""
 
 ROUNDING = 1e-12
-"""A difference smaller than this share of what it is a difference of is rounding: units are alike, a mean is 0."""
+"""A difference smaller than this share of its terms is rounding: units are alike, a mean is 0."""
 
 MIN_UNITS = 30
 """An arm with fewer units gets no interval, because the theory is asymptotic."""
