@@ -23,9 +23,6 @@ LARGEST_LIST = 6
 MOST_SHARING = 200
 """Titles that are looked at for each piece of a query."""
 
-SENTENCE_SETS = ("klue_sts_train", "korsts")
-"""Single pairs of sentences. A group is several of them: a better pair must stand above a worse one."""
-
 
 @dataclass(frozen=True, slots=True)
 class ListedPair(LabelledPair):

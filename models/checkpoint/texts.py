@@ -19,12 +19,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from headroom.models.checkpoint.tokenizer_files import unknown_id
-from headroom.models.checkpoint.words import (
-    stands_alone,
-    way_of_words,
-    words_apart,
-    words_with_spaces,
-)
+from headroom.models.checkpoint.words import stands_alone, way_of_words, words_apart, words_with_spaces
 from headroom.models.errors import ModelError, TokenizerFailed
 from headroom.models.lru import LeastRecentlyUsed
 

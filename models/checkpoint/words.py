@@ -5,7 +5,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from operator import methodcaller
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -51,7 +51,11 @@ words_with_spaces = re.compile(r"(?<=\S)(?= \S)").split
 """Return the words of a text, each with the single space before it; other white space stays within one."""
 
 
-def way_of_words(tokenizer: Tokenizer) -> str | None:
+Way = Literal["BERT", "XLM-RoBERTa", "SentencePiece", "bytes"]
+"""A way in which a tokenizer reads a text word by word; `way_of_words` says what each is."""
+
+
+def way_of_words(tokenizer: Tokenizer) -> Way | None:
     """Return in which way a tokenizer reads a text word by word; None: it reads across spaces.
 
     "BERT", "XLM-RoBERTa": it splits at each space, and its normalizer changes nothing across one.
