@@ -117,7 +117,7 @@ release: install tools
 	KEY='$(KEY)' bash deploy/release.sh all dist
 
 ## make model     fetch the base and the data, tune, and write models/default again (some 3 h with AMX; RECIPES= other recipes to end with)
-RECIPES ?= written,everything,longer
+RECIPES ?= written,everything,longer,contradictions
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)
 model: .venv/installed
 	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m default_model.fetch --out $(DATA))

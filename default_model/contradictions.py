@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from default_model.differences import (
     Axis,
+    converted,
     other_model,
     other_numbers,
     pattern_of,
@@ -198,7 +199,7 @@ class ContradictedTitles:
         said = f"{number}{_separator(unit_said, separators, rng)}{unit_said}"
         return Change(
             asked=[self._asked(base, asked, rng)],
-            same=[f"{before}{said}{after}"],
+            same=[f"{before}{text}{after}" for text in (said, *converted(number, units[0], self._language))],
             others=[f"{before}{other}{as_written}{after}" for other in other_numbers(number)],
             unsaid=re.sub(r"\s+", " ", before + after).strip(" ,"),
         )

@@ -154,6 +154,59 @@ UNITS: Mapping[str, Sequence[Sequence[str]]] = {
 """Units of numbers in titles, each with the ways to write it."""
 
 
+CONVERSIONS: Mapping[str, Sequence[tuple[str, str, float]]] = {
+    "en": (
+        ("inch", "cm", 2.54),
+        ("cm", "inch", 0.3937),
+        ("cm", "mm", 10),
+        ("mm", "cm", 0.1),
+        ("ft", "inch", 12),
+        ("lb", "oz", 16),
+        ("lb", "kg", 0.4536),
+        ("kg", "g", 1000),
+        ("kg", "lb", 2.2046),
+        ("oz", "ml", 29.57),
+        ("gallon", "qt", 4),
+        ("tb", "GB", 1000),
+    ),
+    "ko": (
+        ("인치", "cm", 2.54),
+        ("cm", "mm", 10),
+        ("mm", "cm", 0.1),
+        ("m", "cm", 100),
+        ("kg", "g", 1000),
+        ("g", "kg", 0.001),
+        ("L", "ml", 1000),
+        ("ml", "L", 0.001),
+        ("TB", "GB", 1000),
+    ),
+    "zh": (
+        ("寸", "cm", 2.54),
+        ("cm", "mm", 10),
+        ("m", "cm", 100),
+        ("kg", "g", 1000),
+        ("kg", "斤", 2),
+        ("斤", "kg", 0.5),
+        ("斤", "g", 500),
+        ("g", "kg", 0.001),
+        ("L", "ml", 1000),
+        ("ml", "L", 0.001),
+        ("TB", "GB", 1000),
+    ),
+}
+"""Units, by the first way to write them, with others for the same amount and how many of these make one."""
+
+
+def converted(number: str, unit: str, language: str) -> list[str]:
+    """Return the same amount in other units. unit: the first way to write it."""
+    amounts = []
+    for from_unit, to_unit, factor in CONVERSIONS[language]:
+        value = float(number) * factor
+        if from_unit == unit and 0.1 <= value < 10_000:
+            amounts.append(f"{value:.4g}{to_unit}" if value < 10 else f"{round(value, 1):g}{to_unit}")
+    return amounts
+
+
 def unit_patterns(language: str) -> list[tuple[re.Pattern[str], Sequence[str]]]:
     """Return a pattern per unit that finds a number with it, and the unit's forms."""
     end = r"(?![\w])" if language == "en" else r"(?![A-Za-z0-9])"

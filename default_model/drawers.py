@@ -83,6 +83,8 @@ def written_drawers(language: str) -> dict[str, Drawer]:
         f"stuffed_{language}": StuffedLists(shops.group, language).group,
         f"without_{language}": ShopLists(language, WITHOUT[language], without=measured).group,
         f"brands_{language}": BrandLists(language, without=titles).group,
+        f"graded_shops_{language}": ShopLists(language, without=measured, taught=True).group,
+        f"graded_brands_{language}": BrandLists(language, without=titles, taught=True).group,
     }
 
 

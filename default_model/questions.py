@@ -3,7 +3,8 @@
 Korean: SAE4K, where people distilled a phrase from each question. No such set is open for English and
 Chinese: there, frames are put around things of the catalogue, and English questions of people (WebQuestions)
 get a query by a rule, which leaves function words out. Made-up pairs teach to drop what frames a question;
-they cannot teach words that people would put in its place.
+they cannot teach words that people would put in its place. Only for places to eat in Korea do they: people
+search for 맛집, and ask for a house where the food is good.
 """
 
 import json
@@ -18,9 +19,13 @@ from default_model.groups import TEST_FOLDS, fold_of, json_lines
 from default_model.question_forms import (
     FRAMES,
     FUNCTION_WORDS,
+    KOREAN_BEST,
+    KOREAN_ENDINGS,
     KOREAN_FOODS,
+    KOREAN_GOOD,
     KOREAN_OCCASIONS,
     KOREAN_PLACES,
+    KOREAN_TO_DO,
     KOREAN_VENUES,
 )
 
@@ -35,7 +40,7 @@ CHOOSING = 300
 MADE_UP = {"en": 4500, "ko": 2500, "zh": 3500}
 """How many questions are made of the catalogue, by language."""
 
-VENUES = 2500
+VENUES = 5000
 """How many Korean questions are made about places to eat."""
 
 BARE_SHARE = 0.25
@@ -120,6 +125,10 @@ def venues(count: int, seed: int) -> Iterator[Asked]:
             "p": rng.choice(KOREAN_PLACES),
             "f": rng.choice(KOREAN_FOODS),
             "o": rng.choice(KOREAN_OCCASIONS),
+            "b": rng.choice(KOREAN_BEST),
+            "h": rng.choice(KOREAN_TO_DO),
+            "g": rng.choice(KOREAN_GOOD),
+            "e": rng.choice(KOREAN_ENDINGS),
         }
         yield Asked(question.format(**fillers), query.format(**fillers), "made_ko")
 

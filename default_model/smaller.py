@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from default_model.build import SECOND
 from default_model.drawers import all_sources
 from default_model.mixture import Sources, mixed_groups
-from default_model.recipes import LONGER
+from default_model.recipes import CONTRADICTIONS
 from default_model.tuning import PAIRS_PER_ROUND
 from headroom.models.checkpoint.config import ModelConfig, read_config
 from headroom.models.checkpoint.files import INDEX, OF_PARENT, readable_as_usual
@@ -55,7 +55,7 @@ def mean_shares(mixtures: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return dict(shares)
 
 
-SHARES = mean_shares([SECOND.shares, LONGER])
+SHARES = mean_shares([SECOND.shares, CONTRADICTIONS])
 
 
 def pairs_of(sources: Sources, index: int) -> list[tuple[str, str]]:

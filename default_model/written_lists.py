@@ -2,7 +2,7 @@
 
 data/shop_lists.tsv holds queries with titles from exact to unrelated. data/brands.yaml holds kinds of things
 with brands and models: a title such as "Logitech M310" names no noun, and only knowledge says that it is a
-mouse. The grades are rules, so they teach the order within a list and no scale.
+mouse. The grades are rules: they teach the order within a list, and the scale where a recipe asks for it.
 """
 
 import csv
@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from default_model.attributes import LANGUAGES, NOTHING, OTHER_BRAND, OTHER_MODEL, PART, Forms
-from default_model.groups import Group, ranked_example
+from default_model.groups import Group, ranked_example, taught_example
 
 SHOP_LISTS = Path(__file__).resolve().parents[1] / "data" / "shop_lists.tsv"
 BRANDS = Path(__file__).resolve().parents[1] / "data" / "brands.yaml"
@@ -42,6 +42,7 @@ class ShopLists:
     """The shop lists of one language.
 
     asking: a pattern that each query has; default: all lists. without: queries and titles that are not drawn.
+    taught: the grades are taught; default: the order alone.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class ShopLists:
         asking: re.Pattern[str] | None = None,
         *,
         without: Collection[str] = (),
+        taught: bool = False,
     ) -> None:
+        self._example = taught_example if taught else ranked_example
         self._without = {text.lower() for text in without}
         rows = [row for row in read_shop_lists() if row["language"] == language]
         rows = [row for row in rows if asking is None or asking.search(row["queries"])]
@@ -65,7 +68,7 @@ class ShopLists:
         titles.append((stranger[rng.choice(("exact", "other_name"))], NOTHING))
         chosen = [(title, EXACT) for title in best] + rng.sample(titles, OTHERS)
         return [
-            ranked_example(query, title, grade)
+            self._example(query, title, grade)
             for title, grade in chosen
             if title.lower() not in self._without
         ]
@@ -128,9 +131,13 @@ def says_enough(model: str) -> bool:
 
 
 class BrandLists:
-    """Lists of titles that name brands and models, in one language. without: titles that are not drawn."""
+    """Lists of titles that name brands and models, in one language.
 
-    def __init__(self, language: str, *, without: Collection[str] = ()) -> None:
+    without: titles that are not drawn. taught: the grades are taught; default: the order alone.
+    """
+
+    def __init__(self, language: str, *, without: Collection[str] = (), taught: bool = False) -> None:
+        self._example = taught_example if taught else ranked_example
         self._kinds = read_kinds(language)
         self._without = {title.lower() for title in without}
 
@@ -209,7 +216,7 @@ class BrandLists:
     ) -> Group:
         titles = [(rng.choice(best), EXACT), *rng.sample(worse, OTHERS)]
         return [
-            ranked_example(query, title, grade)
+            self._example(query, title, grade)
             for title, grade in titles
             if title.lower() not in self._without
         ]
