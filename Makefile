@@ -42,9 +42,13 @@ test-all: referees .venv/installed-test-all .venv/kernels clients tools page-che
 	$(MAKE) numerics sanitize || status=$$?; exit $$status
 
 ## make numerics  the tests of what the network computes, as on processors without AVX-512 and with bf16
+# One process for each number format, side by side. How a stopped training goes on is the same in every format.
 numerics: dev
-	@for isa in AVX2 AVX512_CORE_BF16; do \
-	  echo "ONEDNN_MAX_CPU_ISA=$$isa"; ONEDNN_MAX_CPU_ISA=$$isa $(PYTEST) -q -n 2 $(NUMERICS) || exit; done
+	@$(MAKE) --jobs 2 --keep-going --output-sync $(NUMBER_FORMATS:%=numerics-%)
+NUMBER_FORMATS = AVX2 AVX512_CORE_BF16
+numerics-%:
+	@echo "ONEDNN_MAX_CPU_ISA=$*"
+	@ONEDNN_MAX_CPU_ISA=$* $(PYTEST) -q -k "not killed and not ctrl_c" $(NUMERICS)
 NUMERICS = tests/models/test_network.py tests/models/test_oracle.py tests/models/test_classifier.py tests/models/test_selection.py \
   tests/models/commands/test_train.py tests/models/training tests/models/compress
 
