@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from headroom.service.experiments.store import Store
 from tests.service.client import metric, request, score, send_raw
 from tests.service.experimenting import config, exposed
 from tests.service.experiments.making import act
-from tests.service.running import PATIENCE_S, Server, still_there
+from tests.service.running import PATIENCE_S, Server, restarting, still_there
 
 pytestmark = pytest.mark.more
 
@@ -24,14 +24,16 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def own_server(tiny_checkpoint: Path, directory: Path) -> Iterator[Server]:
-    """A service with an experiment. The last test stops it."""
-    server = Server(directory, tiny_checkpoint, live=config())
-    try:
-        assert server.wait_until_ready(), server.stderr
-        yield server
-    finally:
-        server.kill()
+def ready_server(tiny_checkpoint: Path, directory: Path) -> Iterator[Callable[[], Server]]:
+    """Returns `own_server`."""
+    with restarting(lambda: Server(directory, tiny_checkpoint, live=config())) as ready_server:
+        yield ready_server
+
+
+@pytest.fixture
+def own_server(ready_server: Callable[[], Server]) -> Server:
+    """A service with an experiment. A test may end it."""
+    return ready_server()
 
 
 async def ask(server: Server, unit: str) -> dict[str, Any]:
