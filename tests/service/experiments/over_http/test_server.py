@@ -91,7 +91,7 @@ async def test_a_killed_replica_loses_no_more_than_was_buffered_and_its_successo
 
 @pytest.mark.slow
 async def test_a_driver_that_is_killed_leaves_its_directory_and_its_experiments_to_the_next_start(
-    own_server: Server, tiny_checkpoint: Path, directory: Path
+    own_server: Server, ready_server: Callable[[], Server], tiny_checkpoint: Path, directory: Path
 ) -> None:
     """Everything else ends with it. A start with a wrong config is refused, and changes nothing."""
     before = (await send_raw(own_server.port, request("GET", "/v1/experiments"))).json
@@ -113,13 +113,8 @@ async def test_a_driver_that_is_killed_leaves_its_directory_and_its_experiments_
         assert "serve.yaml: user_config.experiments[0].traffic: " in line
     finally:
         refused.kill()
-    again = Server(directory, tiny_checkpoint, live=config())
-    try:
-        assert again.wait_until_ready(), again.stderr
-        assert not run.exists()
-        after = (await send_raw(again.port, request("GET", "/v1/experiments"))).json
-        assert after["config_version"] == before["config_version"]
-        assert after["experiments"][0]["started"] == before["experiments"][0]["started"]
-        assert again.stop() == 0
-    finally:
-        again.kill()
+    again = ready_server()
+    assert not run.exists()
+    after = (await send_raw(again.port, request("GET", "/v1/experiments"))).json
+    assert after["config_version"] == before["config_version"]
+    assert after["experiments"][0]["started"] == before["experiments"][0]["started"]
