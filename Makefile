@@ -39,12 +39,15 @@ test-all: referees .venv/installed-test-all .venv/kernels clients tools page-che
 	@status=0; \
 	$(PYTEST) -m "not alone" $(TWO_PROCESSES) || status=$$?; \
 	$(PYTEST) -m alone --durations 5 tests/loadtest || status=$$?; \
-	$(MAKE) numerics sanitize || status=$$?; exit $$status
+	$(MAKE) --jobs 2 --keep-going --output-sync numerics sanitize || status=$$?; exit $$status
 
 ## make numerics  the tests of what the network computes, as on processors without AVX-512 and with bf16
-numerics: dev
-	@for isa in AVX2 AVX512_CORE_BF16; do \
-	  echo "ONEDNN_MAX_CPU_ISA=$$isa"; ONEDNN_MAX_CPU_ISA=$$isa $(PYTEST) -q -n 2 $(NUMERICS) || exit; done
+# One process for each number format: `make -j2 numerics` runs them side by side. How a stopped training goes on
+# is the same in every format.
+numerics: numerics-AVX2 numerics-AVX512_CORE_BF16
+numerics-%: dev
+	@echo "ONEDNN_MAX_CPU_ISA=$*"
+	@ONEDNN_MAX_CPU_ISA=$* $(PYTEST) -q -k "not killed and not ctrl_c" $(NUMERICS)
 NUMERICS = tests/models/test_network.py tests/models/test_oracle.py tests/models/test_classifier.py tests/models/test_selection.py \
   tests/models/commands/test_train.py tests/models/training tests/models/compress
 

@@ -212,7 +212,9 @@ def pack(
         One of a single pair stays with it, unless that would change its last bits in a deterministic network.
     """
     if beginnings is None:
-        sequences = _Sequences([pair.ids for pair in pairs], np.arange(len(pairs)), np.full(len(pairs), -1))
+        sequences = _Sequences.of(
+            [pair.ids for pair in pairs], np.arange(len(pairs)), np.full(len(pairs), -1)
+        )
     else:
         sequences = _without_beginnings(pairs, beginnings, every=deterministic)
     sequences = sequences.by_length()
@@ -299,18 +301,19 @@ def _arrays(pairs: Sequence[EncodedPair], sequences: "_Sequences", rows: int) ->
 class _Sequences(NamedTuple):
     """The n sequences that pairs are packed as.
 
-    ids: the tokens of each. pair: (n,) int64, its pair. prefix: (n,) int64, the sequence that it goes on
-    from, −1 for none.
+    ids: the tokens of each. lengths: (n,) int64, how many they are. pair: (n,) int64, its pair.
+    prefix: (n,) int64, the sequence that it goes on from, −1 for none.
     """
 
     ids: list[Ids]
+    lengths: np.ndarray
     pair: np.ndarray
     prefix: np.ndarray
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """Return the tokens of each sequence, (n,) int64."""
-        return np.fromiter(map(len, self.ids), np.int64)
+    @classmethod
+    def of(cls, ids: list[Ids], pair: np.ndarray, prefix: np.ndarray) -> "_Sequences":
+        """Return the sequences of these tokens."""
+        return cls(ids, np.fromiter(map(len, ids), np.int64, len(ids)), pair, prefix)
 
     @property
     def positions(self) -> np.ndarray:
@@ -327,6 +330,7 @@ class _Sequences(NamedTuple):
         prefix = self.prefix[order]
         return _Sequences(
             ids=[self.ids[index] for index in order.tolist()],
+            lengths=self.lengths[order],
             pair=self.pair[order],
             prefix=np.where(prefix < 0, -1, order.argsort()[prefix]),
         )
@@ -358,7 +362,7 @@ def _without_beginnings(
         ids.append(pair.ids[start:])
         pair_of.append(number)
         prefixes.append(prefix)
-    return _Sequences(ids, np.array(pair_of), np.array(prefixes))
+    return _Sequences.of(ids, np.array(pair_of), np.array(prefixes))
 
 
 def filled_size(count: int, *, on_gpu: bool = False) -> int:

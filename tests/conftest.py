@@ -43,10 +43,10 @@ SHARED = (
         "tests/service/test_deployment.py",
     ),
     ("tests/service/page/",),
-    ("tests/service/test_dashboard.py", "tests/service/test_replicas.py"),  # `two`
+    ("tests/service/test_dashboard.py", "tests/service/test_replicas.py"),  # `two_replicas`
 )
 """Files and folders that share what takes long to start: a server, a browser."""
-ENDED_WITH_GROUP = {"server", "two", "page_server", "chromium"}
+ENDED_WITH_GROUP = {"server", "two_replicas", "page_server", "chromium"}
 """Fixtures of the whole session that only the tests of one group use."""
 
 

@@ -1,14 +1,14 @@
 """What the tests of the service share: a replica in the test's process."""
 
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from tests.service.in_process import Service, serve
-from tests.service.running import Server, running
+from tests.service.running import Server, restarting
 
 
 @pytest.fixture
@@ -26,9 +26,21 @@ async def shared(tiny_checkpoint: Path) -> AsyncIterator[Service]:
 
 
 @pytest.fixture(scope="session")
-def two(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def two_replicas(
+    tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Server]]:
+    """Returns `two`."""
+
+    def start() -> Server:
+        directory = tmp_path_factory.mktemp("two")
+        model = Path(shutil.copytree(tiny_checkpoint, directory / "model"))
+        return Server(directory, model, replicas=2, score_cache_size=1000)
+
+    with restarting(start) as ready_server:
+        yield ready_server
+
+
+@pytest.fixture
+def two(two_replicas: Callable[[], Server]) -> Server:
     """A real `headroom serve` with two replicas and a cache of scores; it serves a model of its own."""
-    directory = tmp_path_factory.mktemp("two")
-    model = Path(shutil.copytree(tiny_checkpoint, directory / "model"))
-    with running(directory, model, replicas=2, score_cache_size=1000) as server:
-        yield server
+    return two_replicas()

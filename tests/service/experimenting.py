@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -109,3 +109,9 @@ async def score(service: Service, unit: str | None = None, **more: Any) -> dict[
     return await service.post(
         "/v1/score", query=QUERY, titles=TITLES, **({"unit": unit} if unit else {}), **more
     )
+
+
+async def arms(service: Service, units: Iterable[str]) -> list[str | None]:
+    """Return the arm of each of the units, None for those without one."""
+    answers = [await score(service, unit) for unit in units]
+    return [answer["assignment"] and answer["assignment"]["arm"] for answer in answers]

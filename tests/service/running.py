@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +204,29 @@ def running(directory: Path, model: Path, **options: Any) -> Iterator[Server]:
         assert server.stop() == 0, server.stderr
     finally:
         server.kill()
+
+
+@contextlib.contextmanager
+def restarting(start: Callable[[], Server]) -> Iterator[Callable[[], Server]]:
+    """Yield a function that returns a ready server: the last one, or a new one if a test has ended that.
+
+    So tests that end their server run in any order with those that need it. start: begins a server.
+    """
+    servers: list[Server] = []
+
+    def ready_server() -> Server:
+        if not servers or servers[-1].process.poll() is not None:
+            servers.append(start())
+            assert servers[-1].wait_until_ready(), servers[-1].stderr
+        return servers[-1]
+
+    try:
+        yield ready_server
+        for server in servers:
+            assert server.process.poll() is not None or server.stop() == 0, server.stderr
+    finally:
+        for server in servers:
+            server.kill()
 
 
 def still_there(processes: list[psutil.Process], timeout_s: float = PATIENCE_S) -> list[str]:

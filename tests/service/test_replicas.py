@@ -177,7 +177,7 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
 
 
 async def test_weights_that_are_replaced_are_served_by_no_replica_that_starts_again(two: Server) -> None:
-    """Else two models would answer under one version. The last test: one replica stays away."""
+    """Else two models would answer under one version. One replica stays away, so the test ends them."""
     await asyncio.to_thread(two.edit, {**LIVE, "masks": {"lower": "2.*", "settled": "0.0"}})
     before = {grade_of(answer) for answer in await everywhere(two, score(1))}
     model = two.config.parent / "model"
@@ -187,3 +187,4 @@ async def test_weights_that_are_replaced_are_served_by_no_replica_that_starts_ag
     assert f"the files in {model} have changed since the service began to serve them" in line
     answers = [answer for answer in await everywhere(two, score(1)) if answer.status == 200]
     assert {grade_of(answer) for answer in answers} == before
+    assert await asyncio.to_thread(two.stop) == 0

@@ -48,19 +48,27 @@ def run(*commands: list[str]) -> tuple[list[int], subprocess.CompletedProcess[st
 
 
 @pytest.mark.more
-def test_scoring_measuring_studying_and_pruning_need_no_server(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    rows = [(f"lamp {i}", title, grade) for i in range(20) for title, grade in (("a lamp", 4), ("wood", 0))]
+@pytest.mark.usefixtures("foreign")
+def test_what_needs_no_server_works_where_other_packages_have_our_folders_names(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """Scoring, measuring, training, studying and pruning. Python looks in the directory first."""
+    rows = [(f"lamp {i}", title, grade) for i in range(40) for title, grade in (("a lamp", 4), ("wood", 0))]
     pairs = str(write_labelled(tmp_path / "pairs.csv", rows))
-    model = ["--model", str(tiny_checkpoint), "--device", "cpu"]
+    device = ["--device", "cpu"]
+    model = ["--model", str(tiny_checkpoint)]
+    trained = str(tmp_path / "trained")
+    study = str(tmp_path / "study")
     statuses, done = run(
-        ["score", "lamp", "a lamp", "wood", "--mask", "1.*", *model],
-        ["evaluate", "--data", pairs, *model],
-        ["study", "layers", "--data", pairs, "--out", str(tmp_path / "study"), *model],
-        ["prune", "--mask", "1.0", "--out", str(tmp_path / "pruned"), *model[:2]],
+        ["score", "lamp", "a lamp", "wood", "--mask", "1.*", *model, *device],
+        ["evaluate", "--data", pairs, *model, *device],
+        ["train", "--data", pairs, "--out", trained, "--epochs", "1", *model, *device],
+        ["study", "layers", "--data", pairs, "--out", study, "--model", trained, *device],
+        ["prune", "--mask", "1.0", "--out", str(tmp_path / "pruned"), *model],
         ["experiment", "--help"],
     )
-    assert statuses == [0] * 5, done.stderr
-    assert (tmp_path / "study" / "report.json").exists()
+    assert statuses == [0] * 6, done.stderr
+    assert json.loads(Path(study, "report.json").read_text())["kind"] == "layers"
     assert (tmp_path / "pruned" / "model.safetensors").exists()
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from headroom.service.cli.serve import DEFAULT_CONFIG
 from headroom.service.config import file as config_file
 from headroom.service.ray import preflight
 from tests.service.client import Answer, request, send_raw
-from tests.service.running import DEPLOY, Server, still_there
+from tests.service.running import DEPLOY, Server, restarting, still_there
 
 pytestmark = pytest.mark.more
 
@@ -42,17 +42,23 @@ def mount(directory: Path, name: str, text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded(proven: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A service with keys. The last test stops it."""
+def ready_server(proven: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Server]]:
+    """Returns `guarded`."""
     live = yaml.safe_load(DEPLOY.read_text())["applications"][0]["deployments"][0]["user_config"]
-    directory = tmp_path_factory.mktemp("guarded")
-    mount(directory, "..first", "")  # `Server` writes through the links
-    server = Server(directory, proven, live=live, api_keys=[USER])
-    try:
-        assert server.wait_until_ready(), server.stderr
-        yield server
-    finally:
-        server.kill()
+
+    def start() -> Server:
+        directory = tmp_path_factory.mktemp("guarded")
+        mount(directory, "..first", "")  # `Server` writes through the links
+        return Server(directory, proven, live=live, api_keys=[USER])
+
+    with restarting(start) as ready_server:
+        yield ready_server
+
+
+@pytest.fixture
+def guarded(ready_server: Callable[[], Server]) -> Server:
+    """A service with keys. A test may end it."""
+    return ready_server()
 
 
 def with_the_sample() -> str:

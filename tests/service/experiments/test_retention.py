@@ -163,12 +163,35 @@ def test_a_database_that_fails_before_the_deletion_loses_no_outcome_from_the_las
     assert analyse(file_store, in_log(file_store), clock.now, {}).exposures == {"control": 30, "pruned": 31}
 
 
-def test_a_later_ship_keeps_the_rows_for_longer(file_store: Store, clock: Clock) -> None:
+def test_the_last_report_replaces_that_of_a_replica_whose_clock_is_ahead(
+    file_store: Store, clock: Clock
+) -> None:
+    """Nothing is left to make another one from."""
+    live = replica(file_store, clock, CONFIG)
+    fill(file_store)
+    file_store.append(act("stop", DAY))
+    live.ledger.refresh()
+    clock.now = 90 * DAY
+    Retention(live.ledger, outcome_days=1000.0).look()
+    file_store.add_exposures([Exposure("prune20", "late", "pruned", 1, 10.0, "v")])
+    clock.now = 32 * DAY
+    tend(live)
+    assert left(file_store) == 0
+    assert analyse(file_store, in_log(file_store), clock.now, {}).exposures == {"control": 30, "pruned": 31}
+
+
+def test_a_later_ship_keeps_the_rows_for_longer_and_a_later_report(file_store: Store, clock: Clock) -> None:
+    """The report of the first ship would lack what came until the last one."""
     live = replica(file_store, clock, CONFIG)
     fill(file_store)
     for kind, day in (("ship", 1), ("rollback", 10), ("ship", 20)):
         file_store.append(act(kind, day * DAY, arm="pruned" if kind == "ship" else None))  # type: ignore[arg-type]
-    live.ledger.refresh()
+        live.ledger.refresh()
+        clock.now = (day + 0.5) * DAY
+        tend(live)
+        kept = file_store.final_report("prune20")
+        assert kept is not None
+        assert kept.time == clock.now, "the report is from before the last action"
     clock.now = 49 * DAY
     tend(live)
     assert left(file_store) == 60

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from headroom.service.experiments.store import Store
 from tests.service.client import metric, request, score, send_raw
 from tests.service.experimenting import config, exposed
 from tests.service.experiments.making import act
-from tests.service.running import PATIENCE_S, Server, still_there
+from tests.service.running import PATIENCE_S, Server, restarting, still_there
 
 pytestmark = pytest.mark.more
 
@@ -24,14 +24,16 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def own_server(tiny_checkpoint: Path, directory: Path) -> Iterator[Server]:
-    """A service with an experiment. The last test stops it."""
-    server = Server(directory, tiny_checkpoint, live=config())
-    try:
-        assert server.wait_until_ready(), server.stderr
-        yield server
-    finally:
-        server.kill()
+def ready_server(tiny_checkpoint: Path, directory: Path) -> Iterator[Callable[[], Server]]:
+    """Returns `own_server`."""
+    with restarting(lambda: Server(directory, tiny_checkpoint, live=config())) as ready_server:
+        yield ready_server
+
+
+@pytest.fixture
+def own_server(ready_server: Callable[[], Server]) -> Server:
+    """A service with an experiment. A test may end it."""
+    return ready_server()
 
 
 async def ask(server: Server, unit: str) -> dict[str, Any]:
@@ -89,7 +91,7 @@ async def test_a_killed_replica_loses_no_more_than_was_buffered_and_its_successo
 
 @pytest.mark.slow
 async def test_a_driver_that_is_killed_leaves_its_directory_and_its_experiments_to_the_next_start(
-    own_server: Server, tiny_checkpoint: Path, directory: Path
+    own_server: Server, ready_server: Callable[[], Server], tiny_checkpoint: Path, directory: Path
 ) -> None:
     """Everything else ends with it. A start with a wrong config is refused, and changes nothing."""
     before = (await send_raw(own_server.port, request("GET", "/v1/experiments"))).json
@@ -111,13 +113,8 @@ async def test_a_driver_that_is_killed_leaves_its_directory_and_its_experiments_
         assert "serve.yaml: user_config.experiments[0].traffic: " in line
     finally:
         refused.kill()
-    again = Server(directory, tiny_checkpoint, live=config())
-    try:
-        assert again.wait_until_ready(), again.stderr
-        assert not run.exists()
-        after = (await send_raw(again.port, request("GET", "/v1/experiments"))).json
-        assert after["config_version"] == before["config_version"]
-        assert after["experiments"][0]["started"] == before["experiments"][0]["started"]
-        assert again.stop() == 0
-    finally:
-        again.kill()
+    again = ready_server()
+    assert not run.exists()
+    after = (await send_raw(again.port, request("GET", "/v1/experiments"))).json
+    assert after["config_version"] == before["config_version"]
+    assert after["experiments"][0]["started"] == before["experiments"][0]["started"]

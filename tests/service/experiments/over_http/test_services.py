@@ -1,22 +1,23 @@
-"""Real services on one PostgreSQL: a wrong file or another service takes nothing from an experiment."""
+"""Services on one PostgreSQL: a wrong file or another service takes nothing from an experiment."""
 
+import asyncio
 import time
 import uuid
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from headroom.service.experiments.events import Exposure, Outcome
 from headroom.service.experiments.store import Store
-from tests.service.experimenting import config
+from tests.service.experimenting import BOSS, KEYS, arms, config
 from tests.service.experiments.making import in_log, send
 from tests.service.experiments.postgres import Cluster
-from tests.service.experiments.serving import serving
+from tests.service.in_process import Service, serve
 
-pytestmark = [pytest.mark.more, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.more
 
 CLICK = {"name": "click", "kind": "proportion", "margin": 0.1}
 RUNNING = config(traffic=0.5, metrics=[CLICK])
@@ -30,6 +31,14 @@ def database(postgres: Cluster) -> str:
     return postgres.create(f"services_{uuid.uuid4().hex[:8]}")
 
 
+@asynccontextmanager
+async def serving(model: Path, live: dict[str, Any], database: str, name: str) -> AsyncIterator[Service]:
+    """A service on the database, asked by an admin."""
+    async with serve(model, live, database_url=database, service_name=name, api_keys=KEYS) as service:
+        service.http.headers.update(BOSS)
+        yield service
+
+
 def outcome(number: int, unit: str, at: float) -> dict[str, Any]:
     return {
         "experiment": "prune20",
@@ -41,16 +50,8 @@ def outcome(number: int, unit: str, at: float) -> dict[str, Any]:
     }
 
 
-def arms(client: httpx.Client) -> list[str | None]:
-    found = []
-    for unit in UNITS:
-        answer = client.post("/v1/score", json={"query": "angle", "titles": ["a", "b"], "unit": unit}).json()
-        found.append(answer["assignment"] and answer["assignment"]["arm"])
-    return found
-
-
-def shown(client: httpx.Client) -> dict[str, Any]:
-    answer: dict[str, Any] = client.get("/v1/experiments/prune20").json()
+async def shown(service: Service) -> dict[str, Any]:
+    answer: dict[str, Any] = (await service.http.get("/v1/experiments/prune20")).json()
     return answer
 
 
@@ -70,49 +71,50 @@ def fill(database: str) -> None:
         assert send(store, rows, experiment).accepted == 120
 
 
-def test_a_second_service_on_the_database_changes_nothing_of_the_first(
+async def test_a_second_service_on_the_database_changes_nothing_of_the_first(
     tiny_checkpoint: Path, database: str
 ) -> None:
     """Within 1.4 s, it deleted the outcomes of the first one's experiment, and set its traffic."""
-    with serving(tiny_checkpoint, RUNNING, database_url=database, service_name="production") as production:
-        fill(database)
-        before = arms(production)
+    async with serving(tiny_checkpoint, RUNNING, database, "production") as production:
+        await asyncio.to_thread(fill, database)
+        before = await arms(production, UNITS)
         assert set(before) == {"control", "pruned", None}
         for live in (OTHER, config(traffic=0.1, metrics=[CLICK])):
-            with serving(tiny_checkpoint, live, database_url=database, service_name="staging") as staging:
-                ready = staging.get("/health/ready").json()
+            async with serving(tiny_checkpoint, live, database, "staging") as staging:
+                ready = (await staging.http.get("/health/ready")).json()
                 assert "belongs to the service 'production'" in str(ready)
-                assert set(arms(staging)) == {None}
+                assert set(await arms(staging, UNITS)) == {None}
                 row = outcome(0, "user-0", time.time()) | {"experiment": live["experiments"][0]["name"]}
-                assert staging.post("/v1/outcomes", json={"outcomes": [row]}).status_code == 503
-                time.sleep(3)  # a look of `Retention` and some refreshes
-        assert arms(production) == before
-        assert (shown(production)["status"], shown(production)["traffic"]) == ("running", 0.5)
+                await staging.refused("/v1/outcomes", 503, outcomes=[row])
+                await asyncio.sleep(3)  # a look of `Retention` and some refreshes
+        assert await arms(production, UNITS) == before
+        found = await shown(production)
+        assert (found["status"], found["traffic"]) == ("running", 0.5)
     assert number_of_outcomes(database) == 120
     with closing(Store(database, "production")) as store:
         assert [entry.kind for entry in store.log()] == ["config"]
 
 
-def test_a_restart_with_a_wrong_file_is_in_the_log_and_loses_nothing(
+async def test_a_restart_with_a_wrong_file_is_in_the_log_and_loses_nothing(
     tiny_checkpoint: Path, database: str
 ) -> None:
     """The report of an arm that loses half went from `stop` to `ship`, and outcomes were `unknown`."""
-    options = {"database_url": database, "service_name": "production"}
-    with serving(tiny_checkpoint, RUNNING, **options) as first:
-        before = arms(first)
-        fill(database)
-    with serving(tiny_checkpoint, OTHER, **options) as wrong:
-        assert shown(wrong)["status"] == "out"
-        assert "taken out of the config" in shown(wrong)["history"][-1]["detail"]
+    async with serving(tiny_checkpoint, RUNNING, database, "production") as first:
+        before = await arms(first, UNITS)
+        await asyncio.to_thread(fill, database)
+    async with serving(tiny_checkpoint, OTHER, database, "production") as wrong:
+        found = await shown(wrong)
+        assert found["status"] == "out"
+        assert "taken out of the config" in found["history"][-1]["detail"]
         rows = [outcome(number, unit, time.time()) for number, unit in enumerate(UNITS)]
-        receipt = wrong.post("/v1/outcomes", json={"outcomes": rows}).json()
+        receipt = await wrong.post("/v1/outcomes", outcomes=rows)
         assert (receipt["accepted"], receipt["unknown"]) == (40, 0)
-        assert shown(wrong)["report"]["recommendation"] != "invalid"
-        time.sleep(3)
+        assert (await shown(wrong))["report"]["recommendation"] != "invalid"
+        await asyncio.sleep(3)  # as above
     assert number_of_outcomes(database) == 160
-    with serving(tiny_checkpoint, RUNNING, **options) as right:
-        assert arms(right) == before
-        found = shown(right)
+    async with serving(tiny_checkpoint, RUNNING, database, "production") as right:
+        assert await arms(right, UNITS) == before
+        found = await shown(right)
         assert found["status"] == "running"
         assert [action["kind"] for action in found["history"]] == ["start", "edit", "edit"]
         # What they did while everybody got the default says nothing about the arms.

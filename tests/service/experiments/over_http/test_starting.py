@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headroom.service.config.settings import InvalidConfig, LiveConfig
-from tests.service.experimenting import BOSS, KEYS, USER, config, score
+from tests.service.experimenting import BOSS, KEYS, USER, arms, config, score
 from tests.service.in_process import Service, serve
 
 VARIANTS = [{"name": "full"}, {"name": "cut", "head_mask": "0.*", "sliced": True}]
@@ -52,12 +52,6 @@ async def start(service: Service, status: int = 201, **changes: Any) -> dict[str
     return await post(service, "", status, **(ENTRY | changes))
 
 
-async def arms(service: Service) -> list[str | None]:
-    """The arm of each of the units."""
-    answers = [await score(service, unit) for unit in UNITS]
-    return [answer["assignment"] and answer["assignment"]["arm"] for answer in answers]
-
-
 async def shown(service: Service, name: str = "order") -> dict[str, Any]:
     document: dict[str, Any] = (await service.http.get(f"/v1/experiments/{name}")).json()
     return document
@@ -74,25 +68,25 @@ async def test_what_one_replica_starts_another_routes_and_a_new_one_knows_at_onc
     tiny_checkpoint: Path, url: str
 ) -> None:
     async with replica(tiny_checkpoint, url) as first, replica(tiny_checkpoint, url) as second:
-        assert set(await arms(first)) == {None}
+        assert set(await arms(first, UNITS)) == {None}
         began = time.monotonic()
         started = await start(first)
         assert (started["status"], started["in_config"], started["paused"]) == ("running", False, None)
         assert [entry["kind"] for entry in started["history"]] == ["start"]
         assert started["history"][0]["actor"].startswith("key ")
         assert (await shown(second))["status"] == "running"  # also within the second
-        on_first = await arms(first)
+        on_first = await arms(first, UNITS)
         assert set(on_first) == {"control", "pruned"}
         await until_listed(second, "order", "running")
         assert time.monotonic() - began < 30  # a second, on an idle machine
-        assert await arms(second) == on_first
+        assert await arms(second, UNITS) == on_first
         outcome = {"experiment": "order", "unit": "user-0", "metric": "click", "value": 1}
         receipt = await second.post("/v1/outcomes", outcomes=[outcome | {"time": time.time(), "id": "o"}])
         assert receipt["accepted"] == 1
     async with replica(tiny_checkpoint, url) as third:
-        assert await arms(third) == on_first
+        assert await arms(third, UNITS) == on_first
         assert (await post(third, "/order/ramp", traffic=0))["traffic"] == 0
-        assert set(await arms(third)) == {None}
+        assert set(await arms(third, UNITS)) == {None}
 
 
 async def test_names_that_nobody_started_cost_the_database_little(
@@ -124,7 +118,7 @@ async def test_only_an_admin_starts_one(tiny_checkpoint: Path, one: Service, fil
         for path, body in (("", ENTRY), ("/order/stop", {})):
             error = await without_keys.refused(f"/v1/experiments{path}", 403, **body)
             assert "HEADROOM_API_KEYS" in error["message"]
-    assert set(await arms(one)) == {None}
+    assert set(await arms(one, UNITS)) == {None}
 
 
 async def test_without_an_experiment_no_database_is_made(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -258,7 +252,7 @@ async def test_an_arm_whose_variant_has_left_the_config_is_not_shipped_again(one
 
 async def test_an_edit_that_stands_in_its_way_is_refused_until_it_is_stopped(one: Service) -> None:
     await start(one, slots=[0, 5000])
-    before = await arms(one)
+    before = await arms(one, UNITS)
     other = ENTRY | {"name": "b", "salt": "b", "slots": [0, 1]}
     edited = LiveConfig.model_validate(LIVE | {"experiments": [other]})
     for refuse in (one.replica.check, one.replica.apply):
@@ -268,7 +262,7 @@ async def test_an_edit_that_stands_in_its_way_is_refused_until_it_is_stopped(one
             "experiments[0].slots: [0, 1) overlaps [0, 5000) of 'order', which was started without a file; "
             "change that, or stop 'order' first"
         )
-    assert await arms(one) == before
+    assert await arms(one, UNITS) == before
     await post(one, "/order/stop")
     await asyncio.to_thread(one.replica.apply, edited)
 
@@ -295,16 +289,16 @@ async def test_a_replica_starts_with_a_config_in_its_way_and_pauses_it(
     live = config(slots=[0, 10])
     async with replica(tiny_checkpoint, file_url) as before:
         await start(before, slots=[0, 5000])
-        running = await arms(before)
+        running = await arms(before, UNITS)
     async with replica(tiny_checkpoint, file_url, live) as service:
         found = await shown(service)
         assert found["status"] == "paused"
         assert found["paused"].startswith("experiments[0].slots")
-        assert set(await arms(service)) == {None}
+        assert set(await arms(service, UNITS)) == {None}
         for verb, body in (("ramp", {"traffic": 1}), ("ship", {"arm": "pruned"})):
             assert "is paused" in (await post(service, f"/order/{verb}", 409, **body))["message"]
         # Other edits go on to apply, and one that makes way lets it go on.
         for edit in (live | {"masks": {"a": "0.0"}}, LIVE):
             await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate(edit))
         assert (await shown(service))["status"] == "running"
-        assert await arms(service) == running
+        assert await arms(service, UNITS) == running
