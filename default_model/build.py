@@ -1,6 +1,6 @@
 """Makes the shipped model: the base, tuned twice, averaged, trained by recipes, calibrated and written.
 
-    python -m default_model.build --recipes written,everything,longer --data ../shared/data
+    python -m default_model.build --recipes written,everything,longer,contradictions --data ../shared/data
     python -m default_model.build --without chorus,socrata --steps 300 --work runs/without-chorus
 
 The second form trains without some judged sources and prints how the model ranks them: the measure by which

@@ -24,6 +24,7 @@ from default_model.question_forms import (
     KOREAN_FOODS,
     KOREAN_GOOD,
     KOREAN_OCCASIONS,
+    KOREAN_PLACE_ENDINGS,
     KOREAN_PLACES,
     KOREAN_TO_DO,
     KOREAN_VENUES,
@@ -40,7 +41,7 @@ CHOOSING = 300
 MADE_UP = {"en": 4500, "ko": 2500, "zh": 3500}
 """How many questions are made of the catalogue, by language."""
 
-VENUES = 5000
+VENUES = 8000
 """How many Korean questions are made about places to eat."""
 
 BARE_SHARE = 0.25
@@ -122,7 +123,7 @@ def venues(count: int, seed: int) -> Iterator[Asked]:
     for _ in range(count):
         question, query = rng.choice(KOREAN_VENUES)
         fillers = {
-            "p": rng.choice(KOREAN_PLACES),
+            "p": _place(rng),
             "f": rng.choice(KOREAN_FOODS),
             "o": rng.choice(KOREAN_OCCASIONS),
             "b": rng.choice(KOREAN_BEST),
@@ -131,6 +132,12 @@ def venues(count: int, seed: int) -> Iterator[Asked]:
             "e": rng.choice(KOREAN_ENDINGS),
         }
         yield Asked(question.format(**fillers), query.format(**fillers), "made_ko")
+
+
+def _place(rng: random.Random) -> str:
+    place = rng.choice(KOREAN_PLACES)
+    has_ending = place.endswith(tuple(ending for ending in KOREAN_PLACE_ENDINGS if ending))
+    return place if has_ending else place + rng.choice(KOREAN_PLACE_ENDINGS)
 
 
 def training_pairs(data: Path, webquestions: Path | None, seed: int = 0) -> list[Asked]:

@@ -212,9 +212,9 @@ CONTRADICTIONS = {
     "apart_en": 0.05,
     **{f"differing_{language}": 0.06 for language in LANGUAGES},
 }
-"""As LONGER, with lists in which one title contradicts the query, and with the grades of the written lists taught
-and not their order alone. With a quarter of the share of `klue`, Spearman on KLUE-STS fell by 0.025 (0.008 to
-0.041)."""
+"""As LONGER, with lists in which one title contradicts the query, and with the grades of the written lists
+taught and not their order alone. With a quarter of the share of `klue`, Spearman on KLUE-STS fell by 0.025
+(0.008 to 0.041)."""
 
 LEFT_OUT = ("openbg", "dureader", "sae4k", "stylekqc")
 """Sources in Korean and Chinese that show what the lists written for headroom teach; EVERYTHING has them."""

@@ -45,7 +45,7 @@ def test_the_proven_mask_and_two_smaller_networks_are_shipped_with_the_model(clf
 
 
 @pytest.mark.more
-def test_the_smaller_networks_lose_what_the_documentation_says() -> None:
+def test_the_smaller_networks_change_what_the_documentation_says() -> None:
     """QWK on a third of the held-out queries; docs/pruning.md has the figures on all of them, in bfloat16.
     The processor's own format is used: without bfloat16 in it, float32."""
     whole = read_labelled(SAMPLES / "test.jsonl.gz", grades=5)
@@ -58,9 +58,9 @@ def test_the_smaller_networks_lose_what_the_documentation_says() -> None:
         return GradedEvaluation(sample, scores.probabilities, scores.raw_score).metrics()["qwk"]
 
     intact = qwk(Classifier.load(device="cpu"))
-    for name, loss, error in (("fast", -0.005, 0.021), ("rough", -0.061, 0.024)):  # of so few queries
+    for name, change, error in (("fast", 0.028, 0.019), ("rough", -0.026, 0.020)):  # of so few queries
         smaller = Classifier.load(DEFAULT / "networks" / name, "cpu")
-        assert qwk(smaller) - intact == pytest.approx(loss, abs=2 * error), name
+        assert qwk(smaller) - intact == pytest.approx(change, abs=2 * error), name
 
 
 def test_transformers_gives_the_same_logits(clf: Classifier, sample: list[LabelledPair]) -> None:
