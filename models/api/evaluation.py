@@ -155,7 +155,7 @@ def evaluate(
 
     >>> evaluated = evaluate(clf, pairs, masks=["none", "6-11.*"], resamples=200)
     >>> table = evaluated.to_frame().set_index(["side", "metric"])
-    >>> table.loc[("full 6-11.*", "ndcg10"), "change"] < 0
+    >>> table.loc[("full 6-11.*", "qwk"), "change"] < 0
     np.True_
     """
     check_range("margin", margin, *MARGINS)

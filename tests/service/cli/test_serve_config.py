@@ -1,12 +1,12 @@
 """A real `headroom serve` on the shipped config file: edits of it are survived."""
 
+import asyncio
 import json
 import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -72,6 +72,12 @@ async def call(server: Server, path: str, key: str | None) -> Answer:
     return await send_raw(server.port, request("GET", path, headers=headers))
 
 
+async def experiments_of(server: Server, after_s: float = 0.0) -> list[str]:
+    await asyncio.sleep(after_s)
+    answer = await call(server, "/v1/experiments", USER)
+    return [experiment["name"] for experiment in answer.json["experiments"]]
+
+
 def test_the_file_that_the_docs_have_users_edit_is_the_one_that_is_watched() -> None:
     """A copy of it beside the command would look the same, and no edit of deploy/serve.yaml would apply."""
     assert DEPLOY.resolve() == DEFAULT_CONFIG
@@ -96,10 +102,29 @@ async def test_no_edit_ends_the_service_and_the_sample_experiment_applies(guarde
     assert "Traceback" not in guarded.stderr
     guarded.config.write_text(with_the_sample())
     guarded.wait_for_line("config applied")
-    listed: list[dict[str, Any]] = []
-    while not listed:  # Serve hands it to the replica in a moment; pytest's timeout is the limit
-        listed = (await call(guarded, "/v1/experiments", USER)).json["experiments"]
-    assert [experiment["name"] for experiment in listed] == ["prune20"]
+    while not await experiments_of(guarded):  # until Serve has handed it to the replica
+        pass
+    assert await experiments_of(guarded) == ["prune20"]
+
+
+@pytest.mark.slow
+async def test_half_of_a_file_is_never_applied(guarded: Server) -> None:
+    """A config that was written in two portions, 0.8 s apart, took all experiments out for 3 s."""
+    whole = with_the_sample()
+    half = whole[: whole.index("          experiments:")]
+    assert "experiments" not in yaml.safe_load(half)["applications"][0]["deployments"][0]["user_config"]
+    guarded.config.write_text(whole)
+    while await experiments_of(guarded) != ["prune20"]:  # pytest's timeout is the limit
+        pass
+    before = len(guarded.stderr)
+    for _ in range(3):
+        guarded.config.write_text(half)
+        listed = [await experiments_of(guarded, after_s=0.1) for _ in range(8)]
+        guarded.config.write_text(whole)
+        listed += [await experiments_of(guarded, after_s=0.1) for _ in range(30)]
+        assert listed == [["prune20"]] * 38
+    applied = {line for line in guarded.stderr[before:].splitlines() if "config applied" in line}
+    assert len(applied) <= 1  # the whole file's, if its line came late; each line names a version
 
 
 @pytest.mark.slow
