@@ -154,6 +154,15 @@ UNITS: Mapping[str, Sequence[Sequence[str]]] = {
 """Units of numbers in titles, each with the ways to write it."""
 
 
+METRIC = (
+    ("cm", "mm", 10),
+    ("m", "cm", 100),
+    ("kg", "g", 1000),
+    ("g", "kg", 0.001),
+    ("L", "ml", 1000),
+    ("ml", "L", 0.001),
+    ("TB", "GB", 1000),
+)
 CONVERSIONS: Mapping[str, Sequence[tuple[str, str, float]]] = {
     "en": (
         ("inch", "cm", 2.54),
@@ -169,30 +178,8 @@ CONVERSIONS: Mapping[str, Sequence[tuple[str, str, float]]] = {
         ("gallon", "qt", 4),
         ("tb", "GB", 1000),
     ),
-    "ko": (
-        ("인치", "cm", 2.54),
-        ("cm", "mm", 10),
-        ("mm", "cm", 0.1),
-        ("m", "cm", 100),
-        ("kg", "g", 1000),
-        ("g", "kg", 0.001),
-        ("L", "ml", 1000),
-        ("ml", "L", 0.001),
-        ("TB", "GB", 1000),
-    ),
-    "zh": (
-        ("寸", "cm", 2.54),
-        ("cm", "mm", 10),
-        ("m", "cm", 100),
-        ("kg", "g", 1000),
-        ("kg", "斤", 2),
-        ("斤", "kg", 0.5),
-        ("斤", "g", 500),
-        ("g", "kg", 0.001),
-        ("L", "ml", 1000),
-        ("ml", "L", 0.001),
-        ("TB", "GB", 1000),
-    ),
+    "ko": (*METRIC, ("mm", "cm", 0.1), ("인치", "cm", 2.54)),
+    "zh": (*METRIC, ("寸", "cm", 2.54), ("kg", "斤", 2), ("斤", "kg", 0.5), ("斤", "g", 500)),
 }
 """Units, by the first way to write them, with others for the same amount and how many of these make one."""
 
