@@ -24,7 +24,6 @@ from headroom.models.arrays import Floats
 from headroom.models.condense.local import condense
 from headroom.models.condense.search import Task
 from headroom.models.condense.words import read_words
-from headroom.models.generate.generator import Ask
 from headroom.models.quality.bootstrap import Interval, estimate, resample, standard_errors
 from headroom.models.quality.labelled import SAMPLE, LabelledPair, numbers_of_lists, read_labelled
 from headroom.models.quality.lexical import bm25, rouge_l
@@ -53,9 +52,9 @@ def interval(values: Floats) -> Interval:
 def generated(clf: Classifier, beams: int, rows: Sequence[Asked]) -> list[str]:
     """Return the generator's queries."""
     generator = clf.checked_generator()
-    asks = [Ask(generator.encode(row.question), beams, generator.all_heads) for row in rows]
+    asks = [generator.ask(row.question, beams) for row in rows]
     portions = (asks[start : start + BATCH] for start in range(0, len(asks), BATCH))
-    return [queries[0].query for portion in portions for queries in generator.generate(portion)]
+    return [generator.text(queries[0]) for portion in portions for queries in clf.write_queries(portion)]
 
 
 def condensed(clf: Classifier, titles: dict[str, list[str]], rows: Sequence[Asked]) -> list[str]:

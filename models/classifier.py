@@ -21,7 +21,8 @@ from headroom.models.device import resolve_device, resolve_dtype
 from headroom.models.errors import InvalidMask, ModelError
 from headroom.models.files import Json
 from headroom.models.frame import column_names, values_by_row, with_article
-from headroom.models.generate.generator import Ask, GeneratedQuery, Generator, check_beams
+from headroom.models.generate.generator import Ask, GeneratedQuery, Generator, ranked
+from headroom.models.generate.search import Written
 from headroom.models.masks.generation import GenerationMask, generation_mask
 from headroom.models.masks.head_mask import (
     HeadMask,
@@ -227,7 +228,7 @@ class Classifier:
         return replace(scores, chunks=tuple(chunks), pairs=tuple(texts), labels=self.grades)
 
     def logits(
-        self, pairs: Sequence[EncodedPair], masks: Sequence[HeadMask] | None, batch_tokens: int
+        self, pairs: Sequence[EncodedPair], masks: Sequence[HeadMask] | None, batch_tokens: int = 4096
     ) -> np.ndarray:
         """Return the logits of encoded pairs, (n, labels) float32, least relevant grade first.
 
@@ -353,7 +354,7 @@ class Classifier:
         the encoder's, then `decoder:` (masked self-attention) and `cross:` (encoder–decoder attention),
         such as `0-1.*;cross:1.*`.
         Returns at most `beams` pairs (query, score), best first, at least one. The score is the geometric
-        mean of the pieces' probabilities.
+        mean of the pieces' probabilities times the fourth power of the query's relevance for the question.
         Raises ModelError if the checkpoint has no generator, for a wrong number of beams, and for a question
         that is empty or longer than the window; InvalidMask for a wrong mask.
 
@@ -362,10 +363,26 @@ class Classifier:
         (True, True)
         """
         generator = self.checked_generator()
-        check_beams(beams)
-        mask = generator.all_heads if head_mask is None else self.generation_mask(head_mask)
-        (queries,) = generator.generate([Ask(generator.encode(text), beams, mask)])
-        return queries
+        mask = None if head_mask is None else self.generation_mask(head_mask)
+        (queries,) = self.write_queries([generator.ask(text, beams, mask)])
+        return [GeneratedQuery(generator.text(query), query.score) for query in queries]
+
+    def write_queries(self, asks: Sequence[Ask]) -> list[list[Written]]:
+        """Return the queries of questions, best first, at least one each: the generator's, `ranked`.
+
+        A question's encoder mask holds for the judgment of its queries, too.
+        Raises ModelError if the checkpoint has no generator.
+        """
+        generator = self.checked_generator()
+        written = generator.write(asks)
+        pairs = list[EncodedPair]()
+        masks = list[HeadMask]()
+        for ask, queries in zip(asks, written, strict=True):
+            pairs += generator.as_pairs(ask, queries)
+            masks += [ask.mask.encoder] * len(queries)
+        scores = self.scores(self.logits(pairs, masks))
+        relevance = np.split(self.relevance(scores.score), np.cumsum([len(one) for one in written])[:-1])
+        return [ranked(queries, own) for queries, own in zip(written, relevance, strict=True)]
 
     def checked_generator(self) -> Generator:
         """Return the checkpoint's query generator. Raises ModelError if it has none."""

@@ -129,14 +129,15 @@ def command(
 
 def _generate(query: str, network: options.Network, beams: int, *, as_json: bool) -> None:
     """Print the best queries that the generator writes."""
-    from headroom.models.generate.generator import Ask
+    from headroom.models.generate.generator import GeneratedQuery
     from headroom.models.masks.generation import GenerationMask, generator_masks, split_spec
 
     parts = split_spec(network.mask or "none")
     clf, encoder_mask = options.resolve(replace(network, mask=parts.encoder))
     generator = clf.checked_generator()
     mask = GenerationMask(encoder_mask, *generator_masks(parts.generator, generator.shape))
-    (queries,) = generator.generate([Ask(generator.encode(query), beams, mask)])
+    (written,) = clf.write_queries([generator.ask(query, beams, mask)])
+    queries = [GeneratedQuery(generator.text(one), one.score) for one in written]
     if as_json:
         document = {
             "condensed": queries[0].query,

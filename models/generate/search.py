@@ -28,8 +28,8 @@ LENGTH_PENALTY = 1.0
 class Written:
     """A finished query.
 
-    pieces: the vocabulary's numbers, without the end. score: the geometric mean of the pieces' probabilities,
-    above 0 and at most 1.
+    pieces: the vocabulary's numbers, without the end. score: of a search, the geometric mean of the pieces'
+    probabilities, above 0 and at most 1.
     """
 
     pieces: tuple[int, ...]

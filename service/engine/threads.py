@@ -299,7 +299,7 @@ def row_queries(classifier: Classifier, rows: Sequence[QuestionRow]) -> list[Row
     """Return the queries of questions, best first, with the attention of the best one where it is wanted."""
     generator = classifier.checked_generator()
     results = []
-    for row, written in zip(rows, generator.write([row.ask for row in rows]), strict=True):
+    for row, written in zip(rows, classifier.write_queries([row.ask for row in rows]), strict=True):
         queries = [GeneratedQuery(generator.text(one), one.score) for one in written]
         results.append(RowQueries(queries, generator.align(row.ask, written[0]) if row.heads else None))
     return results

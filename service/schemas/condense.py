@@ -255,7 +255,7 @@ class WrittenQuery:
     query: str
     """Its text."""
     score: float
-    """The geometric mean of the probabilities of its pieces, above 0 and at most 1."""
+    """The geometric mean of its pieces' probabilities times the fourth power of its relevance; 0 to 1."""
 
 
 @documented

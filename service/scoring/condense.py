@@ -14,7 +14,7 @@ from headroom.models.condense.local import Titles, distributions, with_unknown
 from headroom.models.condense.search import Condensed, Steps, Task, search
 from headroom.models.condense.words import read_words
 from headroom.models.errors import InvalidMask, ModelError
-from headroom.models.generate.generator import Alignment, Ask
+from headroom.models.generate.generator import Alignment
 from headroom.models.masks.generation import GenerationMask, SpecParts, generator_masks, split_spec
 from headroom.models.masks.head_mask import heads_of
 from headroom.service.engine.request import Deadline
@@ -230,12 +230,11 @@ def _question_row(request: CondenseRequest, variant: Variant, generator: Mapping
         except InvalidMask as error:
             raise InvalidRequest(str(error), param="heads") from None
     try:
-        question = writer.encode(request.query)
+        ask = writer.ask(request.query, request.beams or DEFAULT_BEAMS, mask)
     except ModelError as error:
         raise InvalidRequest(str(error), param="query") from None
-    ask = Ask(question, request.beams or DEFAULT_BEAMS, mask)
     lane = Lane(classifier, variant.mask.structure, kind="generate")
-    return QuestionRow(ask.tokens, lane, question, variant.mask, heads, ask=ask)
+    return QuestionRow(ask.tokens, lane, ask.question, variant.mask, heads, ask=ask)
 
 
 def _attention_of(alignment: Alignment, heads: Sequence[tuple[int, int]]) -> QueryAttention:

@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from headroom import Classifier
-from headroom.models.generate.generator import Ask, GeneratedQuery, Generator
+from headroom.models.generate.generator import Ask, Generator
 from headroom.models.generate.memory import memory_of, states_of
-from headroom.models.generate.search import search
+from headroom.models.generate.search import Written, search
 from headroom.models.masks.generation import GenerationMask
 from tests.models.generate.test_network import QUESTIONS
 
 
 def ask(writer: Classifier, question: str, beams: int, mask: str = "none") -> Ask:
-    return Ask(writer.checked_generator().encode(question), beams, writer.generation_mask(mask))
+    return writer.checked_generator().ask(question, beams, writer.generation_mask(mask))
 
 
 def step_by_step(generator: Generator, question: str) -> tuple[list[int], float]:
@@ -73,6 +73,20 @@ def test_queries_differ_are_not_empty_and_come_best_first(writer: Classifier, be
         assert all(0 < score <= 1 for score in scores)
 
 
+@pytest.mark.parametrize("mask", ["none", "0-1.*;cross:1.2"])
+def test_a_query_counts_as_much_as_the_decoder_finds_it_likely_and_the_classifier_relevant(
+    writer: Classifier, mask: str
+) -> None:
+    generator = writer.checked_generator()
+    asked = ask(writer, QUESTIONS[0], 4, mask)
+    likely = {generator.text(one): one.score for one in generator.write([asked])[0]}
+    relevance = writer.score(QUESTIONS[0], list(likely), head_mask=asked.mask.encoder).score
+    expected = {query: p * float(r) ** 4 for (query, p), r in zip(likely.items(), relevance, strict=True)}
+    found = writer.generate_query(QUESTIONS[0], 4, mask)
+    assert dict(found) == pytest.approx(expected, rel=1e-4)
+    assert [one.query for one in found] == sorted(expected, key=lambda query: -expected[query])
+
+
 def test_no_piece_comes_more_often_than_in_the_question(writer: Classifier, generator: Generator) -> None:
     question = "black and black lamp"
     asked = generator.encode(question).ids.tolist()
@@ -81,9 +95,7 @@ def test_no_piece_comes_more_often_than_in_the_question(writer: Classifier, gene
             assert one.pieces.count(piece) <= max(1, asked.count(piece)) or not generator.readable[piece]
 
 
-def test_a_question_gets_the_same_queries_alone_and_beside_others(
-    writer: Classifier, generator: Generator
-) -> None:
+def test_a_question_gets_the_same_queries_alone_and_beside_others(writer: Classifier) -> None:
     asks = [
         ask(writer, QUESTIONS[0], 4),
         ask(writer, QUESTIONS[0], 4, "cross:0.*"),
@@ -91,14 +103,14 @@ def test_a_question_gets_the_same_queries_alone_and_beside_others(
         ask(writer, QUESTIONS[2], 8, "1.2"),
         ask(writer, QUESTIONS[2], 2, "skip:1;cross:1.0,1.3"),
     ]
-    together = generator.generate(asks)
+    together = writer.write_queries(asks)
     for one, queries in zip(asks, together, strict=True):
-        same_queries(queries, generator.generate([one])[0])
+        same_queries(queries, writer.write_queries([one])[0])
     assert together[0] != together[1]  # the mask acts
 
 
-def same_queries(found: list[GeneratedQuery], expected: list[GeneratedQuery]) -> None:
-    assert [one.query for one in found] == [one.query for one in expected]
+def same_queries(found: list[Written], expected: list[Written]) -> None:
+    assert [one.pieces for one in found] == [one.pieces for one in expected]
     assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-5)
 
 

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from headroom import Classifier
-from headroom.models.generate.generator import Ask, Generator
+from headroom.models.generate.generator import Generator
 from tests.checkpoints import load
 from tests.generators import with_generator
 from tests.service.in_process import CONFIG, QUERY, TITLES, Service, in_session, serve
@@ -67,8 +67,8 @@ async def test_masks_are_multiplied_onto_a_variants(writing: Service, writer: Cl
 async def test_attention_of_the_written_words_over_the_question(writing: Service, writer: Classifier) -> None:
     answer = await writing.post(CONDENSE, query=QUESTION, method="generate", heads="1.0-1")
     generator = writer.checked_generator()
-    asked = Ask(generator.encode(QUESTION), 4, generator.all_heads)
-    whole = generator.align(asked, generator.write([asked])[0][0])
+    asked = generator.ask(QUESTION, 4)
+    whole = generator.align(asked, writer.write_queries([asked])[0][0])
     attention = answer["attention"]
     assert [(one["layer"], one["head"]) for one in attention["heads"]] == [(1, 0), (1, 1)]
     for one in attention["heads"]:
