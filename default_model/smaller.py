@@ -14,10 +14,11 @@ import argparse
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
@@ -31,15 +32,21 @@ from headroom.models.checkpoint.files import INDEX, OF_PARENT, readable_as_usual
 from headroom.models.checkpoint.tensors import TensorDict, read_tensors
 from headroom.models.classifier import Classifier
 from headroom.models.commands.options import read_form
-from headroom.models.compress.prune import write_checkpoint
+from headroom.models.compress.prune import cut, write_checkpoint
 from headroom.models.errors import ModelError
-from headroom.models.training.distil.teaching import (
-    WARM_UP,
-    WORDS,
-    peak_rate,
-    remaining_network,
-    teach_network,
+from headroom.models.learner import Learner
+from headroom.models.quality.labelled import query_key
+from headroom.models.training.distil.lessons import (
+    Lesson,
+    Objective,
+    Scale,
+    TeacherTargets,
+    lessons_of,
+    lists_of,
 )
+from headroom.models.training.distil.pairs import Pair
+from headroom.models.training.distil.teacher import Teacher
+from headroom.models.training.distil.teaching import WARM_UP, WORDS, Student, peak_rate, teach
 from headroom.models.training.loop import Schedule
 
 SEED = 2
@@ -93,6 +100,45 @@ def starting_network(model: Path, start: Path) -> tuple[TensorDict, ModelConfig]
     return tensors | {WORDS: words}, config
 
 
+def taught(
+    teacher: Classifier,
+    tensors: TensorDict,
+    config: ModelConfig,
+    pairs_of_round: Callable[[int], Sequence[tuple[str, str]]],
+    schedule: Schedule,
+    checkpoint: Path,
+) -> Student:
+    """Train a network on the answers of the graded model that it was once cut from.
+
+    tensors, config: of the network. pairs_of_round: returns the (query, title) pairs of a round. checkpoint:
+    the file to go on from, if it is there.
+    """
+    asked = Teacher(teacher, teacher.tokenizer, states=True)
+
+    def read(index: int) -> list[Pair]:
+        return [Pair(*pair) for pair in pairs_of_round(index)]
+
+    log_odds = TeacherTargets(asked, Scale(), same_grades=True).of(asked.answers(read(0))).scores
+    scale = Scale(spread=float(log_odds.std()) or 1.0)
+    targets = TeacherTargets(asked, scale, same_grades=True)
+
+    def make_round(index: int) -> list[Lesson]:
+        pairs = read(index)
+        keys = [query_key(pair.query) for pair in pairs]
+        lists = lists_of(pairs, keys, np.random.default_rng([SEED, index]))
+        return lessons_of(pairs, lists, targets.of(asked.answers(pairs)), teacher.tokenizer)
+
+    return teach(
+        Learner(config, tensors).to(teacher.network.device),
+        Objective(config, scale.spread),
+        make_round,
+        schedule,
+        checkpoint,
+        seed=SEED,
+        after_step=lambda _: None,
+    )
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -110,20 +156,19 @@ def main() -> None:
     out = options.model / "networks" / options.name
     if options.start is None:
         mask = teacher.config.parse_mask(read_form(options.mask), teacher.stored_masks)
-        tensors, config = remaining_network(teacher, mask)
+        # Of the checkpoint's own weights: those that are served are rounded to bfloat16.
+        tensors, config = cut(read_tensors(options.model, teacher.config), teacher.config, mask)
     else:
         tensors, config = starting_network(options.model, options.start)
     words = Tokenizer.from_file(str(options.model / "tokenizer.json"))
     sources = all_sources(options.data, [], words)
-    student = teach_network(
+    student = taught(
         teacher,
         tensors,
         config,
         partial(pairs_of, sources),
         Schedule(options.steps, peak_rate(teacher.config), warmup=options.steps // 20, decay=1 - WARM_UP),
         Path("runs") / f"{options.name}.pt",
-        seed=SEED,
-        swaps=False,
     )
     logging.info("loss: %.4f, at last %.4f", *student.before_and_after)
     halves = {name: tensor.half() for name, tensor in student.tensors.items()}

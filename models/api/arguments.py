@@ -32,9 +32,8 @@ SEEDS = (3, 20)
 STEPS = (1, 100_000)
 """The range of the steps of each of these trainings."""
 
-MAX_RECOVER_MINUTES = 600
 MIN_MINUTES = 0.01
-"""The ranges of minutes of training, of a study's network and of a student."""
+"""The lowest number of minutes of a student's training."""
 
 
 def check_range(

@@ -20,7 +20,6 @@ import orjson
 
 from headroom.models.api.arguments import (
     MARGINS,
-    MAX_RECOVER_MINUTES,
     SEEDS,
     SPEEDUPS,
     STEPS,
@@ -261,7 +260,6 @@ def search(
     holdout: Data | None = None,
     what: str | Iterable[str] = ("heads",),
     speedup: float | None = None,
-    recover_minutes: float = 0,
     **options: Unpack[MarginOptions],
 ) -> StudyResult:
     """Find the smallest network that is shown to be good enough; `mask` is what it keeps.
@@ -269,20 +267,14 @@ def search(
     holdout: pairs of other queries, on which the networks are tested; without them nothing is shown.
     what: which of heads, units and layers may go, as a tuple or "heads,units"; more than heads, or a
     speedup, searches by time.
-    speedup: how many times as fast; None: what the margin allows. recover_minutes: of distillation
-    afterwards, of a search by time; the checkpoint goes to `out`/recovered. More options: `MarginOptions`.
+    speedup: how many times as fast; None: what the margin allows. More options: `MarginOptions`.
     """
     try:
         parts = removable_parts(what)
     except ValueError as error:
         raise ModelError(f"what: {error}") from None
     check_range("speedup", speedup, *SPEEDUPS)
-    check_range("recover_minutes", recover_minutes, 0, MAX_RECOVER_MINUTES)
-    if recover_minutes and options.get("out") is None:
-        raise ModelError("recover_minutes: it needs out, the directory that the checkpoint is written to")
-    if recover_minutes and parts == ("heads",) and speedup is None:
-        raise ModelError("recover_minutes: it needs speedup, or what with units or layers")
-    more = {"what": parts, "speedup": speedup, "recover_minutes": recover_minutes}
+    more = {"what": parts, "speedup": speedup}
     return _study("search", clf, data, options, holdout, more)
 
 
@@ -349,7 +341,7 @@ def _check_names(kind: Kind, options: MarginOptions) -> None:
     if kind == "initialisation":
         valid += ["seeds", "steps"]
     if kind == "search":
-        valid += ["what", "speedup", "recover_minutes"]
+        valid += ["what", "speedup"]
     for name in options:
         if name not in valid:
             raise TypeError(f"study.{kind}() takes no option {name!r}; it takes {', '.join(valid)}")

@@ -11,7 +11,6 @@ import typer
 
 from headroom.models.api.arguments import (
     MARGINS,
-    MAX_RECOVER_MINUTES,
     SEEDS,
     SPEEDUPS,
     STEPS,
@@ -78,12 +77,6 @@ Steps = Annotated[
         help="For `initialisation`: steps of each training.  [default: 100, or 20 with --quick]",
     ),
 ]
-Recover = Annotated[
-    float,
-    typer.Option(
-        min=0, max=MAX_RECOVER_MINUTES, help="For `search` by time: minutes of distillation afterwards."
-    ),
-]
 
 
 @ends_at_once("headroom: stopped; the same command goes on from what is done")
@@ -108,7 +101,6 @@ def command(
     label_order: options.LabelOrder = None,
     what: What = "heads",
     speedup: Speedup = None,
-    recover: Recover = 0,
     seeds: Seeds = 5,
     steps: Steps = None,
     part: PartOption = "encoder",
@@ -129,7 +121,7 @@ def command(
     _refuse_options(context, kind)
     if split and holdout is not None:
         raise typer.BadParameter("give one of --holdout and --split", param_hint="--split")
-    parts = _parts(what, speedup, recover)
+    parts = _parts(what)
     check_directory(out, kind)
     config = read_config(locate(model), options.label_names(label_order))
     columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
@@ -167,7 +159,6 @@ def command(
         margin=margin,
         what=parts,
         speedup=speedup,
-        recover_minutes=recover,
         seeds=seeds,
         steps=steps,
         part=part,
@@ -182,7 +173,7 @@ def command(
 def _refuse_options(context: typer.Context, kind: Kind) -> None:
     """Refuse options that the kind does not use."""
     if kind != "search":
-        for name in ("what", "speedup", "recover"):
+        for name in ("what", "speedup"):
             options.refuse_unused(context, f"only `study search` takes --{name}", name)
     if kind not in ("search", "all"):
         options.refuse_unused(context, "only `study search` and `study all` take it", "holdout", "split")
@@ -196,13 +187,9 @@ def _refuse_options(context: typer.Context, kind: Kind) -> None:
         options.refuse_unused(context, f"`study {kind}` has no use for it", "margin")
 
 
-def _parts(what: str, speedup: float | None, recover: float) -> tuple[str, ...]:
-    """Return what may go, in a fixed order. Refuses names that do not exist, and --recover by heads alone."""
+def _parts(what: str) -> tuple[str, ...]:
+    """Return what may go, in a fixed order. Refuses names that do not exist."""
     try:
-        parts = removable_parts(what)
+        return removable_parts(what)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--what'") from None
-    by_time = parts != ("heads",)
-    if recover and not (by_time or speedup):
-        raise typer.BadParameter("it needs --speedup, or --what with units or layers", param_hint="'--what'")
-    return parts

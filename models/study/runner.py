@@ -12,15 +12,14 @@ their head is.
 import contextlib
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from headroom.models.arrays import Floats32
@@ -34,8 +33,6 @@ from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.selection import Chosen
 from headroom.models.study.pairs import Judged
-
-F = TypeVar("F", bound=np.floating)
 
 BATCH_TOKENS = 2048
 BLOCK = 64
@@ -131,44 +128,30 @@ class Runner:
     def _part(self, pairs: Pairs, masks: Floats32) -> Floats32:
         """Return some pairs' logits (masks, pairs, grades), least relevant grade first, from the cache if
         they are there."""
-        config = self.classifier.config
-
-        def compute() -> Floats32:
-            network = self.classifier.network
-            encoded = self.classifier.tokenizer.encode(pairs)
-            batch = pack(encoded, device=network.device, deterministic=network.deterministic)
-            return np.asarray(np.take(logits_under(network, batch, masks), config.label_order, axis=2))
-
-        shape = (len(masks), len(pairs), len(config.labels))
-        return self.kept("", pairs, repr(masks.shape).encode() + masks.tobytes(), compute, shape)
-
-    def kept(
-        self,
-        prefix: str,
-        pairs: Pairs,
-        what: bytes,
-        compute: Callable[[], NDArray[F]],
-        shape: tuple[int, ...],
-    ) -> NDArray[F]:
-        """Return numbers of some pairs from the cache; if they are not there, compute and keep them.
-
-        prefix: of the file's name. what: distinguishes the numbers. shape: that they have.
-        """
         if self.cache is None:
-            return compute()
+            return self._computed(pairs, masks)
         digest = hashlib.sha256(self.identity.encode())
         for query, title in pairs:
             digest.update(f"\0{len(query)}:{query}{title}".encode())
-        digest.update(what)
-        file = self.cache / f"{prefix}{digest.hexdigest()[:32]}.npy"
+        digest.update(repr(masks.shape).encode() + masks.tobytes())
+        file = self.cache / f"{digest.hexdigest()[:32]}.npy"
         with contextlib.suppress(OSError, ValueError, EOFError):  # it is not there, or damaged
-            cached: NDArray[F] = np.load(file)
-            if cached.shape == shape:
+            cached: Floats32 = np.load(file)
+            if cached.shape == (len(masks), len(pairs), len(self.classifier.config.labels)):
                 return cached
-        numbers = compute()
-        np.save(buffer := io.BytesIO(), numbers)
+        logits = self._computed(pairs, masks)
+        buffer = io.BytesIO()
+        np.save(buffer, logits)
         write_whole(file, buffer.getvalue())
-        return numbers
+        return logits
+
+    def _computed(self, pairs: Pairs, masks: Floats32) -> Floats32:
+        """Return the logits of `_part`, in one pass."""
+        network = self.classifier.network
+        encoded = self.classifier.tokenizer.encode(pairs)
+        batch = pack(encoded, device=network.device, deterministic=network.deterministic)
+        logits = logits_under(network, batch, masks)
+        return np.asarray(np.take(logits, self.classifier.config.label_order, axis=2))
 
 
 def identity_of(directory: Path, classifier: Classifier) -> str:

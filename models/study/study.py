@@ -85,7 +85,6 @@ class Study:
     margin: float = 0.02  # the largest fall of a judged metric (absolute) that a mask may cost
     what: tuple[str, ...] = ("heads",)  # search: which parts may go (heads, units, layers)
     speedup: float | None = None  # search: how many times as fast the network is to be
-    recover_minutes: float = 0  # search: how long it is trained afterwards
     part: Part = "encoder"  # single: whose heads go off one by one
     seeds: int = 5  # initialisation: starts of each kind
     steps: int | None = None  # initialisation: of each training; None: as many as the effort says

@@ -4,7 +4,6 @@ other queries."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from headroom.models.checkpoint.config import check_holds_floats
 from headroom.models.compress.prune import intact_mask, removable_layers
 from headroom.models.errors import ModelError
 from headroom.models.masks.head_mask import HeadMask
@@ -20,9 +19,7 @@ from headroom.models.quality.noninferiority import (
 from headroom.models.study.search import plans
 from headroom.models.study.search.networks import Networks, Pace, measure_times
 from headroom.models.study.search.plans import Gradients, Planner, gradients
-from headroom.models.study.search.recovery import recover
 from headroom.models.study.study import Study
-from headroom.models.training.distil.teaching import Student
 
 GRADIENT_PAIRS = 2_048
 SPEEDUPS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
@@ -51,8 +48,6 @@ class SearchResult:
     candidates: list[Candidate]  # the others, from large to small
     chosen: Candidate | None  # the smallest that passed, or that of the wanted speed
     random: Sequence[Evaluation]  # held out: networks that keep as much of each layer, drawn at random
-    recovered: Student | None = None  # the chosen one after its training
-    recovered_test: NonInferiority | None = None  # of it on the held-out queries, if there are any
 
     @property
     def best_that_passed(self) -> Candidate | None:
@@ -66,12 +61,9 @@ def measure(study: Study) -> SearchResult:
 
     Raises ModelError if no network is as fast as wanted.
     """
-    clf = study.classifier
-    if study.recover_minutes:
-        check_holds_floats(study.source, clf.config)
     networks = Networks(study)
     planned = _by_time(study, networks) if study.by_time else _by_heads(study)
-    intact = Candidate(intact_mask(clf.config))
+    intact = Candidate(intact_mask(study.classifier.config))
     tried = [intact, *planned]
     masks = [one.mask for one in tried]
     for one, quality in zip(tried, networks.evaluate(study.data, masks, "search data"), strict=True):
@@ -82,11 +74,10 @@ def measure(study: Study) -> SearchResult:
     timed = tried
     if not study.by_time:
         timed = [] if chosen is None else [intact, chosen]
-    _time(networks, timed, chosen, study.speedup)
-    if chosen is None:
-        return SearchResult(intact, planned, None, [])
-    result = SearchResult(intact, planned, chosen, _random_networks(networks, chosen.mask))
-    return _recovered(networks, result, chosen.mask) if study.recover_minutes else result
+    for one, pace in zip(timed, networks.paces([one.mask for one in timed]), strict=True):
+        one.pace = pace
+    random = [] if chosen is None else _random_networks(networks, chosen.mask)
+    return SearchResult(intact, planned, chosen, random)
 
 
 def _random_networks(networks: Networks, mask: HeadMask) -> list[Evaluation]:
@@ -97,16 +88,6 @@ def _random_networks(networks: Networks, mask: HeadMask) -> list[Evaluation]:
     seeds = range(study.seed, study.seed + study.effort.random_networks)
     others = [plans.shuffled(mask, study.classifier.config, seed) for seed in seeds]
     return networks.evaluate(study.holdout, others, "random networks of the same layers")
-
-
-def _recovered(networks: Networks, result: SearchResult, mask: HeadMask) -> SearchResult:
-    """Train the chosen network, and test it on the held-out queries, if there are any."""
-    study = networks.study
-    recovered = recover(networks, mask, study.recover_minutes)
-    if result.intact.held_out is None or study.holdout is None:
-        return replace(result, recovered=recovered)
-    (test,) = tests_of(result.intact.held_out, [networks.recovered(study.holdout)], study.margin)
-    return replace(result, recovered=recovered, recovered_test=test)
 
 
 def _judge(study: Study, tried: list[Candidate], held_out: list[Evaluation]) -> None:
@@ -124,21 +105,6 @@ def tests_of(intact: Evaluation, smaller: Sequence[Evaluation], margin: float) -
     return [
         non_inferiority(intact, before, one.draws(counts, one.of_sums), counts, margin) for one in smaller
     ]
-
-
-WIDE = 1.5
-"""A speed-up whose interval's ends differ by more than this factor says that the machine was busy."""
-
-
-def _time(networks: Networks, timed: list[Candidate], chosen: Candidate | None, wanted: float | None) -> None:
-    """Measure the speed of networks; once more if the chosen one's was too uncertain, or is not as wanted."""
-    for one, pace in zip(timed, networks.paces([one.mask for one in timed]), strict=True):
-        one.pace = pace
-    if chosen is None or chosen.pace is None or not chosen.pace.is_doubtful(wanted, WIDE):
-        return
-    first = timed[0]
-    for one, pace in zip((first, chosen), networks.paces([first.mask, chosen.mask]), strict=True):
-        one.pace = pace
 
 
 def _choose(planned: list[Candidate], speedup: float | None) -> Candidate | None:
@@ -171,7 +137,6 @@ def _by_time(study: Study, networks: Networks) -> list[Candidate]:
     wanted = study.speedup or speedups[0]
     if best[wanted] is None:
         maximum = intact_seconds / planner.minimum_seconds(layer_order)
-        networks.forget_times()  # they may be those of a busy machine
         raise ModelError(
             f"no network is {wanted:g} times as fast without some {' and '.join(study.what)}: {maximum:.2f} "
             "times at most, by times measured now. Ask for less, let more go (--what), or measure on an idle "

@@ -33,12 +33,6 @@ TOKENS = 2048
 STEPS = 12
 """At most this many counts of heads, and of units, above 0 are timed; those between are interpolated."""
 
-RECOVERED = "recovered"
-"""The folder of a search's report that holds the checkpoint of the trained network."""
-
-_SECONDS = "seconds-"
-"""The names of files with measured times begin with it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -46,14 +40,6 @@ class Pace:
 
     pairs_per_second: float  # the median of the rounds
     speedup: Interval  # the median ratio to the intact model, with its 95 % interval
-
-    def is_doubtful(self, wanted: float | None, factor: float) -> bool:
-        """Return whether the interval's ends differ by more than a factor, or it does not hold the speed that
-        was wanted."""
-        speedup = self.speedup
-        is_wide = speedup.high > factor * speedup.low
-        is_missed = wanted is not None and not speedup.low <= wanted <= speedup.high
-        return is_wide or is_missed
 
 
 class Networks:
@@ -87,18 +73,6 @@ class Networks:
             runner.evaluation(data, self._logits(self.smaller(mask), data, mask.id, what)) for mask in masks
         ]
 
-    def recovered(self, data: Judged) -> Evaluation:
-        """Return the quality of the network that was trained, on some pairs, as its checkpoint is served."""
-        clf = self.study.classifier
-        device = str(clf.network.device)
-        dtype = str(clf.network.dtype).removeprefix("torch.")
-        order = clf.config.labels if clf.config.is_graded else None
-        taught = Classifier.load(self.study.out / RECOVERED, device, dtype, label_order=order)
-        logits = Runner(taught, progress=self.study.progress).logits(
-            data, [taught.all_heads.matrix], "the recovered network"
-        )
-        return self.study.runner.evaluation(data, logits[0])
-
     def divergence(self, mask: HeadMask) -> float:
         """Return the mean Kullback–Leibler divergence of the answers under a mask from the intact model's.
 
@@ -130,27 +104,12 @@ class Networks:
             return in_turns(calls, rounds, self.study.progress.advance)
 
     def shortest_seconds(self, masks: Sequence[HeadMask]) -> Floats:
-        """Return the shortest time of each network for a batch of about TOKENS tokens, (masks,).
-
-        A search that was stopped goes on with the same times: others would choose other networks.
-        """
-        pairs = self.study.data.pairs[: TOKENS // 4]
-
-        def measure() -> Floats:
-            encoded = self.study.classifier.tokenizer.encode(pairs)
-            tokens = np.cumsum([len(pair) for pair in encoded])
-            batch = encoded[: max(1, int(np.searchsorted(tokens, TOKENS)))]
-            calls = [partial(self.smaller(mask).forward, batch) for mask in masks]
-            return np.asarray(self.in_turns(calls, "time of a layer's parts").min(0))
-
-        what = " ".join([str(self.study.effort.rounds), *(mask.id for mask in masks)])
-        return self.study.runner.kept(_SECONDS, pairs, what.encode(), measure, (len(masks),))
-
-    def forget_times(self) -> None:
-        """Remove the times that `shortest_seconds` keeps: the next search measures anew."""
-        cache = self.study.runner.cache
-        for file in () if cache is None else cache.glob(f"{_SECONDS}*.npy"):
-            file.unlink()
+        """Return the shortest time of each network for a batch of about TOKENS tokens, (masks,)."""
+        encoded = self.study.classifier.tokenizer.encode(self.study.data.pairs[: TOKENS // 4])
+        tokens = np.cumsum([len(pair) for pair in encoded])
+        batch = encoded[: max(1, int(np.searchsorted(tokens, TOKENS)))]
+        calls = [partial(self.smaller(mask).forward, batch) for mask in masks]
+        return np.asarray(self.in_turns(calls, "time of a layer's parts").min(0))
 
     @cached_property
     def _intact(self) -> Floats:

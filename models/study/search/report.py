@@ -16,8 +16,7 @@ from headroom.models.quality.metrics import NAMES
 from headroom.models.quality.noninferiority import NonInferiority
 from headroom.models.study import plots
 from headroom.models.study.page import Figure, Result, Section, Table
-from headroom.models.study.search.compute import WIDE, Candidate, SearchResult, measure
-from headroom.models.study.search.networks import RECOVERED, Pace
+from headroom.models.study.search.compute import Candidate, SearchResult, measure
 from headroom.models.study.statistics import metrics_of, permutation_p
 from headroom.models.study.study import Study
 from headroom.models.study.wording import about, listed, method, p_value, signed, speed_claim
@@ -50,16 +49,9 @@ def run(study: Study) -> Result:
         best = search.best_that_passed
         if best is not None and best is not search.chosen:
             files[PASSED] = _mask_file(study, best.mask)
-    verdict = _verdict(search, study)
-    if search.recovered is not None:
-        before, after = search.recovered.before_and_after
-        verdict += (
-            f" After {study.recover_minutes:g} minutes of distillation (loss {before:.4f} to {after:.4f}) it "
-            f"is in {RECOVERED}/."
-        )
-        if search.recovered_test is not None:
-            verdict += f" {search.recovered_test.sentence('There it')}"
-    return Result("search", _json(search, study), verdict, tuple(sections), picture, (), files)
+    return Result(
+        "search", _json(search, study), _verdict(search, study), tuple(sections), picture, (), files
+    )
 
 
 def _verdict(search: SearchResult, study: Study) -> str:
@@ -70,8 +62,6 @@ def _verdict(search: SearchResult, study: Study) -> str:
         return _nothing_chosen(search, study)
     speed = speed_claim(chosen.pace.speedup, "the intact network", study.speedup or 1.0)
     parts = f"It keeps {_kept(chosen.mask, study)} and {speed}."
-    if chosen.pace.is_doubtful(study.speedup, WIDE):
-        parts += f" {_doubt(chosen.pace, study.speedup)}"
     if chosen.test is None:
         return (
             f"The chosen network is not tested: that takes --holdout, because the data that made the "
@@ -118,18 +108,6 @@ def _best(search: SearchResult, study: Study) -> str:
     return (
         f" The best that passed keeps {_kept(best.mask, study)}{speed}; it {best.test.changes}. Its mask is "
         f"{PASSED}."
-    )
-
-
-def _doubt(pace: Pace, wanted: float | None) -> str:
-    """Say why a speed is doubtful, after it was measured twice."""
-    speedup = pace.speedup
-    if speedup.high > WIDE * speedup.low:
-        return "That interval is very wide, twice: the machine is busy, so measure again on an idle one."
-    assert wanted is not None
-    return (
-        f"It was to be {wanted:g} ×, by the times of its parts; measured twice, it is not. Ask for another "
-        "--speedup, or measure again on an idle machine."
     )
 
 
@@ -224,20 +202,13 @@ def _chosen_section(search: SearchResult, chosen: Candidate, study: Study) -> Se
 def _json(search: SearchResult, study: Study) -> Json:
     """Return the keys of report.json that belong to this study."""
     pace = search.intact.pace
-    chosen = passed = recovered = None
+    chosen = None
+    passed = None
     if search.chosen is not None:
         chosen = _network_json(search.chosen, study) | {"file": "mask.json"}
         if search.best_that_passed is not None:
             file = "mask.json" if search.best_that_passed is search.chosen else PASSED
             passed = _network_json(search.best_that_passed, study) | {"file": file}
-    if search.recovered is not None:
-        recovered = {
-            "directory": RECOVERED,
-            "holdout": None if search.recovered_test is None else search.recovered_test.as_json(),
-            "steps": len(search.recovered.losses),
-            "minutes": study.recover_minutes,
-            "loss": search.recovered.before_and_after,
-        }
     return {
         "what": study.what,
         "wanted_speedup": study.speedup,
@@ -245,7 +216,6 @@ def _json(search: SearchResult, study: Study) -> Json:
         "chosen": chosen,
         "best_that_passed": passed,
         "random": [metrics_of(one) for one in search.random],
-        "recovered": recovered,
         "intact_pairs_per_second": None if pace is None else pace.pairs_per_second,
     }
 

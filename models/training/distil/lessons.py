@@ -12,6 +12,7 @@ from headroom.models.arrays import Floats
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from headroom.models.learner import Learner
+from headroom.models.quality.labelled import query_key
 from headroom.models.training.distil.losses import calibrated, listwise, margin_mse, raw_scores
 from headroom.models.training.distil.pairs import Pair
 from headroom.models.training.distil.teacher import Teacher
@@ -248,31 +249,27 @@ Answer = Callable[[Sequence[Pair], str], np.ndarray]
 class Rounds:
     """The batches of a training, one portion of the pairs a round.
 
-    portions: how many there are; None: every round has another one. read: returns a portion. answer: None if
-    the pairs have scores; then none are made by swapping titles. targets_of: the targets of pairs and their
-    answers. swaps: whether pairs are made by swapping titles.
+    portions: how many there are. read: returns a portion. answer: None if the pairs have scores; then none
+    are made by swapping titles. targets_of: the targets of pairs and their answers.
     """
 
-    portions: int | None
+    portions: int
     read: Callable[[int], Sequence[Pair]]
     tokenizer: PairTokenizer
     answer: Answer | None
     targets_of: Callable[[Sequence[Pair], np.ndarray | None], Targets]
-    key_of: Callable[[str], str]
     seed: int
-    swaps: bool = True
 
     def make(self, index: int) -> list[Lesson]:
         """Return the batches of a round; they depend on its index alone."""
-        portion = index if self.portions is None else index % self.portions
+        portion = index % self.portions
         pairs = list(self.read(portion))
-        keys = [self.key_of(pair.query) for pair in pairs]
+        keys = [query_key(pair.query) for pair in pairs]
         rng = np.random.default_rng([self.seed, index])
         lists = lists_of(pairs, keys, rng)
         answers = None
         if self.answer is not None:
             answers = self.answer(pairs, f"portion-{portion:06d}")
-        if self.answer is not None and self.swaps:
             made, lists = made_pairs(pairs, keys, lists, rng)
             answers = np.concatenate([answers, self.answer(made, f"round-{index:06d}")])
             pairs += made

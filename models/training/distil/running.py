@@ -17,7 +17,6 @@ from headroom.models.compress.prune import write_checkpoint
 from headroom.models.device import resolve_device
 from headroom.models.files import Json, write_whole
 from headroom.models.learner import Learner
-from headroom.models.quality.labelled import query_key
 from headroom.models.training.distil import layers, report
 from headroom.models.training.distil.job import DistilOptions, Job, is_plain_encoder, mask_of, write_pairs
 from headroom.models.training.distil.lessons import (
@@ -203,7 +202,6 @@ class Run:
             tokenizer=self.tokenizer,
             answer=None if self.teacher is None else self.answer,
             targets_of=self.targets_of,
-            key_of=query_key,
             seed=options.seed,
         )
         return teach(

@@ -1,23 +1,16 @@
-"""The training of a student: of `headroom distil`, of what a study's search keeps, and of the shipped model's
-smaller sibling."""
+"""The training of a student: of `headroom distil`, and of the shipped model's smaller sibling."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
 from headroom.models.checkpoint.config import ModelConfig
-from headroom.models.checkpoint.tensors import TensorDict, read_tensors
-from headroom.models.classifier import Classifier
-from headroom.models.compress.prune import cut
+from headroom.models.checkpoint.tensors import TensorDict
 from headroom.models.learner import Learner
-from headroom.models.masks.head_mask import HeadMask
-from headroom.models.quality.labelled import query_key
-from headroom.models.training.distil.lessons import Lesson, Objective, Rounds, Scale, Targets, TeacherTargets
-from headroom.models.training.distil.pairs import Pair
-from headroom.models.training.distil.teacher import Teacher
+from headroom.models.training.distil.lessons import Lesson, Objective
 from headroom.models.training.loop import Progress, Schedule, TimedSchedule, train
 
 RATE = 1e-4
@@ -79,60 +72,4 @@ def teach(
     progress = train(model, loss_of, make_round, schedule, checkpoint, seed=seed, after_step=after_step)
     return Student(
         {name: tensor.detach() for name, tensor in model.tensors().items()}, model.config, losses, progress
-    )
-
-
-def remaining_network(teacher: Classifier, mask: HeadMask) -> tuple[TensorDict, ModelConfig]:
-    """Return what a mask leaves of a classifier's network, as `teach_network` takes it.
-
-    The weights are those of the checkpoint, because what is served may be rounded to bfloat16. Of int8, and
-    of a classifier that was not loaded from a directory, they are the served ones. Raises ModelError if the
-    mask keeps no head.
-    """
-    if teacher.directory is None or teacher.config.int8:
-        return cut(teacher.network.in_plain_torch().tensors(), replace(teacher.config, int8=False), mask)
-    return cut(read_tensors(teacher.directory, teacher.config), teacher.config, mask)
-
-
-def teach_network(
-    teacher: Classifier,
-    tensors: TensorDict,
-    config: ModelConfig,
-    pairs_of: Callable[[int], Sequence[tuple[str, str]]],
-    schedule: Schedule | TimedSchedule,
-    checkpoint: Path,
-    *,
-    seed: int = 0,
-    swaps: bool = True,
-    after_step: Callable[[Progress], None] = lambda _: None,
-) -> Student:
-    """Train a network on the answers of a classifier that it was once cut from.
-
-    tensors, config: of the network, which has the classifier's hidden size, grades and tokenizer.
-    pairs_of: the (query, title) pairs of each round. swaps: more pairs are made of them by swapping titles.
-    checkpoint: the file to go on from, if it is there.
-    """
-    model = Learner(config, tensors).to(teacher.network.device)
-    asked = Teacher(teacher, teacher.tokenizer, states=config.decoder is None)
-    first = asked.answers([Pair(*pair) for pair in pairs_of(0)])
-    graded = config.is_graded
-    spread = float(TeacherTargets(asked, Scale(), same_grades=graded).of(first).scores.std()) or 1.0
-    targets = TeacherTargets(asked, Scale(spread=spread), same_grades=graded)
-
-    def targets_of(_: Sequence[Pair], answers: np.ndarray | None) -> Targets:
-        assert answers is not None
-        return targets.of(answers)
-
-    rounds = Rounds(
-        portions=None,
-        read=lambda index: [Pair(*pair) for pair in pairs_of(index)],
-        tokenizer=teacher.tokenizer,
-        answer=lambda pairs, _: asked.answers(pairs),
-        targets_of=targets_of,
-        key_of=query_key,
-        seed=seed,
-        swaps=swaps,
-    )
-    return teach(
-        model, Objective(config, spread), rounds.make, schedule, checkpoint, seed=seed, after_step=after_step
     )

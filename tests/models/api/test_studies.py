@@ -82,8 +82,6 @@ def test_wrong_input_is_refused_in_a_sentence(one_label: Classifier) -> None:
         ModelError, match=r"held-out queries must take no part .* holdout shares 120 with data"
     ):
         study.search(one_label, pairs, holdout=pairs)
-    with pytest.raises(ModelError, match="recover_minutes: it needs out"):
-        study.search(one_label, pairs, recover_minutes=1)
     with pytest.raises(ModelError, match="data: a study needs at least"):
         study.single(one_label, pairs[:20])
 
@@ -96,7 +94,7 @@ def test_wrong_input_is_refused_in_a_sentence(one_label: Classifier) -> None:
         ("similarity", {"margin": 0.05}, "quick, out$"),
         ("initialisation", {"margin": 0.05}, "quick, out, seeds, steps$"),
         ("all", {"what": ("units",)}, "margin, holdout$"),
-        ("search", {"recover": 5}, "margin, holdout, what, speedup, recover_minutes$"),
+        ("search", {"recover": 5}, "margin, holdout, what, speedup$"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused_with_the_valid_ones(
