@@ -36,11 +36,11 @@ from headroom.models.frame import frame
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.labelled import Columns, columns_of_second
 from headroom.models.study import Kind, Part, kinds, pairs, plots, report_files
-from headroom.models.study.limits import limits, shortened
+from headroom.models.study.limits import limits
 from headroom.models.study.page import Result, check_directory
 from headroom.models.study.pairs import Judged
 from headroom.models.study.runner import Runner, identity_of
-from headroom.models.study.study import Study
+from headroom.models.study.study import Study, shortened
 from headroom.models.terminal import Stages, warn
 
 if TYPE_CHECKING:

@@ -210,25 +210,19 @@ def sample_queries(
     return [pair for pair in read() if query_key(pair.query) in kept], sizes.total()
 
 
-def quick_sample(data: Judged, pairs: int, titles: int, seed: int, *, ranked: int = 0) -> Judged:
-    """Return some `titles` titles of each of so many queries that there are about `pairs` pairs.
-
-    There are more queries, and if all are too few more titles per query, so that `ranked` queries have titles
-    of different grades. What even all pairs cannot give is not asked for.
-    """
+def quick_sample(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
+    """Return some `titles` titles of each of so many queries that there are about `pairs` pairs; if all
+    queries have fewer, more titles of each."""
     if len(data) <= pairs:
         return data
-    needed = ranked if data.ranked_queries >= ranked else 0
     order = np.random.default_rng([seed, 11]).permutation(len(data.queries))
     shuffled, turn = data.in_turns(seed)
     rows = shuffled[turn < titles]
-    while len(rows) < pairs or np.count_nonzero(data.differ_in_grade(rows)) < needed:
+    while len(rows) < pairs:
         titles += 1
         rows = shuffled[turn < titles]
     sizes = np.bincount(data.query_of[rows])[order]
-    differs = data.differ_in_grade(rows)[order]
-    too_few = (np.cumsum(sizes) < pairs) | (np.cumsum(differs) < needed)
-    drawn = order[: max(1 + np.count_nonzero(too_few), MIN_QUERIES)]
+    drawn = order[: max(1 + np.count_nonzero(np.cumsum(sizes) < pairs), MIN_QUERIES)]
     rows = np.sort(rows[np.isin(data.query_of[rows], drawn)])
     note = f"{len(rows):,} of {len(data):,} pairs, {len(drawn)} of {len(data.queries)} queries, for --quick"
     return data.take(rows.tolist(), note)

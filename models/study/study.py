@@ -2,7 +2,7 @@
 computes: everything, or with `--quick` just enough for a rough answer."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +14,7 @@ from headroom.models.classifier import Classifier
 from headroom.models.quality.metrics import GRADED, RANKED, Measures
 from headroom.models.quality.speed import MIN_ROUNDS
 from headroom.models.study import Part
-from headroom.models.study.pairs import Judged
+from headroom.models.study.pairs import Judged, quick_sample
 from headroom.models.study.runner import Matrix, ProgressBar, Runner
 
 Item = TypeVar("Item")
@@ -65,6 +65,12 @@ QUICK = Effort(
 QUICK_TITLES = 4
 """Titles per query in a quick study: with fewer there is hardly an order to judge."""
 
+QUICK_PAIRS = 250
+"""About this many pairs are in a quick study."""
+
+QUICK_TEST_PAIRS = 1_500
+"""About this many are in one whose tests rest on its queries."""
+
 ROUGH = (
     f"This is a rough answer (--quick): few pairs of each file, about {QUICK_TITLES} titles per "
     "query, and few draws. Intervals are wider and small effects are missed. Run the same command "
@@ -89,7 +95,6 @@ class Study:
     seeds: int = 5  # initialisation: starts of each kind
     steps: int | None = None  # initialisation: of each training; None: as many as the effort says
     effort: Effort = FULL
-    too_hard: tuple[str, ...] = ()  # a sentence for each claim that a pilot found too hard for its data
 
     @property
     def source(self) -> Path:
@@ -145,3 +150,11 @@ class Study:
     def by_time(self) -> bool:
         """Return whether `search` minimises time, not the number of heads."""
         return self.what != ("heads",) or self.speedup is not None
+
+
+def shortened(kind: str, study: Study) -> Study:
+    """Return a quick study of a kind: on few of its pairs. The held-out pairs of a search are never cut,
+    because its last test is the same."""
+    is_tested = kind in ("single", "layers", "random", "all") and study.part == "encoder"
+    pairs = QUICK_TEST_PAIRS if is_tested else QUICK_PAIRS
+    return replace(study, data=quick_sample(study.data, pairs, QUICK_TITLES, study.seed), effort=QUICK)

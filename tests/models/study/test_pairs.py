@@ -80,23 +80,11 @@ def test_a_million_rows_are_read_in_the_memory_of_the_sample() -> None:
     assert peak < 1_500_000  # 10,000 pairs take 3 MB
 
 
-@pytest.mark.parametrize(("queries", "titles", "ranked"), [(183, 20, 1.0), (300, 8, 0.4), (150, 60, 0.8)])
-def test_a_quick_sample_has_the_queries_that_its_tests_need(queries: int, titles: int, ranked: float) -> None:
-    """In the others all titles have one grade, and in those that are ranked only few are relevant."""
-    rng = np.random.default_rng(queries)
-    rows = [
-        LabelledPair(f"query {q}", f"title {t}", int(q < ranked * queries and rng.random() < 0.2))
-        for q in range(queries)
-        for t in range(titles)
-    ]
-    data = Judged(rows, "pairs.csv")
-    assert data.ranked_queries >= 100
-
-    sample = quick_sample(data, 250, 4, 0, ranked=100)
-
-    grades = {query: {row.grade for row in sample.labelled if row.query == query} for query in sample.queries}
-    assert 100 <= sum(len(of_query) > 1 for of_query in grades.values()) <= 110
-    assert len(sample) < len(data)
+def test_a_quick_sample_of_few_queries_takes_more_titles_of_each() -> None:
+    rows = [LabelledPair(f"query {q}", f"title {t}", t % 2) for q in range(20) for t in range(60)]
+    sample = quick_sample(Judged(rows, "pairs.csv"), 250, 4, 0)
+    assert 250 <= len(sample) < 250 + 13
+    assert set(np.bincount(sample.query_of)) == {13}
 
 
 def test_held_out_queries_that_took_part_are_refused_however_they_are_written() -> None:
