@@ -3,7 +3,7 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import ParamSpec, TypeVar
 
@@ -55,25 +55,6 @@ def check_range(
     if not is_number or not lowest <= value <= (float("inf") if highest is None else highest):
         what = "whole numbers" if whole else "range"
         raise ModelError(f"{name}: {value} is outside the valid {what}, {limits}")
-
-
-REMOVABLE = ("heads", "units", "layers")
-"""What may be removed from a network."""
-
-
-def removable_parts(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Return what may go, in a fixed order. names: one text may name several, as in "heads,units".
-
-    Raises ValueError for none, or a name that does not exist.
-    """
-    texts = [names] if isinstance(names, str) else names
-    given = [name.strip() for text in texts for name in text.split(",")]
-    valid = ", ".join(REMOVABLE)
-    if not given:
-        raise ValueError(f"none given; valid are {valid}")
-    if unknown := [name for name in given if name not in REMOVABLE]:
-        raise ValueError(f"{unknown[0]!r} is none of {valid}")
-    return tuple(name for name in REMOVABLE if name in given)
 
 
 def errors_name_arguments(**others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, get_args
 
 import orjson
@@ -25,7 +24,6 @@ from headroom.models.api.arguments import (
     STEPS,
     check_range,
     errors_name_arguments,
-    removable_parts,
 )
 from headroom.models.api.data import DIRECTORY, path_of, source_of
 from headroom.models.api.shown import as_html
@@ -35,13 +33,11 @@ from headroom.models.files import Json
 from headroom.models.frame import frame
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.labelled import Columns, columns_of_second
-from headroom.models.study import Kind, Part, kinds, pairs, plots, report_files
+from headroom.models.study import Kind, Part, kinds, pairs, plots, removable_parts, report_files
 from headroom.models.study.limits import limits
 from headroom.models.study.page import Result, check_directory
-from headroom.models.study.pairs import Judged
-from headroom.models.study.runner import Runner, identity_of
-from headroom.models.study.study import Study, shortened
-from headroom.models.terminal import Stages, warn
+from headroom.models.study.study import Study
+from headroom.models.terminal import Stages
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,16 +165,11 @@ class StudyResult:
         if directory is None and not self._has_directory:
             raise ModelError("directory: name one, as in report('runs/single')")
         out = self.study.out if directory is None else path_of("directory", directory, DIRECTORY)
-        self.write(out)
-        return out / "report.html"
-
-    def write(self, out: Path) -> Json:
-        """Write the report into a directory and return the content of report.json."""
         check_directory(out, self.kind)
         with contextlib.closing(Stages()) as progress:
             runner = replace(self.study.runner, progress=progress)
-            study = replace(self.study, out=out, runner=runner)
-            return report_files.write(study, self.result)
+            report_files.write(replace(self.study, out=out, runner=runner), self.result)
+        return out / "report.html"
 
     @property
     def _has_directory(self) -> bool:
@@ -327,7 +318,20 @@ def _study(
     quick = options.get("quick", False)
     if "margin" in options:
         more = {**more, "margin": options["margin"]}
-    return ask(kind, clf, judged, held_out, out=directory, quick=quick, seed=seed, **more)
+    with contextlib.closing(Stages()) as progress:
+        return StudyResult(
+            *kinds.ask(
+                kind,
+                clf,
+                judged,
+                held_out,
+                progress=progress,
+                out=directory,
+                quick=quick,
+                seed=seed,
+                **more,
+            )
+        )
 
 
 def _check_names(kind: Kind, options: MarginOptions) -> None:
@@ -345,41 +349,6 @@ def _check_names(kind: Kind, options: MarginOptions) -> None:
     for name in options:
         if name not in valid:
             raise TypeError(f"study.{kind}() takes no option {name!r}; it takes {', '.join(valid)}")
-
-
-def ask(
-    kind: Kind,
-    clf: Classifier,
-    judged: Judged,
-    holdout: Judged | None = None,
-    *,
-    out: Path | None,
-    quick: bool,
-    seed: int,
-    **more: Any,
-) -> StudyResult:
-    """Run a study on pairs that were read and checked, with its progress and its limits on standard error.
-
-    out: keeps what is computed; None: nothing is kept. more: further fields of `Study`.
-    """
-    if clf.directory is None:
-        raise ModelError("a study needs a classifier that was loaded from a directory or the hub")
-    cache = None if out is None else out / "cache"
-    with contextlib.closing(Stages()) as progress:
-        study = Study(
-            classifier=clf,
-            data=judged,
-            runner=Runner(clf, cache, identity_of(clf.directory, clf), progress),
-            out=Path(gettempdir()) if out is None else out,
-            holdout=holdout,
-            seed=seed,
-            **more,
-        )
-        if quick:
-            study = shortened(kind, study)
-        for sentence in limits(kind, study):
-            warn(sentence)
-        return StudyResult(study, kinds.run(kind, study))
 
 
 def _figures_of(start: Json) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import textwrap
 from pathlib import Path
@@ -9,20 +10,14 @@ from typing import Annotated
 
 import typer
 
-from headroom.models.api.arguments import (
-    MARGINS,
-    SEEDS,
-    SPEEDUPS,
-    STEPS,
-    removable_parts,
-)
+from headroom.models.api.arguments import MARGINS, SEEDS, SPEEDUPS, STEPS
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
 from headroom.models.quality.labelled import Columns, columns_of_second
-from headroom.models.study import Kind, Part, pairs
+from headroom.models.study import Kind, Part, pairs, removable_parts
 from headroom.models.study.page import check_directory
-from headroom.models.terminal import ends_at_once, waiting
+from headroom.models.terminal import Stages, ends_at_once, waiting
 
 Out = Annotated[
     Path, typer.Option(help="Directory of the report, in place of an earlier one of the same kind.")
@@ -142,28 +137,31 @@ def command(
 
     with waiting("loading the model"):
         # These import torch, so they come after the checks that do not need it.
-        from headroom.models.api.studies import ask
         from headroom.models.classifier import Classifier
+        from headroom.models.study.kinds import ask
+        from headroom.models.study.report_files import write
 
         clf = Classifier.load(model, device, dtype, label_order=options.label_names(label_order))
         if part == "cross":
             clf.checked_generator()
-    result = ask(
-        kind,
-        clf,
-        judged,
-        held_out,
-        out=out,
-        quick=quick,
-        seed=seed,
-        margin=margin,
-        what=parts,
-        speedup=speedup,
-        seeds=seeds,
-        steps=steps,
-        part=part,
-    )
-    content = result.write(out)
+    with contextlib.closing(Stages()) as progress:
+        study, result = ask(
+            kind,
+            clf,
+            judged,
+            held_out,
+            progress=progress,
+            out=out,
+            quick=quick,
+            seed=seed,
+            margin=margin,
+            what=parts,
+            speedup=speedup,
+            seeds=seeds,
+            steps=steps,
+            part=part,
+        )
+        content = write(study, result)
     if as_json:
         print(json.dumps(content, ensure_ascii=False))
         return

@@ -1,17 +1,59 @@
-"""The kinds of study by name, and all of them as one."""
+"""Runs a study: a kind by its name, or all of them as one."""
 
 from importlib import import_module
-from typing import get_args
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any, get_args
 
+from headroom.models.classifier import Classifier
+from headroom.models.errors import ModelError
 from headroom.models.study import Kind
+from headroom.models.study.limits import limits
 from headroom.models.study.page import Result, Section, Table
-from headroom.models.study.study import Study
+from headroom.models.study.pairs import Judged
+from headroom.models.study.runner import ProgressBar, Runner, identity_of
+from headroom.models.study.study import Study, shortened
+from headroom.models.terminal import warn
 
 KINDS = get_args(Kind)[:-1]  # without `all`
 
 MODULES = {"roles": "roles.report", "initialisation": "initialisation.report", "search": "search.report"}
 """The modules of the kinds that are packages. A kind's module has `run(study)`, which measures and makes the
 report; it is imported when it runs, with the libraries that it needs."""
+
+
+def ask(
+    kind: Kind,
+    clf: Classifier,
+    judged: Judged,
+    holdout: Judged | None = None,
+    *,
+    progress: ProgressBar,
+    out: Path | None,
+    quick: bool,
+    seed: int,
+    **more: Any,
+) -> tuple[Study, Result]:
+    """Run a study on pairs that were read and checked, and say on standard error what it cannot show.
+
+    out: keeps what is computed; None: nothing is kept. more: further fields of `Study`.
+    """
+    if clf.directory is None:
+        raise ModelError("a study needs a classifier that was loaded from a directory or the hub")
+    study = Study(
+        classifier=clf,
+        data=judged,
+        runner=Runner(clf, None if out is None else out / "cache", identity_of(clf.directory, clf), progress),
+        out=Path(gettempdir()) if out is None else out,
+        holdout=holdout,
+        seed=seed,
+        **more,
+    )
+    if quick:
+        study = shortened(kind, study)
+    for sentence in limits(kind, study):
+        warn(sentence)
+    return study, run(kind, study)
 
 
 def run(kind: str, study: Study) -> Result:
