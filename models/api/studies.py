@@ -32,8 +32,8 @@ from headroom.models.errors import ModelError
 from headroom.models.files import Json
 from headroom.models.frame import frame
 from headroom.models.masks.head_mask import HeadMask
-from headroom.models.quality.labelled import Columns, columns_of_second
-from headroom.models.study import Kind, Part, kinds, pairs, plots, removable_parts, report_files
+from headroom.models.quality.labelled import Columns
+from headroom.models.study import TAKES, Kind, Part, kinds, pairs, plots, removable_parts, report_files
 from headroom.models.study.limits import limits
 from headroom.models.study.page import Result, check_directory
 from headroom.models.study.study import Study
@@ -270,15 +270,23 @@ def search(
 
 
 def all(  # noqa: A001  # as the command calls it
-    clf: Classifier, data: Data, *, holdout: Data | None = None, **options: Unpack[MarginOptions]
+    clf: Classifier,
+    data: Data,
+    *,
+    holdout: Data | None = None,
+    seeds: int = 5,
+    steps: int | None = None,
+    **options: Unpack[MarginOptions],
 ) -> StudyResult:
     """Ask every question, in one report. Verdict, picture, table and mask are those of `search`, of heads
     alone.
 
     holdout: pairs of other queries, on which the smaller networks are tested; without it nothing is chosen.
-    More options: `MarginOptions`.
+    seeds, steps: those of `initialisation`. More options: `MarginOptions`.
     """
-    return _study("all", clf, data, options, holdout)
+    check_range("seeds", seeds, *SEEDS, whole=True)
+    check_range("steps", steps, *STEPS, whole=True)
+    return _study("all", clf, data, options, holdout, {"seeds": seeds, "steps": steps})
 
 
 @errors_name_arguments(out="out", what="what")
@@ -305,16 +313,14 @@ def _study(
     directory = None if out is None else path_of("out", out, DIRECTORY)
     if directory is not None:
         check_directory(directory, kind)
-    judged = pairs.read_for(clf.config, source_of(data, columns), columns=columns, seed=seed)
-    pairs.check_words(kind, judged)
-    held_out = None
-    if holdout is not None:
-        of_holdout = columns
-        if isinstance(holdout, str | PathLike):
-            of_holdout = columns_of_second(Path(holdout), columns)
-        source = source_of(holdout, of_holdout, "holdout")
-        held_out = pairs.read_for(clf.config, source, columns=of_holdout, seed=seed)
-        pairs.check_apart(judged, held_out)
+    judged, held_out = pairs.read_both(
+        kind,
+        clf.config,
+        source_of(data, columns),
+        None if holdout is None else source_of(holdout, columns, "holdout"),
+        columns=columns,
+        seed=seed,
+    )
     quick = options.get("quick", False)
     if "margin" in options:
         more = {**more, "margin": options["margin"]}
@@ -336,16 +342,7 @@ def _study(
 
 def _check_names(kind: Kind, options: MarginOptions) -> None:
     """Raise TypeError for an option that the function of a kind does not take."""
-    has_margin = kind not in ("roles", "similarity", "initialisation")
-    valid = list((MarginOptions if has_margin else StudyOptions).__annotations__)
-    if kind in ("search", "all"):
-        valid.append("holdout")
-    if kind == "single":
-        valid.append("part")
-    if kind == "initialisation":
-        valid += ["seeds", "steps"]
-    if kind == "search":
-        valid += ["what", "speedup"]
+    valid = [*StudyOptions.__annotations__, *(name for name, kinds in TAKES.items() if kind in kinds)]
     for name in options:
         if name not in valid:
             raise TypeError(f"study.{kind}() takes no option {name!r}; it takes {', '.join(valid)}")

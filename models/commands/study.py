@@ -14,8 +14,8 @@ from headroom.models.api.arguments import MARGINS, SEEDS, SPEEDUPS, STEPS
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import locate
 from headroom.models.commands import options
-from headroom.models.quality.labelled import Columns, columns_of_second
-from headroom.models.study import Kind, Part, pairs, removable_parts
+from headroom.models.quality.labelled import Columns
+from headroom.models.study import TAKES, Kind, Part, pairs, removable_parts
 from headroom.models.study.page import check_directory
 from headroom.models.terminal import Stages, ends_at_once, waiting
 
@@ -113,25 +113,18 @@ def command(
 
     Example: headroom study search --what heads,units,layers --speedup 2 --data D --holdout H --out runs/fast
     """
-    _refuse_options(context, kind)
+    unused = [option for option, kinds in TAKES.items() if kind not in kinds]
+    if "holdout" in unused:
+        unused.append("split")
+    options.refuse_unused(context, f"`study {kind}` has no use for it", *unused)
     if split and holdout is not None:
         raise typer.BadParameter("give one of --holdout and --split", param_hint="--split")
     parts = _parts(what)
     check_directory(out, kind)
     config = read_config(locate(model), options.label_names(label_order))
     columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
-
-    def read(file: Path, columns: Columns) -> pairs.Judged:
-        with waiting(f"reading {file}"):
-            return pairs.read_for(config, file, columns=columns, seed=seed)
-
-    judged = read(data, columns)
-    pairs.check_words(kind, judged)
-    held_out = None
-    if holdout is not None:
-        held_out = read(holdout, columns_of_second(holdout, columns))
-        pairs.check_apart(judged, held_out)
-
+    with waiting("reading the pairs"):
+        judged, held_out = pairs.read_both(kind, config, data, holdout, columns=columns, seed=seed)
     if split:
         judged, held_out = pairs.split(judged, margin, seed)
 
@@ -166,23 +159,6 @@ def command(
         print(json.dumps(content, ensure_ascii=False))
         return
     print(f"{textwrap.fill(content['verdict'], 100)}\n\n{out / 'report.html'}")
-
-
-def _refuse_options(context: typer.Context, kind: Kind) -> None:
-    """Refuse options that the kind does not use."""
-    if kind != "search":
-        for name in ("what", "speedup"):
-            options.refuse_unused(context, f"only `study search` takes --{name}", name)
-    if kind not in ("search", "all"):
-        options.refuse_unused(context, "only `study search` and `study all` take it", "holdout", "split")
-    if kind != "single":
-        options.refuse_unused(context, "only `study single` takes --part", "part")
-    if kind not in ("initialisation", "all"):
-        options.refuse_unused(
-            context, "only `study initialisation` and `study all` take it", "seeds", "steps"
-        )
-    if kind in ("roles", "similarity", "initialisation"):
-        options.refuse_unused(context, f"`study {kind}` has no use for it", "margin")
 
 
 def _parts(what: str) -> tuple[str, ...]:

@@ -125,18 +125,18 @@ METHODS: dict[str, Fit] = {
 """The ways to fit a calibration, as reports name them."""
 
 
-def folds_of(pairs: Sequence[LabelledPair], folds: int = FOLDS) -> Ints:
+def folds_of(pairs: Sequence[LabelledPair], folds: int) -> Ints:
     """Return the fold of each pair, (n,), from 0 to folds − 1; all pairs of a query are in one fold."""
     queries = sorted({query_key(pair.query) for pair in pairs}, key=digest)
     fold_of = {query: index % folds for index, query in enumerate(queries)}
     return np.array([fold_of[query_key(pair.query)] for pair in pairs])
 
 
-def judged_folds(pairs: Sequence[LabelledPair]) -> Iterator[Bools]:
+def judged_folds(pairs: Sequence[LabelledPair], folds: int = FOLDS) -> Iterator[Bools]:
     """Yield the pairs that each fold judges by what the others choose, (n,), unless these are none or all."""
-    folds = folds_of(pairs)
-    for fold in range(FOLDS):
-        judged = folds == fold
+    fold_of = folds_of(pairs, folds)
+    for fold in range(folds):
+        judged = fold_of == fold
         if judged.any() and not judged.all():
             yield judged
 
@@ -152,9 +152,8 @@ def check_pairs(pairs: Sequence[LabelledPair], name: str) -> None:
     grades = {pair.grade for pair in pairs}
     if len(grades) == 1:
         raise ModelError(f"{name}: every pair has grade {grades.pop()}; pairs of several grades are needed")
-    folds = folds_of(pairs)
-    for fold in range(FOLDS):
-        left = {pair.grade for pair, of_pair in zip(pairs, folds.tolist(), strict=True) if of_pair != fold}
+    for judged in judged_folds(pairs):
+        left = {pairs[row].grade for row in np.flatnonzero(~judged).tolist()}
         if len(left) == 1:
             raise ModelError(
                 f"{name}: nearly every query has pairs of grade {left.pop()} alone; judge more queries"

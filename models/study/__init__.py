@@ -15,6 +15,17 @@ Part = Literal["encoder", "cross"]
 """Whose heads `single` switches off: the encoder's, or those of the query generator's encoder–decoder
 attention."""
 
+TAKES: dict[str, tuple[Kind, ...]] = {
+    "margin": ("single", "random", "layers", "search", "all"),
+    "part": ("single",),
+    "holdout": ("search", "all"),
+    "what": ("search",),
+    "speedup": ("search",),
+    "seeds": ("initialisation", "all"),
+    "steps": ("initialisation", "all"),
+}
+"""The kinds that have a use for an option; for options that are not named here, all have."""
+
 REMOVABLE = ("heads", "units", "layers")
 """What `search` may remove from a network."""
 

@@ -25,6 +25,7 @@ from headroom.models.quality.labelled import (
     Columns,
     LabelledPair,
     Rows,
+    columns_of_second,
     iter_labelled,
     numbers_of_lists,
     numbers_of_queries,
@@ -138,6 +139,29 @@ def check_words(kind: str, data: Judged) -> None:
             f"headroom study {kind} of Chinese texts needs jieba, which finds their words: "
             f"{how_to_install('study')}"
         )
+
+
+def read_both(
+    kind: str,
+    config: ModelConfig,
+    data: Path | Rows,
+    holdout: Path | Rows | None,
+    *,
+    columns: Columns,
+    seed: int,
+) -> tuple[Judged, Judged | None]:
+    """Read the pairs of a study of a model, and those of other queries, on which a search tests.
+
+    holdout: a file that lacks a named column may have it under the usual name.
+    Raises what `read_for`, `check_words` and `check_apart` raise.
+    """
+    judged = read_for(config, data, columns=columns, seed=seed)
+    check_words(kind, judged)
+    if holdout is None:
+        return judged, None
+    held_out = read_for(config, holdout, columns=columns_of_second(holdout, columns), seed=seed)
+    check_apart(judged, held_out)
+    return judged, held_out
 
 
 def read_for(config: ModelConfig, path: Path | Rows, *, seed: int, columns: Columns = DEFAULT) -> Judged:

@@ -1,1 +1,1 @@
-"""Training: `tuning` fine-tunes on a user's labels (`headroom train`), `shipped` makes the shipped model."""
+"""Training: `tuning` fine-tunes on a user's labels (`headroom train`), `distil` teaches a small model."""

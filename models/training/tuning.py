@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
 from torch import Tensor
 
 from headroom.models.checkpoint.config import classifier_fields, read_config, read_raw
@@ -28,7 +26,7 @@ from headroom.models.device import resolve_device
 from headroom.models.files import Json
 from headroom.models.learner import Learner
 from headroom.models.quality.bootstrap import resample
-from headroom.models.quality.calibration import folds_of
+from headroom.models.quality.calibration import fit_grades, judged_folds
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.labelled import LabelledPair
@@ -224,15 +222,12 @@ def chosen_by_other_half(epochs: Sequence[np.ndarray], pairs: Sequence[LabelledP
     half is measured with the epoch and the temperature that the other half chooses (cross-fitting).
     epochs: the logits after each epoch. A single query has no other half and gets the last epoch's.
     """
-    halves = folds_of(pairs, 2)
     logits = epochs[-1].copy()
-    for half in (0, 1):
-        choosing = np.flatnonzero(halves != half)
-        if len(choosing):
-            judges = [pairs[row] for row in choosing.tolist()]
-            best = max(epochs, key=lambda epoch: order(epoch[choosing], judges))
-            temperature = fitted_temperature(judges, best[choosing])
-            logits[halves == half] = best[halves == half] / temperature
+    for judged_half in judged_folds(pairs, folds=2):
+        choosing = np.flatnonzero(~judged_half)
+        judges = [pairs[row] for row in choosing.tolist()]
+        best = max(epochs, key=lambda epoch: order(epoch[choosing], judges))
+        logits[judged_half] = best[judged_half] / fitted_temperature(judges, best[choosing])
     return logits
 
 
@@ -345,13 +340,8 @@ def start(base: Path, labels: Sequence[str], seed: int) -> Learner:
 
 def fitted_temperature(pairs: Sequence[LabelledPair], logits: np.ndarray) -> float:
     """Return the temperature from 0.2 to 5 with the least negative log-likelihood. logits: (n, grades)."""
-    truth = [pair.grade for pair in pairs]
-
-    def loss(log_temperature: float) -> float:
-        scaled = log_softmax(logits / np.exp(log_temperature), axis=1)
-        return -float(scaled[np.arange(len(truth)), truth].sum())
-
-    return float(np.exp(minimize_scalar(loss, bounds=(np.log(0.2), np.log(5.0)), method="bounded").x))
+    grades = np.array([pair.grade for pair in pairs])
+    return float(np.clip(fit_grades(logits, grades, with_bias=False).temperature, 0.2, 5.0))
 
 
 def finish(run: TrainingRun, model: Learner, metrics: Json) -> Json:

@@ -10,25 +10,13 @@ from headroom.models.classifier import Classifier
 from headroom.models.compress.prune import intact_mask, removable_layers
 
 PAIRS = 128
-FEWEST_PAIRS = 48
-SCORED_PAIRS = 10_000
-"""A choice looks at PAIRS pairs; at fewer of a deep network, so that about SCORED_PAIRS are scored in all."""
+"""Pairs that a choice looks at."""
 
 
 def evenly(count: int, kept: int) -> list[int]:
     """Return `kept` of the numbers from 0 to count − 1 at even distances, the first and the last among them,
     as DistilBERT's layers were taken (Sanh et al. 2019, https://arxiv.org/abs/1910.01108)."""
     return sorted(set(np.linspace(0, count - 1, kept).round().astype(int).tolist()))
-
-
-def tries(depth: int, kept: int) -> int:
-    """Return how many networks a choice of `kept` of `depth` layers compares: of each depth, one a layer."""
-    return sum(range(kept + 1, depth + 1))
-
-
-def pairs_needed(depth: int, kept: int) -> int:
-    """Return how many pairs each network of such a choice scores."""
-    return min(PAIRS, max(FEWEST_PAIRS, SCORED_PAIRS // max(1, tries(depth, kept))))
 
 
 def chosen(
@@ -48,8 +36,8 @@ def chosen(
     wanted = clf.score(pairs).raw_score
     layers = [*range(depth)]
     removable = removable_layers(clf.config)
-    needed = depth - len(removable)
-    total = tries(depth - needed, kept - needed)
+    removed = depth - kept
+    total = sum(len(removable) - gone for gone in range(removed))  # networks that are compared
     done = 0
     while len(layers) > kept:
         likeness = dict[int, float]()

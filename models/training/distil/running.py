@@ -87,8 +87,7 @@ class Run:
         assert source is not None
         pairs = read_portion(self.portions[0])
         order = np.random.default_rng(self.options.seed).permutation(len(pairs))
-        drawn = order[: layers.pairs_needed(job.config.num_layers, count)]
-        texts = [(pairs[row].query, pairs[row].title) for row in sorted(drawn)]
+        texts = [(pairs[row].query, pairs[row].title) for row in sorted(order[: layers.PAIRS])]
         return layers.chosen(source, texts, count, lambda share: self.notify.show("choosing layers", share))
 
     @cached_property

@@ -93,7 +93,7 @@ def test_wrong_input_is_refused_in_a_sentence(one_label: Classifier) -> None:
         ("layers", {"holdout": []}, "out, margin$"),
         ("similarity", {"margin": 0.05}, "quick, out$"),
         ("initialisation", {"margin": 0.05}, "quick, out, seeds, steps$"),
-        ("all", {"what": ("units",)}, "margin, holdout$"),
+        ("all", {"what": ("units",)}, "margin, holdout, seeds, steps$"),
         ("search", {"recover": 5}, "margin, holdout, what, speedup$"),
     ],
 )

@@ -82,4 +82,4 @@ def test_a_checkpoint_without_a_generator_is_told_so(clf: Classifier, run: Run, 
     refused = run(
         "study", "roles", "--part", "cross", "--data", "pairs.csv", "--out", str(tmp_path), status=2
     )
-    assert "only `study single` takes --part" in refused.err
+    assert "`study roles` has no use for it" in refused.err
