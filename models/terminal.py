@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import cache
+from typing import Protocol
 
 EXIT_STATUS = 130
 """The exit status that shells report for a program that SIGINT ended."""
@@ -28,7 +29,20 @@ LINE_S = 15.0
 """Without a terminal, the progress of a long command is one line after DELAY_S, and one in this time."""
 
 
-class Stages:
+class ProgressBar(Protocol):
+    """Receives how far a long piece of work is."""
+
+    def start(self, what: str, total: int, done: int = 0) -> None:
+        """Begin the stage `what` of `total` steps; the stage before it is done.
+
+        done: the steps that an earlier run did, which do not count for the pace.
+        """
+
+    def advance(self, steps: int = 1) -> None:
+        """Count steps of the current stage as done."""
+
+
+class Stages(ProgressBar):
     """Shows on standard error how much of a stage is done: a bar in a terminal, else a line every LINE_S."""
 
     def __init__(self) -> None:
@@ -39,11 +53,12 @@ class Stages:
         self._bar = Progress(line, BarColumn(), console=Console(stderr=True))
         self.start("", 1)
 
-    def start(self, what: str, total: int) -> None:
-        """Begin the stage `what` of `total` steps."""
+    def start(self, what: str, total: int, done: int = 0) -> None:
+        """Begin a stage."""
         self._what = what
         self._total = max(total, 1)
-        self._done = 0
+        self._done = done
+        self._before = done / self._total
         self._task = self._bar.add_task("", total=1.0, words="")
         self.began = time.monotonic()
         self._shown_at = self.began + DELAY_S - LINE_S
@@ -52,19 +67,9 @@ class Stages:
         """Count steps as done and show the progress. Steps beyond the total raise it."""
         self._done += steps
         self._total = max(self._total, self._done)
-        self.show(self._what, self._done / self._total)
+        self.show_words(self._what, self._done / self._total, self._before)
 
-    def show(self, what: str, share: float, before: float = 0.0) -> None:
-        """Show how much of the stage `what` is done; it begins when it is first named.
-
-        share: of the stage, from 0 to 1. before: the share that an earlier run did; it does not count for the
-        pace.
-        """
-        if what != self._what:
-            self.start(what, 1)
-        self.show_words(what, share, before)
-
-    def show_words(self, what: str, share: float, before: float = 0.0) -> None:
+    def show_words(self, what: str, share: float, before: float) -> None:
         """Show these words, the share and the time left, if it is time to.
 
         share, before: from 0 to 1, what is done, and how much of it an earlier run did.

@@ -39,9 +39,7 @@ def source_of(data: Data, columns: Columns, param: str = "data") -> Path | Rows:
     return _source(data, param, needed, others, tuple(needed.values()))
 
 
-def unjudged_source_of(
-    data: UnjudgedData, columns: Columns, param: str = "data", scores: str | None = None
-) -> Path | Rows:
+def unjudged_source_of(data: UnjudgedData, columns: Columns, scores: str | None = None) -> Path | Rows:
     """Return pairs without grades as `headroom.models.quality.labelled` reads them; grades are ignored.
 
     scores: the column of the scores that teach; None: no column. Other arguments and errors as `source_of`.
@@ -49,7 +47,7 @@ def unjudged_source_of(
     needed = {"query": columns.query, "title": columns.title}
     if scores is not None:
         needed["scores"] = scores
-    return _source(data, param, needed, (), (columns.query, columns.title, scores or columns.grade))
+    return _source(data, "data", needed, (), (columns.query, columns.title, scores or columns.grade))
 
 
 def _source(

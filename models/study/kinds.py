@@ -11,9 +11,9 @@ from headroom.models.study import Kind
 from headroom.models.study.limits import limits
 from headroom.models.study.page import Result, Section, Table
 from headroom.models.study.pairs import Judged
-from headroom.models.study.runner import ProgressBar, Runner, identity_of
+from headroom.models.study.runner import Runner, identity_of
 from headroom.models.study.study import Study, shortened
-from headroom.models.terminal import warn
+from headroom.models.terminal import ProgressBar, warn
 
 KINDS = get_args(Kind)[:-1]  # without `all`
 

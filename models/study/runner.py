@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -33,6 +32,7 @@ from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.selection import Chosen
 from headroom.models.study.pairs import Judged
+from headroom.models.terminal import ProgressBar
 
 BATCH_TOKENS = 2048
 BLOCK = 64
@@ -46,16 +46,6 @@ WORTH_SLICING = 0.25
 
 Matrix = Floats32
 """Head weights (layers, heads): 1 keeps a head, 0 removes it."""
-
-
-class ProgressBar(Protocol):
-    """Receives how far a study is."""
-
-    def start(self, what: str, total: int) -> None:
-        """Begin the stage `what` of `total` steps; the stage before it is done."""
-
-    def advance(self, steps: int = 1) -> None:
-        """Count steps of the current stage as done."""
 
 
 class NoProgressBar(ProgressBar):

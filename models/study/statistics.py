@@ -65,18 +65,19 @@ class Resamples:
         """Return the estimate of a metric or of a change."""
         return estimate_of(draws, self.counts)
 
-    def queries_needed(self, change: Estimate, margin: float, level: float) -> int | None:
-        """Return how many queries give a mask that changes nothing on average the chance POWER to pass.
-
-        level: of the one-sided test. None if too few queries have the metric for a spread.
-        """
-        return queries_needed(change, queries=self.queries, margin=margin, level=level)
-
-    def queries_needed_for(
+    def queries_needed(
         self, changes: Mapping[str, Estimate], metrics: Sequence[str], margin: float, level: float
     ) -> int | None:
-        """Return how many queries the metric needs that needs most; None if that is not known of one."""
-        return largest([self.queries_needed(changes[name], margin, level) for name in metrics])
+        """Return how many queries give a mask that changes nothing on average the chance POWER to pass.
+
+        level: of the one-sided test of each metric. None if too few queries have one of them for a spread.
+        """
+        return largest(
+            [
+                queries_needed(changes[name], queries=self.queries, margin=margin, level=level)
+                for name in metrics
+            ]
+        )
 
 
 def metrics_of(evaluation: Evaluation) -> dict[str, float]:
@@ -215,7 +216,7 @@ def _effects(
     falls = [_falls(measures, *of_mask) for of_mask in zip(deltas, swapped, strict=True)]
     p_change = _by_family(adjusted_p, swapped, families)
     p_non_inferior = _by_family(holm, harm, families)
-    needed = [resamples.queries_needed_for(delta, measures.tested, study.margin, level) for delta in deltas]
+    needed = [resamples.queries_needed(delta, measures.tested, study.margin, level) for delta in deltas]
     return list(map(Effect, values, deltas, relatives, p_change, falls, p_non_inferior, needed))
 
 

@@ -15,7 +15,8 @@ from headroom.models.quality.metrics import GRADED, RANKED, Measures
 from headroom.models.quality.speed import MIN_ROUNDS
 from headroom.models.study import Part
 from headroom.models.study.pairs import Judged, quick_sample
-from headroom.models.study.runner import Matrix, ProgressBar, Runner
+from headroom.models.study.runner import Matrix, Runner
+from headroom.models.terminal import ProgressBar
 
 Item = TypeVar("Item")
 

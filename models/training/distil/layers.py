@@ -1,6 +1,6 @@
 """The layers that a student keeps of the network that it is cut from."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from headroom.models.arrays import Floats
 from headroom.models.classifier import Classifier
 from headroom.models.compress.prune import intact_mask, removable_layers
+from headroom.models.terminal import ProgressBar
 
 PAIRS = 128
 """Pairs that a choice looks at."""
@@ -23,30 +24,26 @@ def chosen(
     clf: Classifier,
     pairs: Sequence[tuple[str, str]],
     kept: int,
-    notify: Callable[[float], None] = lambda _: None,
+    bar: ProgressBar,
 ) -> list[int]:
     """Return the layers to keep: one after the other goes whose absence changes the scores least.
 
     Scores are compared by their correlation with those of the whole network, because a student learns its
-    scale anew. Layers that the family's format needs stay. notify: is called with the share of the choice
-    that is made.
+    scale anew. Layers that the family's format needs stay.
     """
     depth = clf.config.num_layers
     everything = intact_mask(clf.config)
     wanted = clf.score(pairs).raw_score
     layers = [*range(depth)]
     removable = removable_layers(clf.config)
-    removed = depth - kept
-    total = sum(len(removable) - gone for gone in range(removed))  # networks that are compared
-    done = 0
+    bar.start("choosing layers", sum(len(removable) - gone for gone in range(depth - kept)))
     while len(layers) > kept:
         likeness = dict[int, float]()
         for layer in removable:
             skipped = tuple(each for each in range(depth) if each == layer or each not in layers)
             scores = clf.score(pairs, head_mask=replace(everything, skipped=skipped)).raw_score
             likeness[layer] = correlation(scores, wanted)
-            done += 1
-            notify(done / total)
+            bar.advance()
         least = max(removable, key=likeness.__getitem__)
         layers.remove(least)
         removable.remove(least)

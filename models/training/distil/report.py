@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from scipy.stats import rankdata
@@ -22,6 +21,7 @@ from headroom.models.quality.noninferiority import MARGIN, SEED, non_inferiority
 from headroom.models.quality.scoring import scored_in_portions
 from headroom.models.quality.speed import speedup
 from headroom.models.scores import Scores
+from headroom.models.terminal import ProgressBar
 from headroom.models.training.distil.job import Job
 from headroom.models.training.distil.lessons import given_scores
 from headroom.models.training.distil.pairs import HELD_OUT, Pair, read_portion
@@ -34,15 +34,8 @@ ROUNDS = 7
 """How often the time of these pairs is measured."""
 
 
-class Notify(Protocol):
-    """Receives how far a run is."""
-
-    def show(self, what: str, share: float, before: float = 0.0) -> None:
-        """Take note of a share from 0 to 1 of the stage `what`, of which an earlier run did `before`."""
-
-
 def measure(
-    before: Classifier, student: Classifier, teacher: Classifier | None, job: Job, notify: Notify
+    before: Classifier, student: Classifier, teacher: Classifier | None, job: Job, bar: ProgressBar
 ) -> Json:
     """Return quality on the judged pairs, agreement with the teacher on pairs held out, speed and sizes.
 
@@ -52,10 +45,10 @@ def measure(
     if teacher is not None:
         sides["teacher"] = teacher
     held_out = read_portion(job.options.pairs / f"{HELD_OUT}.jsonl")
-    agreed = _agreement(sides, held_out, job, notify)
+    agreed = _agreement(sides, held_out, job, bar)
     figures: Json = {"agreement": agreed}
     if job.test:
-        quality, test = _quality(sides, job, notify)
+        quality, test = _quality(sides, job, bar)
         figures["against_teacher"] = test
         figures |= {"test": {name: one.value for name, one in quality["student"].items()}, "quality": quality}
         figures |= {"test_file": job.test_name, "test_pairs": len(job.test)}
@@ -65,7 +58,7 @@ def measure(
     pairs = [(pair.query, pair.title) for pair in (job.test or held_out)[:SPEED_PAIRS]]
     if not pairs:
         pairs = [("query", "title")]
-    figures["speed"] = _speed(sides, pairs, notify)
+    figures["speed"] = _speed(sides, pairs, bar)
     figures["size"] = {name: _size(one.config, one.directory) for name, one in sides.items()}
     figures["size"]["source"] = _size(job.config, job.source)
     return figures
@@ -80,19 +73,13 @@ def _size(config: ModelConfig, directory: Path | None) -> Json:
     }
 
 
-def _scores(clf: Classifier, pairs: Sequence[tuple[str, str]], what: str, notify: Notify) -> Scores:
+def _scores(clf: Classifier, pairs: Sequence[tuple[str, str]], what: str, bar: ProgressBar) -> Scores:
     """Return the scores of pairs. what: the name of the stage."""
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        notify.show(what, done / len(pairs))
-
-    return scored_in_portions(clf, pairs, advance)
+    bar.start(what, len(pairs))
+    return scored_in_portions(clf, pairs, bar.advance)
 
 
-def _quality(sides: dict[str, Classifier], job: Job, notify: Notify) -> tuple[Json, Json | None]:
+def _quality(sides: dict[str, Classifier], job: Job, bar: ProgressBar) -> tuple[Json, Json | None]:
     """Return each side's metrics, and the student's paired differences to the others, an Interval each; and
     whether the student is shown to lose less than MARGIN against the teacher, None without one.
 
@@ -104,7 +91,7 @@ def _quality(sides: dict[str, Classifier], job: Job, notify: Notify) -> tuple[Js
     evaluations: dict[str, Evaluation] = {}
     counts = np.empty(0)
     for name, clf in sides.items():
-        scores = _scores(clf, texts, f"judging the {name}", notify)
+        scores = _scores(clf, texts, f"judging the {name}", bar)
         if len(clf.config.labels) == len(job.config.labels):
             evaluation = evaluation_of(job.test, scores)
         else:
@@ -131,16 +118,14 @@ def _changes_in_both(first: MetricDraws, second: MetricDraws, counts: Floats) ->
 
 
 def _agreement(
-    sides: dict[str, Classifier], held_out: Sequence[Pair], job: Job, notify: Notify
+    sides: dict[str, Classifier], held_out: Sequence[Pair], job: Job, bar: ProgressBar
 ) -> Json | None:
     """Return Spearman's correlation within queries with what teaches, on queries that were not trained on: of
     the student, before, and the paired change. None if no such query has two titles of different scores."""
     if not held_out:
         return None
     texts = [(pair.query, pair.title) for pair in held_out]
-    scores = {
-        name: _scores(clf, texts, f"asking the {name}", notify).raw_score for name, clf in sides.items()
-    }
+    scores = {name: _scores(clf, texts, f"asking the {name}", bar).raw_score for name, clf in sides.items()}
     wanted = scores.get("teacher")
     if wanted is None:
         wanted = given_scores(held_out, are_shares=False)
@@ -168,20 +153,14 @@ def _order_draws(evaluation: Evaluation, counts: Floats) -> MetricDraws:
     return evaluation.draws(counts, statistics)
 
 
-def _speed(sides: dict[str, Classifier], pairs: Sequence[tuple[str, str]], notify: Notify) -> Json:
+def _speed(sides: dict[str, Classifier], pairs: Sequence[tuple[str, str]], bar: ProgressBar) -> Json:
     """Return pairs per second of teacher and student on one thread, which take turns, an Interval each, and
     how many times as fast the student is."""
     names = [name for name in sides if name != "before"]
-    done = 0
-
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        notify.show("speed", done / ((1 + ROUNDS) * len(names)))
-
+    bar.start("speed", (1 + ROUNDS) * len(names))
     calls: list[Callable[[], object]] = [partial(sides[name].score, pairs) for name in names]
     with one_thread():
-        seconds = in_turns(calls, ROUNDS, advance)
+        seconds = in_turns(calls, ROUNDS, bar.advance)
     rates = {
         name: speedup(before=np.full(ROUNDS, float(len(pairs))), after=seconds[:, column])
         for column, name in enumerate(names)

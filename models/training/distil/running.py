@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from headroom.models.compress.prune import write_checkpoint
 from headroom.models.device import resolve_device
 from headroom.models.files import Json, write_whole
 from headroom.models.learner import Learner
+from headroom.models.terminal import ProgressBar
 from headroom.models.training.distil import layers, report
 from headroom.models.training.distil.job import DistilOptions, Job, is_plain_encoder, mask_of, write_pairs
 from headroom.models.training.distil.lessons import (
@@ -31,7 +32,6 @@ from headroom.models.training.distil.lessons import (
     teacher_scores,
 )
 from headroom.models.training.distil.pairs import Pair, portions_of, read_portion
-from headroom.models.training.distil.report import Notify
 from headroom.models.training.distil.student import fields_of, read_student
 from headroom.models.training.distil.teacher import Teacher
 from headroom.models.training.distil.teaching import WARM_UP, Student, peak_rate, teach
@@ -40,6 +40,9 @@ from headroom.models.training.state import at_work, publish
 
 STEPS = 1500
 """The default number of steps, unless one pass over the data takes more."""
+
+THOUSANDTHS = 1000
+"""The steps in which the progress of a training is shown."""
 
 SCALE_PAIRS = 1024
 """Pairs on which the teacher's scale and the student's are compared."""
@@ -50,7 +53,9 @@ class Run:
     """A distillation at work."""
 
     job: Job
-    notify: Notify
+    bar: ProgressBar
+    _done: int | None = field(default=None, init=False)
+    """Thousandths of the training that are done; None until it is known how many an earlier run did."""
 
     @property
     def options(self) -> DistilOptions:
@@ -88,7 +93,7 @@ class Run:
         pairs = read_portion(self.portions[0])
         order = np.random.default_rng(self.options.seed).permutation(len(pairs))
         texts = [(pairs[row].query, pairs[row].title) for row in sorted(order[: layers.PAIRS])]
-        return layers.chosen(source, texts, count, lambda share: self.notify.show("choosing layers", share))
+        return layers.chosen(source, texts, count, self.bar)
 
     @cached_property
     def before(self) -> Classifier:
@@ -148,7 +153,8 @@ class Run:
             for file in directory.glob("round-*"):
                 if file.stem != name:
                     file.unlink()
-        return self.teacher.kept_answers(pairs, directory / f"{name}.bin", self.show_progress)
+        # A teacher's answers may take long: each part shows the same progress again.
+        return self.teacher.kept_answers(pairs, directory / f"{name}.bin", lambda: self.bar.advance(0))
 
     def targets_of(self, pairs: Sequence[Pair], answers: np.ndarray | None) -> Targets:
         """Return what the student should give pairs. answers: the teacher's; None if their scores teach."""
@@ -193,8 +199,8 @@ class Run:
         """Train the student, from where an earlier run stopped."""
         options = self.options
         tensors, config = self.start
-        if not self.state.exists():
-            self._first_share = 0.0
+        self.bar.start("training", THOUSANDTHS)
+        self._done = None if self.state.exists() else 0
         rounds = Rounds(
             portions=len(self.portions),
             read=lambda portion: read_portion(self.portions[portion]),
@@ -231,42 +237,36 @@ class Run:
         steps = options.steps or max(STEPS, pass_steps)
         return Schedule(steps, rate, warmup=max(1, round(WARM_UP * steps)), decay=1 - WARM_UP)
 
-    _share = 0.0
-    _first_share: float | None = None
-    """Share of the training that an earlier run did; None until it is known."""
-
     def shown(self, progress: Progress) -> None:
         """Show how much of the training is done."""
-        self._share = self.schedule.share(progress)
-        if self._first_share is None:
-            self._first_share = self._share
-        self.show_progress()
-
-    def show_progress(self) -> None:
-        """Show the same progress again, because a teacher's answers may take long."""
-        self.notify.show("training", self._share, self._first_share or 0.0)
+        done = round(THOUSANDTHS * self.schedule.share(progress))
+        if self._done is None:
+            self.bar.start("training", THOUSANDTHS, done)
+        else:
+            self.bar.advance(done - self._done)
+        self._done = done
 
 
-def distil(job: Job, notify: Notify) -> Json:
+def distil(job: Job, bar: ProgressBar) -> Json:
     """Teach the student, write its checkpoint, and return the content of its metrics.json.
 
     A killed run resumes when it is started again with the same options and files. It ends with the same
     weights, unless its time was given in minutes. Its state is in `<out>.distil/` until it is done.
     """
     with at_work(job.options.work, job.fingerprint):
-        return _distilled(job, notify)
+        return _distilled(job, bar)
 
 
-def _distilled(job: Job, notify: Notify) -> Json:
+def _distilled(job: Job, bar: ProgressBar) -> Json:
     write_pairs(job)
-    run = Run(job, notify)
+    run = Run(job, bar)
     student = run.teach()
     draft = job.options.work / "checkpoint"
     run.write(draft, student.tensors)
     served = Classifier.load(draft, job.options.device)
     metrics = {
         "schema": 1,
-        **report.measure(run.before, served, run.model, job, notify),
+        **report.measure(run.before, served, run.model, job, bar),
         "window": run.window,
         "pairs": job.survey.pairs,
         "left_out": job.survey.left_out,

@@ -40,12 +40,12 @@ def test_the_time_left_of_a_stage_counts_from_its_own_beginning(
     clock = [0.0]
     monkeypatch.setattr(terminal.time, "monotonic", lambda: clock[0])
     stages = terminal.Stages()
-    stages.show("training", 0.0)
+    stages.start("training", 100)
     clock[0] = 1800.0
-    stages.show("training", 1.0)
-    stages.show("speed", 0.0)
+    stages.advance(100)
+    stages.start("speed", 9, done=3)
     capsys.readouterr()
     clock[0] = 1810.0
-    stages.show("speed", 1 / 3)
+    stages.advance(2)
     stages.close()
-    assert capsys.readouterr().err == "speed:  33%, 0:00:20 left\n"
+    assert capsys.readouterr().err == "speed:  56%, 0:00:20 left\n", "what an earlier run did took no time"
