@@ -18,7 +18,7 @@ import torch
 
 from headroom.models.classifier import Classifier
 from headroom.models.device import describe
-from headroom.service.config.settings import InvalidConfig, LiveConfig, OnFailure, Settings
+from headroom.service.config.settings import InvalidConfig, LiveConfig, Settings
 from headroom.service.engine.free_memory import release_memory_periodically
 from headroom.service.engine.request import Deadline
 from headroom.service.engine.scheduler import Scheduler
@@ -71,7 +71,10 @@ Work = Callable[[], Coroutine[object, object, None]]
 
 
 class Replica:
-    """A replica that takes requests, checked against everything but the model. Make one with `start`."""
+    """A replica that takes requests, checked against everything but the model. Make one with `start`.
+
+    catalog: the config in force, resolved: what a request that comes now is scored under.
+    """
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class Replica:
         self._settings = settings
         self._metrics = metrics
         self.engine = engine
-        self._catalog = catalog
+        self.catalog = catalog
         self._checked: Catalog | None = None  # the last config checked, so that `apply` loads nothing twice
         self._draining = False
         self._was_ready = False
@@ -170,27 +173,27 @@ class Replica:
 
         may_start: whether new experiments start; if not, they do when this is called again with True.
         """
-        if config.version == self._catalog.config.version:
+        if config.version == self.catalog.config.version:
             self._checked = None
-            _apply_experiments(self.live, self._catalog, may_start)
+            _apply_experiments(self.live, self.catalog, may_start)
             return
         previous_classifiers = self.engine.classifiers
         try:
             self.check(config)
             catalog = self._build(config)
             # The old config's checkpoints stay until the next change, so that it is quickly in force again.
-            self.engine.classifiers = {BASE: catalog.base} | self._catalog.classifiers | catalog.classifiers
-            warm_up(self.engine, self._settings, catalog, warm=self._catalog)
+            self.engine.classifiers = {BASE: catalog.base} | self.catalog.classifiers | catalog.classifiers
+            warm_up(self.engine, self._settings, catalog, warm=self.catalog)
             if self._shared_cache is not None:
                 self._shared_cache.register(catalog.classifiers.values())
             _apply_experiments(self.live, catalog, may_start)
         except BaseException:
             self.engine.classifiers = previous_classifiers
-            make_room(self.engine.classifiers.values(), self._catalog)
+            make_room(self.engine.classifiers.values(), self.catalog)
             raise
         finally:
             self._checked = None
-        self._catalog = catalog
+        self.catalog = catalog
         self._publish()
 
     async def drain(self) -> None:
@@ -223,11 +226,6 @@ class Replica:
             yield self._experiments
 
     @property
-    def catalog(self) -> Catalog:
-        """The config in force, resolved: what a request that comes now is scored under."""
-        return self._catalog
-
-    @property
     def changed_experiments(self) -> list[str]:
         """Return the experiments whose kind, salt or arms are not those that they began with."""
         return [name for name, each in self.live.ledger.experiments.items() if each.status == "changed"]
@@ -235,12 +233,7 @@ class Replica:
     @property
     def config_version(self) -> str:
         """The live config's version, sent with every answer."""
-        return self._catalog.config.version
-
-    @property
-    def on_failure(self) -> OnFailure:
-        """Return what requests get that cannot be scored, unless they say it themselves."""
-        return self._catalog.config.on_failure
+        return self.catalog.config.version
 
     def ready(self) -> str | None:
         """Return None if requests are welcome, else the reason why not.
@@ -274,46 +267,46 @@ class Replica:
     async def score(self, request: ScoreRequest, deadline: Deadline) -> ScoreResponse:
         """Score a request."""
         with self._taken_in_hand():
-            return await self._treatment.score(request, self._catalog, deadline)
+            return await self._treatment.score(request, self.catalog, deadline)
 
     async def compare(self, request: CompareRequest, deadline: Deadline) -> CompareResponse:
         with self._taken_in_hand():
-            return await compare(self._scorer, request, self._catalog, deadline)
+            return await compare(self._scorer, request, self.catalog, deadline)
 
     async def attention(self, request: AttentionRequest, deadline: Deadline) -> AttentionResponse:
         with self._taken_in_hand():
-            return await attention(self._scorer, request, self._catalog, deadline)
+            return await attention(self._scorer, request, self.catalog, deadline)
 
     async def condense(
         self, request: CondenseRequest, deadline: Deadline
     ) -> CondenseResponse | GenerateResponse:
         with self._taken_in_hand():
-            return await self._condenser.condense(request, self._catalog, deadline)
+            return await self._condenser.condense(request, self.catalog, deadline)
 
     def flag(self, experiment: str, unit: str) -> Flag:
         """Return a unit's arm as a flag; nobody is exposed. Raises NotFound."""
-        default = self._catalog.config.default_variant
-        return self.live.assigner.flag(experiment, unit, default)
+        default = self.catalog.config.default_variant
+        return self.live.ledger.in_force.assigner.flag(experiment, unit, default)
 
     def flags(self, unit: str) -> list[Flag]:
         """Return a unit's arm in each experiment as a flag; nobody is exposed."""
-        return [self.flag(each.config.name, unit) for each in self.live.assigner.experiments]
+        return [self.flag(each.config.name, unit) for each in self.live.ledger.in_force.assigner.experiments]
 
     def models(self) -> ModelsResponse:
         return listings.models(self._loaded())
 
     def default_model(self) -> ModelInfo:
         """Return the checkpoint that the default variant runs, or the last one of a cascade."""
-        return listings.model(self._catalog.default.classifier)
+        return listings.model(self.catalog.default.classifier)
 
     def variants(self) -> VariantsResponse:
-        return listings.variants(self._catalog, self._loaded())
+        return listings.variants(self.catalog, self._loaded())
 
     def masks(self) -> MasksResponse:
-        return listings.masks(self._catalog)
+        return listings.masks(self.catalog)
 
     def heads(self) -> HeadsResponse:
-        return listings.heads(self._catalog.base)
+        return listings.heads(self.catalog.base)
 
     def _loaded(self) -> Iterable[Classifier]:
         """Return the loaded checkpoints, the service's own first: at least those of the catalog in force."""
@@ -340,7 +333,7 @@ class Replica:
         return self._checked
 
     def _publish(self) -> None:
-        heads_on = {name: variant.heads_on for name, variant in self._catalog.variants.items()}
+        heads_on = {name: variant.heads_on for name, variant in self.catalog.variants.items()}
         self._metrics.config(self.config_version, heads_on)
 
     async def _report(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+import orjson
 from fastapi import Response
 
 from headroom.service.descriptions import documented
@@ -27,7 +28,7 @@ from headroom.service.errors import (
     as_service_error,
     to_response,
 )
-from headroom.service.schemas.responses import Error, ErrorDetail, to_json
+from headroom.service.schemas.responses import Error, ErrorDetail
 from headroom.service.sentences import IN_JSON, place_of, shortened
 
 STATUSES = (400, 401, 403, 408, 413, 415, 429, 500, 503, 504)
@@ -206,7 +207,8 @@ def _is_from_weaviate(scope: Mapping[str, Any]) -> bool:
 
 def json_response(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return an answer as JSON, from plain objects, dataclasses and numpy rows."""
-    return Response(to_json(value), status, headers, media_type="application/json")
+    content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(content, status, headers, media_type="application/json")
 
 
 def error_response(error: BaseException, scope: Mapping[str, Any]) -> Response:

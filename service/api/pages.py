@@ -19,6 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.datastructures import Headers
@@ -27,7 +28,6 @@ from headroom.service.api import bundle
 from headroom.service.api.errors import json_response
 from headroom.service.api.post import backend_of
 from headroom.service.errors import NotFound
-from headroom.service.schemas.responses import to_json
 from headroom.service.scoring.catalog import BASE
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ async def _facts(request: Request) -> Response:
     """Answer with four of the listings of /v1 at once, so that the page waits for one, and their version."""
     backend = backend_of(request)
     listings = {name: getattr(backend, name)() for name in ("models", "variants", "masks", "heads")}
-    return _send(_packed_facts(to_json({"version": facts_version(backend), **listings})), request)
+    return _send(_packed_facts(orjson.dumps({"version": facts_version(backend), **listings})), request)
 
 
 def facts_version(backend: Replica) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
@@ -33,10 +34,11 @@ from headroom.service.errors import (
     Starting,
 )
 from headroom.service.observe.access_log import current
-from headroom.service.schemas.responses import Timing, to_json
+from headroom.service.schemas.responses import Timing
 
 if TYPE_CHECKING:
     from headroom.service.replica import Replica
+    from headroom.service.scoring.catalog import Catalog
 
 REFUSAL = "refusal"
 """Key of a request's state: the error of a caller whose rate is used up. The route raises it, or answers with
@@ -57,7 +59,8 @@ T = TypeVar("T")
 class Post(Request):
     """A POST whose body was read and checked, as its endpoint sees it.
 
-    replica: None while there is none. key: the caller's; None if the service has no keys.
+    replica: None while there is none. catalog: its config in force; None without a replica.
+    key: the caller's; None if the service has no keys.
     keeps_order: whether a failure is answered with the titles in the caller's order (`ranking`).
     refusal: why the request is not to be scored, although it keeps the order; None if it is.
     is_untimed: whether the answer stands in for an error, so that its stages took no time that is known.
@@ -66,6 +69,7 @@ class Post(Request):
     settings: Settings
     deadline: Deadline
     replica: Replica | None = None
+    catalog: Catalog | None = None
     key: ApiKey | None = None
     keeps_order: bool = False
     refusal: ServiceError | None = None
@@ -147,12 +151,12 @@ class PostRoute(APIRoute):
         if request.refusal is not None and not self.may_keep_order:
             raise request.refusal
         with request.app.state.held.of_request() as hold:
-            content, config_version = await self._answer(request, receive, hold)
-        response = _response(content, request, config_version, self.status_code or 200)
+            content = await self._answer(request, receive, hold)
+        response = _response(content, request, self.status_code or 200)
         await response(scope, receive, send)
 
-    async def _answer(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> tuple[Any, str]:
-        """Return what the endpoint answers, and the version of the config that it was made under."""
+    async def _answer(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> Any:
+        """Return what the endpoint answers."""
         scope = request.scope
         settings = request.settings
         content = await self.read_body(request, receive, hold)
@@ -167,9 +171,10 @@ class PostRoute(APIRoute):
         request.deadline = Deadline(time.monotonic(), scope["state"]["arrived"] + timeout_s)
         # Read now: nothing waits between this and the call in which the replica takes its config.
         replica = request.replica = request.app.state.backend
+        catalog = request.catalog = None if replica is None else replica.catalog
         keeps_order = getattr(body, "keeps_order", None)
         if keeps_order is not None:
-            request.keeps_order = keeps_order("error" if replica is None else replica.on_failure)
+            request.keeps_order = keeps_order("error" if catalog is None else catalog.config.on_failure)
         patience_s = request.deadline.remaining()
         if request.keeps_order:
             patience_s += LAST_S
@@ -177,10 +182,10 @@ class PostRoute(APIRoute):
             raise request.refusal
         elif replica is None:
             raise Starting
-        config_version = "" if replica is None else replica.config_version
-        current().config_version = config_version or None
+        if catalog is not None:
+            current().config_version = catalog.config.version
         work = shape.endpoint(request, body=body, **request.path_params)
-        return await answer(work, receive, timeout_s=patience_s), config_version
+        return await answer(work, receive, timeout_s=patience_s)
 
     def _shape_of(self, value: Any, *, is_typed: bool) -> RequestShape:
         """Return the kind of a body. is_typed: whether it came with a Content-Type."""
@@ -217,7 +222,7 @@ def _timeout_of(body: BaseModel, limit_s: float) -> float:
 
 def _may_want_order(content: bytes, replica: Replica | None) -> bool:
     """Return whether a refused request may get its titles back in their order. Only if so it is parsed."""
-    return ORIGINAL_ORDER in content or (replica is not None and replica.on_failure != "error")
+    return ORIGINAL_ORDER in content or (replica is not None and replica.catalog.config.on_failure != "error")
 
 
 def _is_from_browser(headers: Headers) -> bool:
@@ -314,11 +319,19 @@ def check_ready(request: Request) -> None:
         raise NotReady(reason)
 
 
-def _response(value: Any, request: Post, config_version: str, status: int) -> Response:
-    """Write an answer as JSON. That of a scoring route brings its timings, for a header and the metrics.
+def _server_timing(timing: Timing) -> str:
+    """Return the value of the `Server-Timing` header."""
+    stages = (
+        ("tokenize", timing.tokenize),
+        ("queue", timing.queue),
+        ("inference", timing.inference),
+        ("total", timing.total),
+    )
+    return ", ".join(f"{name};dur={milliseconds:.3f}" for name, milliseconds in stages)
 
-    config_version: of the config that it was made under.
-    """
+
+def _response(value: Any, request: Post, status: int) -> Response:
+    """Write an answer as JSON. That of a scoring route brings its timings, for a header and the metrics."""
     timing: Timing | None
     headers: Mapping[str, str] = {}
     if isinstance(value, Timed):
@@ -328,8 +341,9 @@ def _response(value: Any, request: Post, config_version: str, status: int) -> Re
     if timing is None:
         return json_response(value, status=status)
     began = time.perf_counter()
-    headers = {"x-config-version": config_version, "server-timing": timing.server_timing(), **headers}
-    content = value if isinstance(value, bytes) else to_json(value)
+    config_version = "" if request.catalog is None else request.catalog.config.version
+    headers = {"x-config-version": config_version, "server-timing": _server_timing(timing), **headers}
+    content = value if isinstance(value, bytes) else orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     response = Response(content, status, headers, media_type="application/json")
     if request.is_untimed:
         return response

@@ -23,7 +23,6 @@ from headroom.service.errors import (
 from headroom.service.observe.access_log import current
 from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import ScoreResponse
-from headroom.service.scoring.catalog import Catalog
 from headroom.service.scoring.cutoff import cut_off
 from headroom.service.scoring.original import unscored
 
@@ -49,7 +48,7 @@ async def score_titles(request: Post, body: ScoreRequest) -> ScoreResponse:
         response = await _score_or_keep_order(request, body)
     else:
         response = await request.backend.score(body, request.deadline)
-    if body.has_cutoff:
+    if body.has_cutoff and impression_of(response) is None:  # an interleaved list was cut before it was drawn
         cut_off(response, body)
     return response
 
@@ -57,7 +56,6 @@ async def score_titles(request: Post, body: ScoreRequest) -> ScoreResponse:
 async def _score_or_keep_order(request: Post, body: ScoreRequest) -> ScoreResponse:
     """Score a request; if that fails, or is not done by the deadline, answer in the caller's order."""
     patience = asyncio.timeout(request.deadline.remaining())
-    catalog = None if request.replica is None else request.replica.catalog
     try:
         async with patience:
             if request.refusal is not None:
@@ -71,15 +69,13 @@ async def _score_or_keep_order(request: Post, body: ScoreRequest) -> ScoreRespon
             raise
         if error.status == InternalError.status:
             logger.error("request %s failed", current().request_id, exc_info=cause)
-        return _in_order(request, body, catalog, error)
+        return _in_order(request, body, error)
 
 
-def _in_order(
-    request: Post, body: ScoreRequest, catalog: Catalog | None, error: ServiceError
-) -> ScoreResponse:
+def _in_order(request: Post, body: ScoreRequest, error: ServiceError) -> ScoreResponse:
     """Return the answer in place of an error, and count it. Raises InvalidRequest or InvalidMask."""
     request.is_untimed = True
-    response = unscored(body, request.deadline, catalog)
+    response = unscored(body, request.deadline, request.catalog)
     response.reason = error.type
     current().error = error.type
     metrics = request.app.state.metrics
@@ -95,12 +91,17 @@ def headers_of(response: ScoreResponse) -> dict[str, str]:
     headers = {"x-reranked": str(response.reranked).lower()}
     if response.reason is not None:
         headers["x-reranked-reason"] = response.reason
-    if response.cache is not None:
-        headers["x-cache"] = response.cache
+    if (cache := current().cache) is not None:
+        headers["x-cache"] = cache
     if response.dropped:
         headers["x-dropped"] = str(response.dropped)
     if response.degraded:
         headers["x-degraded"] = "true"
-    if response.impression is not None:
-        headers["x-impression"] = response.impression
+    if (impression := impression_of(response)) is not None:
+        headers["x-impression"] = impression
     return headers
+
+
+def impression_of(response: ScoreResponse) -> str | None:
+    """Return the id of an interleaved answer; None of another."""
+    return None if response.assignment is None else response.assignment.impression

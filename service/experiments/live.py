@@ -125,7 +125,8 @@ class LiveExperiments:
             self.check_nodes()
         declared = Declared(configs, variants, definitions or {})
         self.ledger.apply(declared, config_version, may_start=may_start)
-        if self.assigner.experiments and not self._writes:  # at the start, experiments without a file
+        is_used = bool(self.ledger.in_force.assigner.experiments)
+        if is_used and not self._writes:  # at the start, experiments without a file
             self.check_nodes()
         with self._starting:
             if not self._writes:
@@ -145,11 +146,6 @@ class LiveExperiments:
                 f"experiments: {nodes} nodes serve together, and each would keep results of its own in a "
                 "SQLite file; set HEADROOM_DATABASE_URL to a PostgreSQL"
             )
-
-    @property
-    def assigner(self) -> Assigner:
-        """The experiments in force, of the config and without a file."""
-        return self.ledger.in_force.assigner
 
     async def close(self, timeout_s: float) -> None:
         """Store the buffered records within the timeout, and end."""
@@ -274,7 +270,7 @@ class LiveExperiments:
         Those of an experiment that is no longer there become 0.
         """
         names = set()
-        for experiment in self.assigner.experiments:
+        for experiment in self.ledger.in_force.assigner.experiments:
             name = experiment.config.name
             names.add(name)
             is_pending = not (experiment.is_running or experiment.is_over)

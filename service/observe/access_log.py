@@ -63,6 +63,7 @@ class Record:
     of its unit. config_version: of the live config that it is answered under. queue_ms, inference_ms: the
     answer's timings. shed: why it got no result, in the words of the metric.
     top_n, error (its type): these and the model are in the trace alone.
+    cache: what the answer's header says about the score cache.
     """
 
     request_id: str
@@ -84,6 +85,7 @@ class Record:
     inference_ms: float | None = None
     shed: str | None = None
     error: str | None = None
+    cache: str | None = None
     status: int = 0
     seconds: float = 0.0
 

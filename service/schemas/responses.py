@@ -1,14 +1,14 @@
 """The shapes of answers.
 
-Plain slotted dataclasses: orjson writes them field by field in this order, numpy numbers and rows included
-(`to_json`), and FastAPI documents them from the annotations. Nothing validates them on the way out.
+Plain slotted dataclasses: orjson writes them field by field in this order, numpy numbers and rows included,
+and FastAPI documents them from the annotations. Nothing validates them on the way out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 from pydantic import Field
@@ -31,25 +31,6 @@ else:
 
 AnsweringModel = Annotated[str, Field(description="The checkpoint that scores.")]
 AnsweringVariant = Annotated[str, Field(description="The variant that scores.")]
-
-
-VALUES_AT_ONCE = 20_000
-"""Numbers of a matrix that are written at once; they take about a millisecond."""
-
-
-def to_json(value: Any) -> bytes:
-    """Return an answer as JSON. A numpy float32 is written with as many digits as float32 has."""
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def matrix_to_json(matrix: Matrix) -> Generator[None, None, orjson.Fragment]:
-    """Write a matrix as JSON, a few rows at a time: orjson holds up every thread while it writes."""
-    rows_at_once = max(1, VALUES_AT_ONCE // matrix.shape[1])
-    parts = []
-    for start in range(0, len(matrix), rows_at_once):
-        parts.append(to_json(matrix[start : start + rows_at_once])[1:-1])
-        yield
-    return orjson.Fragment(b"[" + b",".join(parts) + b"]")
 
 
 @documented
@@ -210,16 +191,6 @@ class Timing:
     total: float
     """From the arrival of the body to the answer."""
 
-    def server_timing(self) -> str:
-        """Return the value of the `Server-Timing` header."""
-        stages = (
-            ("tokenize", self.tokenize),
-            ("queue", self.queue),
-            ("inference", self.inference),
-            ("total", self.total),
-        )
-        return ", ".join(f"{name};dur={milliseconds:.3f}" for name, milliseconds in stages)
-
 
 @documented
 @dataclass(slots=True)
@@ -250,22 +221,11 @@ class ScoreResponse:
     dropped: int = 0
     """Titles that `min_score` or `min_grade` left out."""
     _labels: SkipJsonSchema[Sequence[str]] = ()
-    _cache: SkipJsonSchema[str | None] = None
 
     @property
     def labels(self) -> Sequence[str]:
         """The names of the logits, for the routes of other people's clients; a one-label model has one."""
         return self._labels
-
-    @property
-    def cache(self) -> str | None:
-        """How many scores the cache had: `hit` (all), `partial` or `miss` (none); None without a cache."""
-        return self._cache
-
-    @property
-    def impression(self) -> str | None:
-        """The impression's id of an interleaved answer; None of another."""
-        return None if self.assignment is None else self.assignment.impression
 
 
 @documented

@@ -64,12 +64,7 @@ def _as_score(limit: float) -> np.float32:
 
 
 def cut_off(response: ScoreResponse, request: ScoreRequest) -> None:
-    """Leave out the results that the request does not want, count them, and close the gaps of the ranks.
-
-    An interleaved answer was cut before it was drawn.
-    """
-    if response.impression is not None:
-        return
+    """Leave out the results that the request does not want, count them, and close the gaps of the ranks."""
     kept = [result for result in response.results if is_kept(result, request)]
     response.dropped = len(response.results) - len(kept)
     ranked = [result for result in kept if result.rank is not None]

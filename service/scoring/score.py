@@ -34,7 +34,7 @@ from headroom.service.scoring.catalog import CACHED_SPEC_CHARS, Catalog, Variant
 from headroom.service.scoring.column import CascadeColumn, Column, Computed
 from headroom.service.scoring.cutoff import check_cutoff
 from headroom.service.scoring.original import AnyColumn, OriginalColumn
-from headroom.service.scoring.tokens import Encoder, Pair, TooManyRows
+from headroom.service.scoring.tokens import INLINE_CHARS, Encoder, Pair, TooManyRows
 
 T = TypeVar("T")
 AnyRequest = ScoreRequest | CompareRequest | AttentionRequest
@@ -139,6 +139,7 @@ class Scorer:
         usages = [column.usage for column in columns]
         if degraded := degraded or any(column.is_cut_short for column in columns):
             self.metrics.count("degraded_total")
+        current().cache = computed.cache
         return ScoreResponse(
             model=variant.classifier.name,
             variant=variant.name,
@@ -152,7 +153,6 @@ class Scorer:
             timing_ms=computed.timing(deadline),
             stages=stages or None,
             _labels=variant.classifier.config.labels,
-            _cache=computed.cache,
         )
 
     async def columns(
@@ -280,11 +280,17 @@ class Scorer:
             only_whole = request.keep == "all"
             if request.keep == "end" or request.alone:
                 tokenizer = tokenizer.reading_as(keep_end=request.keep == "end", alone=request.alone)
-        max_rows = max(self.settings.max_compare_rows, len(texts))
-        try:
-            pairs = await self._encoder.encode(tokenizer, texts, long_titles, max_rows)
-        except TooManyRows as error:
-            raise self._too_many_rows(error.rows, request.texts_field) from None
+        distinct = {text for pair in texts for text in pair}
+        characters = sum([len(text) if text.isascii() else 2 * len(text) for text in distinct])
+        pairs: Sequence[Pair]
+        if characters <= INLINE_CHARS and long_titles is None:
+            pairs = tokenizer.encode(texts)
+        else:
+            max_rows = max(self.settings.max_compare_rows, len(texts))
+            try:
+                pairs = await self._encoder.encode(tokenizer, texts, long_titles, max_rows)
+            except TooManyRows as error:
+                raise self._too_many_rows(error.rows, request.texts_field) from None
         for number, pair in enumerate(pairs):
             if not pair.query_tokens:
                 param = f"pairs[{number}][0]" if request.texts_field == "pairs" else "query"

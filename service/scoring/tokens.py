@@ -1,4 +1,4 @@
-"""The tokens of a request's texts. Long texts are read on one thread, where requests take turns."""
+"""The tokens of long texts, which are read on one thread, where requests take turns."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ from headroom.service.off_loop import in_thread
 T = TypeVar("T")
 
 INLINE_CHARS = 4_000
-"""Texts of up to this many characters together are tokenised at once; more would hold up the event loop. One
+"""Texts of up to this many characters together are tokenised on the event loop; more would hold it up. One
 that is not ASCII counts twice, because it may take several times as long."""
 
 PORTION_CHARS = 4_096
@@ -58,7 +58,7 @@ class _Text(NamedTuple):
 
 
 class Encoder:
-    """Tokenises the texts of requests; long ones on a thread of its own, one turn after the other.
+    """Tokenises long texts of requests on a thread of its own, one turn after the other.
 
     The next turn goes to the request that has had the thread for the shortest time so far, so a short request
     overtakes a long one, and equal ones take turns.
@@ -93,12 +93,7 @@ class Encoder:
         distinct = {text for pair in pairs for text in pair}
         # A long title is cut into chunks for each of its pairs, also if another pair has the same.
         texts = distinct if long_titles is None else [text for pair in pairs for text in pair]
-        is_short = sum(len(text) * (1 if text.isascii() else 2) for text in texts) <= INLINE_CHARS
-        if is_short and long_titles is None:
-            return tokenizer.encode(pairs)
         portions = _read_pairs(tokenizer, pairs, distinct, long_titles, max_rows)
-        if is_short:
-            return read_to_the_end(portions)
         is_whole = long_titles is not None and long_titles.overflow == "chunks"
         return await self.read(portions, sum(map(len if is_whole else tokenizer.characters, texts)))
 

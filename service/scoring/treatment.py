@@ -70,7 +70,7 @@ class Treatment:
         if request.variant is not None or request.head_mask is not None:
             variant = await self._scorer.choose(catalog, request.variant, request.head_mask)
             return await self._scorer.score(request, variant, deadline)
-        assigner = self._experiments.assigner
+        assigner = self._experiments.ledger.in_force.assigner
         route = UNROUTED
         if request.arm is not None:
             assert request.unit is not None

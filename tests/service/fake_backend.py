@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from headroom.service.schemas.responses import (
     Timing,
     Usage,
 )
+from headroom.service.scoring.catalog import NO_HEADS
 
 LAYERS, HEADS = 12, 12
 UNITS = 3072
@@ -106,8 +108,17 @@ class FakeBackend:
         yield self._experiments
 
     @property
-    def catalog(self) -> None:
-        """None: an answer in the caller's order names no model."""
+    def catalog(self) -> SimpleNamespace:
+        """The config in force, whose one model is `fake`."""
+        model = SimpleNamespace(name="fake", config=SimpleNamespace(labels=LABELS))
+        config = SimpleNamespace(version=self.config_version, on_failure=self.on_failure)
+
+        def choose(name: str | None, _: MaskForm | None) -> SimpleNamespace:
+            return SimpleNamespace(
+                name=self._variant(name), is_original=True, info=NO_HEADS, classifier=model
+            )
+
+        return SimpleNamespace(config=config, choose=choose)
 
     @property
     def config_version(self) -> str:

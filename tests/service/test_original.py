@@ -39,7 +39,7 @@ async def without_device(model: Path, config: dict[str, Any] | None = None) -> A
 
     async with serve(model, config) as service:
         service.replica.scheduler.submit = untouchable  # type: ignore[method-assign]
-        service.replica._encoder.encode = untouchable  # type: ignore[method-assign]
+        service.replica.catalog.base.tokenizer.encode = untouchable  # type: ignore[method-assign]
         service.replica.engine.failed_kind = "cuda"
         yield service
 

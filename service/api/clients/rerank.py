@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
+import orjson
 from pydantic import ConfigDict, Field, WithJsonSchema
 from typing_extensions import TypedDict
 
@@ -23,10 +24,11 @@ from headroom.service.api.clients.answers import (
 )
 from headroom.service.api.clients.base import Count, RankingRequest, ReturnDocuments, TopN
 from headroom.service.api.errors import WEAVIATE
+from headroom.service.api.ranking import impression_of
 from headroom.service.errors import InvalidRequest
 from headroom.service.fields import WHOLE_NUMBER
 from headroom.service.schemas.requests import Query, ScoreRequest, accepted, example
-from headroom.service.schemas.responses import Number, ScoreResponse, to_json
+from headroom.service.schemas.responses import Number, ScoreResponse
 
 DEFAULT_FIELDS = ("text",)
 MAX_RANK_FIELDS = 64
@@ -63,7 +65,8 @@ def _text_of(document: dict[str, Any], fields: Sequence[str], number: int) -> st
         reason = "has no text" if fields == DEFAULT_FIELDS else "has none of the rank_fields"
         raise InvalidRequest(reason, param=f"documents[{number}]")
     written = {
-        field: value if isinstance(value, str) else to_json(value).decode() for field, value in values.items()
+        field: value if isinstance(value, str) else orjson.dumps(value).decode()
+        for field, value in values.items()
     }
     if len(fields) == 1:
         return written[fields[0]]
@@ -197,7 +200,7 @@ class RerankRequest(RankingRequest):
             results = [one | {"document": self.returned(one["index"])} for one in results]
         advice = " max_tokens_per_doc or max_chunks_per_doc reads more of them."
         return {
-            "id": response.impression or str(uuid.uuid4()),
+            "id": impression_of(response) or str(uuid.uuid4()),
             "object": "rerank",
             "results": results,
             "meta": {

@@ -82,11 +82,11 @@ async def test_an_edit_may_remove_an_experiment_while_its_start_is_recorded(path
     try:
         assert await asyncio.to_thread(reads.wait, 60)
         removed = asyncio.create_task(asyncio.to_thread(live.apply, (), "without"))
-        await eventually(lambda: not live.assigner.experiments)
+        await eventually(lambda: not live.ledger.in_force.assigner.experiments)
         go_on.set()
         await began
         await removed
-        assert (live.assigner.experiments, live.ledger.config_version) == ((), "without")
+        assert (live.ledger.in_force.assigner.experiments, live.ledger.config_version) == ((), "without")
         assert live.ledger.experiments["prune20"].status == "out"
     finally:
         go_on.set()

@@ -141,7 +141,7 @@ def test_edits_while_the_database_is_away_are_added_with_their_times(tmp_path: P
         one.is_away = other.is_away = True
         for live in (first, second):
             world.edit(live)
-            assert not live.assigner.experiments, "it is out here at once"
+            assert not live.ledger.in_force.assigner.experiments, "it is out here at once"
         world.behave()
         for live in (first, second):
             world.edit(live, declared())

@@ -218,7 +218,7 @@ async def test_masks_of_one_structure_share_a_batch(checkpoint: Path) -> None:
             "/v1/compare", query=QUERY, titles=TITLES, masks=[*skipping, *stored, "0.1", "none"]
         )
         batches = service.metric("headroom_batch_pairs_count") - before
-        found = service.replica._catalog
+        found = service.replica.catalog
         lanes = [found.choose(None, form).lane for form in (*skipping, *stored, "skip:1", "0.1", "1.1")]
 
     assert batches == 3  # skip layer 2; skip layer 0, and units are off; nothing is skipped

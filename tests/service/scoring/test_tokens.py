@@ -177,7 +177,7 @@ async def test_a_shadow_request_that_finds_too_much_text_waiting_is_dropped_and_
         occupied = asyncio.create_task(replica._encoder.read(gate.steps("all", [], 1), 1_000_000))
         await gate.is_begun()
         titles = [f"{number} " * 300 for number in range(30)]
-        replica._treatment._shadow.offer(replica._catalog, ScoreRequest(query=QUERY, titles=titles))
+        replica._treatment._shadow.offer(replica.catalog, ScoreRequest(query=QUERY, titles=titles))
         counted = 'headroom_shadow_requests_total{experiment="prune20",result='
         await eventually(lambda: service.metric(f'{counted}"dropped"}}') == 1)
         assert service.metric(f'{counted}"failed"}}') == 0
