@@ -3,7 +3,7 @@
 from typing import Any
 
 from headroom.service.api.body import MAX_DEPTH
-from headroom.service.api.keys import OPEN_PATHS
+from headroom.service.api.layers import OPEN_PATHS
 from headroom.service.config.settings import Settings
 from headroom.service.schemas.requests import MAX_COLUMNS
 from headroom.service.schemas.responses import Error
