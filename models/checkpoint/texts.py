@@ -12,8 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
-from threading import Lock
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -21,13 +20,14 @@ from tokenizers import Tokenizer
 from headroom.models.checkpoint.tokenizer_files import unknown_id
 from headroom.models.checkpoint.words import stands_alone, way_of_words, words_apart, words_with_spaces
 from headroom.models.errors import ModelError, TokenizerFailed
-from headroom.models.lru import LeastRecentlyUsed
+
+V = TypeVar("V")
 
 _ID_BYTES = 4  # of an int32
 _CHARACTERS_PER_TOKEN = 8  # plenty: English text has four to five
 _LONG = 1024  # characters: a text of fewer is read at once, for any window
 _CACHED_CHARACTERS = 512  # longer texts are rare, and 65,536 of them would take too much memory
-_WORDS = 32_768  # are remembered in the younger of two generations, in some 7 MiB
+_REMEMBERED = 32_768  # texts, or words, in the younger of two generations; words take some 7 MiB
 _LONGEST = 32  # characters of a word that is remembered
 _WORDS_AT_ONCE = 1024  # new words that are read in one call
 
@@ -54,12 +54,26 @@ class Portion(NamedTuple):
     word_starts: list[bool]
 
 
+class Generations(Generic[V]):
+    """What was read lately, by its text. Threads may share one.
+
+    A full younger generation becomes the older one, in place of that; what is met in the older one moves to
+    the younger. Finding a text so costs less than keeping all of them in the order of their last use.
+    """
+
+    def __init__(self) -> None:
+        self.younger: dict[str, V] = {}
+        self.older: dict[str, V] = {}
+
+    def age(self, younger: dict[str, V]) -> None:
+        """Make a full younger generation the older one. Its texts of one huge call are forgotten at once."""
+        if len(younger) > _REMEMBERED and younger is self.younger:
+            self.older = younger if len(younger) < 2 * _REMEMBERED else {}
+            self.younger = {}
+
+
 class WordCache:
     """The ids of words, as far as they were met lately. Threads may share one.
-
-    A full younger generation becomes the older one, in place of that; a word that is met in the older one
-    moves to the younger. Finding a word so costs less than keeping all of them in the order of their last
-    use.
 
     encode: returns the ids of each word, int32 values; None: they depend on the words beside it. split:
     returns the words of a text.
@@ -70,8 +84,7 @@ class WordCache:
     ) -> None:
         self._encode = encode
         self._split = split
-        self._younger: dict[str, bytes] = {}
-        self._older: dict[str, bytes] = {}
+        self._known = Generations[bytes]()
 
     def encode(self, texts: Sequence[str]) -> Sequence[bytes | None]:
         """Return the ids of each text: those of its words, one after the other.
@@ -79,7 +92,7 @@ class WordCache:
         None: it has a word whose ids depend on those beside it.
         """
         words = list(map(self._split, texts))
-        known = self._younger
+        known = self._known.younger
         unknown = set[str]().union(*words).difference(known)
         odd = self._learn(unknown, known) if unknown else {}
         if odd:
@@ -90,7 +103,7 @@ class WordCache:
     def _learn(self, unknown: Collection[str], known: dict[str, bytes]) -> dict[str, bytes | None]:
         """Put words into a younger generation, and return those that are not remembered: the long ones, and
         those that have no ids of their own."""
-        older = self._older
+        older = self._known.older
         new = []
         for word in unknown:
             if (ids := older.get(word)) is None:
@@ -103,10 +116,7 @@ class WordCache:
                 known[word] = ids
             else:
                 odd[word] = ids
-        if len(known) > _WORDS and known is self._younger:
-            # The words of one huge call are forgotten at once.
-            self._older = known if len(known) < 2 * _WORDS else {}
-            self._younger = {}
+        self._known.age(known)
         return odd
 
 
@@ -120,7 +130,7 @@ class TextReader:
     their place, or none if there is no unknown one.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, reach: int, cache_size: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, reach: int) -> None:
         tokenizer.encode_special_tokens = True  # structural tokens inside a text are text
         self._tokenizer = tokenizer
         self.reach = reach
@@ -141,9 +151,7 @@ class TextReader:
             self._words = WordCache(self.encode_batch, words_with_spaces)
         else:
             self._words = WordCache(self._encode_words, words_apart)
-        self._cache = LeastRecentlyUsed[str, EncodedText]()
-        self._cache_size = cache_size
-        self._lock = Lock()
+        self._known = Generations[EncodedText]()
 
     def characters(self, text: str) -> int:
         """Return about how many characters of a text are read."""
@@ -162,9 +170,11 @@ class TextReader:
         """Encode each text by itself, step by step: about `portion` characters, or a part of a long text.
         Yields the texts that are done. Raises ModelError for a lone surrogate, and TokenizerFailed."""
         texts = list(texts)
-        with self._lock:
-            found = {text: self._cache.get(text) for text in texts}
-        cached = {text: encoded for text, encoded in found.items() if encoded is not None}
+        known = self._known.younger
+        older = self._known.older
+        met = {text: older[text] for text in texts if text in older and text not in known}
+        known.update(met)
+        cached = {text: known[text] for text in texts if text in known}
         yield cached
         batches: list[list[str]] = []
         characters = portion
@@ -191,10 +201,9 @@ class TextReader:
         for batch in batches:
             with without_panics():
                 encoded = dict(zip(batch, map(self._text, self._encode(batch)), strict=True))
-            short = {text: one for text, one in encoded.items() if len(text) <= _CACHED_CHARACTERS}
-            with self._lock:
-                for text, one in short.items():
-                    self._cache.put(text, one, limit=self._cache_size)
+            known = self._known.younger
+            known.update((text, one) for text, one in encoded.items() if len(text) <= _CACHED_CHARACTERS)
+            self._known.age(known)
             yield encoded
 
     def portions(self, text: str) -> Iterator[Portion]:

@@ -20,7 +20,13 @@ from headroom.models.checkpoint.fields import check, reading
 from headroom.models.checkpoint.model_config import ModelConfig
 from headroom.models.checkpoint.prompt import Around, Form, Part, Prompt
 from headroom.models.checkpoint.sandbox import run
-from headroom.models.checkpoint.texts import EncodedText, TextReader, check_surrogates, without_panics
+from headroom.models.checkpoint.texts import (
+    EncodedText,
+    Generations,
+    TextReader,
+    check_surrogates,
+    without_panics,
+)
 from headroom.models.checkpoint.tokenizer_files import (
     FILE,
     SPECIAL,
@@ -33,7 +39,6 @@ from headroom.models.checkpoint.tokenizer_files import (
     spelled,
 )
 from headroom.models.errors import ModelError, UnsupportedCheckpoint
-from headroom.models.lru import LeastRecentlyUsed
 
 Ids = npt.NDArray[np.int32]
 
@@ -163,7 +168,6 @@ class PairTokenizer(TextReader):
         *,
         max_tokens: int,
         vocab_size: int,
-        cache_size: int = 65_536,
         prompt: Prompt | None = None,
         of_decoder: bool = False,
         unread: int | None = None,
@@ -173,7 +177,7 @@ class PairTokenizer(TextReader):
 
         Raises UnsupportedCheckpoint if the tokenizer makes no pairs of the known form or does not fit these.
         """
-        super().__init__(tokenizer, reach=max_tokens, cache_size=cache_size)
+        super().__init__(tokenizer, reach=max_tokens)
         token, largest = max(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
         check(
             largest < vocab_size,
@@ -241,15 +245,14 @@ class PairTokenizer(TextReader):
         return other
 
     def reading_as(self, *, keep_end: bool, alone: Collection[int] = ()) -> Self:
-        """Return a tokenizer that reads as other servers' clients may ask. It caches no text.
+        """Return a tokenizer that reads as other servers' clients may ask. It knows no text yet.
 
         keep_end: of texts that do not fit into the window together, keep the ends; each text is read whole.
         alone: the pairs, by their index in `join`, whose title is empty and whose query is encoded by itself:
         as [CLS] query [SEP], or whatever tokens begin and end the model's pairs; a prompt stays whole.
         """
         other = copy.copy(self)
-        other._cache = LeastRecentlyUsed()
-        other._cache_size = 0
+        other._known = Generations()
         other._keep_end = keep_end
         other._alone = alone
         if keep_end:

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
 from headroom import Classifier
+from headroom.models.checkpoint import texts as texts_module
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.errors import ModelError, TokenizerFailed, UnsupportedCheckpoint
 from tests.checkpoints import VOCABULARY, write_checkpoint
@@ -193,8 +194,11 @@ def test_a_text_read_in_parts_has_the_tokens_of_the_whole(parts: list[tuple[str,
         )
 
 
-def test_threads_share_the_cache_without_mixing_texts(checkpoint: Path) -> None:
-    tokenizer = PairTokenizer.load(checkpoint, max_tokens=32, vocab_size=SIZE, cache_size=7)
+def test_threads_share_the_cache_without_mixing_texts(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts_module, "_REMEMBERED", 7)
+    tokenizer = PairTokenizer.load(checkpoint, max_tokens=32, vocab_size=SIZE)
     pairs = [(f"lamp {i}", f"red {i} blue") for i in range(40)]
     expected = [pair.ids.tolist() for pair in tokenizer.encode(pairs)]
 
@@ -203,6 +207,27 @@ def test_threads_share_the_cache_without_mixing_texts(checkpoint: Path) -> None:
 
     with ThreadPoolExecutor(4) as threads:
         assert all(found == expected for found in threads.map(ids, range(80)))
+
+
+def test_a_text_in_use_is_read_once_and_the_others_are_forgotten(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts_module, "_REMEMBERED", 7)
+    tokenizer = PairTokenizer.load(checkpoint, max_tokens=32, vocab_size=SIZE)
+    read: list[str] = []
+    encode = tokenizer._encode
+
+    def encode_noting(texts: list[str]) -> list[bytes]:
+        read.extend(texts)
+        return encode(texts)
+
+    monkeypatch.setattr(tokenizer, "_encode", encode_noting)
+    for number in range(100):
+        tokenizer.encode([("lamp", f"red {number}")])
+        assert len(tokenizer._known.younger) + len(tokenizer._known.older) < 3 * 8
+    assert read.count("lamp") == 1
+    tokenizer.encode([("lamp", "red 3")])
+    assert read.count("red 3") == 2, "long ago"
 
 
 @pytest.mark.parametrize("text", ["a\ud800b", "\udc00", "lamp " * 1000 + "\udfff"])
