@@ -24,7 +24,8 @@ from benchmarks.workload import (
     useful_flops,
 )
 from headroom.models.batch import pack
-from headroom.models.masks.head_mask import HeadMask, RowMasks
+from headroom.models.masks.head_mask import HeadMask
+from headroom.models.selection import RowMasks
 
 OURS = "ours bf16"
 MASKED = "ours bf16, another random mask for every pair (20 % off)"

@@ -14,12 +14,12 @@ from headroom.models.batch import pack
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
 from headroom.models.networks import build
 from headroom.models.ops import choose
 from headroom.models.ops.torch import CudaOps
 from headroom.models.quality.labelled import read_pairs
+from headroom.models.selection import RowMasks
 
 CPU = torch.device("cpu")
 

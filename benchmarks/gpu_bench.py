@@ -13,10 +13,10 @@ from benchmarks import workload
 from headroom.models.checkpoint.config import parse_config
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.graphs import LARGE_COMES
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
 from headroom.models.networks import build
 from headroom.models.ops.torch import CudaOps, TorchOps
+from headroom.models.selection import RowMasks
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from headroom.models.batch import Beginning, PackedBatch, pack
 from headroom.models.checkpoint.config import parse_config
 from headroom.models.checkpoint.families import FAMILIES
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
 from headroom.models.networks import build
 from headroom.models.ops.torch import CudaOps
+from headroom.models.selection import RowMasks
 
 MAX_REQUESTS = 8
 """Requests in a full batch of a decoder, whose loop over sequences would take the time of the other parts."""

@@ -21,9 +21,9 @@ from benchmarks.measure import alternate, ratio
 from benchmarks.report import Row, at_least, at_most
 from headroom.models.batch import pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.masks.head_mask import RowMasks, rows_of
 from headroom.models.network import Network
 from headroom.models.ops.torch import CudaOps
+from headroom.models.selection import RowMasks, rows_of
 
 PRODUCTS = 20
 """How many products are timed together: one alone takes little longer than its launch and the wait for it."""

@@ -30,11 +30,11 @@ from benchmarks.workload import (
 from headroom import Classifier, HeadMask
 from headroom.models.batch import pack
 from headroom.models.device import has_native_bfloat16
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
 from headroom.models.ops.int8_products import input_bits
 from headroom.models.quality.comparison import agreement
 from headroom.models.quality.labelled import LabelledPair, read_labelled
+from headroom.models.selection import RowMasks
 
 CPU = torch.device("cpu")
 BF16 = "bf16"

@@ -12,9 +12,9 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPI
 from headroom.models.checkpoint.config import parse_config
 from headroom.models.checkpoint.families import FAMILIES
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
 from headroom.models.networks import build
+from headroom.models.selection import RowMasks
 
 PAIRS = 64
 """Sequences per batch, sorted by length for engines that pad."""

@@ -24,18 +24,11 @@ from headroom.models.frame import column_names, values_by_row, with_article
 from headroom.models.generate.generator import Ask, GeneratedQuery, Generator, ranked
 from headroom.models.generate.search import Written
 from headroom.models.masks.generation import GenerationMask, generation_mask
-from headroom.models.masks.head_mask import (
-    HeadMask,
-    RowMasks,
-    by_structure,
-    check_fits,
-    heads_of,
-    keys_of,
-    rows_of,
-)
+from headroom.models.masks.head_mask import HeadMask, check_fits, heads_of
 from headroom.models.network import Network
 from headroom.models.networks import build
 from headroom.models.scores import Scores, sigmoid
+from headroom.models.selection import RowMasks, by_structure, keys_of, rows_of
 from headroom.models.terminal import warn_once
 
 MaskForm = HeadMask | str | Mapping[str, object]

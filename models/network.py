@@ -32,11 +32,10 @@ from headroom.models.checkpoint.shapes import stored_shapes
 from headroom.models.device import is_out_of_memory
 from headroom.models.graphs import Graphs
 from headroom.models.layer import AttentionHeads, FeedForward, Layer
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.ops import choose
 from headroom.models.ops.causal import Causal
 from headroom.models.ops.torch import FUNCTIONS, Linear, Norm, Tensors, TorchOps, normed
-from headroom.models.selection import Chosen, Selector, Slicing
+from headroom.models.selection import Chosen, RowMasks, Selector, Slicing
 from headroom.models.weights import Weights, parameters_of
 
 

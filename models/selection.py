@@ -6,10 +6,9 @@ in none. Copies stay in a bounded cache. Heads that are off in some rows only ar
 everything that is off in a deterministic network.
 """
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -19,9 +18,9 @@ from headroom.models.arrays import Bools, Floats32, Ints
 from headroom.models.batch import to_device
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.layer import AttentionHeads, FeedForward, Layer
-from headroom.models.lru import LeastRecentlyUsed
-from headroom.models.masks.head_mask import RowMasks
+from headroom.models.masks.head_mask import HeadMask
 from headroom.models.ops.torch import MaskPolicy, TorchOps
+from headroom.models.weight_cache import WeightCache
 
 MINIMUM_CACHE_BYTES = 64 << 20
 """Minimum cache capacity, in bytes."""
@@ -33,6 +32,66 @@ at once: the mask belongs to a sliced variant and will come again. No head that 
 when repeated: the mask is a request's own, and is worth a copy if it comes again soon.
 never: all heads and units of layers that are not skipped are computed.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class RowMasks:
+    """The masks of the rows of one batch, which skip the same layers and switch the same units off.
+
+    weights: (masks, layers, heads) float32, or (layers, heads) for all rows; 1 keeps a head, 0 removes it.
+    skipped: the layers that are skipped. units_off: (layers, units) bool, True removes a unit; None: none is.
+    index: (rows,), the mask of each row; None: row i has mask i.
+    """
+
+    weights: Floats32
+    skipped: tuple[int, ...] = ()
+    units_off: Bools | None = None
+    index: Ints | None = None
+
+    @classmethod
+    def of(cls, masks: HeadMask | Sequence[HeadMask]) -> Self | None:
+        """Return one mask for all rows, or one for each; None if all of them change nothing.
+
+        Raises ValueError for masks that may not share a batch (`HeadMask.structure`).
+        """
+        of_rows = [masks] if isinstance(masks, HeadMask) else masks
+        different = {id(mask): mask for mask in of_rows}
+        first = of_rows[0]
+        if any(mask.structure != first.structure for mask in different.values()):
+            raise ValueError("the rows of a batch skip other layers, or have other units off")
+        if all(mask.is_none for mask in different.values()):
+            return None
+        if len(different) == 1:
+            return cls(first.matrix, first.skipped, first.units_off)
+        matrices = np.stack([mask.matrix for mask in different.values()])
+        number_of = {key: number for number, key in enumerate(different)}
+        index = np.array([number_of[id(mask)] for mask in of_rows])
+        return cls(matrices, first.skipped, first.units_off, index)
+
+
+def rows_of(masks: RowMasks | None, index: Ints | Sequence[int]) -> RowMasks | None:
+    """Return the masks of some rows, in their order; None: all on."""
+    if masks is None or masks.weights.ndim == 2:
+        return masks
+    of_rows = np.asarray(index) if masks.index is None else masks.index[index]
+    used, of_rows = np.unique(of_rows, return_inverse=True)
+    return replace(masks, weights=masks.weights[used], index=of_rows)
+
+
+def keys_of(masks: RowMasks | None, rows: int) -> Iterable[Hashable]:
+    """Return a key of each row's mask, equal for equal masks of one batch."""
+    if masks is None or masks.weights.ndim == 2:
+        return [None] * rows
+    of_rows = range(rows) if masks.index is None else masks.index.tolist()
+    return (masks.weights[number].tobytes() for number in of_rows)
+
+
+def by_structure(masks: Sequence[HeadMask]) -> list[list[int]]:
+    """Return the indices of masks in groups that may share a batch, as `RowMasks.of` takes them."""
+    groups: dict[bytes, list[int]] = {}
+    for index, mask in enumerate(masks):
+        groups.setdefault(mask.structure, []).append(index)
+    return list(groups.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,71 +309,3 @@ def _mask_of_sequence(masks: RowMasks, order: Ints | None) -> Ints | None:
     if masks.index is None:
         return order
     return masks.index if order is None else masks.index[order]
-
-
-S = TypeVar("S", AttentionHeads, FeedForward)
-
-PartsKey: TypeAlias = tuple[int, type, bytes]
-"""A set of heads or units of one layer."""
-
-
-class WeightCache:
-    """A bounded cache of copies of some heads or units of a layer. Threads may share it.
-
-    A set is copied when it comes for the second time, if the sets that came in between would not have filled
-    the cache. So a mask that comes once copies nothing, and masks that take turns do not evict each other if
-    there are more of them than the cache holds. The least recently used set is evicted first.
-    max_bytes: the limit of all copies together; may change at any time.
-    finish: waits for the device, so that other threads' streams may use what this thread's stream has copied.
-    """
-
-    def __init__(self, max_bytes: int, finish: Callable[[], None] = lambda: None) -> None:
-        self.max_bytes = max_bytes
-        self._finish = finish
-        self._copies = LeastRecentlyUsed[PartsKey, AttentionHeads | FeedForward]()
-        self._seen = LeastRecentlyUsed[PartsKey, None]()
-        """The sets that came and were not copied; their cost is the bytes that they would take."""
-        self._in_work: set[PartsKey] = set()
-        """The sets that a thread is copying now."""
-        self._lock = threading.Lock()
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of all copies."""
-        return self._copies.cost
-
-    def get(self, layer: int, whole: S, on: Bools, *, at_once: bool = False) -> S | None:
-        """Return a copy of the heads (or units) of `layer` that are on, (count,) bool, or None.
-
-        None means that it does not pay to copy them yet, or that another thread is copying them; this call
-        does not wait for it. at_once: the set is known to come again.
-        """
-        key = (layer, type(whole), on.tobytes())
-        with self._lock:
-            known = self._copies.get(key)
-            if known is not None:
-                return cast(S, known)
-            size = whole.nbytes * int(np.count_nonzero(on)) // whole.count
-            if (
-                key in self._in_work
-                or size > self.max_bytes
-                or not (at_once or self._came_recently(key, size))
-            ):
-                return None
-            self._in_work.add(key)
-        try:
-            copy = whole.only(np.flatnonzero(on).tolist())
-            self._finish()
-            with self._lock:
-                self._copies.put(key, copy, copy.nbytes, limit=self.max_bytes)
-        finally:
-            with self._lock:
-                self._in_work.discard(key)
-        return copy
-
-    def _came_recently(self, key: PartsKey, size: int) -> bool:
-        if key in self._seen:
-            self._seen.remove(key)
-            return True
-        self._seen.put(key, None, size, limit=self.max_bytes)
-        return False

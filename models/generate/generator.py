@@ -21,8 +21,9 @@ from headroom.models.generate.network import GeneratorMasks, GeneratorNetwork, M
 from headroom.models.generate.search import MAX_BEAMS, Written, search
 from headroom.models.masks.generation import GenerationMask
 from headroom.models.masks.grammar import Shape
-from headroom.models.masks.head_mask import HeadMask, RowMasks, by_structure
+from headroom.models.masks.head_mask import HeadMask
 from headroom.models.network import Network
+from headroom.models.selection import RowMasks, by_structure
 
 
 class GeneratedQuery(NamedTuple):

@@ -10,8 +10,8 @@ from torch.nn.utils.rnn import pad_sequence
 from headroom.models.batch import pack
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from headroom.models.generate.network import Memory
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
+from headroom.models.selection import RowMasks
 
 
 def encode_questions(tokenizer: PairTokenizer, questions: Sequence[str]) -> list[EncodedPair]:

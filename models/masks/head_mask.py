@@ -4,15 +4,14 @@ masks of a batch's rows, as arrays that the network reads."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Self
 
 import numpy as np
 
-from headroom.models.arrays import Bools, Floats32, Ints
+from headroom.models.arrays import Bools, Floats32
 from headroom.models.errors import InvalidMask
 from headroom.models.files import Json
 from headroom.models.masks.grammar import (
@@ -248,58 +247,6 @@ class HeadMask:
         return f"HeadMask({self.spec!r}, layers={self.layers}, heads={self.heads})"
 
 
-@dataclass(frozen=True, slots=True)
-class RowMasks:
-    """The masks of the rows of one batch, which skip the same layers and switch the same units off.
-
-    weights: (masks, layers, heads) float32, or (layers, heads) for all rows; 1 keeps a head, 0 removes it.
-    skipped: the layers that are skipped. units_off: (layers, units) bool, True removes a unit; None: none is.
-    index: (rows,), the mask of each row; None: row i has mask i.
-    """
-
-    weights: Floats32
-    skipped: tuple[int, ...] = ()
-    units_off: Bools | None = None
-    index: Ints | None = None
-
-    @classmethod
-    def of(cls, masks: HeadMask | Sequence[HeadMask]) -> Self | None:
-        """Return one mask for all rows, or one for each; None if all of them change nothing.
-
-        Raises ValueError for masks that may not share a batch (`HeadMask.structure`).
-        """
-        of_rows = [masks] if isinstance(masks, HeadMask) else masks
-        different = {id(mask): mask for mask in of_rows}
-        first = of_rows[0]
-        if any(mask.structure != first.structure for mask in different.values()):
-            raise ValueError("the rows of a batch skip other layers, or have other units off")
-        if all(mask.is_none for mask in different.values()):
-            return None
-        if len(different) == 1:
-            return cls(first.matrix, first.skipped, first.units_off)
-        matrices = np.stack([mask.matrix for mask in different.values()])
-        number_of = {key: number for number, key in enumerate(different)}
-        index = np.array([number_of[id(mask)] for mask in of_rows])
-        return cls(matrices, first.skipped, first.units_off, index)
-
-
-def rows_of(masks: RowMasks | None, index: Ints | Sequence[int]) -> RowMasks | None:
-    """Return the masks of some rows, in their order; None: all on."""
-    if masks is None or masks.weights.ndim == 2:
-        return masks
-    of_rows = np.asarray(index) if masks.index is None else masks.index[index]
-    used, of_rows = np.unique(of_rows, return_inverse=True)
-    return replace(masks, weights=masks.weights[used], index=of_rows)
-
-
-def keys_of(masks: RowMasks | None, rows: int) -> Iterable[Hashable]:
-    """Return a key of each row's mask, equal for equal masks of one batch."""
-    if masks is None or masks.weights.ndim == 2:
-        return [None] * rows
-    of_rows = range(rows) if masks.index is None else masks.index.tolist()
-    return (masks.weights[number].tobytes() for number in of_rows)
-
-
 def check_fits(mask: HeadMask, layers: int, heads: int, units: int) -> None:
     """Raise InvalidMask unless a mask is for a model of this shape. units: of its widest layer."""
     for name, ours, theirs in (("heads", mask.matrix, heads), ("units", mask.units_off, units)):
@@ -322,11 +269,3 @@ def heads_of(spec: str, layers: int, heads: int) -> tuple[tuple[int, int], ...]:
     if not mask.off:
         raise InvalidMask("names no head; list some, such as 2.3,4.*")
     return mask.off
-
-
-def by_structure(masks: Sequence[HeadMask]) -> list[list[int]]:
-    """Return the indices of masks in groups that may share a batch, as `RowMasks.of` takes them."""
-    groups: dict[bytes, list[int]] = {}
-    for index, mask in enumerate(masks):
-        groups.setdefault(mask.structure, []).append(index)
-    return list(groups.values())

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from headroom.models.arrays import Floats, Floats32
 from headroom.models.batch import PackedBatch, batches_by_length, pack
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.quality.metrics import NAMES
+from headroom.models.selection import RowMasks
 from headroom.models.study import plots
 from headroom.models.study.page import Figure, Finding, Result, Section, Table
 from headroom.models.study.runner import BATCH_TOKENS, Matrix

@@ -23,7 +23,8 @@ from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
 from headroom.models.device import is_device_failure, is_out_of_memory
 from headroom.models.generate.generator import Alignment, Ask, GeneratedQuery
-from headroom.models.masks.head_mask import HeadMask, RowMasks
+from headroom.models.masks.head_mask import HeadMask
+from headroom.models.selection import RowMasks
 from headroom.service.engine.request import Row, added_tokens
 from headroom.service.engine.runner import GPU_SLOTS, Batch
 from headroom.service.errors import DeviceFailed, InferenceFailed, OutOfMemory

@@ -16,7 +16,7 @@ from headroom.models.checkpoint.chunks import Chunk, ChunkedPair, LongTitles, be
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.cores import cores
 from headroom.models.device import is_out_of_memory
-from headroom.models.masks.head_mask import RowMasks
+from headroom.models.selection import RowMasks
 from headroom.service.engine.threads import forward_pool
 from headroom.service.files.options import ScoreOptions
 from headroom.service.files.reading import Window

@@ -14,9 +14,9 @@ from headroom.models.batch import pack
 from headroom.models.checkpoint.config import parse_config
 from headroom.models.checkpoint.families import FAMILIES
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
 from headroom.models.networks import build
+from headroom.models.selection import RowMasks
 
 CPU = torch.device("cpu")
 

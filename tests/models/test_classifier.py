@@ -10,8 +10,8 @@ import pyarrow
 import pytest
 
 from headroom import Classifier, HeadMask, InvalidMask, ModelError
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.scores import Scores
+from headroom.models.selection import RowMasks
 from tests.checkpoints import load, write_checkpoint
 
 PAIRS = [

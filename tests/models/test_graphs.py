@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_leaves
 from headroom.models import graphs
 from headroom.models.batch import PackedBatch, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
 from headroom.models.ops.torch import CudaOps, MaskPolicy
+from headroom.models.selection import RowMasks
 from tests.checkpoints import random_model
 from tests.models.reference import CPU, network_of, random_pair, reference
 

@@ -12,9 +12,10 @@ from transformers import PreTrainedModel
 
 from headroom.models.batch import pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.masks.head_mask import HeadMask, RowMasks, by_structure
+from headroom.models.masks.head_mask import HeadMask
 from headroom.models.network import Network
 from headroom.models.ops.torch import TorchOps
+from headroom.models.selection import RowMasks, by_structure
 from tests.checkpoints import load, random_model, random_pairs, write_checkpoint, write_int8
 from tests.models.reference import CPU, inputs_of, network_of, random_pair
 from tests.modernberts import random_modernbert, write_modernbert

@@ -7,9 +7,9 @@ import torch
 
 from headroom import Classifier
 from headroom.models.layer import AttentionHeads
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.ops.torch import Linear, MaskPolicy, TorchOps
-from headroom.models.selection import Selector, WeightCache
+from headroom.models.selection import RowMasks, Selector
+from headroom.models.weight_cache import WeightCache
 from tests.models.reference import CPU
 
 

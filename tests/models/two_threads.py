@@ -26,10 +26,10 @@ import headroom.models
 from headroom.models.batch import PackedBatch, pack
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
 from headroom.models.networks import build
 from headroom.models.ops.torch import Tensors, TorchOps
+from headroom.models.selection import RowMasks
 
 CPU = torch.device("cpu")
 OURS = str(Path(headroom.models.__file__).parent)

@@ -15,8 +15,8 @@ from headroom.models.batch import pack
 from headroom.models.checkpoint.config import parse_config
 from headroom.models.checkpoint.families import FAMILIES
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.networks import build
+from headroom.models.selection import RowMasks
 from tests import own_code
 from tests.checkpoints import load
 from tests.models.reference import CPU, random_pair, random_weights

@@ -15,11 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headroom.models.batch import Beginning, PackedBatch, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.masks.head_mask import HeadMask, RowMasks
+from headroom.models.masks.head_mask import HeadMask
 from headroom.models.network import Bert, Network
 from headroom.models.ops.torch import CudaOps, TorchOps
 from headroom.models.ops.trial import disagreement
 from headroom.models.ops.varlen import VarlenAttention
+from headroom.models.selection import RowMasks
 from tests.checkpoints import random_model
 from tests.families import model_of
 from tests.models.ops.fake_gpu import FakeGpu

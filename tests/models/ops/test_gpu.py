@@ -11,13 +11,13 @@ from transformers import PreTrainedModel
 from headroom.models import graphs
 from headroom.models.batch import Beginning, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.masks.head_mask import RowMasks, rows_of
 from headroom.models.network import Bert, Network
 from headroom.models.networks import build
 from headroom.models.ops import choose_on_gpu as choose
 from headroom.models.ops.positions import PLAIN_POSITIONS, Positions
 from headroom.models.ops.relative import Relative, alibi_slopes, log_buckets
 from headroom.models.ops.torch import CudaOps, TorchOps
+from headroom.models.selection import RowMasks, rows_of
 from tests.checkpoints import random_model
 from tests.families import model_of
 from tests.models.reference import logits_of, network_of, random_pair, random_weights

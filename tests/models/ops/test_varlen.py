@@ -19,12 +19,12 @@ from transformers import PreTrainedModel
 
 from headroom.models.batch import Beginning, PackedBatch, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.network import Network
 from headroom.models.ops import choose_on_gpu
 from headroom.models.ops.torch import CudaOps
 from headroom.models.ops.trial import disagreement
 from headroom.models.ops.varlen import VarlenAttention
+from headroom.models.selection import RowMasks
 from tests.decoders import FAMILIES, model_of
 from tests.models.ops.varlen_stand_in import exact_varlen
 from tests.models.reference import CPU, network_of, reference

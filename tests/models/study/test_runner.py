@@ -11,7 +11,7 @@ import pytest
 
 from headroom import Classifier, HeadMask
 from headroom.models.compress.prune import prune
-from headroom.models.masks.head_mask import RowMasks
+from headroom.models.selection import RowMasks
 from headroom.models.study import runner
 from headroom.models.study.runner import Runner, identity_of
 from tests.checkpoints import write_checkpoint

@@ -13,8 +13,8 @@ import torch
 from headroom import Classifier, HeadMask
 from headroom.models.batch import pack
 from headroom.models.compress.prune import intact_mask, prune
-from headroom.models.masks.head_mask import RowMasks
 from headroom.models.networks import build
+from headroom.models.selection import RowMasks
 from headroom.models.study.runner import Runner
 from headroom.models.study.search import compute, plans
 from headroom.models.study.search.networks import Networks, Times, measure_times, steps
