@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import Message, Send
 
 from headroom.service.api.body import HeldBytes
 from headroom.service.api.clients import add_compat_routes
-from headroom.service.api.errors import error_response, json_response, to_invalid_request
+from headroom.service.api.errors import error_response, to_invalid_request
 from headroom.service.api.layers import Gate, RequestMiddleware
 from headroom.service.api.openapi import complete
 from headroom.service.api.pages import add_pages
@@ -25,10 +23,8 @@ from headroom.service.api.routes import add_routes
 from headroom.service.config.key_file import key_ring
 from headroom.service.config.settings import Settings
 from headroom.service.errors import (
-    Forbidden,
     MethodNotAllowed,
     NotFound,
-    to_response,
 )
 from headroom.service.observe.metrics import Metrics
 
@@ -38,11 +34,6 @@ if TYPE_CHECKING:
 API_VERSION = "1"
 
 logger = logging.getLogger("headroom.api")
-
-_OUTER_HEADERS = ("x-request-id", "server-timing")
-"""Headers that `RequestMiddleware` gives every answer."""
-
-_NEED_NO_EXPOSING = ("access-control-allow-origin", "content-length", "content-type", "vary")
 
 _OPTIONS: dict[str, Any] = {
     "title": "headroom",
@@ -73,7 +64,7 @@ def create_app(settings: Settings, metrics: Metrics, traces: Traces | None = Non
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.keys = key_ring(settings)
-    app.state.held = HeldBytes(settings.max_held_bytes)
+    app.state.held = HeldBytes()
     app.state.backend = None
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
@@ -82,10 +73,11 @@ def create_app(settings: Settings, metrics: Metrics, traces: Traces | None = Non
     app.add_middleware(Gate, settings=settings, keys=app.state.keys, posts=post_routes(app), metrics=metrics)
     if settings.cors_origins:
         app.add_middleware(
-            CORS,
+            CORSMiddleware,
             allow_origins=settings.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
+            expose_headers=["*"],
         )
     app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics, traces=traces)
     return app
@@ -127,24 +119,3 @@ async def _validation_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     without_path_or_query = [{**each, "loc": each["loc"][1:]} for each in error.errors()]
     raise to_invalid_request(without_path_or_query)
-
-
-class CORS(CORSMiddleware):
-    """The layer that lets the pages of the allowed origins read answers, with all of their headers."""
-
-    async def send(self, message: Message, send: Send, request_headers: Headers) -> None:
-        """Send a part of an answer; its head says that the page may read all headers."""
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            names = dict.fromkeys((*headers.keys(), *_OUTER_HEADERS))
-            exposed = [name for name in names if name not in _NEED_NO_EXPOSING]
-            headers["access-control-expose-headers"] = ", ".join(exposed)
-        await super().send(message, send, request_headers)
-
-    def preflight_response(self, request_headers: Headers) -> Response:
-        """Return the answer to the question of a browser whether a page may call the service."""
-        response = super().preflight_response(request_headers)
-        if response.status_code == 200:
-            return response
-        body = to_response(Forbidden("Pages of this origin may not call the service like this.")).body
-        return json_response(body, status=response.status_code, headers={"vary": "Origin"})

@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headroom.models.rows import duplicate_key
+from headroom.service.api.edge import BODY_TIMEOUT_S
 from headroom.service.config.settings import Settings
 from headroom.service.errors import (
     BodyTooLarge,
@@ -31,6 +32,9 @@ from headroom.service.sentences import shortened
 MAX_DEPTH = 32
 """The deepest nesting of a request's JSON; `[]` has depth 1."""
 
+MAX_HELD_BYTES = 64_000_000
+"""Bytes of request bodies that a replica holds at once, from their arrival to their answer."""
+
 DRAIN_BYTES = 64_000_000
 DRAIN_SECONDS = 10.0
 """The bytes of a refused body that are still read and thrown away, and for how long."""
@@ -41,11 +45,10 @@ _SIGNS = (b"[", b"{", b":", b",")  # one per array, object and key, and one per 
 class HeldBytes:
     """The bodies of the requests under way, so that many large ones at once cannot fill the memory.
 
-    limit: maximum bytes of all of them; a single body may have more.
+    All of them have at most MAX_HELD_BYTES; a single body may have more.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._total = 0
 
     @contextlib.contextmanager
@@ -57,7 +60,7 @@ class HeldBytes:
             nonlocal held
             held += size
             self._total += size
-            if self._total > max(self._limit, held):
+            if self._total > max(MAX_HELD_BYTES, held):
                 raise QueueFull(message="Too many request bodies are held at once; try again later.")
 
         try:
@@ -94,7 +97,6 @@ async def read(
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UnsupportedMediaType("Send the body as plain application/json, not compressed.")
     max_bytes = settings.max_body_bytes
-    timeout_s = settings.body_timeout_s
     too_large = f"The body is larger than the {max_bytes} bytes of one request."
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > max_bytes:
@@ -102,7 +104,7 @@ async def read(
     content = bytearray()
     more = True
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(BODY_TIMEOUT_S):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -120,7 +122,7 @@ async def read(
         content.clear()  # the traceback keeps it while the answer is sent
         raise
     except TimeoutError:
-        raise RequestTimeout(f"The body was not received within {timeout_s:g} seconds.") from None
+        raise RequestTimeout(f"The body was not received within {BODY_TIMEOUT_S:g} seconds.") from None
 
 
 async def send_and_drain(response: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -44,6 +44,9 @@ whatever the caller sent under this name."""
 
 MAX_STAMP_BYTES = 64
 
+BODY_TIMEOUT_S = 15.0
+"""Seconds in which a whole request body must arrive, at HAProxy and at a replica."""
+
 
 def _machine() -> str:
     """Return what all processes of this machine know and no other machine has; empty if nothing is known."""

@@ -145,9 +145,7 @@ def _serve(
     say, warn = _voices(settings.log_format)
     fail = partial(_say, form=settings.log_format, level="ERROR")
     variables = dict(os.environ)
-    environment.prepare(
-        run, request_timeout_s=settings.request_timeout_s, body_timeout_s=settings.body_timeout_s
-    )
+    environment.prepare(run, request_timeout_s=settings.request_timeout_s)
     access_log = AccessLogCopier(run) if settings.access_log != "off" else None
     notices = Notices(run)
     say("starting Ray")

@@ -90,6 +90,8 @@ def variable_of(setting: str) -> str:
 REMOVED = {
     "score_store": "scores are kept in a Redis or Valkey server now; give its URL as score_cache",
     "score_store_mb": "give score_cache, and the server's own limit (maxmemory)",
+    "body_timeout_s": "a body has 15 seconds to arrive; request_timeout_s limits the whole request",
+    "max_held_bytes": "a replica holds 64 MB of bodies at once; max_body_bytes limits each",
     "score_store_warm": "give score_cache, and fill it with `headroom score --input FILE --cache URL`",
 }
 """Settings that are gone, and what replaces them."""
@@ -158,13 +160,6 @@ class Settings(BaseSettings):
         "`/v1/compare`, and the chunks of long titles (`overflow: chunks`).",
     )
     max_body_bytes: int = Field(4_000_000, ge=1, description="Largest request body in bytes; more gets 413.")
-    max_held_bytes: int = Field(
-        64_000_000,
-        ge=1,
-        description="Bytes of request bodies that a replica holds at once, from their arrival to their "
-        "answer; a body beyond that gets 429, unless it is the only one.",
-    )
-    body_timeout_s: _Positive = Field(15.0, description="Seconds in which a whole request body must arrive.")
     request_timeout_s: _Positive = Field(
         60.0, description="Seconds from a request to its answer; later, it gets 504."
     )

@@ -39,7 +39,6 @@ def variables() -> Mapping[str, str]:
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_MAXCONN": "30000",
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(DRAIN_S),
-        environment.BODY_TIMEOUT: str(defaults.body_timeout_s),
         NOTICES: OUTPUT,
         PIPE: OUTPUT,
     }

@@ -69,8 +69,6 @@ UNLESS_SET = {
     # Ray's default, 15, gives way to everything: 255 pairs/s instead of 312 beside two busy processes.
     "RAY_worker_niceness": "0",
 }
-BODY_TIMEOUT = "HEADROOM_HAPROXY_BODY_TIMEOUT_S"
-"""Variable that tells HAProxy the setting `body_timeout_s`."""
 RETRY_ON = "conn-failure empty-response"
 """When HAProxy sends a request to another replica: its own refuses connections, or dies before it answers. So
 a request that kills replicas kills at most one more than there are retries."""
@@ -101,12 +99,12 @@ SERVE = {
 }
 
 
-def prepare(run: Path, *, request_timeout_s: float, body_timeout_s: float = 15.0) -> None:
+def prepare(run: Path, *, request_timeout_s: float) -> None:
     """Set this process's environment for Ray and Serve. Call it before ray is imported.
 
     Args:
         run: an empty directory for this run; its path must be short, because Unix sockets go into it.
-        request_timeout_s: the time limit of a request. body_timeout_s: that of its body.
+        request_timeout_s: the time limit of a request.
 
     Raises:
         OSError: there are no ports left for this run's replicas (`first_port`).
@@ -131,7 +129,6 @@ def prepare(run: Path, *, request_timeout_s: float, body_timeout_s: float = 15.0
     os.environ |= SERVE | {
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first_port()),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first_port() + PORTS),
-        BODY_TIMEOUT: str(body_timeout_s),
         NOTICES: str(notices_pipe(run)),
         LOCATED: str(run / "located.json"),
     }

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headroom.service.api.edge import MACHINE, STAMP
+from headroom.service.api.edge import BODY_TIMEOUT_S, MACHINE, STAMP
 from headroom.service.ray import patches
-from headroom.service.ray.environment import BODY_TIMEOUT, REPEATABLE, REPEATABLE_BELOW
+from headroom.service.ray.environment import REPEATABLE, REPEATABLE_BELOW
 from headroom.service.ray.notices import notify_operator, show_controller_to_operator
 
 TEMPLATE = Path(__file__).with_name("haproxy.cfg.jinja")
@@ -75,6 +75,7 @@ class TemplateValues:
     machine = MACHINE
     repeatable = REPEATABLE
     repeatable_below = REPEATABLE_BELOW
+    body_timeout_ms = round(BODY_TIMEOUT_S * 1000)
     patience_s = 10
     """A replica is down for good once it has let two checks wait for so long. A busy one is back earlier."""
 
@@ -82,7 +83,6 @@ class TemplateValues:
         self.pages = sorted(pages.glob("*.http"))
         (self.waiting_page,) = pages.glob("*.html")
         self.slow_body_page = pages / "slow-body"
-        self.body_timeout_ms = round(float(os.environ.get(BODY_TIMEOUT, "15")) * 1000)
         self._lists: dict[str, ServerLists] = {}  # by backend
 
     def servers(self, backend: Any) -> tuple[list[Any], list[Any]]:

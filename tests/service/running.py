@@ -81,7 +81,7 @@ class Server:
         document = yaml.safe_load(DEPLOY.read_text())
         document["http_options"]["request_timeout_s"] = 10
         application = document["applications"][0]
-        limits = {"request_timeout_s": 10, "body_timeout_s": 2, "max_queue_s": 60}
+        limits = {"request_timeout_s": 10, "max_queue_s": 60}
         application["args"] = limits | dict(arguments or {})
         application["deployments"][0]["user_config"] = live
         self.config.write_text(yaml.safe_dump(document))

@@ -44,7 +44,7 @@ async def test_a_client_cannot_switch_the_time_limit_off(server: Server) -> None
     )
     answer = await send_raw(server.port, data)
     assert is_error(answer, 408, "request_timeout")
-    assert answer.seconds < 8
+    assert answer.seconds < 25
 
 
 @pytest.mark.more

@@ -66,9 +66,11 @@ async def test_a_body_of_exactly_the_limit_is_taken() -> None:
         assert_error(response, 413, "body_too_large")
 
 
-async def test_a_body_that_trickles_cannot_hold_on_by_sending_a_little() -> None:
-    app = app_with(body_timeout_s=0.1)
-    exchange = Exchange(app)
+async def test_a_body_that_trickles_cannot_hold_on_by_sending_a_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(body, "BODY_TIMEOUT_S", 0.1)
+    exchange = Exchange(app_with())
 
     async def trickle() -> None:
         while not exchange.task.done():
@@ -152,10 +154,11 @@ async def test_a_body_over_the_keys_rate_is_not_parsed_unless_it_may_keep_the_or
         assert_error(asking, 400, "invalid_json")
 
 
-async def test_the_bodies_of_all_requests_together_are_bounded() -> None:
+async def test_the_bodies_of_all_requests_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, 400 bodies of 4 MB at once fill the memory of a replica."""
+    monkeypatch.setattr(body, "MAX_HELD_BYTES", 3 * len(BODY))
     backend = FakeBackend(hangs=True)
-    app = app_with(backend, max_held_bytes=3 * len(BODY))
+    app = app_with(backend)
     held = [Exchange(app, messages=[chunk(BODY, more=False)]) for _ in range(2)]
     while len(backend.requests) < 2:
         await asyncio.sleep(0)
@@ -178,7 +181,8 @@ async def test_the_bodies_of_all_requests_together_are_bounded() -> None:
         await exchange.task
 
 
-async def test_a_body_alone_may_be_larger_than_all_together() -> None:
-    async with client(app_with(max_held_bytes=1)) as session:
+async def test_a_body_alone_may_be_larger_than_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "MAX_HELD_BYTES", 1)
+    async with client(app_with()) as session:
         for _ in range(2):
             assert (await session.post("/v1/score", content=BODY)).status_code == 200

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from headroom.models.checkpoint.files import digest_of
-from headroom.service.config.settings import LiveConfig
+from headroom.service.config.settings import REMOVED, LiveConfig, variable_of
 from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.prompt import Run
@@ -161,9 +161,19 @@ def test_what_a_variable_says_is_not_blamed_on_the_file(
     err = run("config", "check", str(file), status=1).err
     assert "HEADROOM_DATABASE_URL: not a URL such as " in err
     assert "args." not in err
-    monkeypatch.setenv("HEADROOM_SCORE_STORE", str(tmp_path / "s"))
+
+
+@pytest.mark.parametrize("setting", REMOVED)
+def test_a_setting_that_is_gone_is_refused_with_what_replaces_it(
+    setting: str, tmp_path: Path, tiny_checkpoint: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, {"variants": [{"name": "full"}]}, model=str(tiny_checkpoint), **{setting: 1})
     err = run("config", "check", str(file), status=1).err
-    assert "HEADROOM_SCORE_STORE: this setting is gone" in err
+    assert f"args.{setting}: this setting is gone: {REMOVED[setting]}" in err
+    file = write(tmp_path, {"variants": [{"name": "full"}]}, model=str(tiny_checkpoint))
+    monkeypatch.setenv(variable_of(setting), "1")
+    err = run("config", "check", str(file), status=1).err
+    assert f"{variable_of(setting)}: this setting is gone: {REMOVED[setting]}" in err
     assert "args." not in err
 
 

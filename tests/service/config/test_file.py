@@ -129,7 +129,7 @@ def test_a_wrong_value_is_blamed_on_where_it_was_written(
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("body_timeout_s", -1, "Input should be greater than 0"),
+        ("request_timeout_s", -1, "Input should be greater than 0"),
         ("deterministic", "perhaps", "should be true or false"),
         ("access_log", True, "Input should be 'off' or 'json'"),
     ],

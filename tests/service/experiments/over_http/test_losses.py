@@ -60,7 +60,6 @@ def server(tiny_checkpoint: Path, tmp_path: Path, url: str) -> Iterator[Server]:
         live=live,
         replicas=2,
         environment={"HEADROOM_DATABASE_URL": url, "HEADROOM_SERVICE_NAME": "shop"},
-        body_timeout_s=30,  # the shop shares the processor, and may send a body late
     )
     try:
         assert running.wait_until_ready(), running.stderr
