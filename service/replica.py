@@ -43,14 +43,13 @@ from headroom.service.schemas.listings import (
 from headroom.service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from headroom.service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 from headroom.service.scoring import listings
-from headroom.service.scoring.caches import score_caches
+from headroom.service.scoring.cache import ScoreCache, score_cache
 from headroom.service.scoring.catalog import BASE, Catalog, build_catalog, make_room
 from headroom.service.scoring.compare import attention, compare
 from headroom.service.scoring.condense import Condenser
 from headroom.service.scoring.loading import load, load_classifier, warm_up
 from headroom.service.scoring.score import Scorer
 from headroom.service.scoring.shadow import Shadow
-from headroom.service.scoring.shared_cache import SharedCache
 from headroom.service.scoring.tokens import Encoder
 from headroom.service.scoring.treatment import Treatment
 from headroom.version import version
@@ -83,7 +82,7 @@ class Replica:
         engine: Engine,
         catalog: Catalog,
         live: LiveExperiments,
-        shared_cache: SharedCache | None = None,
+        cache: ScoreCache | None = None,
         background: Iterable[Work] = (),
     ) -> None:
         """Begin to take requests, on the running event loop, with what `start` has loaded."""
@@ -101,9 +100,8 @@ class Replica:
         self._experiments = ExperimentAdmin(live, settings.outcome_days)
         self.scheduler = _scheduler(settings, metrics, engine)
         self._encoder = Encoder(settings.max_queue_s, self.scheduler.load.ask_seconds)
-        self._shared_cache = shared_cache
-        caches = score_caches(settings, shared_cache, metrics)
-        self._scorer = Scorer(self.scheduler, settings, metrics, self._encoder, caches)
+        self._cache = cache
+        self._scorer = Scorer(self.scheduler, settings, metrics, self._encoder, cache)
         self._condenser = Condenser(self._scorer, self._encoder)
         shadow = Shadow(live, self._scorer)
         self._treatment = Treatment(self._scorer, live, shadow, lambda: self.scheduler.queued_tokens)
@@ -120,8 +118,8 @@ class Replica:
             release_memory_periodically,
             *background,
         ]
-        if shared_cache is not None:
-            works.append(shared_cache.run)
+        if cache is not None and cache.shared is not None:
+            works.append(cache.shared.run)
         self._background = [asyncio.create_task(_restart_forever(work)) for work in works]
         _tell_what_runs(metrics, catalog.base)
         self._publish()
@@ -153,11 +151,10 @@ class Replica:
         engine, catalog = await asyncio.to_thread(load, settings, config, threads, on_failure)
         await asyncio.to_thread(_apply_experiments, live, catalog, may_start)
         await asyncio.to_thread(version)  # which runs git once
-        shared_cache = None
-        if settings.score_cache is not None:
-            shared_cache = SharedCache(settings.score_cache, metrics)
-            await asyncio.to_thread(shared_cache.register, engine.classifiers.values())
-        return cls(settings, metrics, engine, catalog, live, shared_cache, background)
+        cache = score_cache(settings, metrics)
+        if cache is not None:
+            await asyncio.to_thread(cache.register, engine.classifiers.values())
+        return cls(settings, metrics, engine, catalog, live, cache, background)
 
     def check(self, config: LiveConfig) -> None:
         """Raise InvalidConfig if `apply` would refuse this config; change nothing."""
@@ -184,8 +181,8 @@ class Replica:
             # The old config's checkpoints stay until the next change, so that it is quickly in force again.
             self.engine.classifiers = {BASE: catalog.base} | self.catalog.classifiers | catalog.classifiers
             warm_up(self.engine, self._settings, catalog, warm=self.catalog)
-            if self._shared_cache is not None:
-                self._shared_cache.register(catalog.classifiers.values())
+            if self._cache is not None:
+                self._cache.register(catalog.classifiers.values())
             _apply_experiments(self.live, catalog, may_start)
         except BaseException:
             self.engine.classifiers = previous_classifiers
@@ -215,8 +212,8 @@ class Replica:
         self._encoder.close()
         self._condenser.close()
         await _wait_for("the experiments' database", self.live.close(EXPOSURES_SECONDS))
-        if self._shared_cache is not None:
-            await _wait_for("the shared score cache", self._shared_cache.close())
+        if self._cache is not None and self._cache.shared is not None:
+            await _wait_for("the shared score cache", self._cache.shared.close())
         await _wait_for("a forward pass", asyncio.to_thread(self.engine.close))
 
     @contextlib.contextmanager

@@ -38,7 +38,7 @@ class Setup:
 
     def label_order_of(self, variant: VariantConfig) -> tuple[str, ...] | None:
         """Return the order of the labels of a variant's checkpoint; None: as it says."""
-        return variant.label_order if variant.checkpoint else self.label_order
+        return None if variant.checkpoint else self.label_order
 
     def only(self, variants: Sequence[str]) -> LiveConfig:
         """Return a config with these variants and the stages of cascades among them.

@@ -19,7 +19,6 @@ TIMEOUT_S = 90
 """Time limit of one request; a report over millions of units is slow."""
 
 Name = Annotated[str, typer.Argument(help="Name of the experiment.")]
-Address = Annotated[str | None, typer.Argument(help="Address of the service, as --url.", metavar="[URL]")]
 Url = Annotated[str, typer.Option(envvar="HEADROOM_URL", help="Address of the service.")]
 Key = Annotated[
     str | None, typer.Option(envvar="HEADROOM_API_KEY", help="API key; changes need one with the admin role.")
@@ -43,7 +42,6 @@ def start(
     file: Annotated[
         Path, typer.Argument(help="YAML or JSON file with the experiment, as the config would declare it.")
     ],
-    address: Address = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: Json = False,
@@ -55,7 +53,7 @@ def start(
     from headroom.service.config.file import load_experiment
 
     experiment = load_experiment(file)
-    answer = call(address or url, key, body=experiment.model_dump(mode="json", exclude_unset=True))
+    answer = call(url, key, body=experiment.model_dump(mode="json", exclude_unset=True))
     show(answer, as_json)
     if experiment.is_interleaved and not as_json:
         from headroom.service.experiments.verdicts import window_text
@@ -69,7 +67,6 @@ def start(
 @app.command()
 def report(
     name: Name,
-    address: Address = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     out: Annotated[
@@ -81,7 +78,7 @@ def report(
 
     Example: headroom experiment report prune20 --out prune20.html
     """
-    experiment = call(address or url, key, name)
+    experiment = call(url, key, name)
     if out is not None:
         from headroom.models.files import write_whole
         from headroom.service.experiments import report_page
@@ -97,7 +94,6 @@ def ramp(
     name: Name,
     traffic: Annotated[float, typer.Option(min=0, max=1, help="Share of the units to expose.")],
     reason: Reason = "",
-    address: Address = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: Json = False,
@@ -106,13 +102,12 @@ def ramp(
 
     Example: headroom experiment ramp prune20 --traffic 0.25 --reason "p99 is fine"
     """
-    show(call(address or url, key, name, "ramp", {"traffic": traffic, "reason": reason}), as_json)
+    show(call(url, key, name, "ramp", {"traffic": traffic, "reason": reason}), as_json)
 
 
 @app.command()
 def stop(
     name: Name,
-    address: Address = None,
     reason: Reason = "",
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -122,7 +117,7 @@ def stop(
 
     Example: headroom experiment stop prune20 --reason "sample ratio is off"
     """
-    show(call(address or url, key, name, "stop", {"reason": reason}), as_json)
+    show(call(url, key, name, "stop", {"reason": reason}), as_json)
 
 
 @app.command()
@@ -130,7 +125,6 @@ def ship(
     name: Name,
     arm: Annotated[str, typer.Argument(help="Arm whose variant every unit gets.")],
     reason: Reason = "",
-    address: Address = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: Json = False,
@@ -139,7 +133,7 @@ def ship(
 
     Example: headroom experiment ship prune20 pruned --reason "good enough on clicks"
     """
-    show(call(address or url, key, name, "ship", {"arm": arm, "reason": reason}), as_json)
+    show(call(url, key, name, "ship", {"arm": arm, "reason": reason}), as_json)
 
 
 @app.command()
@@ -151,7 +145,6 @@ def export(
         str | None,
         typer.Option(help="Read this database, sqlite:////path or postgresql://…, not the service."),
     ] = None,
-    address: Address = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
@@ -170,7 +163,7 @@ def export(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--out") from None
     if database_url is not None:
-        options.refuse_unused(context, "--database-url asks no service", "address", "url", "key")
+        options.refuse_unused(context, "--database-url asks no service", "url", "key")
         try:
             get_page, close = database_pages(database_url, name)
         except ValueError as error:
@@ -182,7 +175,7 @@ def export(
     else:
 
         def from_service(source: str, after: str) -> Page:
-            answer = call(address or url, key, name, f"rows?{urlencode({'source': source, 'after': after})}")
+            answer = call(url, key, name, f"rows?{urlencode({'source': source, 'after': after})}")
             return Page(answer["rows"], answer["next"])
 
         rows = export_rows(from_service, out)
@@ -192,7 +185,6 @@ def export(
 @app.command()
 def rollback(
     name: Name,
-    address: Address = None,
     reason: Reason = "",
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -202,7 +194,7 @@ def rollback(
 
     Example: headroom experiment rollback prune20 --reason "more complaints"
     """
-    show(call(address or url, key, name, "rollback", {"reason": reason}), as_json)
+    show(call(url, key, name, "rollback", {"reason": reason}), as_json)
 
 
 def call(

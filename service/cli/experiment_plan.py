@@ -15,12 +15,10 @@ from headroom.models.numbers import GIVEN, number, percent
 from headroom.models.terminal import table
 
 if TYPE_CHECKING:
-    from headroom.service.cli.against_order import FirstEvaluation
     from headroom.service.cli.lists import Measured
     from headroom.service.experiments.interleaving_plan import InterleavingPlan, PreferenceQuestion
     from headroom.service.experiments.plan import ExperimentPlan, Question, SampleSize
 
-Against = Literal["original"]
 Better = Literal["higher", "lower"]
 
 Baseline = Annotated[
@@ -41,7 +39,7 @@ Effect = Annotated[
     float | None,
     typer.Option(
         help="True change that you expect: -0.005 is a loss of 0.5 % of the baseline; with --interleave, "
-        "a preference of -0.005.  [default: 0; with --against, what --data says]"
+        "a preference of -0.005.  [default: 0]"
     ),
 ]
 Power = Annotated[
@@ -67,20 +65,6 @@ Data = Annotated[
         "many lists differ."
     ),
 ]
-AgainstOrder = Annotated[
-    Against | None,
-    typer.Option(
-        help="Interleave a model with the order that you have, the variant `original`. --data is then judged "
-        "(query,title,grade), and says how large a preference to expect."
-    ),
-]
-Position = Annotated[
-    str | None,
-    typer.Option(help="--against: column of each title's rank in that order.  [default: the rows' order]"),
-]
-Order = Annotated[
-    str | None, typer.Option(help="--against: file with that order, as `headroom evaluate --order` takes it.")
-]
 Mask = Annotated[str | None, typer.Option(help="The treatment's mask on --data, such as @pruned20.")]
 Variant = Annotated[
     str | None, typer.Option(help="The treatment's variant on --data. Control is the config's default.")
@@ -90,13 +74,6 @@ Shown = Annotated[
 ]
 Differing = Annotated[
     float | None, typer.Option(help="Interleaving: share of the lists that differ, instead of --data.")
-]
-Shadow = Annotated[
-    Path | None,
-    typer.Option(
-        help="Interleaving: a file of `headroom experiment report NAME --json`, whose shadow scores say how "
-        "many lists differ."
-    ),
 ]
 
 
@@ -112,9 +89,6 @@ def command(
     traffic: Traffic = 1.0,
     units_per_day: UnitsPerDay = None,
     interleave: Interleave = False,
-    against: AgainstOrder = None,
-    position: Position = None,
-    order: Order = None,
     clicked: Clicked = None,
     data: Data = None,
     mask: Mask = None,
@@ -124,7 +98,6 @@ def command(
     label_order: options.LabelOrder = None,
     shown: Shown = None,
     differing: Differing = None,
-    shadow: Shadow = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Compute how many units and days an experiment needs.
@@ -136,81 +109,39 @@ def command(
     Example: headroom experiment plan --interleave --margin 0.05 --clicked 0.3 --units-per-day 40000
 
     Example: headroom experiment plan --baseline 0.31 --margin 0.02 --units-per-day 40000 --traffic 0.2
-
-    Example: headroom experiment plan --against original --data data/sample/judgments.csv --clicked 0.31
     """
     daily = None if units_per_day is None else units_per_day * traffic
-    is_ab = not interleave and against is None
-    _refuse_unused(
-        context,
-        is_ab=is_ab,
-        has_order=against is not None,
-        has_days=daily is not None,
-        has_data=data is not None,
-    )
-    if is_ab:
-        question = question_of(baseline, sd, margin, effect or 0.0, better, weights or "50,50")
+    _refuse_unused(context, is_ab=not interleave, has_days=daily is not None, has_data=data is not None)
+    effect = effect or 0.0
+    if not interleave:
+        question = question_of(baseline, sd, margin, effect, better, weights or "50,50")
         print(_ab_answer(question, power, daily, as_json=as_json))
         return
     from headroom.service.cli import lists
 
     network = options.Network(model, config, variant, mask, "auto", "auto", options.label_names(label_order))
-    first = None
-    if against is not None:
-        check_preference(margin, effect, clicked, is_measured=effect is None)
-        first = _first_evaluation(network, data, position, order, shown)
-        measured = first.measured
-        effect = first.preference.value if effect is None else effect
-    else:
-        check_preference(margin, effect or 0.0, clicked)
-        measured = lists.measure(network, data, shown, differing, shadow)
+    check_preference(margin, effect, clicked)
+    measured = lists.measure(network, data, shown, differing)
     assert clicked is not None
-    print(
-        _interleaving_answer(
-            measured, clicked, margin, effect or 0.0, power, daily, first=first, as_json=as_json
-        )
-    )
+    print(_interleaving_answer(measured, clicked, margin, effect, power, daily, as_json=as_json))
 
 
-def _refuse_unused(
-    context: typer.Context, *, is_ab: bool, has_order: bool, has_days: bool, has_data: bool
-) -> None:
+def _refuse_unused(context: typer.Context, *, is_ab: bool, has_days: bool, has_data: bool) -> None:
     """Raise BadParameter for an option that this kind of plan does not use.
 
-    is_ab: of an A/B test, not of interleaving. has_order: it is against the order that the titles have.
-    has_days: it is told how many units come in a day. has_data: it has judged pairs.
+    is_ab: of an A/B test, not of interleaving. has_days: it is told how many units come in a day. has_data:
+    it has queries to measure the lists on.
     """
     of_data = ("mask", "variant", "model", "config", "label_order", "shown")
     if not has_days:
         options.refuse_unused(context, "it needs --units-per-day", "traffic")
-    if not has_order:
-        options.refuse_unused(context, "it needs --against", "position", "order")
     if is_ab:
-        of_interleaving = ("clicked", "data", "differing", "shadow", *of_data)
-        options.refuse_unused(context, "it needs --interleave", *of_interleaving)
+        options.refuse_unused(context, "it needs --interleave", "clicked", "data", "differing", *of_data)
         return
     reason = "it belongs to an A/B test; --interleave takes --clicked and a --margin of preference"
     options.refuse_unused(context, reason, "baseline", "sd", "weights", "better")
     if not has_data:
         options.refuse_unused(context, "it needs --data", *of_data)
-    if has_order and has_data:
-        options.refuse_unused(context, "--data says it", "differing", "shadow")
-
-
-def _first_evaluation(
-    network: options.Network, data: Path | None, position: str | None, order: str | None, shown: int | None
-) -> FirstEvaluation:
-    """Evaluate a model against the order of judged pairs. Raises BadParameter if there are none.
-
-    position, order: where their order is. shown: how many titles users see; None: all.
-    """
-    if data is None:
-        raise typer.BadParameter("--against needs judged pairs: query,title,grade", param_hint="--data")
-    from headroom.models.api.evaluation import order_columns
-    from headroom.models.quality.labelled import Columns
-    from headroom.service.cli.against_order import evaluate_first
-
-    return evaluate_first(network, data, order_columns(Columns(), position, order, None), shown)
 
 
 def _ab_answer(question: Question, power: float, daily: float | None, *, as_json: bool) -> str:
@@ -240,7 +171,6 @@ def _interleaving_answer(
     power: float,
     daily: float | None,
     *,
-    first: FirstEvaluation | None,
     as_json: bool,
 ) -> str:
     from headroom.service.experiments.interleaving_plan import PreferenceQuestion, make_interleaving_plan
@@ -251,11 +181,8 @@ def _interleaving_answer(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     needed = make_interleaving_plan(question, alpha=ALPHA, power=power, units_per_day=daily)
-    cautious = None if first is None else first.cautious_units(question, power, daily)
     if not as_json:
-        text = interleaving_text(needed, question, measured, alpha=ALPHA, power=power)
-        return text if first is None else "\n".join([*first.lines(cautious), "", text])
-    against = None if first is None else {**first.as_json(), "cautious": cautious}
+        return interleaving_text(needed, question, measured, alpha=ALPHA, power=power)
     document = {
         "schema": 1,
         "question": "difference" if margin is None else "non-inferiority",
@@ -264,7 +191,6 @@ def _interleaving_answer(
         "clicked": clicked,
         **dataclasses.asdict(measured.lists),
         "measured_on": measured.source,
-        "against": against,
         "alpha": ALPHA,
         "power": power,
         "one_look": needed.one_look,
@@ -277,14 +203,8 @@ def _interleaving_answer(
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
-def check_preference(
-    margin: float | None, effect: float | None, clicked: float | None, *, is_measured: bool = False
-) -> None:
-    """Raise BadParameter if the options of an interleaving experiment are wrong.
-
-    is_measured: whether the effect comes from a first evaluation.
-    """
-    effect = effect or 0.0
+def check_preference(margin: float | None, effect: float, clicked: float | None) -> None:
+    """Raise BadParameter if the options of an interleaving experiment are wrong."""
     checks = (
         (clicked is not None, "--clicked", "give the share of the units that click some title, such as 0.3"),
         (clicked is None or 0 < clicked < 1, "--clicked", "must be above 0 and below 1"),
@@ -295,7 +215,7 @@ def check_preference(
         ),
         (-1 < effect < 1, "--effect", "must be above -1 and below 1, because it is a preference"),
         (
-            is_measured or margin is not None or effect != 0,
+            margin is not None or effect != 0,
             "--margin",
             "give a margin, or the --effect that the experiment should find",
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,49 +26,24 @@ class Measured:
     source: str
 
 
-def measure(
-    network: Network, data: Path | None, shown: int | None, differing: float | None, shadow: Path | None
-) -> Measured:
+def measure(network: Network, data: Path | None, shown: int | None, differing: float | None) -> Measured:
     """Return how much the lists differ by the one source that is given, or what is assumed without one.
 
     network: names the treatment on `data`, of which a list shows `shown` titles.
     Raises BadParameter for two sources or a wrong one, ModelError for data that cannot be read.
     """
-    from headroom.service.experiments.interleaving_plan import ASSUMED
+    from headroom.service.experiments.interleaving_plan import ASSUMED, DECIDING_IN_DIFFERING, Lists
 
-    sources = {"--data": data, "--differing": differing, "--shadow": shadow}
-    given = [option for option, value in sources.items() if value is not None]
-    if len(given) > 1:
-        raise typer.BadParameter(f"leave out {given[0]} or this one", param_hint=given[1])
+    if data is not None and differing is not None:
+        raise typer.BadParameter("leave out --data or this one", param_hint="--differing")
     if data is not None:
         return _on_data(network, data, shown)
-    if shadow is not None:
-        return _of_share(_in_shadow(shadow), f"the shadow scores of {shadow}; of their clicks, 40 % assumed")
     if differing is not None:
         if not 0 < differing <= 1:
             raise typer.BadParameter("must be above 0 and at most 1", param_hint="--differing")
-        return _of_share(differing, "--differing; of their clicks, 40 % assumed")
+        lists = Lists(differing, DECIDING_IN_DIFFERING * differing)
+        return Measured(lists, "--differing; of their clicks, 40 % assumed")
     return Measured(ASSUMED, "assumed, as of pruned20 on our sample; --data measures yours")
-
-
-def _of_share(differing: float, source: str) -> Measured:
-    from headroom.service.experiments.interleaving_plan import DECIDING_IN_DIFFERING, Lists
-
-    return Measured(Lists(differing, DECIDING_IN_DIFFERING * differing), source)
-
-
-def _in_shadow(path: Path) -> float:
-    """Return the share of a report's shadow requests whose order differs. Raises BadParameter."""
-    from headroom.models.files import read_text
-
-    try:
-        report = json.loads(read_text(path))["report"]
-        return float(report["arms"][0]["shadow"]["measures"]["order_changed"]["mean"])
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
-        raise typer.BadParameter(
-            f"{path} is no output of `headroom experiment report NAME --json` with shadow scores",
-            param_hint="--shadow",
-        ) from None
 
 
 def _on_data(network: Network, data: Path, shown: int | None) -> Measured:

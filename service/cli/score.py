@@ -36,19 +36,18 @@ LINE_FORMAT = "a query, a tab and a title"
 PORTION = 1024
 """Number of pairs read from standard input before they are scored."""
 
-OF_FILES = ("query_column", "title_column", "delimiter", "prefix", "judgments", "overwrite")
+OF_FILES = ("query_column", "title_column", "delimiter", "prefix", "overwrite")
 """The options that only --input takes."""
 
 Masks = Annotated[
     list[str] | None,
-    typer.Option(metavar="<str>", help=f"Mask: {FORMS}. With --input, repeat it for more columns."),
+    typer.Option(metavar="<str>", help=f"Mask: {FORMS}."),
 ]
 Variants = Annotated[
     list[str] | None,
     typer.Option(
         metavar="<str>",
-        help="Name of a variant in the config file; with --input, repeat it for more columns."
-        "  [default: the config's default]",
+        help="Name of a variant in the config file.  [default: the config's default]",
     ),
 ]
 Overflow = Annotated[
@@ -105,7 +104,6 @@ def command(
     title_column: TitleColumn = "title",
     delimiter: Delimiter = ",",
     prefix: score_files.Prefix = "",
-    judgments: score_files.Judgments = None,
     overwrite: score_files.Overwrite = False,
 ) -> None:
     """Score how relevant each title is to the query. Prints one line per title, in the order given.
@@ -115,10 +113,12 @@ def command(
 
     Example: headroom score "angle bracket" "Simpson 12-Gauge Angle" "Wood deck screws" --mask @pruned20
 
-    Example: headroom score --input pairs.csv --output scored.csv --variant full --mask none --mask @pruned20
+    Example: headroom score --input pairs.csv --output scored.csv --variant full --mask @pruned20
 
     Example: headroom score --input head-queries.csv --cache redis://127.0.0.1:6379/0
     """
+    only_variant = only_one("--variant", variant)
+    only_mask = only_one("--mask", mask)
     if source is not None or output is not None or cache is not None:
         if query is not None or source is None:
             raise typer.BadParameter(
@@ -126,18 +126,17 @@ def command(
             )
         refuse_unused(context, "does not go with --input", "instruction")
         if output is None:
-            refuse_unused(context, "it needs --output", "prefix", "judgments", "overwrite")
+            refuse_unused(context, "it needs --output", "prefix", "overwrite")
         from headroom.models.quality.labelled import Columns
 
         setup = choice.read_setup(model, config, device, dtype, label_names(label_order))
         options = score_files.options_of(
             setup,
-            mask or (),
-            variant or (),
+            only_mask,
+            only_variant,
             Columns(query_column, title_column, delimiter=delimiter),
             overflow=overflow,
             prefix=prefix,
-            judgments=judgments,
         )
         target = score_files.Target(output, cache, overwrite)
         score_files.score_file(source, target, options, as_json=as_json)
@@ -145,8 +144,6 @@ def command(
     if query is None:
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
     refuse_unused(context, "it needs --input", *OF_FILES)
-    only_variant = only_one("--variant", variant)
-    only_mask = only_one("--mask", mask)
     order = label_names(label_order)
     network = Network(model, config, only_variant, only_mask, device, dtype, order)
     pairs = pairs_of(query, titles)
@@ -213,7 +210,7 @@ def portions(pairs: Iterator[tuple[str, str]], *, whole_queries: bool) -> Iterat
 def only_one(option: str, values: list[str] | None) -> str | None:
     """Return the value of an option that was given at most once."""
     if values and len(values) > 1:
-        raise typer.BadParameter("give it once; more than one column needs --input", param_hint=option)
+        raise typer.BadParameter("give it once, and score once for each", param_hint=option)
     return values[0] if values else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated
@@ -16,10 +16,8 @@ from headroom.service.cli import choice
 
 if TYPE_CHECKING:
     from headroom.models.quality.labelled import Columns
-    from headroom.service.config.settings import LiveConfig
-    from headroom.service.config.variants import VariantConfig
     from headroom.service.files.job import Job
-    from headroom.service.files.options import ColumnSet, ScoreOptions
+    from headroom.service.files.options import ScoreOptions
     from headroom.service.files.scoring import WindowScorer
 
 Input = Annotated[
@@ -45,14 +43,6 @@ Cache = Annotated[
     ),
 ]
 Prefix = Annotated[str, typer.Option(help="With --input: prefix of the new columns' names.")]
-Judgments = Annotated[
-    str | None,
-    typer.Option(
-        help="With --input: write a judgment list (query,docid,rating), as Quepid and the Search Relevance "
-        "Workbench import it, with the ids in this column. Ratings are grades; scores if there are none.",
-        metavar="COLUMN",
-    ),
-]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace the output, and the parts of a run with other options.")
 ]
@@ -78,8 +68,6 @@ def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_
 
     from headroom.service.files.running import run as run_job
 
-    if options.judged_ids and not output.endswith(".csv"):
-        raise typer.BadParameter("a judgment list is a .csv file", param_hint="--output")
     began = time.monotonic()
     job, scorer = prepared(source, output, options)
     with closing(Rows()) as progress:
@@ -159,90 +147,43 @@ def prepared(
 
 def options_of(
     setup: choice.Setup,
-    masks: Sequence[str],
-    variants: Sequence[str],
+    mask: str | None,
+    variant: str | None,
     fields: Columns,
     *,
     overflow: str,
     prefix: str,
-    judgments: str | None = None,
 ) -> ScoreOptions:
     """Return what these options say, checked. Raises BadParameter, ValueError or ModelError."""
+    from headroom.models.checkpoint.config import read_config
+    from headroom.models.checkpoint.hub import locate
     from headroom.service.files.options import ScoreOptions
 
-    if judgments is not None and (prefix or len(masks) > 1 or len(variants) > 1):
-        raise typer.BadParameter("it takes one mask and variant, and no --prefix", param_hint="--judgments")
     if fields.query == fields.title:
         raise typer.BadParameter("two of the columns have one name", param_hint="--query-column")
-    for option, given in (("--mask", masks), ("--variant", variants)):
-        if len(set(given)) < len(given):
-            raise typer.BadParameter("one mask or variant is given twice", param_hint=option)
-    live = setup.only(variants or (setup.live.default_network,))
-    _check_no_cascade(live, by_default=not variants)
-    columns = _columns(masks, variants, live.default_variant)
-    default = next(variant for variant in live.variants if variant.name == live.default_variant)
-    if not variants and default.head_mask not in (None, "none"):
-        warn(choice.default_line(default.name, masks[0] if len(masks) == 1 else None))
-    of_one_variant = columns[: max(1, len(masks))]  # each mask once
-    graded = [_checked(setup, live, variant, of_one_variant) for variant in live.variants]
+    live = setup.only([variant or setup.live.default_network])
+    chosen = next(each for each in live.variants if each.name == live.default)
+    if chosen.cascade is not None:
+        what = chosen.name if variant else f"{chosen.name}, the config's default,"
+        raise ValueError(
+            f"--variant: {what} is a cascade, which ranks the titles of a query; --input scores each row "
+            "alone; name one of its stages"
+        )
+    if variant is None and chosen.head_mask not in (None, "none"):
+        warn(choice.default_line(chosen.name, mask))
+    form = None if mask is None else read_form(mask)
+    directory = locate(chosen.checkpoint or setup.model, setup.model)
+    order = setup.label_order_of(chosen)
+    choice.check_masks(live, directory, form, order)
     return ScoreOptions(
         model=setup.model,
         live=live,
-        columns=columns,
+        mask=form,
         fields=fields,
-        graded=any(graded),
+        graded=read_config(directory, order).is_graded,
         overflow=overflow,
         device=setup.device,
         dtype=setup.dtype,
         prefix=prefix,
-        judged_ids=judgments or "",
         label_order=setup.label_order,
     )
-
-
-def _checked(
-    setup: choice.Setup, live: LiveConfig, variant: VariantConfig, columns: Sequence[ColumnSet]
-) -> bool:
-    """Return whether a variant's checkpoint has grades. Raises ModelError if it cannot have the columns'
-    masks."""
-    from headroom.models.checkpoint.config import read_config
-    from headroom.models.checkpoint.hub import locate
-
-    only = live.model_copy(update={"variants": (variant,), "default": None})
-    directory = locate(variant.checkpoint or setup.model, setup.model)
-    order = setup.label_order_of(variant)
-    for each in columns:
-        choice.check_masks(only, directory, each.mask, order)
-    return read_config(directory, order).is_graded
-
-
-def _check_no_cascade(live: LiveConfig, *, by_default: bool) -> None:
-    """Raise ValueError for a cascade: a row is scored without the other titles of its query."""
-    for variant in live.variants:
-        if variant.cascade is not None:
-            what = f"{variant.name}, the config's default," if by_default else variant.name
-            raise ValueError(
-                f"--variant: {what} is a cascade, which ranks the titles of a query; --input scores each row"
-                " alone; name one of its stages"
-            )
-
-
-def _columns(masks: Sequence[str], variants: Sequence[str], default: str) -> tuple[ColumnSet, ...]:
-    """Return one column for each variant and mask.
-
-    If there are several, each is named by its variant, and by its mask if there are several masks. default:
-    the variant that scores if none is named.
-    """
-    from headroom.service.files.options import ColumnSet
-
-    forms = {mask: read_form(mask) for mask in masks}
-    columns = []
-    for variant in variants or (None,):
-        for mask in masks or (None,):
-            words = []
-            if len(variants) > 1 or len(masks) > 1:
-                words.append(variant or default)
-            if mask is not None and len(masks) > 1:
-                words.append(mask)
-            columns.append(ColumnSet(" ".join(words), variant, None if mask is None else forms[mask]))
-    return tuple(columns)

@@ -92,7 +92,7 @@ def _checkpoints(
             continue
         try:
             directory = locate(name, own, weights=weights)
-            found[name] = directory, read_config(directory, variant.label_order)
+            found[name] = directory, read_config(directory)
         except ModelError as error:
             wrong.add(name)
             on_fault(_fault_of_checkpoint(config, name, error))

@@ -56,13 +56,6 @@ class VariantConfig(ConfigPart):
         description="Checkpoint directory, hub id (`name@revision`), or `@NAME`: the smaller network "
         "`networks/NAME` beside the model's weights. Unset: the service's own model.",
     )
-    label_order: tuple[str, ...] | None = Field(
-        None,
-        min_length=2,
-        strict=False,
-        description="Names of the checkpoint's labels from least to most relevant. Unset: what its "
-        "config.json or the names say.",
-    )
     cascade: tuple[StageConfig, ...] | None = Field(
         None,
         min_length=2,
@@ -71,21 +64,26 @@ class VariantConfig(ConfigPart):
         description="Stages, cheapest first: each scores the best titles of the one before it.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _not_removed(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "label_order" in values:
+            raise ValueError(
+                "label_order: variants have none any more: write it into the checkpoint's config.json, as "
+                '"headroom": {"label_order": […]}'
+            )
+        return values
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.name in NAMES_TAKEN:
             raise ValueError(f"the name {self.name!r} is taken: {NAMES_TAKEN[self.name]}")
         if self.cascade is not None:
-            for field in ("head_mask", "sliced", "checkpoint", "label_order"):
+            for field in ("head_mask", "sliced", "checkpoint"):
                 if getattr(self, field):
                     raise ValueError(f"{field}: a cascade has none of its own; its stages' variants have")
             _check_stages(self.cascade)
             return self
-        if self.label_order is not None and self.checkpoint is None:
-            raise ValueError(
-                "label_order: it belongs to a checkpoint of the variant's own; that of the service's model "
-                "is a setting"
-            )
         if self.sliced and self.head_mask is None:
             raise ValueError("sliced needs a head_mask that says which heads to cut out")
         named = (self.head_mask, self.checkpoint)

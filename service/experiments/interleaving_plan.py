@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headroom.service.experiments.estimates import MIN_UNITS, Floats
-from headroom.service.experiments.interleaving import SHARED, TREATMENT, Draw, coins, draw, own_order
+from headroom.service.experiments.interleaving import SHARED, coins, draw, own_order
 from headroom.service.experiments.plan import (
     ExperimentPlan,
     Question,
@@ -27,9 +27,6 @@ from headroom.service.experiments.plan import (
 
 DRAWS = 16
 """Lists drawn of each query, because the coins move titles up and down."""
-
-USERS = 50
-"""Simulated users of each list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,69 +128,6 @@ def make_interleaving_plan(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ClicksByQuery:
-    """What simulated users do with the lists of each query, (queries,) each.
-
-    differing: share of the lists in which a title belongs to one arm. clicking: users who click some
-    title. deciding: those who click a title of one arm. value: the sum of their values
-    (`headroom.service.experiments.preference`).
-    """
-
-    differing: Floats
-    clicking: Floats
-    deciding: Floats
-    value: Floats
-
-    @property
-    def lists(self) -> Lists:
-        """How much of what these users do says something about the arms.
-
-        Raises ValueError without a click.
-        """
-        if not self.clicking.sum():
-            raise ValueError("no title has a grade above 0, so nobody would click one")
-        return Lists(float(self.differing.mean()), float(self.deciding.sum() / self.clicking.sum()))
-
-
-def simulate_clicks(
-    scores: Sequence[tuple[Floats, Floats]], grades: Sequence[Floats], shown: int | None = None
-) -> ClicksByQuery:
-    """Return what users do who click as people judged, over queries.
-
-    scores: control's and treatment's scores of each query's titles, (titles,) each.
-    grades: of each query's titles, (titles,) each, from 0. shown: how many titles users see; None: all.
-    A user sees the title at rank k with the probability 1/k, as in `measure_lists`, and clicks what it sees
-    with (2^grade − 1) / 2^highest, the probability that such a title satisfies (Chapelle et al. 2009,
-    "Expected reciprocal rank for graded relevance", https://doi.org/10.1145/1645953.1646033).
-    Raises ValueError without a query.
-    """
-    if not scores:
-        raise ValueError("no query to measure lists of")
-    highest = max(float(of_query.max()) for of_query in grades)
-    rng = np.random.default_rng(7)
-    sums = np.zeros((4, len(scores)))
-    for number, ((control, treatment), of_query) in enumerate(zip(scores, grades, strict=True)):
-        satisfying = (2.0**of_query - 1) / 2.0**highest
-        for unit in range(DRAWS):
-            drawn = _draw_list(control, treatment, number, unit)
-            order = np.array(drawn.order[:shown])
-            teams = np.array(list(drawn.teams[: len(order)]))
-            probability = satisfying[order] / np.arange(1, len(order) + 1)
-            clicks = rng.random((USERS, len(order))) < probability
-            of_treatment = clicks[:, teams == TREATMENT].sum(1)
-            of_both = clicks[:, teams != SHARED].sum(1)
-            decides = of_both > 0
-            value = 2 * of_treatment[decides] / of_both[decides] - 1
-            sums[:, number] += (
-                (teams != SHARED).any() / DRAWS,
-                clicks.any(1).sum(),
-                decides.sum(),
-                value.sum(),
-            )
-    return ClicksByQuery(*sums)
-
-
 def measure_lists(scores: Sequence[tuple[Floats, Floats]], shown: int | None = None) -> Lists:
     """Return how much the lists drawn from two arms' scores differ, over queries.
 
@@ -209,19 +143,11 @@ def measure_lists(scores: Sequence[tuple[Floats, Floats]], shown: int | None = N
     deciding = 0.0
     for number, (control, treatment) in enumerate(scores):
         for unit in range(DRAWS):
-            drawn = _draw_list(control, treatment, number, unit)
+            coin = coins("plan", str(unit), str(number))
+            drawn = draw(own_order(control.tolist()), own_order(treatment.tolist()), coin)
             is_decided = np.array([team != SHARED for team in drawn.teams[:shown]])
             seen = 1 / np.arange(1, len(is_decided) + 1)
             differing += bool(is_decided.any())
             deciding += float(seen[is_decided].sum() / seen.sum())
     lists = DRAWS * len(scores)
     return Lists(differing / lists, deciding / lists)
-
-
-def _draw_list(control: Floats, treatment: Floats, query: int, unit: int) -> Draw:
-    """Return the list that a unit sees for a query of these raw scores, (titles,) each."""
-    return draw(
-        own_order(control.tolist()),
-        own_order(treatment.tolist()),
-        coins("plan", str(unit), str(query)),
-    )

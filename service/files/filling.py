@@ -18,8 +18,9 @@ from headroom.service.files.reading import WINDOW_ROWS, Window, windows
 from headroom.service.files.running import ReportProgress
 from headroom.service.files.scoring import WindowScorer, forward
 from headroom.service.files.storage import Storage
+from headroom.service.scoring.cache import row_keys, weights_key
 from headroom.service.scoring.catalog import Variant
-from headroom.service.scoring.shared_cache import check_url, row_keys, sealed, unsealed, weights_key
+from headroom.service.scoring.shared_cache import PREFIX, check_url, sealed, unsealed
 
 NO_COLUMNS = "\0"
 """A prefix of names that no file has: nothing is written beside the file's own columns."""
@@ -50,21 +51,19 @@ def fill(name: str, options: ScoreOptions, scorer: WindowScorer, url: str, repor
     cache = _Cache(url)
     import redis
 
-    columns = [(column.variant, column.mask) for column in options.columns]
-    variants = [scorer.catalog.choose(variant, mask, with_units=True) for variant, mask in columns]
+    variant = scorer.variant
     try:
-        weights = {one.classifier: weights_key(one.classifier) for one in variants}
+        weights = weights_key(variant.classifier)
         for window in _windows(name, options):
             filled.set_aside += len(window.rejects)
             if window.rejects and not filled.problem:
                 filled.problem = f"line {window.rejects[0].line}: {window.rejects[0].reason}"
             pairs = [(row[options.fields.query], row[options.fields.title]) for row in window.rows]
-            for variant in variants:
-                rows = _encoded(variant, pairs, options.overflow)
-                keys = row_keys([(row, variant.mask) for row in rows], weights[variant.classifier])
-                computed = _store_missing(cache, scorer, variant, dict(zip(keys, rows, strict=True)))
-                filled.known += len(rows) - computed
-                filled.computed += computed
+            rows = _encoded(variant, pairs, options.overflow)
+            keys = row_keys([(row, variant.mask) for row in rows], weights)
+            computed = _store_missing(cache, scorer, dict(zip(keys, rows, strict=True)))
+            filled.known += len(rows) - computed
+            filled.computed += computed
             filled.pairs += len(window.rows)
             report(window.share, filled.pairs + filled.set_aside, 0)
     except (redis.RedisError, OSError) as error:
@@ -76,13 +75,11 @@ def fill(name: str, options: ScoreOptions, scorer: WindowScorer, url: str, repor
     return filled
 
 
-def _store_missing(
-    cache: _Cache, scorer: WindowScorer, variant: Variant, rows: dict[bytes, EncodedPair]
-) -> int:
+def _store_missing(cache: _Cache, scorer: WindowScorer, rows: dict[bytes, EncodedPair]) -> int:
     """Compute and store the scores of rows, by their keys, that the cache lacks; return how many they are."""
-    known = cache.known(list(rows), len(variant.classifier.config.labels))
+    known = cache.known(list(rows))
     missing = {key: row for key, row in rows.items() if key not in known}
-    cache.store(_computed(scorer, variant, missing))
+    cache.store(_computed(scorer, missing))
     return len(missing)
 
 
@@ -95,18 +92,18 @@ class _Cache:
 
         self._client = redis.Redis.from_url(url)
 
-    def known(self, keys: Sequence[bytes], labels: int) -> set[bytes]:
-        """Return the keys whose scores are stored. labels: how many logits a score has."""
+    def known(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Return the keys whose scores are stored."""
         if not keys:
             return set()
-        values = cast(list[bytes | None], self._client.mget(keys))
+        values = cast(list[bytes | None], self._client.mget([PREFIX + key for key in keys]))
         found = zip(keys, values, strict=True)
-        return {key for key, value in found if unsealed(key, value, labels) is not None}
+        return {key for key, value in found if unsealed(key, value) is not None}
 
     def store(self, logits: dict[bytes, bytes]) -> None:
         """Store float32 logits by their keys."""
         if logits:
-            self._client.mset({key: sealed(key, row) for key, row in logits.items()})
+            self._client.mset({PREFIX + key: sealed(key, row) for key, row in logits.items()})
 
     def close(self) -> None:
         """End the connection."""
@@ -130,12 +127,11 @@ def _encoded(variant: Variant, pairs: Sequence[tuple[str, str]], overflow: str) 
     return list(tokenizer.encode(pairs))
 
 
-def _computed(
-    scorer: WindowScorer, variant: Variant, missing: dict[bytes, EncodedPair]
-) -> dict[bytes, bytes]:
+def _computed(scorer: WindowScorer, missing: dict[bytes, EncodedPair]) -> dict[bytes, bytes]:
     """Return the float32 logits of rows by their keys; rows whose logits are not finite are left out."""
     if not missing:
         return {}
+    variant = scorer.variant
     keys = list(missing)
     encoded = list(missing.values())
 

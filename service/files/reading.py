@@ -88,7 +88,7 @@ def _text(
     """Yield windows of csv, tsv or jsonl, cut by rows and bytes of the input alone."""
     file_bytes = max(raw.size(), 1)
     stream = open_text(window.name, raw, source.compression)
-    window.names, rows = text_rows(window.name, stream, source, (*options.texts, *options.others))
+    window.names, rows = text_rows(window.name, stream, source, options.texts)
     window_bytes = 0
     for row in rows:
         count = len(window.rows) + len(window.rejects)
@@ -109,7 +109,7 @@ def _text(
 
 def _parquet(raw: Any, window: Window, options: ScoreOptions, window_rows: int) -> Iterator[Window]:
     """Yield windows of parquet: batches of as many rows as fit by the file's mean row."""
-    file = parquet_file(window.name, raw, options.texts, options.others)
+    file = parquet_file(window.name, raw, options.texts)
     window.names = tuple(file.schema_arrow.names)
     file_rows = file.metadata.num_rows
     rows_read = 0
@@ -155,7 +155,7 @@ def _checked(window: Window, options: ScoreOptions) -> Window:
     """Set aside rows that cannot be scored or written. The first window says the file's columns."""
     problems = {}
     for index, row in enumerate(window.rows):
-        problem = problem_of(row, options.texts, options.others)
+        problem = problem_of(row, options.texts)
         if problem or (problem := _unwritable(row, window.target)):
             problems[index] = problem
     window.set_aside(problems)

@@ -4,7 +4,7 @@ A window's batches depend on the window alone, and each pass on its batch alone,
 are the same bits whenever it is scored, unless the device's memory is full: then its batches are halved.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -34,31 +34,28 @@ class Encoded(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Group:
-    """The rows of a window under one variant and mask.
+class _Rows:
+    """The rows of a window.
 
     chunks: of each pair, with `overflow="chunks"`; else empty, and `encoded` has one row per pair.
     batches: the encoded rows of each, and their logits to come.
     """
 
-    variant: Variant
     chunks: list[ChunkedPair] = field(default_factory=list)
     encoded: list[EncodedPair] = field(default_factory=list)
     batches: list[tuple[list[int], Future[np.ndarray]]] = field(default_factory=list)
 
 
 class WindowScorer:
-    """The models that the options name and the threads that run them, on a CPU one per core."""
+    """The model that the options name and the threads that run it, on a CPU one per core."""
 
     def __init__(self, options: ScoreOptions) -> None:
         self.options = options
-        self.catalog = load_catalog(
+        catalog = load_catalog(
             options.live, options.model, options.device, options.dtype, options.label_order
         )
-        self._variants = [
-            self.catalog.choose(column.variant, column.mask, with_units=True) for column in options.columns
-        ]
-        self.device = self.catalog.base.network.device
+        self.variant = catalog.choose(None, options.mask, with_units=True)
+        self.device = self.variant.classifier.network.device
         on_gpu = self.device.type == "cuda"
         # On a GPU, two streams: while one computes, the other packs (docs/decisions/005-side-by-side.md).
         slots = 2 if on_gpu else cores()
@@ -69,76 +66,67 @@ class WindowScorer:
         """End the threads."""
         self.pool.shutdown(wait=True, cancel_futures=True)
 
-    def submit(self, window: Window) -> tuple[Window, list[_Group]]:
+    def submit(self, window: Window) -> tuple[Window, _Rows]:
         """Tokenize a window and hand its batches to the forward threads. Returns what `finish` takes."""
         fields = self.options.fields
-        groups = [_Group(variant) for variant in self._variants]
+        rows = _Rows()
         if pairs := [(row[fields.query], row[fields.title]) for row in window.rows]:
-            for group in groups:
-                self._start(group, pairs)
-        return window, groups
+            self._start(rows, pairs)
+        return window, rows
 
-    def finish(self, pending: tuple[Window, list[_Group]]) -> Encoded:
+    def finish(self, pending: tuple[Window, _Rows]) -> Encoded:
         """Wait for a window's batches. Rows whose logits are not finite go to the window's rejects."""
-        window, groups = pending
-        results = []
-        finite = np.ones(len(window.rows), np.bool_)
-        for group in groups:
-            values, finite_here = self._collect(group)
-            results.append(values)
-            finite &= finite_here
+        window, rows = pending
+        values, finite = self._collect(rows)
         if not finite.all():
             other_rows = np.flatnonzero(~finite).tolist()
             window.set_aside(dict.fromkeys(other_rows, "the model gives no finite score"))
             finite_rows = np.flatnonzero(finite).tolist()
-            results = [_select(values, finite_rows) for values in results]
-        data = encode(window, results, self.options)
+            values = {kind: [of_kind[row] for row in finite_rows] for kind, of_kind in values.items()}
+        data = encode(window, values, self.options)
         return Encoded(data, encode_rejects(window), len(window.rows), len(window.rejects))
 
-    def _start(self, group: _Group, pairs: Sequence[tuple[str, str]]) -> None:
-        tokenizer = group.variant.classifier.tokenizer
+    def _start(self, rows: _Rows, pairs: Sequence[tuple[str, str]]) -> None:
+        classifier = self.variant.classifier
         if self.options.overflow == "chunks":
-            group.chunks = encode_chunks(tokenizer, pairs, LongTitles("chunks"))
-            group.encoded = [row for pair in group.chunks for row in pair.rows]
+            rows.chunks = encode_chunks(classifier.tokenizer, pairs, LongTitles("chunks"))
+            rows.encoded = [row for pair in rows.chunks for row in pair.rows]
         else:
-            group.encoded = tokenizer.encode(pairs)
-        beginnings = group.variant.classifier.beginnings(group.encoded, [None] * len(group.encoded))
-        lengths = [len(pair) for pair in group.encoded]
-        for rows in batches_by_length(lengths, self.batch_tokens, beginnings):
-            group.batches.append((rows, self.pool.submit(self._forward, group, rows)))
+            rows.encoded = classifier.tokenizer.encode(pairs)
+        beginnings = classifier.beginnings(rows.encoded, [None] * len(rows.encoded))
+        lengths = [len(pair) for pair in rows.encoded]
+        for indices in batches_by_length(lengths, self.batch_tokens, beginnings):
+            rows.batches.append((indices, self.pool.submit(self._forward, rows, indices)))
 
-    def _forward(self, group: _Group, rows: Sequence[int]) -> np.ndarray:
+    def _forward(self, rows: _Rows, indices: Sequence[int]) -> np.ndarray:
         """Return the logits of a batch, (n, labels). After a full memory, later batches are smaller."""
 
         def run(some: Sequence[int]) -> np.ndarray:
-            batch = [group.encoded[row] for row in some]
+            batch = [rows.encoded[index] for index in some]
             try:
-                return forward(group.variant, batch)
+                return forward(self.variant, batch)
             except (RuntimeError, MemoryError) as error:
                 if is_out_of_memory(error):
                     self.batch_tokens = min(self.batch_tokens, sum(map(len, batch)) // 2)
                 raise
 
-        return in_halves(run, rows, self.device)
+        return in_halves(run, indices, self.device)
 
-    def _collect(self, group: _Group) -> tuple[dict[str, Sequence[Any]], np.ndarray]:
-        """Wait for a group's logits. Return the values of its pairs by kind, and which pairs' are finite.
-
-        Kinds that another model of the job has, such as grades, are None.
-        """
-        classifier = group.variant.classifier
-        logits = np.empty((len(group.encoded), len(classifier.config.labels)), np.float32)
-        for rows, future in group.batches:
-            logits[rows] = future.result()
+    def _collect(self, rows: _Rows) -> tuple[dict[str, Sequence[Any]], np.ndarray]:
+        """Wait for a window's logits. Return the values of its pairs by kind, and which pairs' are finite."""
+        classifier = self.variant.classifier
+        logits = np.empty((len(rows.encoded), len(classifier.config.labels)), np.float32)
+        for indices, future in rows.batches:
+            logits[indices] = future.result()
         chunks: Sequence[Chunk | None] = ()
-        if group.chunks:
-            best, chunks = best_chunks(classifier.scores(logits).raw_score.tolist(), group.chunks)
+        if rows.chunks:
+            best, chunks = best_chunks(classifier.scores(logits).raw_score.tolist(), rows.chunks)
             logits = logits[best]
         finite: np.ndarray = np.asarray(np.isfinite(logits).all(axis=1))
         scores = classifier.scores(np.where(finite[:, None], logits, 0))
         values: dict[str, Sequence[Any]] = {
             "score": list(scores.score),
-            "truncated": [pair.truncated for pair in group.chunks or group.encoded],
+            "truncated": [pair.truncated for pair in rows.chunks or rows.encoded],
             "chunk": [None if chunk is None else asdict(chunk) for chunk in chunks],
         }
         if classifier.grades:
@@ -148,13 +136,7 @@ class WindowScorer:
                 "expected_grade": list(scores.expected_grade),
                 "probabilities": list(scores.probabilities),
             }
-        nothing = [None] * len(finite)
-        return {kind: values.get(kind, nothing) for kind in self.options.kinds}, finite
-
-
-def _select(values: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> dict[str, Sequence[Any]]:
-    """Return the values of some rows, by kind."""
-    return {kind: [of_kind[row] for row in rows] for kind, of_kind in values.items()}
+        return {kind: values[kind] for kind in self.options.kinds}, finite
 
 
 def forward(variant: Variant, batch: Sequence[EncodedPair]) -> np.ndarray:

@@ -12,7 +12,7 @@ import pyarrow
 from pyarrow import parquet
 
 from headroom.models.rows import BUFFER_BYTES, CODECS
-from headroom.service.files.options import JUDGMENTS, ScoreOptions
+from headroom.service.files.options import ScoreOptions
 from headroom.service.files.reading import Window
 from headroom.service.files.storage import Storage
 
@@ -20,7 +20,7 @@ ROW_GROUP = 1 << 16
 """Rows of a row group of parquet, about."""
 
 Result = Mapping[str, Sequence[Any]]
-"""The values of one set of new columns by kind, one for each row of a window."""
+"""The values of the new columns by kind, one for each row of a window."""
 
 _REAL = pyarrow.float32()
 _WHOLE = pyarrow.int64()
@@ -35,15 +35,13 @@ TYPES = {
 }
 
 
-def encode(window: Window, results: Sequence[Result], options: ScoreOptions) -> bytes:
+def encode(window: Window, result: Result, options: ScoreOptions) -> bytes:
     """Return a window's rows with their scores as a part of a file."""
     target = window.target
-    columns = [result[kind] for result in results for kind in options.kinds]
+    columns = [result[kind] for kind in options.kinds]
     if target.kind == "parquet":
         return _parquet(window, columns, options)
-    if options.judged_ids:
-        text = _judgments(window, columns[0], options)
-    elif target.kind == "jsonl":
+    if target.kind == "jsonl":
         text = _jsonl(window, columns, options.names)
     else:
         text = _csv(window, columns, options.names)
@@ -97,17 +95,6 @@ def _csv(window: Window, columns: Sequence[Sequence[Any]], new: Sequence[str]) -
     return buffer.getvalue().encode()
 
 
-def _judgments(window: Window, ratings: Sequence[Any], options: ScoreOptions) -> bytes:
-    """Return a judgment list. ratings: grades, or scores of a model without grades."""
-    buffer = _Lines()
-    writer = csv.writer(buffer, lineterminator="\r\n")
-    if window.number == 0:
-        writer.writerow(JUDGMENTS)
-    for row, rating in zip(window.rows, ratings, strict=True):
-        writer.writerow([cell(row[options.fields.query]), cell(row[options.judged_ids]), cell(rating)])
-    return buffer.getvalue().encode()
-
-
 def _jsonl(window: Window, columns: Sequence[Sequence[Any]], new: Sequence[str]) -> bytes:
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
     return b"".join(
@@ -124,8 +111,7 @@ def _parquet(window: Window, columns: Sequence[Sequence[Any]], options: ScoreOpt
             for name in window.names
         }
         table = pyarrow.table({name: pyarrow.array(each, pyarrow.string()) for name, each in texts.items()})
-    kinds = options.kinds * len(options.columns)
-    for name, kind, values in zip(options.names, kinds, columns, strict=True):
+    for name, kind, values in zip(options.names, options.kinds, columns, strict=True):
         table = table.append_column(name, pyarrow.array(values, TYPES[kind]))
     buffer = pyarrow.BufferOutputStream()
     parquet.write_table(table, buffer, compression="zstd")

@@ -3,8 +3,7 @@
 import contextlib
 import hashlib
 import math
-import re
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
 import orjson
@@ -32,8 +31,6 @@ MAX_INDEX = 1_000_000_000
 
 # The year 2286: later than any clock, and earlier than today in milliseconds, the likeliest mistake.
 _LATEST_SECONDS = 10_000_000_000.0
-_LEAP_SECOND = re.compile(r"(\d\d:\d\d):60")
-_LAST_OF_DAY = time(23, 59, 59)
 
 
 def _time(value: Any) -> float:
@@ -53,20 +50,16 @@ def _time(value: Any) -> float:
 
 
 def _timestamp(text: str) -> float:
-    """Return seconds since the epoch. A leap second is the first second of the next day, as in Unix time.
+    """Return seconds since the epoch.
 
     Raises ValueError, also for a date alone: it would mean midnight, which is before the day's exposures.
     """
     if len(text) <= len("2026-11-20"):
         raise ValueError(text)
-    moment = datetime.fromisoformat(_LEAP_SECOND.sub(r"\1:59", text))
+    moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    if not _LEAP_SECOND.search(text):
-        return moment.timestamp()
-    if moment.astimezone(UTC).time().replace(microsecond=0) != _LAST_OF_DAY:
-        raise ValueError(text)
-    return moment.timestamp() + 1
+    return moment.timestamp()
 
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE]

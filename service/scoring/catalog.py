@@ -218,13 +218,13 @@ def mask_info(mask: HeadMask, classifier: Classifier) -> HeadMaskInfo:
 
 
 def build_catalog(
-    config: LiveConfig, loaded: Mapping[str, Classifier], load: Callable[..., Classifier]
+    config: LiveConfig, loaded: Mapping[str, Classifier], load: Callable[[str], Classifier]
 ) -> Catalog:
     """Resolve a live config; checkpoints that it names and that are not in `loaded` are loaded.
 
     loaded: by key, with the service's own under BASE. The config's named masks must fit that one; another
         checkpoint, which may have another shape, has those that fit it.
-    load: takes a checkpoint's path, and `label_order` if a variant has one.
+    load: takes a checkpoint's path.
     Raises InvalidConfig if a mask does not fit its model or a checkpoint cannot be loaded.
     """
     base = loaded[BASE]
@@ -284,43 +284,20 @@ def _load(
     config: LiveConfig,
     key: str,
     loaded: Mapping[str, Classifier],
-    load: Callable[..., Classifier],
+    load: Callable[[str], Classifier],
 ) -> Classifier:
     """Return the checkpoint of this key, loaded if it is not yet. Raises InvalidConfig, naming a variant."""
-    order = _label_order(config, key)
+    if key in loaded:
+        return loaded[key]
     try:
-        if key in loaded and (order is None or loaded[key].config.labels == order):
-            return loaded[key]
         directory = locate(key, loaded[BASE].directory)
-        same = next(
-            (
-                one
-                for one in loaded.values()
-                if one.directory == directory.resolve() and (order is None or one.config.labels == order)
-            ),
-            None,
-        )
-        path = str(directory) if key.startswith("@") else key
-        classifier = same or (load(path) if order is None else load(path, label_order=order))
+        same = next((one for one in loaded.values() if one.directory == directory.resolve()), None)
+        classifier = same or load(str(directory) if key.startswith("@") else key)
         _check_content(config, key, classifier)
         return classifier
     except (ModelError, InvalidConfig) as error:
         user = next(entry.name for entry in config.variants if entry.checkpoint == key)
         raise InvalidConfig(f"variants.{user}.checkpoint: {error}") from error
-
-
-def _label_order(config: LiveConfig, key: str) -> tuple[str, ...] | None:
-    """Return the order that variants give a checkpoint's labels. Raises InvalidConfig if they differ."""
-    entries = [
-        entry for entry in config.variants if entry.checkpoint == key and entry.label_order is not None
-    ]
-    for entry in entries:
-        if entry.label_order != entries[0].label_order:
-            raise InvalidConfig(
-                f"variants.{entry.name}.label_order: variant {entries[0].name} gives the same checkpoint "
-                "another one"
-            )
-    return entries[0].label_order if entries else None
 
 
 def _check_content(config: LiveConfig, key: str, classifier: Classifier) -> None:

@@ -29,7 +29,7 @@ from headroom.service.schemas.requests import (
     ScoreRequest,
 )
 from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Usage
-from headroom.service.scoring.caches import Missing, ScoreCaches
+from headroom.service.scoring.cache import Missing, ScoreCache
 from headroom.service.scoring.catalog import CACHED_SPEC_CHARS, Catalog, Variant
 from headroom.service.scoring.column import CascadeColumn, Column, Computed
 from headroom.service.scoring.cutoff import check_cutoff
@@ -79,14 +79,14 @@ class Scorer:
         settings: Settings,
         metrics: Metrics,
         encoder: Encoder,
-        caches: ScoreCaches | None = None,
+        cache: ScoreCache | None = None,
     ) -> None:
-        """Begin. caches: the scores that were computed before, if they are cached."""
+        """Begin. cache: the scores that were computed before; None: they are not cached."""
         self.settings = settings
         self.metrics = metrics
         self._scheduler = scheduler
         self._encoder = encoder
-        self._caches = caches
+        self._cache = cache
 
     async def score(
         self,
@@ -198,11 +198,11 @@ class Scorer:
         if not rows:  # the order that the titles have needs no computing
             return
         cascades = [column for column in columns if isinstance(column, CascadeColumn)]
-        caches = self._caches if use_cache else None
-        computed.is_cached = self._caches is not None
+        cache = self._cache if use_cache else None
+        computed.is_cached = self._cache is not None
         is_first_stage = True
         while rows:
-            missing = Missing(rows) if caches is None else await caches.recall(rows)
+            missing = Missing(rows, []) if cache is None else await cache.recall(rows)
             if not is_first_stage:
                 tokens = sum(added_tokens(missing.rows))
                 if tokens and not self._scheduler.is_in_time(tokens, deadline.expires):
@@ -213,9 +213,9 @@ class Scorer:
                 if is_first_stage:
                     raise
                 break  # all rows of the stages before were cached: nobody has admitted the request yet
-            if caches is not None:
+            if cache is not None:
                 computed.count(asked=len(rows), misses=len(missing.rows))
-                caches.keep(missing)
+                cache.keep(missing)
             rows = [row for cascade in cascades if cascade.error is None for row in cascade.advance()]
             is_first_stage = False
 

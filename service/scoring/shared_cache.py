@@ -1,9 +1,7 @@
 """The score cache's second level: logits in a Redis or Valkey server that replicas and nodes share.
 
-A key is a hash of the checkpoint's files (SHA-256), the number format, the mask, and the tokens that the
-network reads of both texts; a value is the row's logits with a checksum. So a score is never another model's,
-mask's or format's, and texts are not stored. Eviction and persistence are the server's. A server that is
-slow, away or full costs a request at most READ_S: its rows are computed.
+A value is a row's logits with a checksum; `cache` makes the keys. Eviction and persistence are the server's.
+A server that is slow, away or full costs a request at most READ_S: its rows are computed.
 """
 
 from __future__ import annotations
@@ -11,19 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
-from headroom.models.checkpoint.files import digest_of
-from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.classifier import Classifier
 from headroom.models.errors import ModelError, how_to_install
-from headroom.models.masks.head_mask import HeadMask
-from headroom.service.engine.threads import PairRow, RowScore
 from headroom.service.observe.metrics import Metrics
-from headroom.service.scoring.cache import mask_hash, row_key, set_results
 
 if TYPE_CHECKING:
     import redis.asyncio
@@ -45,33 +36,7 @@ WAITING_ROWS = 20_000
 PREFIX = b"headroom:1:"
 """Begins every key. The number changes with the form of keys or values."""
 
-KEY_BYTES = 24
-"""Nobody finds two rows with the same key of 192 bits, although callers choose texts and masks."""
-
 CHECK_BYTES = 8
-
-
-def weights_key(classifier: Classifier) -> bytes:
-    """Return what names a checkpoint's weights and number format in keys. It reads the checkpoint's files.
-
-    Raises OSError or ModelError if they cannot be read.
-    """
-    assert classifier.directory is not None
-    network = classifier.network
-    exact = ", deterministic" if network.deterministic else ""
-    order = classifier.config.changed_order
-    labels = f", labels {order}" if order else ""  # the order of a row's logits
-    kind = f"{network.number_format} {network.device.type}{exact}{labels}"
-    return f"{digest_of(classifier.directory)} {kind}".encode()
-
-
-def row_keys(rows: Sequence[tuple[EncodedPair, HeadMask]], weights: bytes) -> list[bytes]:
-    """Return the keys of rows that the same weights score."""
-    hashes: dict[int, blake2b] = {}
-    for _, mask in rows:
-        if id(mask) not in hashes:
-            hashes[id(mask)] = mask_hash(mask, weights, size=KEY_BYTES)
-    return [PREFIX + row_key(hashes[id(mask)], pair) for pair, mask in rows]
 
 
 def sealed(key: bytes, logits: bytes) -> bytes:
@@ -79,9 +44,9 @@ def sealed(key: bytes, logits: bytes) -> bytes:
     return logits + blake2b(key + logits, digest_size=CHECK_BYTES).digest()
 
 
-def unsealed(key: bytes, value: bytes | None, labels: int) -> bytes | None:
+def unsealed(key: bytes, value: bytes | None) -> bytes | None:
     """Return the logits of a value; None if there is none, or if it is not what was stored under the key."""
-    if value is None or len(value) != 4 * labels + CHECK_BYTES:
+    if value is None:
         return None
     logits = value[:-CHECK_BYTES]
     return logits if sealed(key, logits) == value else None
@@ -97,55 +62,38 @@ class SharedCache:
         check_url(url, "score_cache")
         self._client = _client(url)
         self._metrics = metrics
-        self._weights: WeakKeyDictionary[Classifier, bytes] = WeakKeyDictionary()
         self._waiting: dict[bytes, bytes] = {}
         self._has_waiting = asyncio.Event()
         self._asked_again_at = 0.0
 
-    def register(self, classifiers: Iterable[Classifier]) -> None:
-        """Let the scores of checkpoints that were just loaded be stored. It reads their files."""
-        for classifier in classifiers:
-            if classifier in self._weights or classifier.directory is None:
-                continue
-            try:
-                self._weights[classifier] = weights_key(classifier)
-            except (OSError, ModelError) as error:
-                logger.warning("no scores of %s are cached: %s", classifier.name, error)
+    async def read(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the float32 logits under each key; None where there are none, or if they come too late."""
+        import redis
 
-    async def recall(self, rows: Sequence[PairRow]) -> list[bytes]:
-        """Give the rows whose scores are stored their results; return the key of each row.
+        nothing: list[bytes | None] = [None] * len(keys)
+        if not keys or time.monotonic() < self._asked_again_at:
+            return nothing
+        values = nothing
+        try:
+            async with asyncio.timeout(READ_S):
+                values = await self._client.mget([PREFIX + key for key in keys])
+        except TimeoutError:
+            self._metrics.count("shared_cache_failures_total", "timeout")
+        except (redis.RedisError, OSError) as error:
+            self._failed(error)
+        found = [unsealed(key, value) for key, value in zip(keys, values, strict=True)]
+        misses = found.count(None)
+        self._metrics.count("shared_cache_total", "hit", by=len(keys) - misses)
+        self._metrics.count("shared_cache_total", "miss", by=misses)
+        return found
 
-        The key is empty where the row's checkpoint is not registered.
-        """
-        keys = [b""] * len(rows)
-        for classifier in dict.fromkeys(row.lane.classifier for row in rows):
-            weights = self._weights.get(classifier)
-            if weights is None:
-                continue
-            indices = [index for index, row in enumerate(rows) if row.lane.classifier is classifier]
-            found = row_keys([(rows[index].pair, rows[index].mask) for index in indices], weights)
-            for index, key in zip(indices, found, strict=True):
-                keys[index] = key
-        asked = [index for index, key in enumerate(keys) if key]
-        values = await self._read([keys[index] for index in asked])
-        known: dict[Classifier, list[tuple[PairRow, bytes]]] = {}
-        for index, value in zip(asked, values, strict=False):
-            classifier = rows[index].lane.classifier
-            logits = unsealed(keys[index], value, len(classifier.config.labels))
-            if logits is not None:
-                known.setdefault(classifier, []).append((rows[index], logits))
-        set_results(known)
-        return keys
-
-    def keep(self, rows: Sequence[PairRow], keys: Sequence[bytes]) -> None:
-        """Store the scores of rows that were computed, soon. keys: of the rows; empty: not to be stored."""
-        for key, row in zip(keys, rows, strict=True):
-            if not key or not isinstance(row.result, RowScore):
-                continue
+    def keep(self, scored: Mapping[bytes, bytes]) -> None:
+        """Store float32 logits by their keys, soon."""
+        for key, logits in scored.items():
             if len(self._waiting) >= WAITING_ROWS:
                 self._metrics.count("shared_cache_lost_total")
                 continue
-            self._waiting[key] = sealed(key, row.result.logits.tobytes())
+            self._waiting[PREFIX + key] = sealed(key, logits)
         if self._waiting:
             self._has_waiting.set()
 
@@ -166,22 +114,6 @@ class SharedCache:
         if self._waiting:
             await self._write(self._waiting)
         await self._client.aclose()
-
-    async def _read(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        """Return the values of keys; nothing if the server does not answer in time."""
-        import redis
-
-        if not keys or time.monotonic() < self._asked_again_at:
-            return ()
-        try:
-            async with asyncio.timeout(READ_S):
-                values: Sequence[bytes | None] = await self._client.mget(keys)
-                return values
-        except TimeoutError:
-            self._metrics.count("shared_cache_failures_total", "timeout")
-        except (redis.RedisError, OSError) as error:
-            self._failed(error)
-        return ()
 
     async def _write(self, values: Mapping[bytes, bytes]) -> bool:
         """Store values; return whether the server took them."""

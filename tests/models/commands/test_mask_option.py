@@ -36,8 +36,6 @@ def test_all_forms_score_files(run: Run, options: list[str], mask: str, tmp_path
     expected = output.read_bytes()
     run(*command, "--mask", mask)
     assert output.read_bytes() == expected
-    run(*command, "--mask", mask, "--mask", "none")
-    assert "given twice" in run(*command, "--mask", mask, "--mask", mask, status=2).err
 
 
 @pytest.mark.parametrize(

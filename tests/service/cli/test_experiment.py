@@ -133,7 +133,7 @@ def test_changes_carry_their_reason_and_the_key(
     handler.detail["report"] = None  # as the service answers to a change
     assert "No analysis" not in run("experiment", "stop", "prune20", *why).out
     assert "No analysis at present" in run("experiment", "report", "prune20", "--url", url).out
-    run("experiment", "ship", "prune20", "pruned", url, "--reason", "looks fine")
+    run("experiment", "ship", "prune20", "pruned", "--url", url, "--reason", "looks fine")
     bodies = [
         (path.removeprefix("/v1/experiments/prune20"), body)
         for method, path, _, body in handler.asked
@@ -211,7 +211,7 @@ def test_what_the_service_refuses_is_one_line(run: Run, service: tuple[str, type
     nobody = run("experiment", "stop", "prune20", "--url", "http://127.0.0.1:1", status=1)
     refused = "no answer from http://127.0.0.1:1: Connection refused; does it run there? --url names another"
     assert nobody.err == f"headroom: {refused}\n"
-    hidden = run("experiment", "report", "prune20", "http://me:s3cret@127.0.0.1:1", status=1)
+    hidden = run("experiment", "report", "prune20", "--url", "http://me:s3cret@127.0.0.1:1", status=1)
     assert hidden.err == f"headroom: {refused}\n"
     run("experiment", "stop", "prune20", "--url", "localhost:8000", status=2)
     run("experiment", "ramp", "prune20", "--traffic", "1.5", status=2)

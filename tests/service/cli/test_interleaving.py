@@ -12,11 +12,6 @@ import yaml
 from headroom.service.experiments import report_page
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.interleaving_plan import (
-    Lists,
-    PreferenceQuestion,
-    make_interleaving_plan,
-)
 from headroom.service.experiments.preference import deciding
 from headroom.service.experiments.store import Store
 from tests.prompt import Run, with_config
@@ -25,17 +20,6 @@ from tests.service.experiments.test_preference_report import BEGAN, config_of, f
 
 PLAN = ("experiment", "plan", "--interleave", "--margin", "0.05", "--clicked", "0.3")
 DOCS = Path(__file__).parents[3] / "docs"
-
-
-def test_the_share_of_lists_that_differ_is_read_from_a_report_with_shadow_scores(
-    run: Run, tmp_path: Path
-) -> None:
-    report = tmp_path / "report.json"
-    measures = {"order_changed": {"requests": 40, "units": 40, "mean": 0.25, "low": None, "high": None}}
-    report.write_text(json.dumps({"report": {"arms": [{"arm": "cut", "shadow": {"measures": measures}}]}}))
-    plan = json.loads(run(*PLAN, "--shadow", str(report), "--json").out)
-    assert plan["differing"] == 0.25
-    assert plan["measured_on"].startswith(f"the shadow scores of {report}")
 
 
 def test_lists_that_differ_are_measured_on_the_shops_own_queries(
@@ -54,77 +38,6 @@ def test_lists_that_differ_are_measured_on_the_shops_own_queries(
     masked = json.loads(run(*options, "--mask", "0-1.*").out)
     assert masked["deciding"] == plan["deciding"]
     assert "the arms rank alike" in run(*options, "--variant", "same", status=2).err
-
-
-JUDGED = "query,title,grade,position\n" + "\n".join(
-    f"q{query} angle,{title},{(query + 2 * place) % 3},{6 - place}"
-    for query in range(12)
-    for place, title in enumerate(("angle", "wood deck", "steel bracket", "black angle", "deck screws"), 1)
-)
-
-
-def test_a_test_against_the_order_is_sized_from_judged_pairs(
-    run: Run, tmp_path: Path, tiny_checkpoint: Path
-) -> None:
-    data = tmp_path / "judged.csv"
-    data.write_text(JUDGED, "utf-8")
-    options = ["experiment", "plan", "--against", "original", "--data", str(data), "--clicked", "0.3"]
-    options += ["--model", str(tiny_checkpoint), "--position", "position"]
-    found = json.loads(run(*options, "--json").out)
-    first = found["against"]
-    assert first["variant"] == "original"
-    assert first["queries"] == 12
-    assert first["verdict"] in ("better", "worse", "not_shown")
-    preference = first["preference"]
-    assert found["effect"] == preference["value"]
-    assert preference["low"] < preference["value"] < preference["high"]
-    lists = Lists(found["differing"], found["deciding"])
-    needed = make_interleaving_plan(
-        PreferenceQuestion(0.3, lists, None, found["effect"]), alpha=0.05, power=0.8
-    )
-    assert found["interleave_units"] == needed.any_time.units
-    not_worse = json.loads(run(*options, "--margin", "0.9", "--effect", "0", "--json").out)
-    assert (not_worse["effect"], not_worse["margin"]) == (0, 0.9)
-    cautious = PreferenceQuestion(0.3, lists, 0.9, preference["low"])
-    assert not_worse["against"]["cautious"]["units"] == (
-        make_interleaving_plan(cautious, alpha=0.05, power=0.8).any_time.units
-    )
-    text = run(*options).out
-    first_line = text.splitlines()[0]
-    assert first_line.startswith("full ")
-    assert "the order of the column position: NDCG@10" in first_line
-    assert "Users who click as people judged prefer the model by" in text
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (("--against", "original", "--clicked", "0.3"), "--against needs judged pairs: query,title,grade"),
-        (("--interleave", "--clicked", "0.3", "--margin", "0.1", "--position", "p"), "it needs --against"),
-        (("--against", "full", "--clicked", "0.3"), "'full' is not one of 'original'"),
-    ],
-)
-def test_what_a_plan_against_the_order_needs(run: Run, options: tuple[str, ...], reason: str) -> None:
-    assert reason in run("experiment", "plan", *options, status=2).err
-
-
-def test_rows_in_the_order_of_their_grades_are_no_order(
-    run: Run, tmp_path: Path, tiny_checkpoint: Path
-) -> None:
-    data = tmp_path / "judged.csv"
-    rows = [f"q{query},title {3 - grade},{grade}" for query in range(12) for grade in (2, 1, 0)]
-    data.write_text("\n".join(["query,title,grade", *rows]), "utf-8")
-    options = (
-        "--against",
-        "original",
-        "--data",
-        str(data),
-        "--clicked",
-        "0.3",
-        "--model",
-        str(tiny_checkpoint),
-    )
-    assert "stand in the order of their grades" in run("experiment", "plan", *options, status=2).err
 
 
 @pytest.fixture

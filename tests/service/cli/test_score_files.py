@@ -13,7 +13,6 @@ import pytest
 from pyarrow import parquet
 
 from headroom import Classifier
-from headroom.models.quality.labelled import Columns, LabelledPair, read_labelled
 from tests.prompt import Run
 
 PAIRS = [
@@ -164,26 +163,6 @@ def test_an_output_that_cannot_be_written_or_exists(
         ["q", "--input", "a.csv", "--output", "b.csv"],
     ):
         run("score", *wrong, *options, status=2)
-    run("score", "a", "b", "--mask", "0.*", "--mask", "1.*", *options, status=2)
-
-
-def test_a_model_s_grades_are_a_judgment_list(score: Run, clf: Classifier, tmp_path: Path) -> None:
-    """Quepid and the Search Relevance Workbench import these three columns and no others."""
-    name = "in.jsonl"
-    output = tmp_path / "judgments.csv"
-    score(write(tmp_path / name), output, "--judgments", "id")
-    grades = clf.score(PAIRS).grade.tolist()
-    lines = [f"{query},{number},{grades[number]}" for number, (query, _) in enumerate(PAIRS)]
-    assert output.read_text().splitlines() == ["query,docid,rating", *lines]
-
-    titles = Columns(titles=str(tmp_path / name))
-    judged = [LabelledPair(*pair, grade) for pair, grade in zip(PAIRS, grades, strict=True)]
-    assert read_labelled(output, grades=5, columns=titles) == judged
-
-    missing = score(tmp_path / name, tmp_path / "b.csv", "--judgments", "sku", status=1)
-    assert "there is no " in missing.err
-    assert "sku" in missing.err
-    for more in (("--prefix", "a_"), ("--mask", "0.0", "--mask", "0.1")):
-        refused = score(tmp_path / name, tmp_path / "b.csv", "--judgments", "id", *more, status=2)
-        assert "one mask and variant" in refused.err
-    assert "a .csv file" in score(tmp_path / name, tmp_path / "b.jsonl", "--judgments", "id", status=2).err
+    two = ["--mask", "0.*", "--mask", "1.*"]
+    assert "score once for each" in run("score", "a", "b", *two, *options, status=2).err
+    assert "score once for each" in score(source, tmp_path / "two.csv", *two, status=2).err

@@ -27,8 +27,8 @@ class Arguments:
     output: str
     model: str
     columns: Columns = DEFAULT
-    masks: tuple[str, ...] = ()
-    variants: tuple[str, ...] = ()
+    mask: str | None = None
+    variant: str | None = None
     overflow: str = "truncate"
     config: Path | None = None
     overwrite: bool = False
@@ -42,7 +42,7 @@ def score_all(job: Arguments, report: Callable[[float, int, int], None], *, wind
     """Do what `headroom score --input` does, with windows of so many rows."""
     setup = read_setup(job.model, job.config, "cpu", "float32")
     options = score_files.options_of(
-        setup, job.masks, job.variants, job.columns, overflow=job.overflow, prefix=""
+        setup, job.mask, job.variant, job.columns, overflow=job.overflow, prefix=""
     )
     prepared, scorer = score_files.prepared(job.source, job.output, options)
     return run(replace(prepared, window_rows=window_rows), scorer, report, overwrite=job.overwrite)

@@ -34,7 +34,7 @@ def test_a_job_that_is_killed_at_random_moments_gives_the_rows_of_an_undisturbed
 ) -> None:
     kills = 5
     source = pairs_file(tmp_path / "pairs.jsonl", ROWS)
-    options = {"model": tiny_checkpoint, "masks": ("none", "0-1.*")}
+    options = {"model": tiny_checkpoint, "mask": "0-1.*"}
     undisturbed, output = tmp_path / "undisturbed.jsonl.gz", tmp_path / "killed.jsonl.gz"
     start(arguments(source, undisturbed, **options), window_rows=50).to_the_end()
 

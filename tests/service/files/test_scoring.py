@@ -87,7 +87,7 @@ def test_a_row_without_a_finite_score_is_the_one_set_aside(tmp_path: Path) -> No
     source, output = tmp_path / "a.csv", tmp_path / "out.csv"
     rows = write(source, 5)
 
-    summary = score(source, output, model, masks=("0-1.*",))
+    summary = score(source, output, model, mask="0-1.*")
 
     assert (summary.rows, summary.rejects) == (4, 1)
     reject = orjson.loads(Path(str(summary.rejects_file)).read_text())

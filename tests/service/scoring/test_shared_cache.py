@@ -267,10 +267,10 @@ def test_keys_hold_no_text_and_values_are_checked(server: Redis) -> None:
     assert all(key.startswith(PREFIX) for key in server.stored_keys())
     logits = np.arange(5, dtype=np.float32).tobytes()
     value = sealed(b"key", logits)
-    assert unsealed(b"key", value, labels=5) == logits
-    assert unsealed(b"other", value, labels=5) is None
-    assert unsealed(b"key", value, labels=4) is None
-    assert unsealed(b"key", None, labels=5) is None
+    assert unsealed(b"key", value) == logits
+    assert unsealed(b"other", value) is None
+    assert unsealed(b"key", value[1:]) is None
+    assert unsealed(b"key", None) is None
 
 
 @pytest.mark.parametrize(
