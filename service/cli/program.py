@@ -63,7 +63,7 @@ options.resolve = choice.network_of
 options.sides = choice.sides
 
 app.command("serve")(serve.command)
-app.command("score", cls=score.TakesTitles)(score.command)
+app.command("score")(score.command)
 app.command("train")(train.command)
 app.command("distil")(distil.command)
 app.command("condense")(condense.command)

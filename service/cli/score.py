@@ -8,7 +8,6 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
 from headroom.models.commands.options import (
     FORMS,
@@ -65,26 +64,15 @@ Instruction = Annotated[
 ]
 
 
-class TakesTitles(TyperCommand):
-    """Says how to give a title that begins with a dash."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line, given typer's context."""
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:  # typer does not export the class
-            if type(error).__name__ == "NoSuchOption":
-                error.message += " (put -- before titles that begin with a dash)"  # type: ignore[attr-defined]
-            raise
-
-
 def command(
     context: typer.Context,
     query: Annotated[
         str | None,
         typer.Argument(help="The query, or - to read lines of query, tab, title from standard input."),
     ] = None,
-    titles: Annotated[list[str] | None, typer.Argument(help="The titles to score.")] = None,
+    titles: Annotated[
+        list[str] | None, typer.Argument(help="The titles to score; -- before them, if one begins with -.")
+    ] = None,
     mask: Masks = None,
     variant: Variants = None,
     model: Model = None,

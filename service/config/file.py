@@ -2,8 +2,8 @@
 
 The same file works with `serve deploy` and as KubeRay's `serveConfigV2`. This module does not need ray.
 
-YAML is read strictly: no key twice, of which parsers keep the last, no number that YAML 1.1 and 1.2 read
-differently, and no value that JSON lacks, as which Serve passes a config on.
+YAML is read strictly: no key twice, of which parsers keep the last, and no value that JSON lacks, as which
+Serve passes a config on.
 """
 
 from __future__ import annotations
@@ -260,22 +260,11 @@ def _parse(content: bytes, path: Path) -> dict[str, Any]:
     return dict(document)
 
 
-_NUMBER = re.compile(
-    r"[-+]?(?:0x[0-9a-fA-F]+|(?:0|[1-9]\d*)|\d+e[-+]?\d+|[\d.]*\.[\deE.+-]*|\.inf|\.nan)", re.IGNORECASE
-)
-
-
 class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Refuse a number such as 017 or 1:30: YAML 1.1 reads 15 and 90, YAML 1.2 17 and text.
-
-        "=" and "<<" are text, as in YAML 1.2.
-        """
+        """Take "=" and "<<" as text, as YAML 1.2 does."""
         if isinstance(node, yaml.ScalarNode) and node.tag.endswith((":value", ":merge")):
             return node.value
-        if node.tag.endswith((":int", ":float")) and not _NUMBER.fullmatch(node.value):
-            problem = f"{node.value} is another value to other programs; write a decimal number, or quotes"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         return super().construct_object(node, deep)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -291,7 +280,6 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?0o[0-7]+$"), list("-+0"))
 # YAML 1.2's numbers without a point or a sign in the exponent. Helm writes 1e-05, which is text to YAML 1.1.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",

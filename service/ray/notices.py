@@ -20,7 +20,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headroom.models.lru import LeastRecentlyUsed
 from headroom.service.observe.access_log import PIPE, current, open_pipe, timestamp
 
 NOTICES = "HEADROOM_NOTICES"
@@ -39,14 +38,13 @@ STOP_SECONDS = 2.0
 PIPE_BYTES = 1 << 20  # some 3,000 lines
 MAX_NOTICE_BYTES = 4_096
 """PIPE_BUF on Linux: the system writes so many bytes in one piece."""
-MAX_SHOWN_ONCE = 1_000
 
 _OUT = 1
 """Standard output itself: Python's object for it is redirected while Ray runs."""
 
 
-_written_once: LeastRecentlyUsed[str, None] = LeastRecentlyUsed()
-"""The last MAX_SHOWN_ONCE messages that are to be shown once."""
+_written_once: set[str] = set()
+"""The messages that are to be shown once, and were written. They come from a dozen places."""
 
 
 def notices_pipe(run: Path) -> Path:
@@ -66,7 +64,7 @@ def notify_operator(message: str, *, once: bool = False) -> None:
         return
     members = {"time": timestamp(time.time()), "level": "WARNING", "message": message}
     if _write(members | ({"once": True} if once else {})) and once:
-        _written_once.put(message, None, limit=MAX_SHOWN_ONCE)
+        _written_once.add(message)
 
 
 def _write(notice: dict[str, Any]) -> bool:
@@ -116,7 +114,7 @@ class Notices:
         # Opened for writing too, the pipe has no end while processes come and go.
         self._pipe = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
         self._unfinished = b""
-        self._shown_once: LeastRecentlyUsed[str, None] = LeastRecentlyUsed()
+        self._shown_once: set[str] = set()
 
     def read(self) -> list[dict[str, Any]]:
         """Return the notices that the run's processes wrote since the last call."""
@@ -134,7 +132,7 @@ class Notices:
             if notice.pop("once", False):
                 if notice["message"] in self._shown_once:
                     continue
-                self._shown_once.put(notice["message"], None, limit=MAX_SHOWN_ONCE)
+                self._shown_once.add(notice["message"])
             notices.append(notice)
         return notices
 

@@ -61,7 +61,6 @@ def test_a_file_says_how_many_replicas_or_leaves_it_to_serve(
         ("a: [", ", line 1: "),
         ("a: 1\nb: 2\na: 3", ", line 3: the key 'a' stands twice"),
         ("a: @pruned20", "put the value in quotes"),
-        ("a: 017", ", line 1: 017 is another value to other programs"),
         ("salt: 2026-11-30", "a value that JSON does not have (put text in quotes)"),
         ("masks: &a {b: *a}", "Recursion limit reached"),
     ],
