@@ -27,7 +27,13 @@ from headroom.service.api import pages
 from headroom.service.api.body import send_and_drain
 from headroom.service.api.edge import MARK, SAFE_REQUEST_ID, seconds_at_proxy
 from headroom.service.api.errors import error_response
-from headroom.service.api.pages import DOCS_PATH, FACTS_HEADER, docs_asking_for_key, facts_version
+from headroom.service.api.pages import (
+    DOCS_PATH,
+    FACTS_HEADER,
+    PAGE_HEADER,
+    docs_asking_for_key,
+    facts_version,
+)
 from headroom.service.api.post import REFUSAL, PostRoute
 from headroom.service.config.keys import Allowance, KeyRing, allowance
 from headroom.service.config.settings import Settings
@@ -77,6 +83,7 @@ class RequestMiddleware:
         path = _tidied(scope)
         is_traced = self.traces is not None and path not in PROBES
         end_span = self.traces.start(scope, record) if self.traces is not None and is_traced else None
+        is_from_page = any(name == PAGE_HEADER for name, _ in scope["headers"])
         is_head = scope["method"] == "HEAD"
         scope = {**scope, "path": path}
         if is_head:
@@ -90,7 +97,7 @@ class RequestMiddleware:
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = record.request_id
                 headers[MARK] = "1"
-                if record.is_from_playground and scope["app"].state.backend is not None:
+                if is_from_page and scope["app"].state.backend is not None:
                     headers[FACTS_HEADER] = facts_version(scope["app"].state.backend)
                 if "server-timing" not in headers:
                     headers["server-timing"] = f"total;dur={(time.monotonic() - arrived) * 1000:.3f}"
@@ -110,7 +117,7 @@ class RequestMiddleware:
             status = record.status or InternalError.status
             seconds = time.monotonic() - arrived
             route = _route(scope)
-            self.metrics.request(route, status, seconds, is_from_playground=record.is_from_playground)
+            self.metrics.request(route, status, seconds)
             self.access_log.finish(record, status=status, seconds=seconds)
             if end_span is not None:
                 end_span(None if route == UNMATCHED else route, status)

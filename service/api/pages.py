@@ -122,6 +122,9 @@ def _docs() -> dict[str, _File]:
 
 _FILES = _playground() | _docs()
 
+PAGE_HEADER = b"x-headroom-playground"
+"""Header of the requests that the page makes itself."""
+
 FACTS_HEADER = "x-headroom-facts"
 """Header of answers to the page: the version of its facts, which it loads again if it has others."""
 

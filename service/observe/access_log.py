@@ -45,9 +45,6 @@ PROBES = frozenset(
 MAX_PATH_BYTES = 256
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace('"', "")
 
-PLAYGROUND_HEADER = b"x-headroom-playground"
-"""Header of the requests that the page makes itself."""
-
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 
 
@@ -57,7 +54,7 @@ class Record:
 
     path: as the client sent it, in percent encoding, without its query string. arrived_at: when it arrived,
     in seconds since 1970. key: the name of its API key. trace_id: 32 hex digits, of the caller's
-    `traceparent` header. is_from_playground: the page made it, and the metrics count it apart as well.
+    `traceparent` header.
     pairs: 0 if it was refused before they were counted.
     variant, mask, model: a name, an id and a name, or up to four of each, joined by commas. experiment, arm:
     of its unit. config_version: of the live config that it is answered under. queue_ms, inference_ms: the
@@ -72,7 +69,6 @@ class Record:
     arrived_at: float = field(default_factory=time.time)
     key: str | None = None
     trace_id: str | None = None
-    is_from_playground: bool = False
     pairs: int = 0
     variant: str | None = None
     mask: str | None = None
@@ -132,7 +128,6 @@ class AccessLog:
         path = scope.get("raw_path") or quote(scope["path"]).encode()
         record = Record(request_id, scope["method"], path)
         record.trace_id = _trace_of_caller(scope)
-        record.is_from_playground = any(name == PLAYGROUND_HEADER for name, _ in scope["headers"])
         _current.set(record)
         return record
 

@@ -34,7 +34,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 HISTORY_LENGTH = 150
 HISTORY_STEP_S = 1.9  # the page scrapes every 2 s: five minutes of that, and longer of Prometheus's scrapes
 _CHARTED = re.compile(
-    r"^headroom_(?:(?:playground_)?(?:requests_total|pairs_total|pair_seconds_\w+)|stage_seconds_(?:sum|count)"
+    r"^headroom_(?:requests_total|pairs_total|pair_seconds_\w+|stage_seconds_(?:sum|count)"
     r"|batch_fill_ratio_(?:sum|count)|queue_tokens|shed_total|ready|heads_on)\b.*$",
     re.MULTILINE,
 )
@@ -53,9 +53,6 @@ _PAIR_STEPS = 2.0**14
 _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the labels
     "requests_total": ("Requests answered.", ["route", "status"]),
     "pairs_total": ("Pairs scored.", ["variant", "arm"]),
-    # The page's Live view takes these off, so that looking at the service is no load in it.
-    "playground_requests_total": ("Of the requests answered, those of the page.", ["route"]),
-    "playground_pairs_total": ("Of the pairs scored, those that the page asked for.", ["variant"]),
     "shed_total": ("Requests not answered with a result, by reason.", ["reason"]),
     "unreranked_total": ("Requests answered in the caller's order (`on_failure`), by reason.", ["reason"]),
     "cascade_pairs_total": ("Pairs scored by a stage of a cascade.", ["variant", "stage"]),
@@ -114,7 +111,6 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
 _HISTOGRAMS: Mapping[str, tuple[str, Sequence[str], Sequence[float]]] = {  # also the buckets
     "request_seconds": ("From a request's first byte to its answer's last.", ["route"], _SECONDS),
     "pair_seconds": ("A pair's time from admission to result.", ["variant", "arm"], _SECONDS),
-    "playground_pair_seconds": ("As pair_seconds, of pairs that the page asked for.", ["variant"], _SECONDS),
     "stage_seconds": ("A request's time by stage.", ["stage"], (0.00005, 0.0001, 0.0002, *_SECONDS)),
     "batch_pairs": ("Pairs of a batch.", [], _PAIRS),
     "batch_tokens": ("Tokens of a batch.", [], _TOKENS),
@@ -247,12 +243,10 @@ class Metrics:
         """Set a gauge."""
         self.series(name, *labels).set(value)
 
-    def request(self, route: str, status: int, seconds: float, *, is_from_playground: bool = False) -> None:
+    def request(self, route: str, status: int, seconds: float) -> None:
         """Count one answered request. `route` is the path's template, never the path."""
         self.series("requests_total", route, str(status)).inc()
         _observe(self.series("request_seconds", route), seconds)
-        if is_from_playground:
-            self.series("playground_requests_total", route).inc()
 
     def stages(self, *, tokenize: float, queue: float, inference: float, respond: float) -> None:
         """Record the seconds that one request spent in each stage."""
@@ -271,14 +265,12 @@ class Metrics:
         grades: Sequence[int] = (),
         truncated: int = 0,
         cached: int = 0,
-        is_from_playground: bool = False,
     ) -> None:
         """Record the scored pairs of one request and variant, at a cost that does not grow with their number.
 
         variant: a configured name, or `custom` for an ad hoc mask. seconds: from admission to result. arm: of
         the experiment; empty if there is none. grades: number of pairs with grade 0, 1, ... truncated: pairs
         that did not fit the window. cached: pairs whose scores the cache had; they took no time.
-        is_from_playground: the page asked for them.
         """
         if pairs == 0:
             return
@@ -286,11 +278,6 @@ class Metrics:
         timed = pairs - cached
         if timed:
             _observe(self.series("pair_seconds", variant, arm), seconds, times=timed, steps=_PAIR_STEPS)
-        if is_from_playground:
-            self.series("playground_pairs_total", variant).inc(pairs)
-            if timed:
-                pair_seconds = self.series("playground_pair_seconds", variant)
-                _observe(pair_seconds, seconds, times=timed, steps=_PAIR_STEPS)
         for grade, count in enumerate(grades):
             if count:
                 self.series("grade_total", variant, str(grade)).inc(count)

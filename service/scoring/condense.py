@@ -90,7 +90,6 @@ class Condenser:
             variant.label,
             pairs=1,
             seconds=computed.queue_s + computed.inference_s,
-            is_from_playground=current().is_from_playground,
         )
         attention = None
         if alignment is not None:
@@ -197,7 +196,6 @@ class _Run:
                 self.variant.label,
                 pairs=len(portion),
                 seconds=seconds,
-                is_from_playground=current().is_from_playground,
             )
         self.usage.pairs += len(rows)
         self.usage.tokens += sum(row.tokens for row in rows)

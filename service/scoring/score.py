@@ -380,7 +380,6 @@ class Scorer:
             grades=[pairs_by_grade[grade] for grade in range(len(variant.classifier.grades))],
             truncated=[result.truncated for result in results].count(True),
             cached=0 if computed.misses is None else max(0, len(results) - computed.misses),
-            is_from_playground=current().is_from_playground,
         )
         if column.stages is not None:
             for stage in column.stages:

@@ -65,7 +65,7 @@ export async function call(path, options = {}) {
 export async function text(path, { body, signal } = {}) {
   const key = storedKey();
   /** @type {Record<string, string>} */
-  const headers = { "x-headroom-playground": "1" }; // the live view leaves out what this page asks for
+  const headers = { "x-headroom-playground": "1" }; // the answer then names the version of the facts
   if (key) headers.authorization = `Bearer ${key}`;
   if (body !== undefined) headers["content-type"] = "application/json";
   const method = body === undefined ? "GET" : "POST";

@@ -79,16 +79,12 @@ export function valuesOf(scrape, name, label) {
 /**
  * A quantile of what a histogram took up between two scrapes, by linear interpolation in its bucket.
  * @param {Scrape} before @param {Scrape} after @param {string} name without `_bucket` @param {number} quantile
- * @param {Record<string, string>} [wanted] @param {string} [without] a histogram of those that do not count
+ * @param {Record<string, string>} [wanted]
  * @returns {number | null} null where it took up nothing
  */
-export function quantileOf(before, after, name, quantile, wanted = {}, without = "") {
-  const left = bucketGrowth(before, after, without, wanted);
+export function quantileOf(before, after, name, quantile, wanted = {}) {
   const counts = [...bucketGrowth(before, after, name, wanted)]
-    .map(([le, count]) => ({
-      bound: le === "+Inf" ? Infinity : Number(le),
-      count: Math.max(0, count - (left.get(le) ?? 0)),
-    }))
+    .map(([le, count]) => ({ bound: le === "+Inf" ? Infinity : Number(le), count }))
     .sort((a, b) => a.bound - b.bound);
   const all = counts.at(-1)?.count ?? 0;
   if (!all) return null;
@@ -154,13 +150,13 @@ export function figures(taken, variant) {
     const seconds = now.time - before.time;
     const rate = (/** @type {string} */ name, /** @type {Record<string, string>} */ labels = {}) =>
       growth(before.scrape, now.scrape, name, labels) / seconds;
-    const quantile = (/** @type {number} */ q) => othersQuantile(before, now, q, wanted);
+    const quantile = (/** @type {number} */ q) => quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", q, wanted);
     const reasons = valuesOf(now.scrape, "headroom_shed_total", "reason");
     const shed = Object.fromEntries(reasons.map((reason) => [reason, rate("headroom_shed_total", { reason })]));
     return {
       time: now.time,
       requests: scoringRate(before, now),
-      pairs: othersGrowth(before, now, "pairs_total", wanted) / seconds,
+      pairs: rate("headroom_pairs_total", wanted),
       p50: quantile(0.5),
       p99: quantile(0.99),
       fill: meanOf(before.scrape, now.scrape, "headroom_batch_fill_ratio"),
@@ -175,26 +171,11 @@ export function figures(taken, variant) {
   });
 }
 
-/** @param {Taken} before @param {Taken} now @returns {number} requests per second that had something scored, without the page's own */
+/** @param {Taken} before @param {Taken} now @returns {number} requests per second that had something scored */
 function scoringRate(before, now) {
   const routes = valuesOf(now.scrape, "headroom_requests_total", "route").filter((route) => SCORING.has(route));
-  const counts = routes.map((route) => othersGrowth(before, now, "requests_total", { route }));
+  const counts = routes.map((route) => growth(before.scrape, now.scrape, "headroom_requests_total", { route }));
   return counts.reduce((sum, one) => sum + one, 0) / (now.time - before.time);
-}
-
-/**
- * @param {Taken} before @param {Taken} now @param {string} name without `headroom_` @param {Record<string, string>} [wanted]
- * @returns {number} how much a counter grew by others than the page, in this or another browser
- */
-function othersGrowth(before, now, name, wanted = {}) {
-  const all = growth(before.scrape, now.scrape, `headroom_${name}`, wanted);
-  return Math.max(0, all - growth(before.scrape, now.scrape, `headroom_playground_${name}`, wanted));
-}
-
-/** @param {Taken} before @param {Taken} now @param {number} quantile @param {Record<string, string>} wanted of the times of others' pairs */
-function othersQuantile(before, now, quantile, wanted) {
-  const [all, own] = ["headroom_pair_seconds", "headroom_playground_pair_seconds"];
-  return quantileOf(before.scrape, now.scrape, all, quantile, wanted, own);
 }
 
 /** @param {Taken[]} taken @param {number} i @returns {Taken} the earliest one within the window */
@@ -210,13 +191,14 @@ export function variantRows(taken) {
     ...valuesOf(now.scrape, "headroom_heads_on", "variant"),
     ...valuesOf(now.scrape, "headroom_pairs_total", "variant"),
   ]);
-  const all = othersGrowth(before, now, "pairs_total");
+  const all = growth(before.scrape, now.scrape, "headroom_pairs_total");
   return [...names].flatMap((name) => {
     const heads = samples(now.scrape, "headroom_heads_on", { variant: name })[0]?.value;
     const pairs = total(now.scrape, "headroom_pairs_total", { variant: name });
     if (Number.isNaN(heads) && !pairs) return []; // it left the config
-    const scored = othersGrowth(before, now, "pairs_total", { variant: name });
-    const quantile = (/** @type {number} */ q) => othersQuantile(before, now, q, { variant: name });
+    const scored = growth(before.scrape, now.scrape, "headroom_pairs_total", { variant: name });
+    const quantile = (/** @type {number} */ q) =>
+      quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", q, { variant: name });
     return [{
       name,
       heads: heads === undefined || Number.isNaN(heads) ? null : heads,

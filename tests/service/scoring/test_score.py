@@ -181,29 +181,6 @@ async def test_any_text_is_scored(shared: Service, title: str) -> None:
     assert answer["results"][1]["score"] == pytest.approx(alone["results"][0]["score"], abs=1e-5)
 
 
-async def test_what_the_page_asks_for_is_also_counted_apart(service: Service) -> None:
-    texts: dict[str, Any] = {"query": QUERY, "titles": TITLES}
-    await service.post("/v1/score", **texts, head_mask="0.0")
-    assert not service.metric("headroom_playground")
-
-    page = {"x-headroom-playground": "1"}
-    for path, body in (
-        ("/v1/score", texts | {"head_mask": "0.0"}),
-        ("/v1/compare", texts | {"masks": ["none"], "variants": ["cut"]}),
-        ("/v1/condense", texts | {"variant": "masked"}),
-        ("/v1/score", texts | {"head_mask": "99.*"}),
-    ):
-        await service.http.post(path, json=body, headers=page)
-    condensed = service.metric('headroom_pairs_total{arm="",variant="masked"}')
-    for variant, others, own in (("custom", 4, 8), ("cut", 0, 4), ("masked", 0, condensed)):
-        assert service.metric(f'headroom_pairs_total{{arm="",variant="{variant}"}}') == others + own
-        assert service.metric(f'headroom_playground_pairs_total{{variant="{variant}"}}') == own
-        assert service.metric(f'headroom_playground_pair_seconds_count{{variant="{variant}"}}') == own
-    assert condensed > 0
-    assert service.metric('headroom_playground_requests_total{route="/v1/score"}') == 2
-    assert service.metric('headroom_playground_requests_total{route="/v1/condense"}') == 1
-
-
 async def test_metrics_count_pairs_grades_and_batches_exactly(service: Service) -> None:
     await service.post("/v1/score", query=QUERY, titles=TITLES, variant="masked")
     await service.post("/v1/score", query=QUERY, titles=TITLES, head_mask="0.0")
