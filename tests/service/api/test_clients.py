@@ -13,8 +13,6 @@ import httpx
 import pytest
 import requests
 
-from tests.service.asgi import client
-from tests.service.fake_backend import app_with
 from tests.service.running import Server
 
 TOO_LARGE = 12_000_000
@@ -76,31 +74,3 @@ async def test_a_body_too_large_is_refused_with_a_413_that_arrives_at_aiohttp(se
         while any(sock.fileno() != -1 for sock in sockets):
             await asyncio.sleep(0.01)
     assert sockets
-
-
-NUMBERS = [
-    ("/v1/rerank", {"query": "a", "documents": ["b"]}, "top_n"),
-    ("/v2/rerank", {"query": "a", "documents": ["b"]}, "max_tokens_per_doc"),
-    ("/rerank", {"query": "a", "texts": ["b"]}, "top_n"),
-    ("/rerank", {"query": "a", "documents": ["b"]}, "truncate_prompt_tokens"),
-    ("/v1/score", {"query": "a", "titles": ["b"]}, "deadline_ms"),
-    ("/v1/condense", {"query": "a b", "titles": ["b"]}, "max_words"),
-]
-
-
-@pytest.mark.parametrize(("path", "body", "field"), NUMBERS)
-async def test_true_is_no_number(path: str, body: dict[str, Any], field: str) -> None:
-    async with client(app_with()) as session:
-        for wrong in (True, False):
-            answer = await session.post(path, json=body | {field: wrong})
-            assert answer.status_code in (400, 422), wrong
-            assert field in answer.text
-        assert (await session.post(path, json=body | {field: 1.0})).status_code == 200
-
-
-async def test_true_is_no_number_in_tensors() -> None:
-    title: dict[str, Any] = {"name": "title", "datatype": "BYTES", "shape": [True], "data": ["b"]}
-    body: dict[str, Any] = {"inputs": [{**title, "name": "query", "shape": [1]}, title]}
-    async with client(app_with()) as session:
-        answer = await session.post("/v2/models/full/infer", json=body)
-        assert (answer.status_code, "shape" in answer.text) == (400, True)

@@ -85,21 +85,16 @@ async def test_allowed_origins_may_read_answers_and_errors_and_no_others() -> No
     assert (keyless.status_code, keyless.headers["access-control-allow-origin"]) == (200, SHOP)
 
 
-@pytest.mark.parametrize("origins", ["*", "shop.example", "https://shop.example/", "https://a,", 3, [1]])
-def test_a_wrong_origin_in_the_settings_is_refused(origins: object) -> None:
-    with pytest.raises(ValueError, match=r"https://"):
-        Settings(cors_origins=origins)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("origin", "reason"),
     [
+        *((origin, "https://") for origin in ("*", "shop.example", f"{SHOP}/", "https://a,", 3, [1])),
         ("https://shop.example:443", "leaves out :443"),
         ("https://shop.example:", "no such port"),
         ("https://bücher.example", "in ASCII"),
     ],
 )
-def test_an_origin_that_no_browser_sends_is_refused(origin: str, reason: str) -> None:
+def test_an_origin_that_no_browser_sends_is_refused(origin: object, reason: str) -> None:
     """It would never match, and the shop's page could not tell why it is refused."""
     with pytest.raises(ValueError, match=reason):
         Settings(cors_origins=origin)  # type: ignore[arg-type]
@@ -126,12 +121,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.mark.parametrize("blank", ["", "  ", "\n"])
-def test_keys_that_were_left_empty_do_not_open_the_service(blank: str) -> None:
-    with pytest.raises(ValueError, match="not an empty text"):
-        parse_api_keys(blank)
 
 
 def test_a_key_may_be_written_as_its_digest_and_the_digest_is_no_key() -> None:
@@ -307,24 +296,6 @@ def test_keys_come_from_one_place_and_a_file_is_named_in_full() -> None:
         Settings(api_keys="alpha", api_keys_file=Path("/keys"))
     with pytest.raises(ValueError, match="keys is not an absolute path"):
         Settings(api_keys_file=Path("keys"))
-
-
-async def test_a_key_is_charged_the_pairs_it_has_scored(tiny_checkpoint: Path) -> None:
-    """A rate that counts requests holds nobody who sends a thousand titles in each."""
-    alpha = {"authorization": "Bearer alpha"}
-    async with serve(tiny_checkpoint, api_keys="alpha;rate=10,beta;rate=10") as service:
-        body = {"query": QUERY, "titles": ["angle"] * 1000}
-        first = await service.http.post("/v1/score", json=body, headers=alpha)
-        assert first.status_code == 200, "a key that owes nothing gets its answer, whatever it costs"
-        again = await service.http.post("/v1/score", json=body, headers=alpha)
-        assert_error(again, 429, "rate_limited")
-        assert 95 <= int(again.headers["retry-after"]) <= 100
-        beta = {"authorization": "Bearer beta"}
-        answers = [
-            (await service.http.post("/v1/score", json={**body, "titles": ["a"]}, headers=beta)).status_code
-            for _ in range(10)
-        ]
-        assert answers == [200] * 10, "a request with one pair costs one"
 
 
 async def test_requests_at_once_cannot_all_be_let_in_on_what_is_left_for_one(tiny_checkpoint: Path) -> None:

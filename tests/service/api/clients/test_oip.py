@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from headroom import Classifier
 from headroom.service.errors import QueueFull
-from tests.checkpoints import GRADES
 from tests.service.asgi import client
 from tests.service.experimenting import config, score
 from tests.service.fake_backend import FakeBackend, app_with
@@ -93,16 +92,6 @@ async def test_outputs_are_those_of_the_network_in_json_and_in_bytes(
 
 
 @in_session
-async def test_queries_go_to_all_titles_or_one_by_one(shared: Service) -> None:
-    queries, titles = [QUERY, "lamp"], ["steel angle", "wood lamp"]
-    both = await infer(shared, inputs=[tensor("title", titles), tensor("query", queries, [2, 1])])
-    for place in range(2):
-        inputs = [tensor("query", [queries[place]]), tensor("title", [titles[place]], [1, 1])]
-        alone = await infer(shared, inputs=inputs)
-        np.testing.assert_allclose(alone["score"], both["score"][place : place + 1], atol=1e-6)
-
-
-@in_session
 async def test_a_model_is_a_checkpoint_a_variant_or_both(shared: Service, clf: Classifier) -> None:
     full, masked = await infer(shared), await infer(shared, "masked")
     assert masked["score"].tolist() != full["score"].tolist()
@@ -147,24 +136,6 @@ async def test_a_unit_beside_the_tensors_or_among_the_parameters_is_assigned(
         ):
             answer = await service.http.post(f"/v2/models/{model}/infer", json={"inputs": INPUTS} | fields)
             assert answer.json()["parameters"]["variant"] == variant, fields
-
-
-@in_session
-async def test_metadata_says_what_to_send_and_what_comes(shared: Service) -> None:
-    metadata = (await shared.http.get("/v2/models/masked/versions/1")).json()
-
-    assert (metadata["name"], metadata["versions"]) == ("masked", ["1"])
-    assert metadata["inputs"] == [
-        {"name": name, "datatype": "BYTES", "shape": [-1]} for name in ("query", "title")
-    ]
-    outputs = await infer(shared)
-    for described in metadata["outputs"]:
-        values = outputs[described["name"]]
-        assert {"FP32": np.float32, "INT64": np.int64}[described["datatype"]] == values.dtype
-        assert [-1, *values.shape[1:]] == described["shape"]
-    assert metadata["outputs"][1]["shape"] == [-1, len(GRADES)]
-    assert (await shared.http.get("/v2/models/masked/ready")).json() == {"name": "masked", "ready": True}
-    assert "binary_tensor_data" in (await shared.http.get("/v2")).json()["extensions"]
 
 
 APP = app_with(api_keys="alpha")

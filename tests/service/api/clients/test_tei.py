@@ -57,17 +57,6 @@ async def test_texts_come_back_sorted_all_of_them_and_with_their_text_if_wanted(
 
 
 @in_session
-async def test_variant_and_mask_are_taken_as_further_fields_and_in_the_models_name(shared: Service) -> None:
-    full = await ask(shared, "/", RERANK)
-    masked = await ask(shared, "/", RERANK | {"variant": "masked"})
-
-    assert masked != full
-    assert await ask(shared, "/", RERANK | {"model": "any@masked"}) == masked
-    assert await ask(shared, "/", RERANK | {"head_mask": "1.0-2"}) == masked
-    assert await ask(shared, "/", RERANK | {"model": "BAAI/bge-reranker-base", "unheard_of": 1}) == full
-
-
-@in_session
 async def test_a_text_too_long_is_truncated_unless_the_request_says_no(
     shared: Service, clf: Classifier
 ) -> None:
