@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
-from headroom.service.config.settings import LiveConfig
 from headroom.service.experiments.buckets import bucket
 from tests.service.experimenting import config as experiment_config
 from tests.service.experimenting import draw_by_the_contract, exposed, score, shadow_of
@@ -102,38 +100,6 @@ async def test_what_an_order_cannot_do_is_one_sentence(tiny_checkpoint: Path) ->
         answer = await service.http.post("/predict", json={"inputs": [[QUERY, "a"]], "variant": "original"})
         assert answer.status_code == 422
         assert "variant: 'original' is an order of titles and gives no labels" in answer.text
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (
-            {"variants": [{"name": "full"}, {"name": "original"}]},
-            "the name 'original' is taken: it stands for the titles in the order in which they came",
-        ),
-        (
-            {
-                "variants": [
-                    {"name": "full"},
-                    {"name": "two", "cascade": [{"variant": "original", "keep": 5}, {"variant": "full"}]},
-                ]
-            },
-            "cascade[0].variant: 'original' gives no scores, so it is no stage",
-        ),
-        (
-            {"degrade": {"above_queue_tokens": 9, "variant": "original"}, "default": "original"},
-            "is the default",
-        ),
-        (
-            {"default": "no-such"},
-            "there is no variant 'no-such'; there are full, original",
-        ),
-    ],
-)
-def test_wrong_configs_are_one_sentence(change: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValidationError) as refused:
-        LiveConfig.model_validate({"variants": [{"name": "full"}], **change})
-    assert sentence in str(refused.value)
 
 
 async def test_a_guardrail_of_scores_is_refused_beside_an_order(tiny_checkpoint: Path) -> None:

@@ -31,16 +31,6 @@ async def test_the_listing_names_the_stages(service: Service) -> None:
     assert by_name["cascade"]["head_mask"] == by_name["full"]["head_mask"]
 
 
-async def test_metrics_count_a_cascade_by_its_name_and_its_stages(tiny_checkpoint: Path) -> None:
-    async with serve(tiny_checkpoint, CONFIG) as service:
-        await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade")
-        await service.post("/v1/score", query=QUERY, titles=TITLES[:2], variant="cascade")
-        assert service.metric('headroom_pairs_total{arm="",variant="cascade"}') == 22
-        assert service.metric('headroom_cascade_pairs_total{stage="cheap",variant="cascade"}') == 20
-        assert service.metric('headroom_cascade_pairs_total{stage="full",variant="cascade"}') == 7
-        assert service.metric("headroom_degraded_total") == 0
-
-
 async def test_an_edit_with_a_wrong_cascade_is_refused_and_the_last_one_stays(tiny_checkpoint: Path) -> None:
     async with serve(tiny_checkpoint, CONFIG) as service:
         optional = [

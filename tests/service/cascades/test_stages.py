@@ -18,8 +18,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")  # one service for most of
 async def test_the_best_titles_of_a_stage_are_scored_by_the_next(service: Service, clf: Classifier) -> None:
     cheap, full = own_scores(clf, "0-1.*"), own_scores(clf, "none")
     kept = best(cheap.score, list(range(20)), 5)
+    series = 'headroom_cascade_pairs_total{stage="%s",variant="cascade"}'
+    before = [service.metric(series % stage) for stage in ("cheap", "full")]
     answer = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade")
 
+    after = [service.metric(series % stage) for stage in ("cheap", "full")]
+    assert np.subtract(after, before).tolist() == [20, 5]
     assert answer["variant"] == "cascade"
     results = answer["results"]
     assert [row["index"] for row in results] == list(range(20))

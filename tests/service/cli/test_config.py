@@ -153,16 +153,6 @@ def test_masks_and_paths_are_checked_against_each_checkpoint(
     assert "this model has layers 0 to" in found[1]
 
 
-def test_what_a_variable_says_is_not_blamed_on_the_file(
-    tmp_path: Path, tiny_checkpoint: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = write(tmp_path, {"variants": [{"name": "full"}]}, model=str(tiny_checkpoint))
-    monkeypatch.setenv("HEADROOM_DATABASE_URL", "")
-    err = run("config", "check", str(file), status=1).err
-    assert "HEADROOM_DATABASE_URL: not a URL such as " in err
-    assert "args." not in err
-
-
 @pytest.mark.parametrize("setting", REMOVED)
 def test_a_setting_that_is_gone_is_refused_with_what_replaces_it(
     setting: str, tmp_path: Path, tiny_checkpoint: Path, run: Run, monkeypatch: pytest.MonkeyPatch

@@ -98,6 +98,7 @@ def test_signs_that_yaml_1_1_alone_gives_a_meaning_are_text(text: str, tmp_path:
         ({"device": "cpu"}, {"HEADROOM_DTYPE": "float16"}, {"dtype": "float32"}, None),
         ({"device": "cpu"}, {"HEADROOM_DTYPE": "float16"}, {}, "HEADROOM_DTYPE"),
         ({"device": "cpu"}, {}, {"dtype": "float16"}, "FILE: args.dtype"),
+        ({}, {"HEADROOM_SCORE_STORE": "/s"}, {}, "HEADROOM_SCORE_STORE: this setting is gone"),
         ({}, {"HEADROOM_MAX_PAIRS": "many"}, {}, "HEADROOM_MAX_PAIRS: Input should be a valid integer"),
         ({}, {}, {"cors_origins": ["*"]}, "FILE: args.cors_origins[0]: "),
         ({"model": ""}, {}, {"model": "tiny"}, "--model"),
@@ -125,21 +126,6 @@ def test_a_wrong_value_is_blamed_on_where_it_was_written(
     assert str(caught.value).startswith(place.replace("FILE", str(path)))
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("request_timeout_s", -1, "Input should be greater than 0"),
-        ("deterministic", "perhaps", "should be true or false"),
-        ("access_log", True, "Input should be 'off' or 'json'"),
-    ],
-)
-def test_what_a_wrong_setting_should_be_is_said(
-    name: str, value: Any, reason: str, document: Any, tmp_path: Path
-) -> None:
-    document["applications"][0]["args"] = {name: value}
-    assert refusal(tmp_path / "serve.yaml", yaml.safe_dump(document)) == f"args.{name}: {reason}"
-
-
 def test_an_off_without_quotes_which_yaml_reads_as_false_is_off(tmp_path: Path) -> None:
     path = tmp_path / "serve.yaml"
     path.write_text(DEPLOY.read_text().replace("args: {}", "args: {access_log: off}"))
@@ -147,7 +133,8 @@ def test_an_off_without_quotes_which_yaml_reads_as_false_is_off(tmp_path: Path) 
 
 
 FULL, FAST, OTHER = {"name": "full"}, {"name": "fast", "head_mask": "0.0"}, {"name": "other"}
-LIMIT, PLACE, KEEP = "user_config.degrade.above_queue_tokens", "user_config.variants[2]", "cascade[0].keep"
+OWN, ORDER = {"name": "original"}, "user_config: degrade.variant: 'original' is the default already; name"
+PLACE, KEEP = "user_config.variants[2]", "cascade[0].keep"
 STAGE = "user_config: variants[2].cascade[0].variant"
 RANGE = "should be a whole number of titles from 1, or a share between 0 and 1 (both excluded)"
 
@@ -165,9 +152,15 @@ def degrade(**limits: Any) -> dict[str, Any]:
     return {"user_config": {"variants": [FULL, FAST], "degrade": whole}}
 
 
+def variants(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"user_config": {"variants": [*entries], **more}}
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
+        ({"args": {"deterministic": "perhaps"}}, "args.deterministic: should be true or false"),
+        ({"args": {"access_log": True}}, "args.access_log: Input should be 'off' or 'json'"),
         ({"args": [1]}, "args must be a mapping (name: value), not a list"),
         ({"http_options": {"port": "many"}}, "http_options.port must be a whole number from 1 to 65535"),
         ({"user_config": {"variants": []}}, "user_config.variants: List should have at least 1 item, not 0"),
@@ -187,6 +180,27 @@ def degrade(**limits: Any) -> dict[str, Any]:
         (
             cascade(stage("fast", 3), stage("full"), checkpoint="/x"),
             f"{PLACE}: checkpoint: a cascade has none",
+        ),
+        (
+            cascade(stage("original", 5), stage("full")),
+            f"{STAGE}: 'original' gives no scores, so it is no st",
+        ),
+        (variants(FULL, default="original", degrade={"above_queue_tokens": 9, "variant": "original"}), ORDER),
+        ({"user_config": {"degrade": {"above_queue_tokens": 1}}}, "user_config.degrade.variant: Field requi"),
+        (variants(FULL, FULL), "user_config: variants: two are called 'full'"),
+        (
+            variants(FULL, {"name": "custom"}),
+            "user_config.variants[1]: the name 'custom' is taken: it stands for",
+        ),
+        (
+            variants(FULL, OWN),
+            "user_config.variants[1]: the name 'original' is taken: it stands for the titles",
+        ),
+        (variants({"name": "a", "sliced": True}), "user_config.variants[0]: sliced needs a head_mask that"),
+        (variants(FAST | {"optional": True}), "user_config.variants[0]: optional needs a head_mask or a"),
+        (
+            variants(FULL, default="nobody"),
+            "user_config: default: there is no variant 'nobody'; there are full, o",
         ),
     ],
 )
