@@ -3,7 +3,7 @@
 import random
 from math import inf
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -26,26 +26,6 @@ def queue_of(*requests: list[int], max_age_s: float = inf) -> FairQueue:
     for owner, request in enumerate(requests):
         push(queue, owner, [Named(tokens, "lane") for tokens in request], now=0.0)
     return queue
-
-
-def owners(queue: FairQueue, budget: int = BUDGET, now: float = 0.0) -> list[Any]:
-    return owners_of(queue.take(budget, now))
-
-
-@given(
-    bigs=st.lists(st.lists(lengths, min_size=40, max_size=120), min_size=2, max_size=5),
-    small=lengths,
-    batches=st.integers(0, 8),
-)
-@settings(deadline=None)
-def test_one_title_waits_for_at_most_two_batches_beside_many_long_requests(
-    bigs: list[list[int]], small: int, batches: int
-) -> None:
-    queue = queue_of(*bigs)
-    for _ in range(batches):
-        queue.take(BUDGET, now=0.0)
-    push(queue, 99, [Named(small, "lane")], now=0.0)
-    assert 99 in owners(queue) + owners(queue)
 
 
 @given(
@@ -172,12 +152,6 @@ def test_who_is_done_with_a_batch_need_not_wait_for_part_of_an_old_request_that_
         assert owners_of(queue.take(BUDGET, now=float(turn), fill=False))[0] == 0
         push(queue, turn, [Named(25, "lane")], now=float(turn))
         assert owners_of(queue.take(BUDGET, now=float(turn), fill=False)) == [turn]
-
-
-def test_who_is_done_with_a_batch_need_not_wait_for_part_of_a_long_request() -> None:
-    queue = queue_of([25] * 1000, [25] * 2, [25])
-    assert owners_of(queue.take(BUDGET, now=0.0, fill=False)) == [2, 1, 1]
-    assert owners_of(queue.take(BUDGET, now=0.0, fill=False)) == [0] * 40
 
 
 def test_what_is_before_a_request_is_known_when_it_comes() -> None:

@@ -9,19 +9,6 @@ from headroom.service.errors import Draining
 from tests.service.engine.stage import Stage, result_of, rows, settle, stage
 
 
-async def test_an_idle_device_starts_at_once_and_what_arrives_meanwhile_makes_one_batch() -> None:
-    async with stage() as s:
-        s.submit(rows("first"))
-        await settle()
-        for n in range(5):
-            s.submit(rows(n))
-        await settle()
-        assert s.device.names == [["first"]]
-        s.device.finish()
-        await settle()
-        assert s.device.names == [["first"], [0, 1, 2, 3, 4]]
-
-
 async def test_slots_side_by_side_share_what_waits() -> None:
     async with stage(slots=2, split_tokens=20) as s:
         ticket = s.submit(rows(*range(8)))  # 80 tokens of a budget of 100
@@ -110,12 +97,3 @@ async def calls_per_batch(requests: int) -> float:
 
 async def test_a_batch_costs_the_same_however_much_waits() -> None:
     assert await calls_per_batch(100) < 1.5 * await calls_per_batch(2)
-
-
-async def test_work_that_has_begun_may_finish_after_its_deadline() -> None:
-    async with stage() as s:
-        ticket = s.submit(rows("begun"), deadline=s.clock() + 1.0)
-        await settle()
-        s.clock.advance(5.0)
-        s.device.finish()
-        assert await ticket.result() == [result_of("begun")]
