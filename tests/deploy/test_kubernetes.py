@@ -9,7 +9,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from headroom.service.ray.autoscaling import BUSY_SHARE, ByLoad
 from tests.clients import environments
 from tests.prompt import Run
 from tests.prompt import run as run
+from tests.redis_server import wait_until_listening
 from tests.referees import need
 from tests.service.page.seeding import served
 
@@ -494,16 +494,9 @@ def test_the_store_of_the_head_keeps_all_asks_for_its_password_and_shows_it_to_n
             client.sendall("".join(f"{line}\r\n" for line in (*commands, "QUIT")).encode())
             return client.makefile().read().splitlines()[:-1]
 
-    def is_listening() -> bool:
-        with socket.socket() as client:
-            return client.connect_ex(("127.0.0.1", port)) == 0
-
     with subprocess.Popen(command, env=os.environ | {"PASSWORD": secret}, stdout=subprocess.DEVNULL) as redis:
         try:
-            deadline = time.monotonic() + 20
-            while not is_listening():
-                assert time.monotonic() < deadline, "Redis does not start"
-                time.sleep(0.05)
+            wait_until_listening(port)
             assert ask("GET key")[0].startswith("-NOAUTH")
             assert ask(f"AUTH {secret}", "SET key value") == ["+OK", "+OK"]
             arguments = Path(f"/proc/{redis.pid}/cmdline").read_bytes()

@@ -3,21 +3,18 @@
 The head has no CPU, as in deploy/kuberay/rayservice.yaml: the replica is on the worker. The requests go to
 the worker's front.
 
-python -m tests.service.ray.dying_head DIRECTORY MODEL OTHER_MODEL REDIS_SERVER
+python -m tests.service.ray.dying_head DIRECTORY MODEL OTHER_MODEL
 """
 
-import contextlib
 import json
 import os
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from headroom.loadtest.server import free_port
+from tests.redis_server import redis_server
 from tests.service.client import score
 from tests.service.ray.real_nodes import (
     Load,
@@ -40,26 +37,6 @@ AWAY_S = 3.0
 RECONNECT_S = 20
 """Seconds after which the worker gives up, if it finds no head. Ray's default is 60."""
 EDITED = LIVE | {"masks": {"lower": "2.*", "more": "0.0"}}
-
-
-@contextlib.contextmanager
-def stored(program: str, directory: Path) -> Iterator[str]:
-    """Run Redis (or Valkey) without files, and yield its address."""
-    port = free_port()
-    command = [program, "--bind", "127.0.0.1", "--port", str(port), "--requirepass", PASSWORD]
-    command += ["--save", "", "--dir", str(directory)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        wait("listening", lambda: _listens(port))
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Nodes:
@@ -144,11 +121,12 @@ def counts(load: Load, since: float) -> dict[str, int]:
     return {"answers": len(statuses), "failed": len(statuses) - statuses.count(200)}
 
 
-def main(directory: Path, model: Path, other: Path, redis: str) -> None:
+def main(directory: Path, model: Path, other: Path) -> None:
     nodes = Nodes(directory, model, other)
-    with stored(redis, directory) as address:
+    port = free_port()
+    with redis_server(directory, port, "--requirepass", PASSWORD):
         os.environ |= {
-            "RAY_REDIS_ADDRESS": address,
+            "RAY_REDIS_ADDRESS": f"127.0.0.1:{port}",
             "RAY_external_storage_namespace": "headroom",
             "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # of this process; the worker has its own
         }
@@ -162,4 +140,4 @@ def main(directory: Path, model: Path, other: Path, redis: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]), sys.argv[4])
+    main(*map(Path, sys.argv[1:4]))

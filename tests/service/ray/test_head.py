@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1600), pytest.mark.more]
 
 @pytest.fixture(scope="module")
 def found(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    redis = need("redis-server")
+    need("redis-server")
     other = write_checkpoint(tmp_path_factory.mktemp("other"), seed=1)
-    return story("dying_head", tiny_checkpoint, other, redis)
+    return story("dying_head", tiny_checkpoint, other)
 
 
 def test_no_request_fails_while_the_head_is_away_and_when_another_takes_the_cluster_up(

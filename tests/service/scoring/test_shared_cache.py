@@ -3,11 +3,11 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +17,34 @@ import redis
 from typer.testing import CliRunner
 
 from headroom import Classifier
+from headroom.loadtest.server import free_port
 from headroom.models.errors import ModelError
 from headroom.service.cli.program import app
 from headroom.service.config.file import ConfigFileError
 from headroom.service.scoring import shared_cache
-from headroom.service.scoring.shared_cache import PREFIX, check_url, sealed, unsealed
+from headroom.service.scoring.shared_cache import PREFIX, check_url
 from tests.checkpoints import write_checkpoint
-from tests.referees import need
+from tests.redis_server import redis_server
 from tests.service.in_process import CONFIG, QUERY, TITLES, Service, check_scores, pairs, read_config, serve
 
 pytestmark = pytest.mark.more
 COMPUTED = "headroom_batch_pairs_sum"
 
 
+@dataclass
 class Redis:
-    """A running server. process: its own. url: a database of the running test."""
+    """A running server."""
 
-    def __init__(self, directory: Path) -> None:
-        with closing(socket.socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        command = [need("redis-server"), "--bind", "127.0.0.1", "--port", str(port), "--save", ""]
-        self.process = subprocess.Popen([*command, "--dir", str(directory)], stdout=subprocess.DEVNULL)
-        self.url = f"redis://127.0.0.1:{port}/0"
-        self.client = redis.Redis.from_url(self.url)
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            try:
-                self.client.ping()
-            except redis.ConnectionError:
-                time.sleep(0.02)
-            else:
-                return
-        raise TimeoutError("redis-server did not start")
+    process: subprocess.Popen[bytes]
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @cached_property
+    def client(self) -> redis.Redis:
+        return redis.Redis.from_url(self.url)
 
     def stored_keys(self) -> list[bytes]:
         found: list[bytes] = self.client.keys("*")  # type: ignore[assignment]
@@ -58,10 +53,9 @@ class Redis:
 
 @pytest.fixture(scope="module")
 def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    server = Redis(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.process.kill()
-    server.process.wait()
+    port = free_port()
+    with redis_server(tmp_path_factory.mktemp("redis"), port) as process:
+        yield Redis(process, port)
 
 
 @pytest.fixture
@@ -104,6 +98,7 @@ async def test_what_one_replica_scored_another_one_knows(
     async with serve(tiny_checkpoint, score_cache=server.url) as one:
         assert (await scored(one))[0] == "miss"
         await stored(server, len(TITLES))
+    assert all(key.startswith(PREFIX) for key in server.stored_keys()), "a key holds a text"
     async with serve(tiny_checkpoint, score_cache=server.url) as other:
         cache, results = await scored(other)
         assert (cache, other.metric(COMPUTED)) == ("hit", 0)
@@ -194,37 +189,18 @@ async def test_a_server_that_is_away_is_taken_up_again(
     tiny_checkpoint: Path, tmp_path: Path, clf: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_cache, "PAUSE_S", 0.05)
-    own = Redis(tmp_path)
-    port = own.url.split(":")[-1].split("/")[0]
-    async with serve(tiny_checkpoint, score_cache=own.url) as service:
-        await scored(service)
-        own.process.kill()
-        own.process.wait()
+    port = free_port()
+    async with serve(tiny_checkpoint, score_cache=f"redis://127.0.0.1:{port}/0") as service:
+        with redis_server(tmp_path, port):
+            await scored(service)
         _, results = await scored(service)
         check_scores(results, clf.score(pairs()).score)
         assert (await service.http.get("/health/ready")).status_code == 200
         assert service.metric('headroom_shared_cache_failures_total{reason="error"}') >= 1
-        again = subprocess.Popen(
-            [
-                need("redis-server"),
-                "--bind",
-                "127.0.0.1",
-                "--port",
-                port,
-                "--save",
-                "",
-                "--dir",
-                str(tmp_path),
-            ],
-            stdout=subprocess.DEVNULL,
-        )
-        try:
+        with redis_server(tmp_path, port):
             async with asyncio.timeout(20):
                 while (await scored(service))[0] != "hit":
                     await asyncio.sleep(0.05)
-        finally:
-            again.kill()
-            again.wait()
 
 
 async def test_both_levels_together_ask_the_server_once(tiny_checkpoint: Path, server: Redis) -> None:
@@ -261,16 +237,6 @@ def test_a_file_fills_the_cache_for_the_service(
     cache, results = asyncio.run(ask())
     assert cache == "hit"
     check_scores(results, clf.score(pairs()).score)
-
-
-def test_keys_hold_no_text_and_values_are_checked(server: Redis) -> None:
-    assert all(key.startswith(PREFIX) for key in server.stored_keys())
-    logits = np.arange(5, dtype=np.float32).tobytes()
-    value = sealed(b"key", logits)
-    assert unsealed(b"key", value) == logits
-    assert unsealed(b"other", value) is None
-    assert unsealed(b"key", value[1:]) is None
-    assert unsealed(b"key", None) is None
 
 
 @pytest.mark.parametrize(
