@@ -22,20 +22,6 @@ def is_error(answer: Answer, status: int, kind: str) -> bool:
     return (answer.status, error["type"]) == (status, kind)
 
 
-async def test_a_mask_changes_scores_and_none_does_not(server: Server) -> None:
-    plain = (await send_raw(server.port, score(2))).json
-    none = (await send_raw(server.port, score(2, head_mask="none"))).json
-    masked = (await send_raw(server.port, score(2, head_mask="2.*"))).json
-    variant = (await send_raw(server.port, score(2, variant="masked"))).json
-    pruned = (await send_raw(server.port, score(2, variant="pruned"))).json
-    assert [row["score"] for row in plain["results"]] == [row["score"] for row in none["results"]]
-    assert [row["score"] for row in masked["results"]] == [row["score"] for row in variant["results"]]
-    assert plain["results"] != masked["results"]
-    for one, other in zip(pruned["results"], masked["results"], strict=True):
-        assert one["score"] == pytest.approx(other["score"], abs=0.01)
-    assert (plain["variant"], masked["head_mask"]["spec"], pruned["variant"]) == ("full", "2.*", "pruned")
-
-
 async def test_a_client_cannot_switch_the_time_limit_off(server: Server) -> None:
     """With Serve's own header honoured, a body that never ends would be waited for without end."""
     head = "x-request-timeout-seconds: 0\r\nx-request-disconnect-disabled: ?1\r\n"
@@ -45,14 +31,6 @@ async def test_a_client_cannot_switch_the_time_limit_off(server: Server) -> None
     answer = await send_raw(server.port, data)
     assert is_error(answer, 408, "request_timeout")
     assert answer.seconds < 25
-
-
-@pytest.mark.more
-@pytest.mark.slow
-async def test_slow_headers_do_not_hold_a_connection(server: Server) -> None:
-    answer = await send_raw(server.port, b"GET /health/live HTTP/1.1\r\nhost: te", timeout_s=20)
-    assert answer.status == 0
-    assert 8 < answer.seconds < 15
 
 
 @pytest.mark.more

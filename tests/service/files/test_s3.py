@@ -1,7 +1,6 @@
 """Files in S3: pyarrow's own client against moto, which stands in for Amazon's server."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,18 +13,6 @@ from pyarrow import fs
 from tests.clients.environments import HERE, python
 from tests.service.files.test_job import pairs_file
 
-JOB = """
-import os, signal, sys
-from tests.service.files.killed import arguments, score_all
-
-source, output, model, last = sys.argv[1:]
-
-def report(share, rows, before):
-    if rows >= int(last):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-score_all(arguments(source, output, model), report, window_rows=50)
-"""
 FAILS = """
 import sys
 from headroom.service.files.storage import Storage
@@ -36,7 +23,6 @@ with Storage(sys.argv[1]).create(sys.argv[1]) as stream:
 """
 pytestmark = pytest.mark.more
 HEADROOM = Path(sys.executable).with_name("headroom")
-NEVER = 10**9
 
 
 @pytest.fixture(scope="module")
@@ -98,32 +84,6 @@ def test_a_file_in_s3_with_an_awkward_name_is_scored_as_one_on_disk(
     assert names(store, "logs/scored") == [f"logs/scored/{name}", f"logs/scored/{name}.rejects.jsonl"]
     with store.open_input_stream(f"logs/scored/{name}") as stream:
         assert stream.read() == (tmp_path / f"scored {name}").read_bytes()
-
-
-def test_a_killed_job_goes_on_from_its_parts_in_s3(
-    tiny_checkpoint: Path, tmp_path: Path, environment: dict[str, str], store: fs.S3FileSystem
-) -> None:
-    source, output = pairs_file(tmp_path / "pairs.jsonl", 300), "s3://logs/killed.parquet"
-
-    def run(target: object, last: int) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", JOB, *map(str, (source, target, tiny_checkpoint, last))]
-        return subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=300
-        )
-
-    assert run(output, 150).returncode == -signal.SIGKILL
-    parts = [name for name in names(store, "logs") if name.startswith("logs/killed.parquet")]
-    assert parts
-    assert "logs/killed.parquet" not in parts
-    done = run(output, NEVER)
-    assert done.returncode == 0, done.stderr
-    undisturbed = run(tmp_path / "undisturbed.parquet", NEVER)
-    assert undisturbed.returncode == 0, undisturbed.stderr
-
-    left = [name for name in names(store, "logs") if name.startswith("logs/killed.parquet")]
-    assert left == ["logs/killed.parquet", "logs/killed.parquet.rejects.jsonl"]
-    with store.open_input_stream("logs/killed.parquet") as stream:
-        assert stream.read() == (tmp_path / "undisturbed.parquet").read_bytes()
 
 
 def test_an_upload_that_fails_leaves_the_object_that_was_there(

@@ -446,30 +446,17 @@ async def test_the_front_of_a_node_that_serve_empties_is_not_ready_and_still_ser
     write: Write, tmp_path: Path
 ) -> None:
     """The replicas of other nodes said that it is: Kubernetes sent requests until the front was stopped."""
-
-    async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
-            await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(replica, "127.0.0.1", 0)
-    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     ready = ("/health/ready", "/health", "/ping", "/v2/health/ready", "/.well-known/ready")
-    try:
+    with replicas("a") as running:
         for emptied in (False, True):
-            async with asyncio.timeout(60), proxy(write(emptied=emptied, a=address), tmp_path) as port:
+            written = write(emptied=emptied, a=running["a"][1])
+            async with asyncio.timeout(60), proxy(written, tmp_path) as port:
                 while (await send_raw(port, request("GET", "/v1/models"))).status != 200:  # HAProxy starts
                     await asyncio.sleep(0.05)
                 statuses = {path: (await send_raw(port, request("GET", path))).status for path in ready}
                 assert statuses == dict.fromkeys(ready, 503 if emptied else 200)
                 for path in ("/v1/models", "/health/live"):
                     assert (await send_raw(port, request("GET", path))).status == 200
-    finally:
-        server.close()
-        while connections := asyncio.all_tasks() - {asyncio.current_task()}:  # it takes no new ones
-            await asyncio.wait(connections)
 
 
 def test_the_launcher_of_a_cluster_is_written_where_its_variable_names_it_already(tmp_path: Path) -> None:
