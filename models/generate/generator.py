@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,6 +89,37 @@ def ranked(queries: Sequence[Written], relevance: Floats32) -> list[Written]:
     return sorted(judged, key=lambda query: -query.score)
 
 
+class WritablePieces:
+    """Which pieces of the output vocabulary the queries of a question may have.
+
+    They are those whose letters are of the question's scripts: an English question gets no Korean word. The
+    unknown piece is never written.
+    """
+
+    def __init__(self, tokenizer: PairTokenizer, pieces: Tensor) -> None:
+        self.tokenizer = tokenizer
+        self.known = pieces != (-1 if tokenizer.unknown is None else tokenizer.unknown)
+        scripts = [scripts_of(text) for text in tokenizer.texts_of(pieces.tolist())]
+        self.of_script = {
+            script: torch.tensor([script in ones for ones in scripts], device=pieces.device)
+            for script in set[str]().union(*scripts)
+        }
+
+    def of(self, question: EncodedPair) -> Tensor:
+        """Return them as (V,) bool. question: as the encoder reads it."""
+        scripts = scripts_of("".join(self.tokenizer.texts_of(question.ids.tolist())))
+        writable = self.known.clone()
+        for script, pieces in self.of_script.items():
+            if script not in scripts:
+                writable &= ~pieces
+        return writable
+
+
+def scripts_of(text: str) -> set[str]:
+    """Return the scripts of a text's letters, as Unicode's names begin: LATIN, HANGUL, CJK."""
+    return {unicodedata.name(letter, "").partition(" ")[0] for letter in text if letter.isalpha()}
+
+
 class Generator:
     """A generator on one device. Threads may share it.
 
@@ -103,6 +135,7 @@ class Generator:
         readable = torch.tensor([any(map(str.isalnum, text)) for text in texts])
         readable[[*tokenizer.template.ids, tokenizer.unknown or 0]] = False
         self.readable = readable.to(words.device)
+        self.writable = WritablePieces(tokenizer, network.pieces)
         config = encoder.config
         whole = HeadMask.none(*self.shape)
         self.all_heads = GenerationMask(HeadMask.none(config.num_layers, config.num_heads), whole, whole)
@@ -150,7 +183,7 @@ class Generator:
 
     def text(self, query: Written) -> str:
         """Return a query as people read it."""
-        return "".join(self.tokenizer.texts_of(query.pieces)).strip()
+        return " ".join("".join(self.tokenizer.texts_of(query.pieces)).split())
 
     def write(self, asks: Sequence[Ask]) -> list[list[Written]]:
         """Return the likeliest queries of each question, likeliest first, at least one and at most its beams.
@@ -194,7 +227,8 @@ class Generator:
         """Return the same for questions whose masks skip the same layers and units of the encoder."""
         memory = self._memory(asks)
         widths = [ask.beams for ask in asks]
-        written = search(self.network, memory, widths, self.readable, self._masks(asks))
+        writable = torch.stack([self.writable.of(ask.question) for ask in asks])
+        written = search(self.network, memory, widths, self.readable, self._masks(asks), writable)
         results = []
         for queries in written:
             by_text = dict[str, Written]()

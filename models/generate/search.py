@@ -79,13 +79,20 @@ def search(
     widths: Sequence[int],
     readable: Tensor,
     masks: GeneratorMasks | None = None,
+    writable: Tensor | None = None,
 ) -> list[list[Written]]:
     """Return the best queries of each question, best first, at least one and at most its number of beams.
 
     widths: the number of beams of each question. readable: (vocabulary,) bool, the pieces that have a letter
-    or a digit; each query has one. masks: of each question's heads; None: all on.
+    or a digit; each query has one. masks: of each question's heads; None: all on. writable: (questions, V)
+    bool, the pieces of the output vocabulary that each question's queries may have, beside those of the
+    question; None: all.
     """
-    run = _Run(network, memory, readable, masks)
+    if writable is None:
+        writable = torch.ones(
+            len(widths), len(network.pieces), dtype=torch.bool, device=network.pieces.device
+        )
+    run = _Run(network, memory, readable, masks, writable)
     questions = [Question(width) for width in widths]
     beams = [Beam(number, number) for number in range(len(widths))]
     while beams:
@@ -97,11 +104,16 @@ def search(
 class _Run:
     """The tensors of a search: what its beams have computed.
 
-    past: of the rows of the last step. question_of_row: (rows,) the question of each.
+    past: of the rows of the last step. questions: the question of each of them. writable: (rows, V).
     """
 
     def __init__(
-        self, network: GeneratorNetwork, memory: Memory, readable: Tensor, masks: GeneratorMasks | None
+        self,
+        network: GeneratorNetwork,
+        memory: Memory,
+        readable: Tensor,
+        masks: GeneratorMasks | None,
+        writable: Tensor,
     ) -> None:
         self.network = network
         self.memory = memory
@@ -109,6 +121,8 @@ class _Run:
         self.readable = readable
         self.all_memory = memory
         self.all_masks = masks
+        self.writable = writable
+        self.all_writable = writable
         self.past: Past = network.begin(memory)
         self.columns = _columns(network, memory)
         self.all_columns = self.columns
@@ -126,8 +140,8 @@ class _Run:
         x, self.past = self.network(ids, self.past, self.masks)
         scores = self.network.log_probabilities(ids, x, self.memory)[:, 0].exp()  # (R, V + m)
         written = len(self.network.pieces)
-        merged = scores.clone()
-        merged[:, written:] = 0
+        merged = torch.zeros_like(scores)
+        merged[:, :written] = scores[:, :written] * self.writable
         merged.scatter_add_(1, self.columns, scores[:, written:])
         self._forbid(merged, beams)
         best, columns = merged.log().topk(min(count, merged.shape[1]), dim=1)
@@ -191,6 +205,7 @@ class _Run:
                 self.memory = self.all_memory.of_rows(of_question)
                 self.masks = None if self.all_masks is None else self.all_masks.of_rows(of_question)
                 self.columns = self.all_columns[of_question]
+                self.writable = self.all_writable[of_question]
                 self.questions = questions
 
     def _forbid(self, merged: Tensor, beams: Sequence[Beam]) -> None:

@@ -95,6 +95,22 @@ def test_no_piece_comes_more_often_than_in_the_question(writer: Classifier, gene
             assert one.pieces.count(piece) <= max(1, asked.count(piece)) or not generator.readable[piece]
 
 
+def test_pieces_that_are_not_writable_come_only_from_the_question(generator: Generator) -> None:
+    encoded = [generator.encode(question) for question in QUESTIONS]
+    memory = memory_of(encoded, states_of(generator.encoder, encoded), generator.tokenizer.unknown)
+    network = generator.network
+    writable = torch.zeros(len(encoded), len(network.pieces), dtype=torch.bool)
+    writable[:, network.pieces == network.config.end] = True
+    writable[0] = True
+    with torch.inference_mode():
+        free, *bound = search(network, memory, [4] * len(encoded), generator.readable, None, writable)
+    outside = [set(one.pieces) - set(memory.pieces[0].tolist()) for one in free]
+    assert any(outside)
+    for row, queries in enumerate(bound, start=1):
+        for one in queries:
+            assert set(one.pieces) <= set(memory.pieces[row].tolist())
+
+
 def test_a_question_gets_the_same_queries_alone_and_beside_others(writer: Classifier) -> None:
     asks = [
         ask(writer, QUESTIONS[0], 4),
