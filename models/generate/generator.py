@@ -173,8 +173,7 @@ class Generator:
         if encoded.truncated:
             template = self.tokenizer.template
             limit = self.tokenizer.max_tokens - len(template.before) - len(template.after)
-            tokens = self.tokenizer.encode_texts([question])[question].tokens
-            raise ModelError(f"the question has {tokens} tokens; the model's window holds at most {limit}")
+            raise ModelError(f"the question is longer than the model's window of {limit} tokens: shorten it")
         first = len(encoded.template.before)
         ids = torch.from_numpy(encoded.ids[first : first + encoded.query_tokens].astype(np.int64))
         if not self.readable[ids].any():

@@ -23,7 +23,7 @@ QUESTION = "where is a steel angle bracket"
         (QUESTION, 9, "beams: 9 is not a number from 1 to 8"),
         (QUESTION, 0, "beams: 0 is not a number from 1 to 8"),
         (" ", 4, "the question is empty"),
-        ("lamp " * 100, 4, "the question has 100 tokens; the model's window holds at most 62"),
+        ("lamp " * 1000, 4, "the question is longer than the model's window of 62 tokens: shorten it"),
         ("?!", 4, "the question holds no letter or digit that the model can read"),
     ],
 )
