@@ -27,6 +27,7 @@ const METHODS = [
   [GENERATE, "writing it anew"],
 ];
 const BEAMS = 4;
+const REFUSED = 422; // the same request would be refused again
 const BAR = 14;
 const HEIGHT = 34;
 
@@ -66,7 +67,7 @@ export function Condense({ state }) {
         </select></label>
         <span class="soft">${method === GENERATE ? "A short query, also with other words" : "The words that keep the judgments of these titles"}, under mask ${LETTERS[state.active]}.</span>
       </div>
-      ${problem ? html`<${Trouble} problem=${problem} retry=${ask} />` : null}
+      ${problem ? html`<${Trouble} problem=${problem} retry=${problem.status === REFUSED ? undefined : ask} />` : null}
       ${answer ? shown(state.query, answer) : null}
     </section>`;
 }

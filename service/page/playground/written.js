@@ -11,6 +11,7 @@ import { update } from "../lib/store.js";
 /** @typedef {{text: string, parts: number[]}} Word The pieces that make it up. */
 
 const ALL = "all";
+const CHINESE = /[\u3400-\u4dbf\u4e00-\u9fff]/;
 
 /** @param {{answer: Generated}} props */
 export function Written({ answer }) {
@@ -38,22 +39,24 @@ export function Written({ answer }) {
         </tbody>
       </table>
     </div>
-    <p class="soft">Rows: the words that are written. Columns: the question's words. The rest of a row goes to the question's ends.</p>`;
+    <p class="soft">Rows: the words that are written. Columns: the question's words. The rest of a row goes to the marks before and after the question.</p>`;
 }
 
 /** @param {{value: number}} props */
 function Cell({ value }) {
-  const percent = `${Math.round(100 * value)} %`;
-  return html`<td style=${`--share: ${percent}`}>${value >= 0.005 ? percent : ""}</td>`;
+  const percent = Math.round(100 * value);
+  return html`<td style=${`--share: ${percent}%`}>${percent ? `${percent} %` : ""}</td>`;
 }
 
-/** @param {string[]} texts @param {number[]} places which of them count @returns {Word[]} */
+/** Words stand between spaces; each Chinese piece is one.
+ * @param {string[]} texts @param {number[]} places which of them count @returns {Word[]} */
 function wordsOf(texts, places) {
   /** @type {Word[]} */
   const words = [];
   for (const place of places) {
     const last = words[words.length - 1];
-    if (last && !texts[place].startsWith(" ")) {
+    const begins = texts[place].startsWith(" ") || CHINESE.test(texts[place]) || CHINESE.test(last?.text ?? "");
+    if (last && !begins) {
       last.text += texts[place];
       last.parts.push(place);
     } else {
