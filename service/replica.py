@@ -112,9 +112,8 @@ class Replica:
             shadow.run,
             live.ledger.follow,
             live.guard.run,
-            live.pool.run,
+            live.windows.run,
             Retention(live.ledger, settings.outcome_days).run,
-            self._experiments.count_unmatched_clicks,
             release_memory_periodically,
             *background,
         ]
@@ -221,11 +220,6 @@ class Replica:
         """Give one request the experiments and their switches. Raises Draining once the replica drains."""
         with self._taken_in_hand():
             yield self._experiments
-
-    @property
-    def changed_experiments(self) -> list[str]:
-        """Return the experiments whose kind, salt or arms are not those that they began with."""
-        return [name for name, each in self.live.ledger.experiments.items() if each.status == "changed"]
 
     @property
     def config_version(self) -> str:

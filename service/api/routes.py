@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Path, Query, Request, Response
@@ -14,10 +13,11 @@ from headroom.service.api.openapi import GET_ERRORS, POST_ERRORS, errors
 from headroom.service.api.post import Endpoint, Post, PostRoute, backend_of, check_ready, validated
 from headroom.service.api.ranking import score
 from headroom.service.errors import Forbidden, Unavailable
-from headroom.service.experiments import report_page, rules
+from headroom.service.experiments import report_page
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import OutcomeReceipt
 from headroom.service.experiments.export import Page, Source
+from headroom.service.experiments.log import EntryKind
 from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
 from headroom.service.fields import STORABLE
 from headroom.service.observe.metrics import CONTENT_TYPE, Metrics
@@ -87,28 +87,36 @@ async def start(request: Post, body: Annotated[StartRequest, Body()]) -> Experim
 
 async def ramp(request: Post, name: _Name, body: Annotated[RampRequest, Body()]) -> ExperimentDetail:
     """Change the share of each arm's units that take part. Admin."""
-    return await _act(request, name, partial(rules.ramp, traffic=body.traffic), body.reason)
+    return await _act(request, name, "ramp", body.reason, traffic=body.traffic)
 
 
 async def stop(request: Post, name: _Name, body: Annotated[StopRequest, Body()]) -> ExperimentDetail:
     """End the experiment: everybody gets the default. Takes back a `ship`, too. Admin."""
-    return await _act(request, name, rules.stop, body.reason)
+    return await _act(request, name, "stop", body.reason)
 
 
 async def ship(request: Post, name: _Name, body: Annotated[ShipRequest, Body()]) -> ExperimentDetail:
     """End the experiment: everybody gets this arm's variant. Admin."""
-    return await _act(request, name, partial(rules.ship, arm=body.arm), body.reason)
+    return await _act(request, name, "ship", body.reason, arm=body.arm)
 
 
 async def rollback(request: Post, name: _Name, body: Annotated[RollbackRequest, Body()]) -> ExperimentDetail:
     """Take a `ship` back: everybody gets the default again. Admin."""
-    return await _act(request, name, rules.rollback, body.reason)
+    return await _act(request, name, "rollback", body.reason)
 
 
-async def _act(request: Post, name: str, decide: rules.Decide, reason: str) -> ExperimentDetail:
+async def _act(
+    request: Post,
+    name: str,
+    kind: EntryKind,
+    reason: str,
+    *,
+    arm: str | None = None,
+    traffic: float | None = None,
+) -> ExperimentDetail:
     actor = request.admin()
     with request.backend.experiments() as known:
-        return await known.act(name, decide, reason=reason, actor=actor)
+        return await known.act(name, kind, arm=arm, traffic=traffic, reason=reason, actor=actor)
 
 
 def _listing(request: Request, name: str) -> Response:

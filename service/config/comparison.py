@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments.database import EMPTY
-from headroom.service.experiments.log import fold, identity
+from headroom.service.experiments.log import Declared, changed_identity, fold
 from headroom.service.experiments.store import Store
 
 if TYPE_CHECKING:
@@ -31,13 +31,6 @@ def changed_since_start(database_url: str | None, experiments: Sequence[Experime
         raise
     finally:
         store.close()
-    lines = []
-    for index, experiment in enumerate(experiments):
-        found = known.get(experiment.name)
-        if found is not None and identity(found.begun) != identity(experiment):
-            lines.append(
-                f"experiments[{index}]: {experiment.name!r} has begun, so its kind, salt and arms must stay "
-                f"as they are from its start on ({identity(found.begun)}); give the changed experiment "
-                "another name and salt"
-            )
-    return lines
+    declared = Declared(tuple(experiments))
+    clauses = (changed_identity(begun.config, declared) for begun in known.values())
+    return [f"experiments: {clause}" for clause in clauses if clause is not None]

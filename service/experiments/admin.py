@@ -1,4 +1,4 @@
-"""The experiment routes: show, start, act (as rules.py decides), export, and record outcomes.
+"""The experiment routes: show, start, act, export, and record outcomes.
 
 An operator's action is decided in the transaction that records it, so that two operators, or an operator and
 a guardrail, cannot act on a state that is no longer there.
@@ -6,23 +6,22 @@ a guardrail, cannot act on a state that is no longer there.
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 
 import orjson
 
-from headroom.service.errors import Conflict, DatabaseUnavailable, NotFound, Unavailable
+from headroom.service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound, Unavailable
 from headroom.service.experiments.buckets import ByArm
 from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig
 from headroom.service.experiments.estimates import finite
-from headroom.service.experiments.events import Click, Outcome, OutcomeReceipt, UnmatchedReason, values_of
+from headroom.service.experiments.events import Click, Outcome, OutcomeReceipt, values_of
 from headroom.service.experiments.export import Source, page
 from headroom.service.experiments.guardrails import population_stability
 from headroom.service.experiments.live import LiveExperiments
-from headroom.service.experiments.log import Entry, World
-from headroom.service.experiments.outcomes import Recorded, Unmatched, count_unmatched, record
+from headroom.service.experiments.log import Entry, EntryKind, World
+from headroom.service.experiments.outcomes import record
 from headroom.service.experiments.preference import deciding
 from headroom.service.experiments.report import (
     ArmView,
@@ -33,13 +32,10 @@ from headroom.service.experiments.report import (
     Report,
 )
 from headroom.service.experiments.report_cache import ReportCache
-from headroom.service.experiments.rules import Decide, check_start, check_variants
+from headroom.service.experiments.rules import check_action, check_start
 from headroom.service.experiments.state import Experiment
 from headroom.service.experiments.verdicts import running_p
 from headroom.service.off_loop import in_thread
-
-UNMATCHED_SECONDS = 10.0
-"""Between two looks for clicks whose list has not come."""
 
 MAX_RECORDING_CALLS = 32
 """Calls with outcomes that may wait for the database on one replica; further ones are refused."""
@@ -55,11 +51,10 @@ class ExperimentAdmin:
         self._kept_days = kept_days
         self._live = live
         self._ledger = live.ledger
-        self._pool = live.pool
+        self._windows = live.windows
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="experiment-admin")
         self._reports = ReportCache(live.ledger, kept_days)
         self._recording = 0
-        self._unmatched = Unmatched()
         self._refreshing = asyncio.Lock()
         self._refreshed = -math.inf  # when the last reading began, on the ledger's monotonic clock
 
@@ -80,35 +75,18 @@ class ExperimentAdmin:
             )
         ledger = self._ledger
         self._recording += 1
-
-        def store(rows: Sequence[Outcome | Click]) -> Recorded:
-            there = [each.config for each in ledger.experiments.values() if each.deleted is None]
-            return record(ledger.store, rows, there)
-
         try:
             sent = await in_thread(self._threads, outcomes)
             named = {row.experiment for row in sent} - {""}
             if not named <= ledger.experiments.keys():  # another replica may have started it just now
                 await self._refresh()
-            recorded = await in_thread(self._threads, lambda: store(sent))
+            there = [each.config for each in ledger.experiments.values() if each.deleted is None]
+            receipt, unmatched = await in_thread(self._threads, lambda: record(ledger.store, sent, there))
         finally:
             self._recording -= 1
-        self._count_unmatched(recorded.unmatched)
-        self._unmatched.add(recorded.listless, ledger.monotonic())
-        return recorded.receipt
-
-    async def count_unmatched_clicks(self) -> None:
-        """Count clicks whose list has not come, as long as the service runs."""
-        while True:
-            await asyncio.sleep(UNMATCHED_SECONDS)
-            due = self._unmatched.due(self._ledger.monotonic())
-            if due:
-                with suppress(DatabaseUnavailable):  # the report counts them all the same
-                    self._count_unmatched(await asyncio.to_thread(count_unmatched, self._ledger.store, due))
-
-    def _count_unmatched(self, clicks: Mapping[UnmatchedReason, int]) -> None:
-        for reason, number in clicks.items():
+        for reason, number in unmatched.items():
             self._live.metrics.count("clicks_unmatched_total", reason, by=number)
+        return receipt
 
     async def rows(self, name: str, source: Source, after: str) -> bytes:
         """Return a page of an experiment's rows as JSON: `columns`, `rows`, and the `next` to go on after."""
@@ -135,19 +113,30 @@ class ExperimentAdmin:
             report = None
         return self._detail(self._ledger.experiments.get(name, experiment), report)
 
-    async def act(self, name: str, decide: Decide, *, reason: str, actor: str) -> ExperimentDetail:
-        """Do what an operator asks for (such as `rules.ramp`), and return the state that this leads to.
+    async def act(
+        self,
+        name: str,
+        kind: EntryKind,
+        *,
+        actor: str,
+        reason: str = "",
+        arm: str | None = None,
+        traffic: float | None = None,
+    ) -> ExperimentDetail:
+        """Do what an operator asks for, and return the state that this leads to.
 
         Somebody's next action is not in it, even if it is recorded before the answer goes out.
+        Raises Conflict if the state does not allow it, and InvalidRequest for a wrong arm or traffic.
         """
         ledger = self._ledger
-        known = await self._find(name)
+        await self._find(name)
 
-        def entry(world: World) -> Entry:
-            decided = decide(world.find(known.config).config, world)
-            return replace(decided, time=ledger.clock(), actor=actor, reason=reason)
+        def decide(world: World) -> Entry:
+            entry = Entry(kind, ledger.clock(), actor, name, arm=arm, traffic=traffic, reason=reason)
+            check_action(entry, world)
+            return entry
 
-        world = await in_thread(self._threads, lambda: ledger.act(entry))
+        world = await in_thread(self._threads, lambda: ledger.act(decide))
         return self._detail(world.experiments[name], None)
 
     async def start(self, config: ExperimentConfig, *, actor: str) -> ExperimentDetail:
@@ -157,7 +146,8 @@ class ExperimentAdmin:
         database is a SQLite file of one of several nodes; Unavailable if these cannot be counted now.
         """
         ledger = self._ledger
-        check_variants(config, ledger.declared.variants or {})
+        for field, clause in config.unfit_variants(ledger.declared.variants or {}):
+            raise InvalidRequest(clause, param=field)
         try:
             await in_thread(self._threads, self._live.check_nodes)
         except ValueError as error:
@@ -235,8 +225,8 @@ class ExperimentAdmin:
         )
 
     def _guardrail_view(self, config: ExperimentConfig, arm: str) -> GuardrailView:
-        counts = self._pool.counts(config.name, arm)
-        control = self._pool.counts(config.name, config.control)
+        counts = self._windows.counts(config.name, arm)
+        control = self._windows.counts(config.name, config.control)
         requests = counts.requests
         limits = config.guardrails
         has_shift = limits.score_shift is not None and arm != config.control

@@ -73,7 +73,7 @@ def analyse(
     looks_seconds: how long looks are computed; a later report goes on.
     Raises DatabaseUnavailable.
     """
-    config = reported(experiment)
+    config = experiment.config
     by_arm, in_both_arms = store.count_units(config.name)
     exposures = dict.fromkeys(config.spans, 0) | by_arm
     arms: list[ArmReport] = []
@@ -81,13 +81,7 @@ def analyse(
     unmatched: Mapping[str, int] = {}
     recommendation: Recommendation = "invalid"
     retained = retention_text(experiment, kept_days)
-    if experiment.status == "changed":
-        ratio = SampleRatio(1.0, False, "The config does not say which units each arm should have.", {})
-        text = (
-            f"{config.name!r} began with other arms or another salt than the config has, so its units "
-            "cannot be analysed with it. Give the changed experiment another name and salt."
-        )
-    elif experiment.deleted is not None:
+    if experiment.deleted is not None:
         if (kept := _kept_report(store, config.name, retained)) is not None:
             return kept
         ratio = check_units(config, exposures, experiment.rolled_back)
@@ -124,11 +118,6 @@ def analyse(
     )
 
 
-def reported(experiment: Experiment) -> ExperimentConfig:
-    """Return what a report goes by: the present declaration, with the planned units of the start."""
-    return experiment.config.model_copy(update={"planned_units": experiment.begun.planned_units})
-
-
 def _kept_report(store: Store, name: str, retained: str | None) -> Report | None:
     """Return the last report of an experiment whose rows are deleted, as `retained` says.
 
@@ -138,7 +127,7 @@ def _kept_report(store: Store, name: str, retained: str | None) -> Report | None
     if kept is None:
         return None
     try:
-        report = Report.from_json(kept.report)
+        report = Report.from_json(kept)
     except ValueError:
         return None
     return replace(report, retention=f"{retained} The figures are those of {minute(report.time)} UTC.")
@@ -166,7 +155,7 @@ def compare_all(
     joined: what `join_clicks` returned, if the experiment interleaves.
     until: leaves out what happened later, in seconds since the epoch; None: nothing.
     """
-    config = reported(experiment)
+    config = experiment.config
     if config.is_interleaved:
         (arm,) = config.treatments
         return {arm: preference_reports(store, experiment, config, joined, until=until)}

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, inspect, make_url, select
 
 from headroom.models.errors import how_to_install
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments.tables import VERSION, metadata, properties, schema_version
+from headroom.service.experiments.tables import VERSION, metadata, owner
 
 CONNECT_S = 3
 LOCK_S = 3
@@ -73,14 +74,18 @@ def parse_url(url: str) -> URL:
     return parsed.set(drivername="sqlite+pysqlite")
 
 
+def _is_server(url: URL) -> bool:
+    return url.drivername != "sqlite+pysqlite"
+
+
 def is_made(url: URL) -> bool:
     """Return whether there is a database. Only a SQLite file that nothing has written is known to be none."""
-    return url.drivername != "sqlite+pysqlite" or Path(str(url.database)).exists()
+    return _is_server(url) or Path(str(url.database)).exists()
 
 
 def connect(url: URL) -> Engine:
     """Return an engine for a URL from `parse_url`, not yet connected. Raises ValueError without a driver."""
-    if url.drivername == "sqlite+pysqlite":
+    if not _is_server(url):
         return _sqlite(url)
     arguments = {
         "connect_timeout": CONNECT_S,
@@ -157,11 +162,13 @@ def analysis(engine: Engine) -> Iterator[Connection]:
 
 
 def prepare(engine: Engine, service: str | None) -> str | None:
-    """Make the tables, once, even if many replicas start at the same time.
+    """Make the database and its tables, once, even if many replicas start at the same time.
 
     service: the name of the service that the database is to belong to; None: whoever only reads.
     Return why it cannot be used, as a clause, or None. Raises DatabaseUnavailable.
     """
+    if not _is_server(engine.url):
+        _make_file(Path(str(engine.url.database)))
     with transaction(engine, write=True, seconds=PREPARATION_S) as connection:
         if is_postgresql(connection):  # SQLite: writing transactions exclude each other
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PREPARATION_S}s'")
@@ -171,8 +178,7 @@ def prepare(engine: Engine, service: str | None) -> str | None:
             return EMPTY
         if is_empty:
             metadata.create_all(connection)
-            connection.execute(schema_version.insert().values(version=VERSION))
-            connection.execute(properties.insert().values(name="service", value=service))
+            connection.execute(owner.insert().values(service=service, version=VERSION))
         return problem(connection, service)
 
 
@@ -181,59 +187,49 @@ def problem(db: Connection, service: str | None) -> str | None:
 
     service: its name; None: whoever only reads.
     """
-    version = None
-    if inspect(db).has_table(schema_version.name):
-        version = db.scalar(select(schema_version.c.version))
-    if version is not None and version > VERSION:
+    found = db.execute(select(owner)).one() if inspect(db).has_table(owner.name) else None
+    if found is not None and found.version > VERSION:
         return (
-            f"the experiments' database is of a newer release of headroom (tables of version {version}; this "
-            f"release takes {VERSION}); use that release, or set HEADROOM_DATABASE_URL to another database"
+            "the experiments' database is of a newer release of headroom (tables of version "
+            f"{found.version}; this release takes {VERSION}); use that release, or set HEADROOM_DATABASE_URL "
+            "to another database"
         )
-    if version != VERSION:
+    if found is None or found.version != VERSION:
         return (
             "the experiments' database is of an earlier release of headroom, or not headroom's; export its "
             "experiments with that release (`headroom experiment export NAME --database-url URL --out "
             "NAME.parquet`), then move the file away, or set HEADROOM_DATABASE_URL to an empty database"
         )
-    owner = db.scalar(select(properties.c.value).where(properties.c.name == "service"))
-    if service not in (None, owner):
+    if service not in (None, found.service):
         return (
-            f"the experiments' database belongs to the service {owner!r}, and this one is {service!r} "
-            "(`service_name`); set HEADROOM_DATABASE_URL to a database of its own"
+            f"the experiments' database belongs to the service {found.service!r}, and this one is "
+            f"{service!r} (`service_name`); set HEADROOM_DATABASE_URL to a database of its own"
         )
     return None
 
 
 def _sqlite(url: URL) -> Engine:
-    engine = create_engine(
-        url, pool_size=2, max_overflow=8, pool_timeout=LOCK_S, connect_args={"timeout": LOCK_S}
-    )
-    path = Path(str(url.database))
-    is_known = False
+    """Return an engine of a file, which only `prepare` makes.
 
-    @event.listens_for(engine, "do_connect")
-    def make_file(*_: Any) -> None:
-        if is_known and not path.exists():
-            raise _deleted(path)
-        _make_private(path)  # SQLite gives its other two files the same mode
+    A connection is not used any more once its file is gone or replaced: what it writes would be gone.
+    """
+    path = Path(str(url.database))
+
+    def connect_to_file() -> sqlite3.Connection:
+        name = f"file:{quote(str(path))}?mode=rw"
+        return sqlite3.connect(name, uri=True, timeout=LOCK_S, check_same_thread=False, isolation_level=None)
+
+    engine = create_engine(url, pool_size=2, max_overflow=8, pool_timeout=LOCK_S, creator=connect_to_file)
 
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, record: Any) -> None:
-        nonlocal is_known
-        is_known = True
-        connection.isolation_level = None  # begin() below starts the transactions
-        _switch_to_wal(connection)
         connection.execute("PRAGMA synchronous=NORMAL")  # in WAL mode, only a power cut loses data
         record.info["file"] = _file_of(path)
 
     @event.listens_for(engine, "checkout")
     def check_file(_: Any, record: Any, __: Any) -> None:
-        """Refuse a connection to a file that is no longer there: what it writes would be gone."""
-        if _file_of(path) == record.info["file"]:
-            return
-        if not path.exists():
-            raise _deleted(path)
-        raise exc.DisconnectionError  # another file has its name: connect to that one
+        if _file_of(path) != record.info["file"]:
+            raise exc.DisconnectionError  # the next connection is to the file that is there, or fails
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -252,17 +248,19 @@ def _file_of(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _deleted(path: Path) -> OSError:
-    return FileNotFoundError(
-        f"{path} was deleted while the service ran; stop the service, and put a copy back or start it anew"
-    )
+def _make_file(path: Path) -> None:
+    """Make an empty file (mode 0600) in WAL mode, and its directory (0700), if they are missing.
 
-
-def _make_private(file: Path) -> None:
-    """Create an empty file (mode 0600) and its directory (0700) if they are missing. Raises OSError."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):  # closing a file that is there would end SQLite's locks
-        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    Raises DatabaseUnavailable.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # closing a file that is there would end SQLite's locks
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            _switch_to_wal(connection)
+    except (OSError, sqlite3.Error) as error:
+        raise DatabaseUnavailable from error
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:

@@ -205,9 +205,9 @@ class ExperimentConfig(ConfigPart, use_attribute_docstrings=True):
         start, end = self.slots
         other_start, other_end = other.slots
         if start < other_end and other_start < end:
-            yield "slots", f"[{start}, {end}) overlaps [{other_start}, {other_end})"
+            yield "slots", f"[{start}, {end}) overlaps [{other_start}, {other_end}) of {other.name!r}"
         if self.salt == other.salt:
-            yield "salt", f"{self.salt!r} is the salt"
+            yield "salt", f"{self.salt!r} is the salt of {other.name!r}"
 
     def unknown_variants(self, variants: Collection[str]) -> Iterator[tuple[str, str]]:
         """Yield the field of each variant that is not one of `variants`, and a clause that says so."""
@@ -215,6 +215,17 @@ class ExperimentConfig(ConfigPart, use_attribute_docstrings=True):
             if arm.variant not in variants:
                 names = ", ".join(variants)
                 yield f"arms[{index}].variant", f"there is no variant {arm.variant!r}; there are {names}"
+
+    def unfit_variants(self, score_kinds: ScoreKinds) -> Iterator[tuple[str, str]]:
+        """Yield the field and a clause for each variant that is not there, or else for mixed scores.
+
+        score_kinds: of all variants.
+        """
+        yield from self.unknown_variants(score_kinds)
+        is_complete = all(arm.variant in score_kinds for arm in self.arms)
+        reason = self.mixed_scores(score_kinds) if is_complete else None
+        if reason is not None:
+            yield "arms", reason
 
     def mixed_scores(self, score_kinds: ScoreKinds) -> str | None:
         """Return why the experiment cannot do with the arms' scores what it declares, as a clause, or None.
@@ -275,8 +286,8 @@ def faults_together(experiments: Sequence[ExperimentConfig], variants: Sequence[
         for other in experiments[:experiment_index]:
             for field, clause in experiment.clashes(other):
                 yield (
-                    f"{prefix}.{field}: {clause} of {other.name!r}, which keeps its slots and salt as long "
-                    "as it is in the config, also after a ship or a stop; give this one its own or, if "
+                    f"{prefix}.{field}: {clause}, which keeps its slots and salt as long as it is in the "
+                    "config, also after a ship or a stop; give this one its own or, if "
                     f"{other.name!r} is over, make the variant that it shipped the `default` and take it out"
                 )
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from sqlalchemy import Column, ColumnElement, Label, Row, Select, Table, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, Table, and_, case, func, or_, select
 
 from headroom.service.descriptions import documented
 from headroom.service.experiments.clicks import Shown
@@ -42,6 +42,8 @@ teams: of an impression's titles in the order shown, `c`, `t` or `s` each.
 query_id: the caller's own id of an impression.
 """
 
+TABLES = {"exposures": exposures, "impressions": impressions, "outcomes": outcomes, "clicks": clicks}
+
 TEAMS = {"c": "control", "t": "treatment", "s": "shared"}
 
 
@@ -64,33 +66,27 @@ def page(store: Store, experiment: str, source: Source, after: str = "", limit: 
     Rows that are stored meanwhile come last. Raises DatabaseUnavailable.
     after: `next` of the page before; "" begins.
     """
-    table, query = _queries(experiment)[source]
-    last = int(after or 0)
-    query = query.where(table.c.number > last).order_by(table.c.number).limit(limit)
+    table = TABLES[source]
+    query = _clicks(experiment) if source == "clicks" else _rows(table, experiment)
+    query = query.where(table.c.number > int(after or 0)).order_by(table.c.number).limit(limit)
     with store.read_in_order() as db:
         found = list(db.execute(query))
-    rows = [[_value(row, experiment, source, name) for name in COLUMNS] for row in found]
-    return Page(rows, str(found[-1].number) if len(found) == limit else None)
+    rows = [_values(row, source, experiment) for row in found]
+    return Page(
+        [[values.get(name) for name in COLUMNS] for values in rows],
+        str(found[-1].number) if len(found) == limit else None,
+    )
 
 
-def _queries(experiment: str) -> dict[Source, tuple[Table, Select[Any]]]:
-    """Return each kind's table, and the query of its rows."""
-
-    def of(table: Table, *columns: ColumnElement[Any]) -> Select[Any]:
-        return select(*columns).where(table.c.experiment == experiment)
-
-    return {
-        "exposures": (exposures, of(exposures, *exposures.c)),
-        "impressions": (impressions, of(impressions, *_all_but_ids(), _arm_of(impressions))),
-        "outcomes": (outcomes, of(outcomes, *outcomes.c, _arm_of(outcomes))),
-        "clicks": (clicks, _clicks(experiment)),
-    }
+def _rows(table: Table, experiment: str) -> Select[Any]:
+    """Return the query of the rows of an experiment with the arms of their units."""
+    columns = [column for column in table.c if column.name not in ("ids", "arm")]
+    arm = table.c.arm if table is exposures else _arm_of(table.c.unit, experiment)
+    return select(*columns, arm.label("variation_id")).where(table.c.experiment == experiment)
 
 
 def _clicks(experiment: str) -> Select[Any]:
     """Return the query of the clicks that name an experiment, or none and a list of it, with their lists."""
-    of_unit = and_(exposures.c.experiment == experiment, exposures.c.unit == clicks.c.unit)
-    arm = select(case((func.count() == 1, func.min(exposures.c.arm)))).where(of_unit)
     candidate = impressions.alias()
     names_it = or_(candidate.c.id == clicks.c.list_id, candidate.c.query_id == clicks.c.list_id)
     is_units = and_(candidate.c.experiment == experiment, candidate.c.unit == clicks.c.unit)
@@ -99,7 +95,7 @@ def _clicks(experiment: str) -> Select[Any]:
     return (
         select(
             *clicks.c,
-            arm.scalar_subquery().label("arm"),
+            _arm_of(clicks.c.unit, experiment).label("variation_id"),
             func.coalesce(impressions.c.id, clicks.c.list_id).label("impression"),
             impressions.c.teams_by_index,
             impressions.c.places,
@@ -110,43 +106,24 @@ def _clicks(experiment: str) -> Select[Any]:
     )
 
 
-def _all_but_ids() -> list[Column[Any]]:
-    return [column for column in impressions.c if column is not impressions.c.ids]
+def _arm_of(unit: ColumnElement[str], experiment: str) -> ColumnElement[str]:
+    """Return a unit's arm: null without an exposure, or with several arms."""
+    arm = select(case((func.count() == 1, func.min(exposures.c.arm))))
+    return arm.where(exposures.c.experiment == experiment, exposures.c.unit == unit).scalar_subquery()
 
 
-def _arm_of(table: Table) -> Label[Any]:
-    """Return the arm of a row's unit: null without an exposure, or with several arms."""
-    of_unit = and_(exposures.c.experiment == table.c.experiment, exposures.c.unit == table.c.unit)
-    arm = select(case((func.count() == 1, func.min(exposures.c.arm)))).where(of_unit)
-    return arm.scalar_subquery().label("arm")
-
-
-def _value(row: Row[Any], experiment: str, source: Source, name: str) -> Any:
-    """Return a row's value of one of COLUMNS."""
-    match name:
-        case "timestamp":
-            return row.time
-        case "experiment_id":
-            return experiment
-        case "variation_id":
-            return row.arm
-        case "kind":
-            return "outcome" if source == "clicks" else source.removesuffix("s")
-        case "id" if source == "impressions":
-            return None
-        case "impression" if source == "impressions":
-            return row.id
-        case "index" if source == "clicks":
-            return _clicked_index(row)
-        case "team" if source == "clicks":
-            index = _clicked_index(row)
-            return None if index is None else TEAMS.get(row.teams_by_index[index])
-        case "teams" if source == "impressions":
-            return "".join(row.teams_by_index[place] for place in json.loads(row.places))
-        case "index" | "team" | "teams":
-            return None
-        case _:
-            return row._mapping.get(name)
+def _values(row: Row[Any], source: Source, experiment: str) -> dict[str, Any]:
+    """Return a row's values by the names of COLUMNS, and others."""
+    values = dict(row._mapping)
+    values |= {"experiment_id": experiment, "timestamp": row.time, "kind": source.removesuffix("s")}
+    if source == "impressions":
+        shown = [row.teams_by_index[place] for place in json.loads(row.places)]
+        values |= {"id": None, "impression": row.id, "teams": "".join(shown)}
+    elif source == "clicks":
+        index = _clicked_index(row)
+        team = None if index is None else TEAMS.get(row.teams_by_index[index])
+        values |= {"kind": "outcome", "index": index, "team": team}
+    return values
 
 
 def _clicked_index(row: Row[Any]) -> int | None:

@@ -17,68 +17,67 @@ from headroom.service.experiments.database import may_delete
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult, values_of
 from headroom.service.experiments.tables import chunks, clicks, exposures, impressions, outcomes, unit_counts
 
-CHUNK = 500
-"""Rows per statement; both databases limit a statement's parameters."""
+LISTS_AT_ONCE = 500
+"""Lists that one statement deletes; both databases limit a statement's parameters."""
+
+Fact = Exposure | Impression | ShadowResult
+"""What a replica stores in the background."""
 
 DELETED_AT_ONCE = 5_000
 """Rows of a table that one call of `delete_some` deletes, at most, so that no other write waits long."""
 
 
-def add_exposures(db: Connection, rows: Sequence[Exposure]) -> Counter[tuple[str, str]]:
+def add(db: Connection, rows: Sequence[Fact]) -> Counter[tuple[str, str]]:
+    """Store exposures, lists and shadow results. Return how many units are new, by experiment and arm.
+
+    A list that is stored already is left out. Shadow results have no key, so the same again are stored again.
+    """
+    lists = [_list_values(row) for row in rows if isinstance(row, Impression)]
+    shadow = [values_of(row) for row in rows if isinstance(row, ShadowResult)]
+    new = _add_exposures(db, [values_of(row) for row in rows if isinstance(row, Exposure)])
+    if lists:
+        lists.sort(key=lambda row: (row["experiment"], row["id"]))
+        db.execute(tables.insert_new(db, impressions), lists)
+    if shadow:
+        db.execute(insert(tables.shadow_results), shadow)
+    return new
+
+
+def _add_exposures(db: Connection, rows: Sequence[dict[str, Any]]) -> Counter[tuple[str, str]]:
     """Store the exposures of units that are new to their arm. Return how many are, by experiment and arm.
 
     Replicas write in no order, so of several exposures of a unit to an arm the earliest stays.
     """
-    values = sorted(
-        map(values_of, rows),
-        key=lambda row: (row["experiment"], row["unit"], row["arm"], row["time"], row["bucket"]),
+    if not rows:
+        return Counter()
+    rows = sorted(
+        rows, key=lambda row: [row[name] for name in ("experiment", "unit", "arm", "time", "bucket")]
     )
-    new: Counter[tuple[str, str]] = Counter()
-    known: list[dict[str, Any]] = []
     key = [exposures.c.experiment, exposures.c.unit, exposures.c.arm]
-    add = tables.insert_new(db, exposures).returning(*key)
-    for chunk in chunks(values, CHUNK):
-        added = {tuple(row) for row in db.execute(add, chunk)}
-        new.update((experiment, arm) for experiment, _, arm in added)
-        known += [row for row in chunk if (row["experiment"], row["unit"], row["arm"]) not in added]
-    earlier = tables.insert(db, exposures)
-    stays = earlier.excluded
-    is_earlier = or_(
-        stays.time < exposures.c.time,
-        and_(stays.time == exposures.c.time, stays.bucket < exposures.c.bucket),
-    )
-    earlier = earlier.on_conflict_do_update(
-        index_elements=key,
-        set_={name: stays[name] for name in ("time", "bucket", "slot", "config_version")},
-        where=is_earlier,
-    )
-    for chunk in chunks(known, CHUNK):  # after all inserts, so that all replicas lock in one order
-        db.execute(earlier, chunk)
-    if new:
+    add_new = tables.insert_new(db, exposures).returning(*key)
+    new = {tuple(row) for row in db.execute(add_new, rows)}
+    known = [row for row in rows if (row["experiment"], row["unit"], row["arm"]) not in new]
+    if known:
+        earlier = tables.insert(db, exposures)
+        stays = earlier.excluded
+        is_earlier = or_(
+            stays.time < exposures.c.time,
+            and_(stays.time == exposures.c.time, stays.bucket < exposures.c.bucket),
+        )
+        changed = {name: stays[name] for name in ("time", "bucket", "slot", "config_version")}
+        db.execute(earlier.on_conflict_do_update(index_elements=key, set_=changed, where=is_earlier), known)
+    counts = Counter((experiment, arm) for experiment, _, arm in new)
+    if counts:
         add_units = tables.insert(db, unit_counts)
         add_units = add_units.on_conflict_do_update(
             index_elements=list(unit_counts.primary_key),
             set_={"units": unit_counts.c.units + add_units.excluded.units},
         )
-        counts = [
-            {"experiment": experiment, "arm": arm, "units": units}
-            for (experiment, arm), units in sorted(new.items())
-        ]
-        db.execute(add_units, counts)
-    return new
-
-
-def add_impressions(db: Connection, rows: Sequence[Impression]) -> int:
-    """Store lists. Return how many are new; one that is stored already is left out."""
-    values = [_list_values(row) for row in sorted(rows, key=lambda row: (row.experiment, row.id))]
-    add = tables.insert_new(db, impressions).returning(impressions.c.id)
-    return sum(len(db.execute(add, chunk).all()) for chunk in chunks(values, CHUNK))
-
-
-def add_shadow(db: Connection, rows: Sequence[ShadowResult]) -> None:
-    """Store shadow results."""
-    for chunk in chunks([values_of(row) for row in rows], CHUNK):
-        db.execute(insert(tables.shadow_results), chunk)
+        by_arm = sorted(counts.items())
+        db.execute(
+            add_units, [{"experiment": name, "arm": arm, "units": units} for (name, arm), units in by_arm]
+        )
+    return counts
 
 
 def count_units(db: Connection, experiment: str) -> tuple[dict[str, int], int]:
@@ -131,7 +130,7 @@ def _delete_lists(db: Connection, experiment: str) -> int:
     """Delete lists, and first the clicks on them that name no experiment. Return how many lists were."""
     of_experiment = select(impressions.c.number).where(impressions.c.experiment == experiment)
     numbers = list(db.scalars(of_experiment.limit(DELETED_AT_ONCE)))
-    for chunk in chunks(numbers, CHUNK):
+    for chunk in chunks(numbers, LISTS_AT_ONCE):
         is_on_list = and_(
             impressions.c.number.in_(chunk),
             impressions.c.unit == clicks.c.unit,

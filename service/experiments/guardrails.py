@@ -1,6 +1,6 @@
 """Watches the guardrails, with a margin for chance, and takes an arm that breaks one back to control.
 
-What is judged are the requests of the last minute on all replicas (pool.py).
+What is judged are the requests of the last minute on all replicas (windows.py).
 
 Failed and slow requests are compared with control's of the same minute: overload slows both, and taking an
 arm back would not end it. Units are drawn at random, so both arms meet the same load.
@@ -19,7 +19,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -29,10 +29,11 @@ from headroom.service.experiments.estimates import Floats
 from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.log import Entry
 from headroom.service.experiments.state import Experiment
-from headroom.service.experiments.verdicts import running_p
 from headroom.service.experiments.windows import Counts
 
 WATCH_SECONDS = 1.0
+
+GUARDRAILS = ("error_rate", "p99", "score_shift")
 
 CHANCE = 1e-4
 """The probability with which an arm exactly at a limit may break it, at most."""
@@ -46,15 +47,10 @@ SLOW_SHARE = 0.01
 FAILING_SHARE = 0.5
 """While control has fewer than `min_requests` requests, and none of them failed, an arm breaks its limit if
 more than this share of its own did."""
-
-FEW_UNITS = 10
-"""Fewer failing units than this are named in the breach: chance may have put them all into one arm."""
 SHIFT_BINS = 10
 # If nothing differs, PSI · nm/(n+m) of n and m units is about χ² with SHIFT_BINS − 1 degrees of freedom.
 # This is the 1 − CHANCE quantile of that distribution.
 _SHIFT_BY_CHANCE = 33.72
-
-_ALONE = "the database is down, so one replica's requests were judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,7 @@ class Breach:
 
 
 class GuardrailWatcher:
-    """Checks the guardrails, rolls arms back, and exports the sample ratio. Runs on the event loop.
+    """Checks the guardrails, and rolls arms back. Runs on the event loop.
 
     counts: returns the counts of an experiment's arm.
     """
@@ -75,8 +71,6 @@ class GuardrailWatcher:
     def __init__(self, ledger: Ledger, counts: Callable[[str, str], Counts]) -> None:
         self._ledger = ledger
         self._counts = counts
-        self._metrics = ledger.metrics
-        self._running: set[str] = set()  # the experiments that ran at the last check
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -86,8 +80,6 @@ class GuardrailWatcher:
 
     def watch(self) -> None:
         """Check every experiment once, also if one raises an error; raise the last one at the end."""
-        previous = self._running
-        self._running = set()
         failure = None
         for experiment in self._ledger.experiments.values():
             try:
@@ -95,11 +87,6 @@ class GuardrailWatcher:
                     self._watch(experiment)
             except Exception as error:
                 failure = error
-        for started in self._running - previous:
-            for guardrail in _GUARDRAILS:  # Prometheus sees no increase if the first value is already 1
-                self._metrics.series("experiment_rollbacks_total", started, guardrail)
-        for stopped in previous - self._running:
-            self._metrics.set_gauge("sample_ratio_p", math.nan, stopped)
         if failure is not None:
             raise failure
 
@@ -119,7 +106,6 @@ class GuardrailWatcher:
 
     def _watch(self, experiment: Experiment) -> None:
         config = experiment.config
-        self._running.add(config.name)
         control = self._counts(config.name, config.control)
         for arm in config.treatments:
             if arm not in experiment.rolled_back:
@@ -128,12 +114,7 @@ class GuardrailWatcher:
                     arm, counts, control, config.guardrails, is_interleaved=config.is_interleaved
                 )
                 if breach is not None:
-                    if self._ledger.is_down and counts.replicas == 1:
-                        breach = replace(breach, detail=f"{breach.detail}; {_ALONE}")
                     self.roll_back(config.name, breach)
-        now = self._ledger.experiments.get(config.name, experiment)  # an arm may have been rolled back
-        p = running_p(now, self._ledger.exposures(config.name))
-        self._metrics.set_gauge("sample_ratio_p", math.nan if p is None else p, config.name)
 
 
 def find_breach(
@@ -142,61 +123,52 @@ def find_breach(
     """Return the first guardrail that an arm's last minute breaks, if any."""
     if counts.requests < limits.min_requests:
         return None
-    checks = _GUARDRAILS
-    if is_interleaved:
-        checks = _GUARDRAILS | {"p99": _slow_together}
-    for guardrail, detail_of in checks.items():
-        detail = detail_of(counts, control, limits)
-        if detail is not None:
-            return Breach(arm, guardrail, detail)
-    return None
+    details = {
+        "error_rate": _errors(counts, control, limits),
+        "p99": _slow(counts, None if is_interleaved else control, limits),
+        "score_shift": _shifted(counts, control, limits),
+    }
+    return next((Breach(arm, name, detail) for name, detail in details.items() if detail is not None), None)
 
 
 def _errors(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
     """Say how the errors break their limit. An arm does not cause the errors that control has, too."""
-    limit = limits.error_rate
-    if limit is None:
+    if limits.error_rate is None:
         return None
     exceeded = _exceeded_limit(
         (counts.errors, counts.requests, counts.errors_by_unit),
         (control.errors, control.requests, control.errors_by_unit),
-        limit,
+        limits.error_rate,
         limits.min_requests,
     )
+    return None if exceeded is None else f"{counts.errors} of {_requests(counts)} failed; {exceeded}"
+
+
+def _slow(counts: Counts, control: Counts | None, limits: Guardrails) -> str | None:
+    """Say how the times break their limit. An arm does not cause the waiting that control has, too.
+
+    control: None if both arms take the same time, as those of an interleaved experiment do.
+    """
+    if limits.p99_ms is None:
+        return None
+    of_arm = (counts.slow, counts.requests, counts.slow_by_unit)
+    exceeded = None
+    if control is not None:
+        exceeded = _exceeded_limit(of_arm, (control.slow, control.requests, control.slow_by_unit), SLOW_SHARE)
+    elif _also_without_one(partial(exceeds, limit=SLOW_SHARE), of_arm):
+        exceeded = (
+            f"the limit is {SLOW_SHARE:g}, without a comparison with control, because both arms are scored "
+            "together"
+        )
     if exceeded is None:
         return None
-    return f"{counts.errors} of {_requests(counts)} failed{_few_units(counts.errors_by_unit)}; {exceeded}"
-
-
-def _slow(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
-    """Say how the times break their limit. An arm does not cause the waiting that control has, too."""
-    if limits.p99_ms is None:
-        return None
-    exceeded = _exceeded_limit(
-        (counts.slow, counts.requests, counts.slow_by_unit),
-        (control.slow, control.requests, control.slow_by_unit),
-        SLOW_SHARE,
-    )
-    return None if exceeded is None else f"{_slow_requests(counts, limits)}; {exceeded}"
-
-
-def _slow_together(counts: Counts, _: Counts, limits: Guardrails) -> str | None:
-    """Say how the times of an interleaved experiment break their limit: both arms take the same time."""
-    if limits.p99_ms is None:
-        return None
-    breaks = partial(exceeds, limit=SLOW_SHARE)
-    if not _also_without_one(breaks, (counts.slow, counts.requests, counts.slow_by_unit)):
-        return None
-    return (
-        f"{_slow_requests(counts, limits)}; the limit is {SLOW_SHARE:g}, without a comparison with control, "
-        "because both arms are scored together"
-    )
+    return f"{counts.slow} of {_requests(counts)} took longer than {limits.p99_ms:g} ms; {exceeded}"
 
 
 def _shifted(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
     """Say how the scores break their limit."""
-    units = round(counts.scores.sum())
-    control_units = round(control.scores.sum())
+    units = len(counts.bins)
+    control_units = len(control.bins)
     if limits.score_shift is None or min(units, control_units) < limits.min_requests:
         return None
     shift = population_stability(counts.scores, control.scores)
@@ -207,14 +179,6 @@ def _shifted(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
         f"the scores' stability index against the control's is {shift:.2f}; the limit is "
         f"{limits.score_shift:g} and {by_chance:.2f} for chance"
     )
-
-
-_GUARDRAILS: dict[str, Callable[[Counts, Counts, Guardrails], str | None]] = {
-    "error_rate": _errors,
-    "p99": _slow,
-    "score_shift": _shifted,
-}
-"""The check of each guardrail: it returns how an arm's window breaks the limit, or None."""
 
 
 def exceeds(count: int, total: int, limit: float) -> bool:
@@ -303,16 +267,6 @@ def _requests(counts: Counts) -> str:
     """Return how many requests are judged, and on how many replicas if these are several."""
     where = f" on {counts.replicas} replicas" if counts.replicas > 1 else ""
     return f"{counts.requests} requests{where}"
-
-
-def _slow_requests(counts: Counts, limits: Guardrails) -> str:
-    few = _few_units(counts.slow_by_unit)
-    return f"{counts.slow} of {_requests(counts)} took longer than {limits.p99_ms:g} ms{few}"
-
-
-def _few_units(by_unit: Counter[int]) -> str:
-    """Return how many units failed if they are few: the bound takes requests for independent."""
-    return f" (those of {len(by_unit)} units)" if 0 < len(by_unit) < FEW_UNITS else ""
 
 
 def _divergence(share: float, limit: float) -> float:

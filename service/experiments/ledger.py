@@ -1,7 +1,7 @@
 """A replica's copy of the log: what is in force here, and the rows that the database does not have yet.
 
-Requests read `state`, which is replaced as a whole, and never wait for the database. A thread reads new rows
-every second. While the database is down, the last state stays in force, and what this replica has to add
+Requests read `in_force`, which is replaced as a whole, and never wait for the database. A thread reads new
+rows every second. While the database is down, the last state stays in force, and what this replica has to add
 waits: a config with the time of its edit, and a guardrail's rollback, which counts here at once.
 """
 
@@ -17,8 +17,8 @@ from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import rules
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.log import EMPTY, Declared, Entry, World, replay
-from headroom.service.experiments.state import Experiment, Experiments
-from headroom.service.experiments.store import FinalReport, Store
+from headroom.service.experiments.state import Experiments
+from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
 
 logger = logging.getLogger("headroom.experiments")
@@ -42,18 +42,6 @@ class InForce:
     assigner: Assigner = field(default_factory=Assigner)
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """A row that the database does not have yet.
-
-    after: the last row that was known when it was made. is_announced: whether it was logged and counted.
-    """
-
-    entry: Entry
-    after: int
-    is_announced: bool = False
-
-
 class Ledger:
     """What is in force on one replica.
 
@@ -72,7 +60,7 @@ class Ledger:
         self.config_version = ""
         self.in_force = InForce()
         self._world = EMPTY  # what the database's log says
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[Entry] = []  # rows that the database does not have yet
         self._exchanging = threading.Lock()  # held while a thread talks to the database
         self._lock = threading.Lock()  # guards what such a thread shares with the event loop
         self._has_rollback = asyncio.Event()
@@ -94,12 +82,11 @@ class Ledger:
         changes. Raises ValueError for experiments that the log does not allow.
         """
         with self._exchanging:
-            entry = self._config_entry(declared, config_version)
             if declared.experiments or self._knows_any():
                 self._exchange()
             self.check(declared, config_version)
             if may_start and (declared.experiments or self._world.experiments):
-                self._add_config(entry)
+                self._add_config(self._config_entry(declared, config_version))
             with self._lock:
                 self.declared = declared
                 self.config_version = config_version
@@ -107,10 +94,10 @@ class Ledger:
 
     def check(self, declared: Declared, config_version: str) -> None:
         """Raise ValueError if a config cannot be put in force, as `rules.check_edit` says."""
-        running = self.declared if self.config_version else None
         with self._lock:
-            world = replay(self._world, [each.entry for each in self._waiting])
-        rules.check_edit(world, running, self._config_entry(declared, config_version))
+            world = replay(self._world, self._waiting)
+        entry = self._config_entry(declared, config_version)
+        rules.check_edit(world, entry, is_start=not self.config_version)
 
     def refresh(self) -> None:
         """Read the new rows of the log, and add those that wait. Blocks.
@@ -144,44 +131,32 @@ class Ledger:
     def roll_back(self, entry: Entry) -> None:
         """Put a guardrail's roll-back in force on this replica now, and have it added. On the event loop.
 
-        Replicas judge the same requests, so several may roll an arm back at once. The one whose row is added
-        logs and counts it; without a database, each does.
+        Replicas judge the same requests, so several may roll an arm back at once. Each says so.
         """
+        logger.error(
+            "experiment %s: arm %s rolled back (%s): %s",
+            entry.experiment,
+            entry.arm,
+            entry.reason,
+            entry.detail,
+        )
+        self.metrics.count("experiment_rollbacks_total", entry.experiment, entry.reason)
         with self._lock:
-            self._waiting.append(_Waiting(entry, self._world.number))
+            self._waiting.append(entry)
         self._has_rollback.set()
         self._renew()
 
-    def act(self, decide: Callable[[World], Entry]) -> World:
+    def act(self, decide: Callable[[World], Entry | None]) -> World:
         """Add the row that `decide` makes of the log, put it in force, and return what the log then says.
 
-        Blocks. Raises DatabaseUnavailable and what `decide` raises; then nothing is added.
+        Blocks. Raises DatabaseUnavailable and what `decide` raises; then, or if it returns None, nothing is
+        added.
         """
         self.flush()  # so that `decide` knows of a roll-back of the last second
         with self._exchanging:
-            before = self._world
-            after = self._append(lambda entries: decide(replay(before, entries)))
+            world = self._append(decide)
             self._renew()
-        return after
-
-    def add_deletion(self, report: FinalReport, seconds: float, now: float) -> None:
-        """Add that an experiment's facts are deleted, and keep its last report, both or neither. Blocks.
-
-        Nothing is done unless its log is over for so many seconds. now: seconds since the epoch, not ahead of
-        the database's clock. Raises DatabaseUnavailable.
-        """
-
-        def decide(entries: Sequence[Entry]) -> Entry | None:
-            experiment = replay(before, entries).experiments[report.experiment]
-            over_since = experiment.over_since
-            if over_since is None or experiment.deleted is not None or now - over_since <= seconds:
-                return None
-            return Entry("delete", now, actor="outcome_days", experiment=report.experiment)
-
-        with self._exchanging:
-            before = self._world
-            self._append(decide, report)
-            self._renew()
+        return world
 
     def exposures(self, name: str) -> Counter[str]:
         """Return the units exposed so far, by arm."""
@@ -192,7 +167,9 @@ class Ledger:
         return bool(self.declared.experiments) or self.store.is_made
 
     def _config_entry(self, declared: Declared, config_version: str) -> Entry:
-        return Entry("config", self.clock(), config_version=config_version, declared=declared)
+        """Return the row of a config, which comes after the one in force whatever this clock says."""
+        time = max(self.clock(), self._world.config.time)
+        return Entry("config", time, config_version=config_version, declared=declared)
 
     def _exchange(self) -> None:
         """Read the log, and add what waits. Tells when the database goes and comes back."""
@@ -201,6 +178,8 @@ class Ledger:
             self._read()
             while self._waiting:
                 self._add(self._waiting[0])
+                with self._lock:
+                    self._waiting = self._waiting[1:]
             if self._refreshes % COUNTS_EVERY == 0:
                 self._unit_counts = self.store.unit_counts(list(self._world.experiments))
             self._refreshes += 1
@@ -218,8 +197,6 @@ class Ledger:
                 error,
             )
         self.is_down = True
-        for waiting in list(self._waiting):
-            self._announce(waiting)
 
     def _read(self) -> None:
         """Read the rows that are new. All of them once the log is another one, as after a restore."""
@@ -231,94 +208,44 @@ class Ledger:
 
     def _add_config(self, entry: Entry) -> None:
         """Add a config's row, or have it wait if the database is down."""
-        waiting = _Waiting(entry, self._world.number)
         if not self.is_down:
             try:
-                self._add(waiting)
+                self._add(entry)
                 return
             except DatabaseUnavailable as error:
                 self._fail(error)
         with self._lock:
-            self._waiting.append(waiting)
+            self._waiting.append(entry)
 
-    def _add(self, waiting: _Waiting) -> None:
+    def _add(self, entry: Entry) -> None:
         """Add a row, unless the log has what it says."""
-        is_new = False
+        self._append(lambda world: entry if _is_needed(entry, world) else None)
 
-        def decide(entries: Sequence[Entry]) -> Entry | None:
-            nonlocal is_new
-            is_new = _is_needed(waiting, replay(self._world, entries))
-            return waiting.entry if is_new else None
-
-        self._append(decide)
-        if is_new:  # else another replica has added it, and announced it
-            self._announce(waiting)
-        with self._lock:
-            self._waiting = [each for each in self._waiting if each is not waiting]
-
-    def _append(
-        self, decide: Callable[[Sequence[Entry]], Entry | None], report: FinalReport | None = None
-    ) -> World:
-        self._follow_rows(self._world, self.store.append(decide, self._world.number, report))
+    def _append(self, decide: Callable[[World], Entry | None]) -> World:
+        known = self._world
+        entries = self.store.append(lambda new: decide(replay(known, new)), known.number)
+        self._follow_rows(known, entries)
         return self._world
 
-    def _follow_rows(self, world: World, entries: Sequence[Entry]) -> None:
-        """Take new rows over, and tell the operator what they take out of force, or bring back."""
-        before = world.experiments
+    def _follow_rows(self, before: World, entries: Sequence[Entry]) -> None:
+        """Take new rows over, and tell the operator what the config in force pauses."""
         with self._lock:
-            self._world = replay(world, entries)
-        later = world.config.config_version
-        version = self._world.config.config_version
-        if world.number and version != later and version in world.superseded:
-            self._tell_of_revert(later, version)
+            self._world = replay(before, entries)
         for name, experiment in self._world.experiments.items():
-            was_in_force = name in before and before[name].is_in_force
-            if not experiment.is_in_force and was_in_force and not experiment.is_stopped:
-                self._tell(name, experiment)
-
-    def _tell_of_revert(self, later: str, earlier: str) -> None:
-        """Say that an earlier config is in force again. The log cannot know whether anybody wants that."""
-        sentence = (
-            f"the config {earlier} is in force again in place of {later}, which came after it: if nobody "
-            "rolled the config back, a replica with an old file has started last; start it with the present "
-            "file"
-        )
-        logger.warning("%s", sentence)
-        self.metrics.notify_operator(sentence)
-        self.metrics.count("config_reverts_total")
-
-    def _tell(self, name: str, experiment: Experiment) -> None:
-        sentence = f"the experiment {name!r} is {experiment.status}, and its units get the default: "
-        if experiment.paused is not None:
-            sentence += f"{experiment.paused}; change the config, or stop {name!r}"
-        elif experiment.is_changed:
-            sentence += "the config in force declares it with another salt or other arms"
-        elif experiment.is_over:
-            return
-        else:
-            sentence += "the config in force does not declare it"
-        logger.warning("%s", sentence)
-        self.metrics.notify_operator(sentence)
-
-    def _announce(self, waiting: _Waiting) -> None:
-        """Log and count a roll-back of this replica once."""
-        entry = waiting.entry
-        if entry.kind != "rollback" or waiting.is_announced:
-            return
-        waiting.is_announced = True
-        logger.error(
-            "experiment %s: arm %s rolled back (%s): %s",
-            entry.experiment,
-            entry.arm,
-            entry.reason,
-            entry.detail,
-        )
-        self.metrics.count("experiment_rollbacks_total", entry.experiment, entry.reason)
+            known = before.experiments.get(name)
+            is_new = known is not None and known.paused is None
+            if experiment.paused is not None and is_new and experiment.status in ("paused", "shipped"):
+                sentence = (
+                    f"the experiment {name!r} is paused, and its units get the default: {experiment.paused}; "
+                    f"change the config, or stop {name!r}"
+                )
+                logger.warning("%s", sentence)
+                self.metrics.notify_operator(sentence)
 
     def _renew(self) -> None:
         """Put what the log and this replica's config say in force."""
         with self._lock:
-            rollbacks = [each.entry for each in self._waiting if each.entry.kind == "rollback"]
+            rollbacks = [entry for entry in self._waiting if entry.kind == "rollback"]
             world = replay(self._world, rollbacks)
             declared = {config.name: world.find(config) for config in self.declared.experiments}
             experiments = {**declared, **world.experiments}
@@ -331,11 +258,9 @@ class Ledger:
             self.in_force = InForce(experiments, Assigner(assigned))
 
 
-def _is_needed(waiting: _Waiting, world: World) -> bool:
+def _is_needed(entry: Entry, world: World) -> bool:
     """Return whether a row says what the log does not. A config is not needed if a later one has come."""
-    entry = waiting.entry
     if entry.kind == "rollback":
         experiment = world.experiments.get(entry.experiment)
         return experiment is not None and entry.arm not in experiment.rolled_back
-    is_later_there = world.config.number > waiting.after and world.config.time >= entry.time
-    return world.config.config_version != entry.config_version and not is_later_there
+    return world.config.config_version != entry.config_version and world.config.time <= entry.time

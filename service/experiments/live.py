@@ -9,7 +9,6 @@ its units in the analysis, and a refusal adds none. The caller tells them apart:
 import asyncio
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +19,13 @@ from headroom.service.experiments.assignment import Assigned, Assigner
 from headroom.service.experiments.buckets import NO_BUCKET, bucket
 from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig, ScoreKinds
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult
-from headroom.service.experiments.guardrails import GuardrailWatcher
+from headroom.service.experiments.guardrails import GUARDRAILS, GuardrailWatcher
 from headroom.service.experiments.interleaving import NOT_SHOWN, SHARED, Draw, impression_id
 from headroom.service.experiments.ledger import Clock, Ledger
 from headroom.service.experiments.log import Declared
-from headroom.service.experiments.pool import WindowPool
 from headroom.service.experiments.store import Store
-from headroom.service.experiments.windows import ArmWindows, Scores
+from headroom.service.experiments.verdicts import running_p
+from headroom.service.experiments.windows import Scores, Windows
 from headroom.service.experiments.writer import Writer
 from headroom.service.observe.metrics import Metrics
 
@@ -63,8 +62,8 @@ class LiveExperiments:
     """One replica's share in the experiments: assigns requests, logs exposures, counts each arm's requests.
 
     ledger: the state of the experiments; its `follow` runs in the background. guard: watches the guardrails;
-        its `run` runs in the background. windows: of this replica; pool: of all, its `run` runs in the
-        background. writer: stores exposures.
+        its `run` runs in the background. windows: of the arms; their `run` runs in the background.
+    writer: stores exposures.
     store: the database; a SQLite file is made with the first experiment.
     nodes: returns the number of nodes that serve together, each with files of its own, or raises
         TimeoutError.
@@ -85,14 +84,11 @@ class LiveExperiments:
         store.on_failure = self._database_failed
         self.ledger = Ledger(store, metrics, clock=clock, monotonic=monotonic)
         self.writer = Writer(store, metrics)
-        self.windows = ArmWindows(self.ledger)
-        self.pool = WindowPool(self.ledger, self.windows)
-        self.guard = GuardrailWatcher(self.ledger, self.pool.counts)
+        self.windows = Windows(self.ledger)
+        self.guard = GuardrailWatcher(self.ledger, self.windows.counts)
         self._shown: set[str] = set()  # the experiments that have gauges
         self._seen = LeastRecentlyUsed[tuple[str, str], None]()  # experiment and unit
         self._next_warning = -math.inf  # of a failed arm, on the monotonic clock
-        self._writes = False
-        self._starting = threading.Lock()
 
     def check(
         self,
@@ -124,14 +120,11 @@ class LiveExperiments:
         if configs:
             self.check_nodes()
         declared = Declared(configs, variants, definitions or {})
+        is_start = not self.ledger.config_version
         self.ledger.apply(declared, config_version, may_start=may_start)
-        is_used = bool(self.ledger.in_force.assigner.experiments)
-        if is_used and not self._writes:  # at the start, experiments without a file
+        if is_start and self.ledger.in_force.assigner.experiments:  # started without a file
             self.check_nodes()
-        with self._starting:
-            if not self._writes:
-                self.writer.start()
-                self._writes = True
+        self.writer.start()
 
     def check_nodes(self) -> None:
         """Raise ValueError if several nodes serve, and each would keep experiments of its own.
@@ -150,15 +143,14 @@ class LiveExperiments:
     async def close(self, timeout_s: float) -> None:
         """Store the buffered records within the timeout, and end."""
         await asyncio.to_thread(self.ledger.flush)
-        if self._writes:
-            unstored = await asyncio.to_thread(self.writer.close, timeout_s)
-            if unstored:  # the metric that counts them ends with this process
-                logger.warning(
-                    "%d rows (exposures and lists) had not reached the database when this replica stopped, "
-                    "and are lost",
-                    unstored,
-                )
-        await asyncio.to_thread(self.pool.close)
+        unstored = await asyncio.to_thread(self.writer.close, timeout_s)
+        if unstored:  # the metric that counts them ends with this process
+            logger.warning(
+                "%d rows (exposures and lists) had not reached the database when this replica stopped, and "
+                "are lost",
+                unstored,
+            )
+        await asyncio.to_thread(self.windows.close)
         await asyncio.to_thread(self.ledger.close)
 
     def route(self, assigner: Assigner, unit: str | None) -> Route:
@@ -265,23 +257,30 @@ class LiveExperiments:
             self.metrics.count("shadow_results_lost_total")
 
     def show_gauges(self) -> None:
-        """Set the gauges of each experiment: the share of units that it should expose, and whether it waits.
+        """Set the gauges of each experiment: the share of units that it should expose, whether it waits, and
+        the p-value of its sample ratio.
 
-        Those of an experiment that is no longer there become 0.
+        Those of an experiment that is no longer there become 0, or no number.
         """
         names = set()
         for experiment in self.ledger.in_force.assigner.experiments:
             name = experiment.config.name
             names.add(name)
             is_pending = not (experiment.is_running or experiment.is_over)
-            self.metrics.set_gauge("experiment_pending", is_pending, name)
-            self.metrics.set_gauge("experiment_share", experiment.exposed_share, name)
+            p = running_p(experiment, self.ledger.exposures(name))
+            self._set_gauges(name, is_pending, experiment.exposed_share, math.nan if p is None else p)
             if experiment.is_running:  # Prometheus sees no increase if the first value is already 1
                 self.metrics.series("experiment_requests_total", name)
+                for guardrail in GUARDRAILS:
+                    self.metrics.series("experiment_rollbacks_total", name, guardrail)
         for gone in self._shown - names:
-            self.metrics.set_gauge("experiment_pending", False, gone)
-            self.metrics.set_gauge("experiment_share", 0.0, gone)
+            self._set_gauges(gone, False, 0.0, math.nan)
         self._shown = names
+
+    def _set_gauges(self, name: str, is_pending: bool, share: float, p: float) -> None:
+        self.metrics.set_gauge("experiment_pending", is_pending, name)
+        self.metrics.set_gauge("experiment_share", share, name)
+        self.metrics.set_gauge("sample_ratio_p", p, name)
 
     def _database_failed(self, reason: str) -> None:
         self.metrics.count("experiment_database_errors_total")

@@ -5,9 +5,10 @@ the experiments, each with its state now, its history, and the periods in which 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import chain
 from typing import Literal
 
 from headroom.service.experiments.definition import ALL_SLOTS, ExperimentConfig, ScoreKinds
@@ -45,6 +46,7 @@ class Entry:
     """A row of the log. The fields are those of the table; `Action` says what the shared ones mean.
 
     experiment: "" for a config. declared: of a config or a start. number: 0 before it is stored.
+    report: JSON of the last `Report` before a deletion; it is stored, and not read with the others.
     """
 
     kind: EntryKind
@@ -58,19 +60,18 @@ class Entry:
     detail: str = ""
     declared: Declared | None = None
     number: int = 0
+    report: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class World:
     """What the rows so far say.
 
-    config: the row of the config in force. superseded: the versions of the configs that were before.
-    time, number: of the last row.
+    config: the row of the config in force. time, number: of the last row.
     """
 
     experiments: Experiments = field(default_factory=dict)
     config: Entry = Entry("config", -math.inf)
-    superseded: frozenset[str] = frozenset()
     time: float = -math.inf
     number: int = 0
 
@@ -81,7 +82,7 @@ class World:
 
     def find(self, config: ExperimentConfig) -> Experiment:
         """Return the state of an experiment, which is pending if no row declares it."""
-        return self.experiments.get(config.name) or Experiment(config, config)
+        return self.experiments.get(config.name) or Experiment(config)
 
 
 EMPTY = World()
@@ -104,13 +105,9 @@ def advance(world: World, entry: Entry) -> World:
     after = replace(world, time=time, number=max(world.number, entry.number), experiments=experiments)
     declared = entry.declared or Declared()
     if entry.kind == "config":
-        after = replace(
-            after,
-            config=replace(entry, time=time),
-            superseded=world.superseded | {world.config.config_version},
-        )
+        after = replace(after, config=replace(entry, time=time))
         for name, experiment in experiments.items():
-            experiments[name] = _redeclared(experiment, declared, time)
+            experiments[name] = _redeclared(experiment, world.declared, declared, time)
     if entry.kind in ("config", "start"):
         source: Source = "config" if entry.kind == "config" else "http"
         for config in declared.experiments:
@@ -131,59 +128,61 @@ def identity(config: ExperimentConfig) -> str:
     return f"salt {config.salt}; arms {arms}{kind}"
 
 
-def _begin(config: ExperimentConfig, source: Source, entry: Entry, time: float) -> Experiment:
-    start = Action(config.name, "start", time, entry.actor, reason=entry.reason, detail=identity(config))
-    variants = (entry.declared or Declared()).definitions_of(config)
-    return Experiment(
-        config, config, source, time, is_declared=source == "config", variants=variants, history=(start,)
+def changed_identity(begun: ExperimentConfig, declared: Declared) -> str | None:
+    """Return that a config declares an experiment with another identity than it began with, or None."""
+    config = declared.find(begun.name)
+    if config is None or identity(config) == identity(begun):
+        return None
+    return (
+        f"{begun.name!r} has begun, so its kind, salt and arms must stay as they are from its start on "
+        f"({identity(begun)}); give the changed experiment another name and salt"
     )
 
 
-def _redeclared(experiment: Experiment, declared: Declared, time: float) -> Experiment:
-    """Return an experiment under another config."""
-    config = declared.find(experiment.begun.name)
-    is_changed = config is not None and identity(config) != identity(experiment.begun)
-    after = replace(experiment, is_declared=config is not None, is_changed=is_changed)
+def _begin(config: ExperimentConfig, source: Source, entry: Entry, time: float) -> Experiment:
+    start = Action(config.name, "start", time, entry.actor, reason=entry.reason, detail=identity(config))
+    variants = (entry.declared or Declared()).definitions_of(config)
+    return Experiment(config, source, time, variants=variants, history=(start,))
+
+
+def _redeclared(experiment: Experiment, before: Declared, declared: Declared, time: float) -> Experiment:
+    """Return an experiment under another config.
+
+    before: what the config in force until now declares.
+    """
+    begun = experiment.config
+    config = declared.find(begun.name)
+    if config is None or identity(config) != identity(begun):
+        return experiment
+    variants = declared.definitions_of(config)
+    new = [name for name, text in variants.items() if experiment.variants.get(name, text) != text]
     changes = []
-    if config is not None and not is_changed:
-        variants = declared.definitions_of(config)
-        new = [name for name, text in variants.items() if experiment.variants.get(name, text) != text]
-        changes = _changes(experiment.config, config)
-        changes += [f"variants: {', '.join(new)}"] if new else []
-        after = replace(
-            after,
-            source="config",
-            config=config,
-            variants={**experiment.variants, **variants},
-            variant_changes={**dict.fromkeys(new, time), **experiment.variant_changes},
-        )
-    if is_changed and config is not None and not experiment.is_changed:
-        changes.append(f"declared with {identity(config)}, so units get the default")
-    elif experiment.is_in_force and not after.is_in_force:
-        changes.append("taken out of the config, so units get the default")
-    elif after.is_in_force and not experiment.is_in_force and experiment.paused is None:
-        changes.append("units get their arm again")
+    if config.traffic != begun.traffic:
+        changes.append(f"traffic {begun.traffic:g} to {config.traffic:g}")
+    if config.slots != begun.slots:
+        changes.append(f"slots {list(begun.slots)} to {list(config.slots)}")
+    planned = (before.find(begun.name) or begun).planned_units
+    if config.planned_units != planned:
+        kept = f"the intervals go by {begun.planned_units}, as at the start"
+        changes.append(f"planned_units {planned} to {config.planned_units} ({kept})")
+    if new:
+        changes.append(f"variants: {', '.join(new)}")
+    after = replace(
+        experiment,
+        source="config",
+        config=config.model_copy(update={"planned_units": begun.planned_units}),
+        variants={**experiment.variants, **variants},
+        variant_changes={**dict.fromkeys(new, time), **experiment.variant_changes},
+    )
     return after if experiment.is_over else _noted(after, changes, time)
-
-
-def _changes(before: ExperimentConfig, config: ExperimentConfig) -> list[str]:
-    """Return what a config declares otherwise than before, as words."""
-    changes = []
-    if config.traffic != before.traffic:
-        changes.append(f"traffic {before.traffic:g} to {config.traffic:g}")
-    if config.slots != before.slots:
-        changes.append(f"slots {list(before.slots)} to {list(config.slots)}")
-    if config.planned_units != before.planned_units:
-        changes.append(f"planned_units {before.planned_units} to {config.planned_units}")
-    return changes
 
 
 def _acted(experiment: Experiment, entry: Entry, time: float) -> Experiment:
     """Return an experiment after an action."""
     assert entry.kind != "config"
-    begun = experiment.begun
+    treatments = experiment.config.treatments
     action = Action(
-        begun.name,
+        experiment.config.name,
         entry.kind,
         time,
         entry.actor,
@@ -194,68 +193,58 @@ def _acted(experiment: Experiment, entry: Entry, time: float) -> Experiment:
     )
     after = replace(experiment, history=(*experiment.history, action))
     match entry.kind:
-        case "ramp" if entry.traffic is not None:
-            after = replace(after, ramped=entry.traffic)
-        case "stop":
-            after = replace(after, shipped=None, is_stopped=True, may_ship_again=False)
-        case "rollback" if entry.arm is None:
-            after = replace(after, shipped=None, is_stopped=True, may_ship_again=True)
-        case "rollback" if entry.arm in begun.treatments:
-            after = replace(after, rolled_back=experiment.rolled_back | {entry.arm})
-        case "ship" if entry.arm in {arm.name for arm in begun.arms}:
-            after = replace(after, shipped=entry.arm, may_ship_again=False)
         case "delete":
             return replace(after, deleted=time if experiment.deleted is None else experiment.deleted)
-        case _:
-            pass
-    is_rolled_back = after.rolled_back.issuperset(begun.treatments)
-    if after.is_stopped or after.shipped is not None or is_rolled_back:
+        case "ramp":
+            after = replace(after, ramped=entry.traffic)
+        case "ship":
+            after = replace(after, shipped=entry.arm)
+        case "stop":
+            after = replace(after, shipped=None, is_stopped=True)
+        case "rollback" if entry.arm is None:
+            after = replace(after, shipped=None, is_stopped=True)
+        case "rollback" if entry.arm in treatments:
+            after = replace(after, rolled_back=experiment.rolled_back | {entry.arm})
+    if after.is_stopped or after.shipped is not None or after.rolled_back.issuperset(treatments):
         after = replace(after, over_since=time, ended=time if experiment.ended is None else experiment.ended)
     return after
 
 
 def _obstacle(experiment: Experiment, experiments: Experiments, declared: Declared) -> str | None:
-    """Return what in the config stands in the way of an experiment that was started over HTTP."""
-    if experiment.source == "config" or (experiment.is_over and experiment.shipped is None):
-        return None
-    it = f"{experiment.begun.name!r}, which was started without a file"
-    clause = _missing_variant(experiment, declared, it)
-    return clause or _taken_by_config(experiment, experiments, declared, it)
+    """Return what keeps an experiment from running or shipping, as a clause.
 
-
-def _missing_variant(experiment: Experiment, declared: Declared, it: str) -> str | None:
-    """Return which variant of an experiment the config lacks, or has with another kind of score."""
+    The config in force must declare an experiment of its own. What was started over HTTP makes way for that.
+    """
     config = experiment.config
-    variants = declared.variants
-    if variants is None:
-        return None
-    shipped = experiment.shipped
-    needed = [arm.variant for arm in config.arms] if shipped is None else [config.variant_of(shipped)]
-    for variant in needed:
-        if variant not in variants:
-            return f"variants: {variant!r} is not there, and is a variant of {it}"
-    reason = config.mixed_scores(variants) if len(needed) > 1 else None
-    return None if reason is None else f"variants: {reason}, as those of {it}"
-
-
-def _taken_by_config(
-    experiment: Experiment, experiments: Experiments, declared: Declared, it: str
-) -> str | None:
-    """Return which experiment of the config has shipped, too, or has a slot or the salt of this one."""
-    for index, other in enumerate(declared.experiments):
-        if other.name == experiment.begun.name:
-            continue  # declared with another identity, it is `changed`
-        of_other = experiments[other.name]
-        if experiment.shipped is not None and of_other.shipped is not None:
-            return (
-                f"experiments[{index}]: it has shipped an arm, as has {it}, and everybody can get only one "
-                "variant"
-            )
-        if experiment.is_over or of_other.is_over:
-            continue
-        for field_name, clause in other.clashes(experiment.config):
-            return f"experiments[{index}].{field_name}: {clause} of {it}"
+    clause = changed_identity(config, declared)
+    if clause is not None:
+        return clause
+    if experiment.source == "config":
+        return None if declared.find(config.name) else "the config in force does not declare it"
+    if not experiment.is_over:
+        unfit = () if declared.variants is None else config.unfit_variants(declared.variants)
+        clashes = _clashes(config, experiments, declared)
+        return next((f"{field}: {clause}" for field, clause in chain(unfit, clashes)), None)
+    if experiment.shipped is not None and declared.variants is not None:
+        variant = config.variant_of(experiment.shipped)
+        return None if variant in declared.variants else f"there is no variant {variant!r}"
     return None
+
+
+def _clashes(
+    config: ExperimentConfig, experiments: Experiments, declared: Declared
+) -> Iterator[tuple[str, str]]:
+    """Yield what of an experiment that was started over HTTP is taken: a field, and a clause.
+
+    Experiments that are not over take their slots and salt: those of the config, and those that started
+    before over HTTP.
+    """
+    is_earlier = True
+    for name, other in experiments.items():
+        is_earlier = is_earlier and name != config.name
+        comes_first = is_earlier if other.source == "http" else declared.find(name) is not None
+        if name != config.name and comes_first and not other.is_over:
+            yield from config.clashes(other.config)
 
 
 def _paused(experiment: Experiment, obstacle: str | None, time: float) -> Experiment:
@@ -265,9 +254,11 @@ def _paused(experiment: Experiment, obstacle: str | None, time: float) -> Experi
     changes = []
     if obstacle is not None and experiment.paused is None:
         changes = [f"paused, so units get the default: {obstacle}"]
-    elif obstacle is None and not experiment.is_stopped:
+    elif obstacle is None:
         changes = ["units get their arm again"]
-    return _noted(replace(experiment, paused=obstacle), changes, time)
+    after = replace(experiment, paused=obstacle)
+    is_of_no_effect = experiment.is_over and experiment.shipped is None
+    return after if is_of_no_effect else _noted(after, changes, time)
 
 
 def _with_period(experiment: Experiment, time: float) -> Experiment:
@@ -288,5 +279,5 @@ def _noted(experiment: Experiment, changes: list[str], time: float) -> Experimen
     """Return an experiment with an edit in its history, if there is any change."""
     if not changes:
         return experiment
-    edit = Action(experiment.begun.name, "edit", time, "config", detail="; ".join(changes))
+    edit = Action(experiment.config.name, "edit", time, "config", detail="; ".join(changes))
     return replace(experiment, history=(*experiment.history, edit))

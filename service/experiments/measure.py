@@ -96,7 +96,7 @@ def comparisons(experiment: Experiment, until: float = math.inf) -> dict[str, Co
 
     until: leaves out what the log said later, for a past look.
     """
-    config = experiment.begun
+    config = experiment.config
     known = [period for period in experiment.periods if period.since <= until]
     if known:
         known[0] = replace(known[0], since=-math.inf)  # callers round times down, also below the start

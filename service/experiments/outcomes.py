@@ -4,9 +4,8 @@ A click is stored whether or not its list is there: lists are written in the bac
 first. The report joins the two (clicks.py).
 """
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Row, Table
@@ -26,50 +25,32 @@ from headroom.service.experiments.events import (
 from headroom.service.experiments.interleaving import NOT_SHOWN
 from headroom.service.experiments.store import Store
 
-CHUNK = 500
-"""Rows per statement."""
-
 LISTS_AT_ONCE = 20
 """Lists looked up at once: the ids of one may take 1 MB."""
 
 MAX_LISTED = 10
 """Names of metrics in a message, at most."""
 
-WAIT_SECONDS = 60.0
-"""After this time a click whose list is not stored is counted as unmatched."""
-
-MAX_WAITING = 10_000
-"""Clicks that a replica looks up again for that count, at most. The report counts all."""
-
 Problem = tuple[UnknownReason, str]
 """Why an outcome cannot count, for a program and for people."""
 
 
-@dataclass(slots=True)
-class Recorded:
-    """What became of a call. unmatched: clicks on no shown title of their unit, by reason.
-
-    listless: clicks whose list is not stored.
-    """
-
-    receipt: OutcomeReceipt
-    unmatched: Counter[UnmatchedReason] = field(default_factory=Counter)
-    listless: list[Click] = field(default_factory=list)
-
-
-def record(store: Store, rows: Sequence[Outcome | Click], configs: Collection[ExperimentConfig]) -> Recorded:
+def record(
+    store: Store, rows: Sequence[Outcome | Click], configs: Collection[ExperimentConfig]
+) -> tuple[OutcomeReceipt, Counter[UnmatchedReason]]:
     """Store outcomes and clicks. The same id again is a duplicate, whatever its other fields hold.
 
     configs: the known experiments. An outcome of another experiment, or of a metric that its experiment does
     not declare, is unknown and not stored. A click on a list that is stored and did not show this title, or
     is another unit's, is stored and unknown.
+    Return what became of them, and how many new clicks are on no shown title that is stored, by reason.
     """
     problems = _problems(rows, configs)
     wanted = {number: row for number, row in enumerate(rows) if number not in problems}
     duplicates = _insert(store, tables.outcomes, {n: r for n, r in wanted.items() if isinstance(r, Outcome)})
     clicks = {number: row for number, row in wanted.items() if isinstance(row, Click)}
     duplicates |= _insert(store, tables.clicks, clicks)
-    recorded = Recorded(OutcomeReceipt(0, 0, 0))
+    unmatched: Counter[UnmatchedReason] = Counter()
     for number, (click, found) in _with_lists(store, clicks).items():
         problem = _problem_on_list(click, found)
         if problem is not None:
@@ -77,11 +58,11 @@ def record(store: Store, rows: Sequence[Outcome | Click], configs: Collection[Ex
         if number in duplicates:
             continue
         if problem is not None:
-            recorded.unmatched["unit" if problem[0] == "unit" else "index"] += 1
+            unmatched["unit" if problem[0] == "unit" else "index"] += 1
         elif not found:
-            recorded.listless.append(click)
+            unmatched["impression"] += 1
     duplicates -= problems.keys()
-    recorded.receipt = OutcomeReceipt(
+    receipt = OutcomeReceipt(
         accepted=len(rows) - len(duplicates) - len(problems),
         duplicates=len(duplicates),
         unknown=len(problems),
@@ -90,53 +71,24 @@ def record(store: Store, rows: Sequence[Outcome | Click], configs: Collection[Ex
         ],
         duplicate_ids=[rows[number].id for number in sorted(duplicates)],
     )
-    return recorded
-
-
-class Unmatched:
-    """Counts the clicks whose list has not come within WAIT_SECONDS. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[float, Click]] = deque(maxlen=MAX_WAITING)
-
-    def add(self, clicks: Sequence[Click], now: float) -> None:
-        """Look at clicks again later. now: on the clock that `due` takes."""
-        self._waiting.extend((now + WAIT_SECONDS, click) for click in clicks)
-
-    def due(self, now: float) -> list[Click]:
-        """Return the clicks whose time is over, and forget them."""
-        over = []
-        while self._waiting and self._waiting[0][0] <= now:
-            over.append(self._waiting.popleft()[1])
-        return over
-
-
-def count_unmatched(store: Store, clicks: Sequence[Click]) -> Counter[UnmatchedReason]:
-    """Return how many clicks are on no shown title of their unit, by reason."""
-    counts: Counter[UnmatchedReason] = Counter()
-    for click, found in _with_lists(store, dict(enumerate(clicks))).values():
-        problem = _problem_on_list(click, found)
-        if problem is not None:
-            counts["unit" if problem[0] == "unit" else "index"] += 1
-        elif not found:
-            counts["impression"] += 1
-    return counts
+    return receipt, unmatched
 
 
 def _insert(store: Store, table: Table, rows: Mapping[int, Outcome | Click]) -> set[int]:
     """Store rows by their number. Return the numbers of the duplicates."""
-    duplicates: set[int] = set()
-    for chunk in tables.chunks(list(rows.items()), CHUNK):
-        # The first counts.
-        values = {(row.experiment, row.id): values_of(row) for _, row in reversed(chunk)}
-        with store.write_facts() as db:
-            statement = tables.insert_new(db, table).returning(table.c.experiment, table.c.id)
-            # Sorted, so that two calls cannot deadlock.
-            new = {tuple(row) for row in db.execute(statement, [values[key] for key in sorted(values)])}
-        for number, row in chunk:
-            if (row.experiment, row.id) not in new:
-                duplicates.add(number)
-            new.discard((row.experiment, row.id))  # the same again in this call is a duplicate, too
+    if not rows:
+        return set()
+    # The first counts.
+    values = {(row.experiment, row.id): values_of(row) for row in reversed([*rows.values()])}
+    with store.write_facts() as db:
+        statement = tables.insert_new(db, table).returning(table.c.experiment, table.c.id)
+        # Sorted, so that two calls cannot deadlock.
+        new = {tuple(row) for row in db.execute(statement, [values[key] for key in sorted(values)])}
+    duplicates = set()
+    for number, row in rows.items():
+        if (row.experiment, row.id) not in new:
+            duplicates.add(number)
+        new.discard((row.experiment, row.id))  # the same again in this call is a duplicate, too
     return duplicates
 
 
@@ -180,18 +132,11 @@ def _problem_on_list(click: Click, found: Sequence[Row[Any]]) -> Problem | None:
 
 def _not_shown(click: Click, shown: Shown) -> str:
     """Say that a list did not show the clicked title."""
-    if click.index is not None:
-        what = f"index {click.index}"
-    elif click.object_id is not None and shown.ids is not None:
-        what = f"object_id {click.object_id!r}"
-        if len(shown.with_id(click.object_id) or ()) > 1:
-            what += ", the id of several titles, at this position.ordinal,"
-    elif click.rank is not None:
-        what = f"rank {click.rank}"
-    else:
-        return f"the request of impression {click.list_id!r} sent no ids, so the event needs an ordinal"
+    names = {"index": click.index, "object_id": click.object_id, "rank": click.rank}
+    what = " at ".join(f"{name} {value!r}" for name, value in names.items() if value is not None)
     titles = sum(team != NOT_SHOWN for team in shown.teams_by_index)
-    return f"{what} was not shown in impression {click.list_id!r}, which has {titles} titles"
+    ids = "" if shown.ids is not None else " and no ids"
+    return f"{what} was not shown in impression {click.list_id!r}, which has {titles} titles{ids}"
 
 
 def _problems(rows: Sequence[Outcome | Click], configs: Collection[ExperimentConfig]) -> dict[int, Problem]:
@@ -200,37 +145,36 @@ def _problems(rows: Sequence[Outcome | Click], configs: Collection[ExperimentCon
     interleaved = [config for config in configs if config.is_interleaved]
     problems: dict[int, Problem] = {}
     for number, row in enumerate(rows):
-        if isinstance(row, Outcome):
-            problem = _problem_of_outcome(row, by_name)
-        else:
-            problem = _problem_of_click(row) or _problem_of_experiment(row, by_name, interleaved)
+        problem = _problem_of_click(row) if isinstance(row, Click) else None
+        named = [by_name[row.experiment]] if row.experiment in by_name else []
+        if isinstance(row, Click) and not row.experiment:
+            named = interleaved
+        if problem is None:
+            problem = _problem_of_experiments(row, named)
         if problem is not None:
             problems[number] = problem
     return problems
 
 
-def _problem_of_outcome(row: Outcome, by_name: Mapping[str, ExperimentConfig]) -> Problem | None:
-    config = by_name.get(row.experiment)
-    if config is None:
-        return "experiment", f"there is no experiment {row.experiment!r}"
-    if config.is_interleaved:
-        return "impression", f"{row.experiment!r} interleaves: send the `impression` and the clicked `index`"
-    return _problem_of_metric(row.metric, [config])
-
-
-def _problem_of_experiment(
-    row: Click, by_name: Mapping[str, ExperimentConfig], interleaved: Sequence[ExperimentConfig]
-) -> Problem | None:
-    if not row.experiment:
-        if not interleaved:
-            return "experiment", "there is no experiment that interleaves"
-        return _problem_of_metric(row.metric, interleaved)
-    config = by_name.get(row.experiment)
-    if config is None:
-        return "experiment", f"there is no experiment {row.experiment!r}"
-    if not config.is_interleaved:
-        return "impression", f"{row.experiment!r} does not interleave: leave `impression` and `index` out"
-    return _problem_of_metric(row.metric, [config])
+def _problem_of_experiments(row: Outcome | Click, configs: Sequence[ExperimentConfig]) -> Problem | None:
+    """Return why none of the experiments that a row may belong to takes it."""
+    if not configs:
+        which = f"called {row.experiment!r}" if row.experiment else "that interleaves"
+        return "experiment", f"there is no experiment {which}"
+    name = configs[0].name
+    if isinstance(row, Outcome) and configs[0].is_interleaved:
+        return "impression", f"{name!r} interleaves: send the `impression` and the clicked `index`"
+    if isinstance(row, Click) and not configs[0].is_interleaved:
+        return "impression", f"{name!r} does not interleave: leave `impression` and `index` out"
+    declared: set[str] = set()
+    for config in configs:
+        of_config = {source for each in config.metrics for source in each.sources}
+        if not of_config or row.metric in of_config:
+            return None  # an experiment that declares no metric takes any
+        declared |= of_config
+    names = ", ".join(sorted(declared)[:MAX_LISTED]) + (", …" if len(declared) > MAX_LISTED else "")
+    owners = " and ".join(repr(config.name) for config in configs)
+    return "metric", f"{owners} has no metric {row.metric!r}; there are {names}"
 
 
 def _problem_of_click(row: Click) -> Problem | None:
@@ -249,19 +193,3 @@ def _problem_of_click(row: Click) -> Problem | None:
     if row.value <= 0:
         return "value", f"value {row.value:g} is no click; send clicks only, with a value above 0"
     return None
-
-
-def _problem_of_metric(metric: str, configs: Sequence[ExperimentConfig]) -> Problem | None:
-    """Return that none of some experiments has a metric; one that declares none takes any."""
-    declared: set[str] = set()
-    for config in configs:
-        of_config = {source for each in config.metrics for source in each.sources}
-        if not of_config or metric in of_config:
-            return None
-        declared |= of_config
-    names = ", ".join(sorted(declared)[:MAX_LISTED])
-    if len(declared) > MAX_LISTED:
-        names += ", …"
-    owners = " and ".join(repr(config.name) for config in configs)
-    has = "has" if len(configs) == 1 else "have"
-    return "metric", f"{owners} {has} no metric {metric!r}; it has {names}"

@@ -284,13 +284,12 @@ class ExperimentView:
     kind: Kind
     """`ab`: each unit gets one arm. `interleave`: each list is drawn from both arms' rankings."""
     in_config: bool
-    """Whether the config declares it; if not, it is `out`, over, or was started by `POST /v1/experiments`."""
+    """Whether the config declares it; if not, it is paused or over, or was started over HTTP."""
     status: Status
-    """`pending`: its start is not recorded yet; `rolled_back`: no treatment arm is left; `out`: the config no
-    longer declares it; `changed`: the config's salt or arms are not those it started with. Neither runs;
-    nor does one that is `paused`: the field of this name says why."""
+    """`pending`: its start is not recorded yet; `rolled_back`: no treatment arm is left; `paused`: the config
+    keeps it from running, and the field of this name says why."""
     paused: str | None
-    """What in the config stands in its way, so that it does not run."""
+    """What in the config keeps it from running, or its shipped arm from everybody."""
     traffic: float
     """Share of each arm's units that is exposed now."""
     started: float | None

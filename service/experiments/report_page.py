@@ -146,9 +146,9 @@ def _title(experiment: Json) -> str:
         state.append(experiment["paused"])
     if experiment["rolled_back"]:
         state.append(f"rolled back: {', '.join(experiment['rolled_back'])}")
-    if experiment["status"] == "shipped":
+    if experiment["shipped"]:
         state.append(f"everybody gets {experiment['shipped']}")
-    elif experiment["shipped"] or experiment["status"] in ("stopped", "rolled_back"):
+    elif experiment["status"] in ("shipped", "stopped", "rolled_back"):
         state.append("everybody gets the default")
     return f"{experiment['name']}: {', '.join(state)}"
 

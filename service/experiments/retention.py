@@ -1,35 +1,30 @@
-"""Keeps the report of an experiment that is over, and deletes its facts `outcome_days` after its end.
+"""Deletes the facts of an experiment that is over `outcome_days` after its end, and keeps its last report.
 
-Only an experiment that the log has as over loses anything, and its row in the log comes first. Until then
-nothing is deleted, because a report of a part of the facts would be wrong: a unit whose outcomes are gone
-looks as if it had none, and the intervals of a sliding window do not hold at any time.
+Only an experiment that the log has as over loses anything. Its row in the log, which holds the report, comes
+first. Until then nothing is deleted, because a report of a part of the facts would be wrong: a unit whose
+outcomes are gone looks as if it had none.
 """
 
 import asyncio
 import logging
-import math
-import random
 from contextlib import suppress
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.database import reason_of
 from headroom.service.experiments.ledger import Ledger
+from headroom.service.experiments.log import Entry, World
 from headroom.service.experiments.state import Experiment
-from headroom.service.experiments.store import FinalReport
 
 logger = logging.getLogger("headroom.experiments")
 
 DAY_SECONDS = 86_400
 
 LOOK_SECONDS = 1.0
-"""Between two looks, each of which keeps reports or deletes a portion."""
+"""Between two looks, each of which deletes a portion."""
 
-SEARCH_SECONDS = 60.0
+SEARCH_SECONDS = 600.0
 """Between two looks once nothing was left."""
-
-RETRY_SECONDS = 600.0
-"""Between two tries to make a report."""
 
 
 class Retention:
@@ -40,8 +35,7 @@ class Retention:
 
     def __init__(self, ledger: Ledger, outcome_days: float) -> None:
         self._ledger = ledger
-        self._kept_days = outcome_days
-        self._next_try: dict[str, float] = {}  # of a report that could not be made, on the monotonic clock
+        self._kept_seconds = outcome_days * DAY_SECONDS
 
     async def run(self) -> None:
         """Look after the database for as long as the service runs."""
@@ -54,57 +48,43 @@ class Retention:
                     is_more = await asyncio.to_thread(self.look)
 
     def look(self) -> bool:
-        """Keep the reports of experiments that are over, and delete a portion of what is too old.
+        """Delete a portion of what is too old. Return whether there may be more.
 
-        Return whether there may be more to delete. Blocks, at millions of units for minutes. Raises
-        DatabaseUnavailable.
+        Blocks, at millions of units for minutes. Raises DatabaseUnavailable.
         """
         is_more = False
-        experiments = list(self._ledger.experiments.values())
-        over = [each for each in experiments if each.over_since is not None]
         now = self._ledger.store.not_ahead(self._ledger.clock())
-        # In random order, since other replicas make the same reports.
-        for experiment in random.sample(over, len(over)):
-            is_more = self._look_after(experiment, now) or is_more
+        for experiment in list(self._ledger.experiments.values()):
+            if self._is_due(experiment, now):
+                is_more = self._end(experiment, now) or is_more
+            elif experiment.deleted is not None:
+                is_more = self._ledger.store.delete_facts(experiment.config.name) or is_more
         return is_more
 
-    def _look_after(self, experiment: Experiment, now: float) -> bool:
-        """Return whether there may be more to delete of an experiment that is over."""
-        name = experiment.begun.name
-        store = self._ledger.store
-        if experiment.deleted is not None:
-            return store.delete_facts(name)
-        assert experiment.over_since is not None
-        seconds = self._kept_days * DAY_SECONDS
-        is_due = now - experiment.over_since > seconds
-        kept = store.final_report(name)
-        if not is_due and kept is not None and kept.time >= experiment.over_since:
-            return False
-        report = self._make_report(experiment)
-        if report is None:
-            return False
-        if is_due:  # a report from before the last outcome would not do
-            self._ledger.add_deletion(report, seconds, now)
-        else:
-            store.keep_final_report(report)
-        return is_due
+    def _is_due(self, experiment: Experiment, now: float) -> bool:
+        over_since = experiment.over_since
+        is_over = over_since is not None and now - over_since > self._kept_seconds
+        return is_over and experiment.deleted is None
 
-    def _make_report(self, experiment: Experiment) -> FinalReport | None:
-        """Return the report as of now. None if it cannot be made, or could not be a while ago."""
-        name = experiment.begun.name
+    def _end(self, experiment: Experiment, now: float) -> bool:
+        """Add the row that begins an experiment's deletion. Return False if its report cannot be made."""
+        name = experiment.config.name
         ledger = self._ledger
-        if ledger.monotonic() < self._next_try.get(name, -math.inf):
-            return None
         try:
-            report = analyse(ledger.store, experiment, ledger.clock(), {})
+            report = analyse(ledger.store, experiment, ledger.clock(), {}).as_json()
         except DatabaseUnavailable:
             raise
         except Exception as error:
-            self._next_try[name] = ledger.monotonic() + RETRY_SECONDS
             logger.warning("the last report of experiment %s could not be made", name, exc_info=error)
             ledger.metrics.notify_operator(
                 f"the last report of the experiment {name!r} could not be made, so its outcomes stay: "
                 f"{reason_of(error)}"
             )
-            return None
-        return FinalReport(name, report.as_json(), report.time)
+            return False
+        entry = Entry("delete", now, actor="outcome_days", experiment=name, report=report)
+
+        def decide(world: World) -> Entry | None:
+            return entry if self._is_due(world.experiments[name], now) else None
+
+        ledger.act(decide)
+        return True

@@ -10,7 +10,7 @@ from headroom.service.experiments.definition import ALL_SLOTS, ExperimentConfig
 from headroom.service.experiments.events import Action
 
 Source = Literal["config", "http"]
-Status = Literal["pending", "running", "stopped", "shipped", "rolled_back", "changed", "paused", "out"]
+Status = Literal["pending", "running", "paused", "stopped", "shipped", "rolled_back"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,35 +31,29 @@ class Period:
 class Experiment:
     """One experiment, as the rows of the log so far have it.
 
-    begun: as its first row declared it. config: as the last one with the same identity did.
+    config: as the last row with the same identity declared it, but with the planned units of the first one.
     source: the kind of its first row, or `config` once a config declares it.
     started, ended: Unix seconds; inf before the start. ended: since when no unit is assigned any more.
-    is_declared, is_changed: whether the config in force declares it, with another identity.
+    paused: why the config in force keeps it from running, or its shipped arm from everybody; as a clause.
     ramped: the traffic that somebody set by hand.
     shipped: the arm that it has shipped; `everybody_gets` says whether that is in force.
-    may_ship_again: whether it is stopped because somebody took its ship back.
     rolled_back: arms whose units get the default, and are not exposed.
     over_since: the time of its last stop, ship or rollback, if it is over.
     deleted: since when its lists, clicks and outcomes are deleted, in Unix seconds.
-    paused: what in the config stands in its way, as a clause.
     variants, variant_changes: the definition of each of its variants, and when it was first changed.
     """
 
-    begun: ExperimentConfig
     config: ExperimentConfig
     source: Source = "config"
     started: float = math.inf
-    is_declared: bool = True
-    is_changed: bool = False
+    paused: str | None = None
     ramped: float | None = None
     is_stopped: bool = False
     shipped: str | None = None
-    may_ship_again: bool = False
     rolled_back: frozenset[str] = frozenset()
     ended: float | None = None
     over_since: float | None = None
     deleted: float | None = None
-    paused: str | None = None
     variants: Mapping[str, str] = field(default_factory=dict)
     variant_changes: Mapping[str, float] = field(default_factory=dict)
     periods: tuple[Period, ...] = ()
@@ -74,28 +68,17 @@ class Experiment:
         return self.ended is not None
 
     @property
-    def is_in_force(self) -> bool:
-        """Whether the config in force lets it run, or ship."""
-        is_out = self.source == "config" and not self.is_declared
-        return not (is_out or self.is_changed or self.paused is not None)
-
-    @property
     def status(self) -> Status:
-        """The state in one word: `pending` until a row declares it; rules 2 and 3 of
-        docs/experiments-data.md say what `out`, `changed` and `paused` are."""
+        """The state in one word: `pending` until a row declares it."""
         if self.started == math.inf:
             return "pending"
-        if self.paused is not None:
-            return "paused"
         if self.shipped is not None:
             return "shipped"
         if self.is_stopped:
             return "stopped"
         if self.is_over:
             return "rolled_back"
-        if self.is_changed:
-            return "changed"
-        return "running" if self.is_in_force else "out"
+        return "running" if self.paused is None else "paused"
 
     @property
     def is_running(self) -> bool:
@@ -118,8 +101,8 @@ class Experiment:
 
     @property
     def everybody_gets(self) -> str | None:
-        """The shipped arm; None also if the experiment is out of the config, changed or paused."""
-        return self.shipped if self.is_in_force else None
+        """The shipped arm; None also if the config in force keeps it from everybody."""
+        return self.shipped if self.paused is None else None
 
     @property
     def end(self) -> float:

@@ -1,4 +1,4 @@
-"""One database of experiments: its log, its facts, and what replicas exchange. SQLAlchemy Core, no ORM.
+"""One database of experiments: its transactions, and the rows of its log. SQLAlchemy Core, no ORM.
 
 All methods block, may be called from any thread, and raise DatabaseUnavailable if the database cannot be
 reached. The first call that succeeds makes the tables, so that a store made while the database was down works
@@ -10,19 +10,17 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from pydantic import ValidationError
-from sqlalchemy import Connection, RowMapping, and_, event, func, insert, select
+from sqlalchemy import Connection, RowMapping, event, func, insert, select
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import database, facts, tables
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.events import Exposure, Impression, ShadowResult, values_of
+from headroom.service.experiments.events import values_of
 from headroom.service.experiments.log import Declared, Entry
-from headroom.service.experiments.tables import final_reports
 from headroom.version import version
 
 logger = logging.getLogger("headroom.experiments")
@@ -32,15 +30,6 @@ _FACTS_LOCK = 0x66616374
 
 Propose = Callable[[Sequence[Entry]], Entry | None]
 """Returns the row to add to the log, or None, from the rows that the caller does not know yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class FinalReport:
-    """The report of an experiment that is over. report: JSON of `Report`."""
-
-    experiment: str
-    report: str
-    time: float
 
 
 class Store:
@@ -108,14 +97,11 @@ class Store:
         with self.read() as db:
             return int(db.scalar(select(func.max(tables.log.c.number))) or 0)
 
-    def append(
-        self, propose: Propose | Entry, after: int = 0, report: FinalReport | None = None
-    ) -> list[Entry]:
+    def append(self, propose: Propose | Entry, after: int = 0) -> list[Entry]:
         """Add a row to the log, and return the rows after `after` with it.
 
         propose: the row, or a function that is called in the transaction that adds it, with the rows after
             `after`. If it raises, nothing is added; nor if it returns None.
-        report: kept in the same transaction, if a row is added, in place of an earlier one.
         """
         with self.write() as db:
             if database.is_postgresql(db):  # SQLite: writing transactions exclude each other
@@ -124,26 +110,29 @@ class Store:
             entry = propose if isinstance(propose, Entry) else propose(entries)
             if entry is None:
                 return entries
-            if report is not None:
-                _keep_report(db, report, is_last=True)
             db.execute(insert(tables.log).values(_row_of(entry)))
             last = entries[-1].number if entries else after
             return [*entries, *_read_log(db, last)]
 
-    def add_exposures(self, rows: Sequence[Exposure]) -> Counter[tuple[str, str]]:
-        """Add exposures, as `facts.add_exposures` does."""
-        with self.write_facts() as db:
-            return facts.add_exposures(db, rows)
+    def final_report(self, experiment: str) -> str | None:
+        """Return the report that was made before an experiment's rows were deleted, JSON of `Report`."""
+        log = tables.log
+        query = select(log.c.report).where(log.c.experiment == experiment, log.c.kind == "delete")
+        with self.read() as db:
+            return db.scalar(query.order_by(log.c.number).limit(1))
 
-    def add_impressions(self, rows: Sequence[Impression]) -> int:
-        """Add lists. Return how many are new."""
+    def add(self, rows: Sequence[facts.Fact]) -> Counter[tuple[str, str]]:
+        """Add exposures, lists and shadow results, all or none, as `facts.add` does."""
         with self.write_facts() as db:
-            return facts.add_impressions(db, rows)
+            return facts.add(db, rows)
 
-    def add_shadow(self, rows: Sequence[ShadowResult]) -> None:
-        """Add shadow results."""
+    def delete_facts(self, experiment: str) -> bool:
+        """Delete a portion of the facts of an experiment whose log has their deletion.
+
+        Return whether there may be more.
+        """
         with self.write_facts() as db:
-            facts.add_shadow(db, rows)
+            return facts.delete_some(db, experiment)
 
     def unit_counts(self, experiments: Collection[str]) -> dict[str, Counter[str]]:
         """Return the exposed units by experiment and arm. The cost does not grow with the units."""
@@ -159,32 +148,6 @@ class Store:
         """Return the exposed units by arm, and how many came to several arms, which are in none of these."""
         with self.read_all() as db:
             return facts.count_units(db, experiment)
-
-    def final_report(self, experiment: str) -> FinalReport | None:
-        """Return the last report that was kept of an experiment."""
-        query = select(final_reports).where(final_reports.c.experiment == experiment)
-        with self.read() as db:
-            row = db.execute(query).first()
-        return None if row is None else FinalReport(row.experiment, row.report, row.time)
-
-    def keep_final_report(self, report: FinalReport) -> None:
-        """Keep a report, unless there is a later one.
-
-        Not if the log has the experiment's rows as deleted: it would be a report of what is left.
-        """
-        log = tables.log
-        is_deletion = and_(log.c.kind == "delete", log.c.experiment == report.experiment)
-        with self.write() as db:
-            if db.scalar(select(log.c.number).where(is_deletion).limit(1)) is None:
-                _keep_report(db, report, is_last=False)
-
-    def delete_facts(self, experiment: str) -> bool:
-        """Delete a portion of the facts of an experiment whose log has their deletion.
-
-        Return whether there may be more.
-        """
-        with self.write_facts() as db:
-            return facts.delete_some(db, experiment)
 
     def not_ahead(self, now: float) -> float:
         """Return a replica's time, or the database's if that is earlier, in Unix seconds.
@@ -247,14 +210,6 @@ def _close_returned(_: Any, record: Any) -> None:
     record.invalidate()
 
 
-def _keep_report(db: Connection, report: FinalReport, *, is_last: bool) -> None:
-    """Keep a report in place of an earlier one, the last one in place of any."""
-    statement = tables.insert(db, final_reports).values(values_of(report))
-    is_later = None if is_last else statement.excluded.time > final_reports.c.time
-    new = {"report": statement.excluded.report, "time": statement.excluded.time}
-    db.execute(statement.on_conflict_do_update(index_elements=["experiment"], set_=new, where=is_later))
-
-
 def _row_of(entry: Entry) -> dict[str, Any]:
     """Return a row of the log as the table has it."""
     row = values_of(entry)
@@ -272,7 +227,8 @@ def _row_of(entry: Entry) -> dict[str, Any]:
 
 
 def _read_log(db: Connection, after: int) -> list[Entry]:
-    query = select(tables.log).where(tables.log.c.number > after).order_by(tables.log.c.number)
+    columns = [column for column in tables.log.c if column is not tables.log.c.report]
+    query = select(*columns).where(tables.log.c.number > after).order_by(tables.log.c.number)
     return [_entry_of(row) for row in db.execute(query).mappings()]
 
 
@@ -281,7 +237,7 @@ def _entry_of(row: RowMapping) -> Entry:
 
     An experiment that this release cannot read, because a later one wrote it, is left out.
     """
-    values = {name: row[name] for name in Entry.__slots__}
+    values = {name: row[name] for name in Entry.__slots__ if name != "report"}
     if row["declared"] is not None:
         parts = orjson.loads(row["declared"])
         configs = []

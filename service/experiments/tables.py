@@ -25,17 +25,16 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 T = TypeVar("T")
 
-VERSION = 6
+VERSION = 7
 """Stands in the database. A release refuses a version that it does not know."""
 
 metadata = MetaData()
-schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
-properties = Table(
-    "properties",
+owner = Table(
+    "owner",
     metadata,
-    Column("name", Text, primary_key=True),
-    Column("value", Text, nullable=False),
-    comment="`service`: the name of the service that it belongs to.",
+    Column("service", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+    comment="One row: the name of the service that the database belongs to, and the version of its tables.",
 )
 
 
@@ -63,6 +62,7 @@ log = Table(
     *_columns(Text, "arm", nullable=True),
     *_columns(Double, "traffic", nullable=True),
     *_columns(Text, "declared", nullable=True, comment="JSON of `Declared`."),
+    *_columns(Text, "report", nullable=True, comment="JSON of the last `Report`, of a deletion."),
     sqlite_autoincrement=True,
 )
 
@@ -150,21 +150,10 @@ guardrail_windows = Table(
     metadata,
     *_keys("experiment", "arm", "replica"),
     *_columns(Text, "basis", comment="What is counted; only rows of the same basis are added up."),
-    *_columns(BigInteger, "requests", "errors", "slow"),
-    *_columns(Text, "units", comment="JSON: units with most errors and slow requests, and scores of units."),
+    *_columns(Text, "counts", comment="JSON of `Counts`, with the units that failed most and latest scores."),
     *_columns(Double, "time", comment="Of the database's clock."),
     sqlite_with_rowid=False,
     comment="The last minute of each arm on each replica.",
-)
-
-final_reports = Table(
-    "final_reports",
-    metadata,
-    *_keys("experiment"),
-    *_columns(Text, "report", comment="JSON of `Report`."),
-    *_columns(Double, "time"),
-    sqlite_with_rowid=False,
-    comment="The report of an experiment that is over; the last one before its rows are deleted stays.",
 )
 
 

@@ -246,13 +246,6 @@ def unmatched_clicks(clicks: Mapping[str, int]) -> str:
 def changes(experiment: Experiment) -> str:
     """Return sentences on what the figures rest on and has changed since the start; empty without any."""
     text = ""
-    begun = experiment.begun.planned_units
-    declared = experiment.config.planned_units
-    if declared != begun:
-        text += (
-            f" The intervals go by planned_units of the start, {begun:,}; the config's "
-            f"{declared:,} came later and does not count."
-        )
     for name, moment in experiment.variant_changes.items():
         text += f" The variant {name!r} was changed at {minute(moment)} UTC, so its figures mix two variants."
     return text

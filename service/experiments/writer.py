@@ -7,14 +7,14 @@ and while the database takes writes only those of about the last `interval_s` se
 import logging
 import random
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from sys import getsizeof
 from typing import Literal
 
 from headroom.service.experiments.database import ROW_ERRORS, reason_of
-from headroom.service.experiments.events import Exposure, Impression, ShadowResult
+from headroom.service.experiments.events import Exposure, Impression
+from headroom.service.experiments.facts import Fact
 from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
 
@@ -33,8 +33,6 @@ MAX_IMPRESSION_BYTES = 64 << 20
 FIRST_RETRY_S = 0.1
 LAST_STATEMENT_S = 1.0  # `close` grants this to a statement that is under way, whatever its own timeout
 MAX_RETRY_S = 5.0
-
-Record = Exposure | Impression | ShadowResult
 
 
 class Writer:
@@ -58,36 +56,33 @@ class Writer:
         self._capacity = capacity
         self._interval_s = interval_s
         self._metrics = metrics
-        # Never taken by the writer's thread, so that no request waits for a transaction.
-        self._admission = threading.Lock()
-        self._records: deque[Record] = deque()
-        self._bytes_taken = 0  # sizes of all impressions that entered the buffer; guarded by `_admission`
-        self._bytes_released = 0  # sizes of those that have left it; guarded by `_settled`
+        self._records: deque[Fact] = deque()
+        self._bytes = 0  # of the impressions among them
+        self._changed = threading.Condition()  # guards these two; never held during a transaction
         self._closing = threading.Event()
         self._given_up = threading.Event()
-        self._settled = threading.Condition()  # held while records leave the buffer
         self._thread = threading.Thread(target=self._run, name="experiments-writer", daemon=True)
         self.failure: str | None = None
         """Why records cannot be stored at present; None while they can."""
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread, unless it was started."""
+        if self._thread.ident is None:
+            self._thread.start()
 
-    def put(self, record: Record) -> bool:
+    def put(self, record: Fact) -> bool:
         """Take a record, without waiting or raising. Return False if the buffer is full."""
-        with self._admission:
-            size = _size(record)
-            held_bytes = self._bytes_taken - self._bytes_released
-            has_room = len(self._records) < self._capacity and held_bytes + size <= MAX_IMPRESSION_BYTES
-            accepted = has_room and not self._closing.is_set()
-            if accepted:
+        size = _size(record)
+        with self._changed:
+            has_room = self.depth < self._capacity and self._bytes + size <= MAX_IMPRESSION_BYTES
+            is_accepted = has_room and not self._closing.is_set()
+            if is_accepted:
                 self._records.append(record)
-                self._bytes_taken += size
+                self._bytes += size
                 self._metrics.set_gauge("exposure_buffer_rows", self.depth)
-        if not accepted:
+        if not is_accepted:
             self._count("lost", [record])
-        return accepted
+        return is_accepted
 
     @property
     def depth(self) -> int:
@@ -96,8 +91,8 @@ class Writer:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until the buffer is empty. Return False if it is not in time."""
-        with self._settled:
-            return self._settled.wait_for(lambda: not self._records, timeout_s)
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._records, timeout_s)
 
     def close(self, timeout_s: float) -> int:
         """Refuse new records, store the buffered ones within the timeout, and end.
@@ -105,18 +100,17 @@ class Writer:
         Return how many were not stored. They are counted as lost, although a statement that is still under
         way may store some of them later.
         """
-        deadline = time.monotonic() + timeout_s
-        with self._admission:
+        with self._changed:
             self._closing.set()
         if self._thread.is_alive():
-            self.flush(timeout_s)
-        with self._settled:
+            self._thread.join(timeout_s)
+        with self._changed:
             self._given_up.set()
             unstored = list(self._records)
             self._records.clear()
             self._metrics.set_gauge("exposure_buffer_rows", 0)
         if self._thread.is_alive():  # wait until it has released its connection
-            self._thread.join(max(LAST_STATEMENT_S, deadline - time.monotonic()))
+            self._thread.join(LAST_STATEMENT_S)
         self._count("lost", unstored)
         return len(unstored)
 
@@ -125,7 +119,8 @@ class Writer:
         while not self._given_up.is_set():
             try:
                 self._metrics.set_gauge("exposure_buffer_rows", self.depth)
-                self._empty()
+                while batch := self._next_batch():
+                    self._write(batch)
             except Exception as error:  # the database is down, most likely; the records stay
                 if self.failure is None:
                     logger.warning("the experiments' database takes no writes: %s", reason_of(error))
@@ -142,61 +137,46 @@ class Writer:
             if self._closing.is_set() and not self._records:
                 return
 
-    def _empty(self) -> None:
-        """Store the buffered records, oldest first. A record leaves the buffer only once it is stored."""
-        while batch := self._next_batch():
-            try:
-                self._add(batch)
-            except ROW_ERRORS:  # no request can bring such a row about
-                self._add_one_by_one(batch)
-            else:
-                self._settle(batch, "written")
-
-    def _add(self, records: Sequence[Record]) -> None:
-        """Store records. Shadow results come last: they alone would be stored twice by another attempt."""
-        self._add_exposures([record for record in records if isinstance(record, Exposure)])
-        self._store.add_impressions([record for record in records if isinstance(record, Impression)])
-        self._store.add_shadow([record for record in records if isinstance(record, ShadowResult)])
-
-    def _add_one_by_one(self, records: Sequence[Record]) -> None:
-        """Store records of which one cannot be stored, so that no other is lost with it."""
-        for record in records:
-            try:
-                self._add([record])
-            except ROW_ERRORS as error:
-                logger.warning("a row cannot be stored, and is lost: %s: %r", reason_of(error), record)
-                self._settle([record], "lost")
-            else:
-                self._settle([record], "written")
-
-    def _add_exposures(self, exposures: Sequence[Exposure]) -> None:
-        """Store exposures, and count the new units at once: another attempt would not find them new."""
-        for (experiment, arm), units in self._store.add_exposures(exposures).items():
-            self._metrics.count("exposures_total", experiment, arm, by=units)
-
-    def _next_batch(self) -> list[Record]:
-        """Return the oldest records, which stay in the buffer; none once `close` has given up."""
-        batch: list[Record] = []
+    def _next_batch(self) -> list[Fact]:
+        """Return the oldest records, which stay in the buffer until they are stored."""
+        batch: list[Fact] = []
         batch_bytes = 0
-        with self._settled:  # `close` clears the buffer under this lock
-            for index in range(min(BATCH, len(self._records))):
-                batch_bytes += _size(self._records[index])
-                if batch and batch_bytes > BATCH_BYTES:
+        with self._changed:
+            for record in self._records:
+                batch_bytes += _size(record)
+                if len(batch) == BATCH or (batch and batch_bytes > BATCH_BYTES):
                     break
-                batch.append(self._records[index])
+                batch.append(record)
         return batch
 
-    def _settle(self, records: Sequence[Record], result: Literal["written", "lost"]) -> None:
-        with self._settled:
+    def _write(self, batch: Sequence[Fact]) -> None:
+        """Store the oldest records, all or none; one by one if the database cannot hold one of them."""
+        try:
+            new = self._store.add(batch)
+        except ROW_ERRORS as error:  # no request can bring such a row about
+            if len(batch) == 1:
+                logger.warning("a row cannot be stored, and is lost: %s: %r", reason_of(error), batch[0])
+                self._release(batch, "lost")
+                return
+            for record in batch:
+                self._write([record])
+            return
+        for (experiment, arm), units in new.items():
+            self._metrics.count("exposures_total", experiment, arm, by=units)
+        self._release(batch, "written")
+
+    def _release(self, batch: Sequence[Fact], result: Literal["written", "lost"]) -> None:
+        """Take the oldest records out of the buffer."""
+        with self._changed:
             if self._given_up.is_set():
                 return  # close() has counted them as lost
-            for record in records:
+            for record in batch:
                 self._records.popleft()
-                self._bytes_released += _size(record)
-            self._settled.notify_all()
-        self._count(result, records)
+                self._bytes -= _size(record)
+            self._changed.notify_all()
+        self._count(result, batch)
 
-    def _count(self, result: Literal["written", "lost"], records: Sequence[Record]) -> None:
+    def _count(self, result: Literal["written", "lost"], records: Sequence[Fact]) -> None:
         exposures = sum(isinstance(record, Exposure) for record in records)
         impressions = sum(isinstance(record, Impression) for record in records)
         self._metrics.count(f"exposures_{result}_total", by=exposures)
@@ -205,12 +185,8 @@ class Writer:
             self._metrics.count("shadow_results_lost_total", by=len(records) - exposures - impressions)
 
 
-def _size(record: Record) -> int:
+def _size(record: Fact) -> int:
     """Return about how many bytes of memory an impression takes; 0 for the other records, which are small."""
     if not isinstance(record, Impression):
         return 0
-    ids = record.ids or ()
-    pointers = 8 * (len(record.places) + len(ids))
-    numbers = 32 * len(record.places)
-    texts = sum(map(getsizeof, (*ids, record.teams_by_index, record.unit, record.query_id)))
-    return pointers + numbers + texts
+    return 40 * len(record.places) + sum(8 + getsizeof(name) for name in record.ids or ())

@@ -85,11 +85,11 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
     "impressions_written_total": ("Interleaved lists that the database has.", []),
     "impressions_lost_total": ("Interleaved lists that will not reach the database.", []),
     "clicks_unmatched_total": (
-        "Clicks on no shown title: no list of this id within a minute, another unit's, or a title not shown.",
+        "Clicks on no shown title when they came: no list of this id yet, another unit's, or not shown.",
         ["reason"],
     ),
     "experiment_rollbacks_total": (
-        "Arms that a guardrail took back to control.",
+        "Arms that a guardrail took back to control, as each replica decided.",
         ["experiment", "guardrail"],
     ),
     "experiment_fallbacks_total": (
@@ -102,10 +102,6 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
     ),
     "shadow_requests_total": ("Requests drawn for shadow scoring.", ["experiment", "result"]),
     "shadow_results_lost_total": ("Shadow results not stored.", []),
-    "config_reverts_total": (
-        "Configs that came back into force in place of a later one, as this replica saw the log.",
-        [],
-    ),
     "experiment_database_errors_total": ("Calls of the experiments' database that failed.", []),
 }
 _HISTOGRAMS: Mapping[str, tuple[str, Sequence[str], Sequence[float]]] = {  # also the buckets

@@ -244,13 +244,6 @@ class Relevance:
         self._replica = self._app.state.backend = replica
         if reason:
             self._refuse(version, reason)
-        for name in replica.changed_experiments:
-            logger.warning(
-                "the experiment %r has another kind, salt or other arms in the config than it began with, so "
-                "its units get the default; bring them back, or give the changed experiment another name and "
-                "salt",
-                name,
-            )
 
     async def _load(
         self, start: Callable[..., Awaitable[Replica]], config: LiveConfig, may_start: bool

@@ -18,7 +18,6 @@ from headroom.service.errors import InvalidRequest, NotFound
 from headroom.service.experiments.assignment import Flag
 from headroom.service.experiments.events import Outcome, OutcomeReceipt
 from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
-from headroom.service.experiments.rules import Decide
 from headroom.service.observe.metrics import Metrics
 from headroom.service.schemas.condense import (
     CondenseRequest,
@@ -80,7 +79,7 @@ class FakeExperiments:
     async def show(self, _name: str) -> ExperimentDetail:
         raise NotFound
 
-    async def act(self, _name: str, _decide: Decide, **_: str) -> ExperimentDetail:
+    async def act(self, _name: str, _kind: str, **_: object) -> ExperimentDetail:
         raise NotFound
 
 

@@ -429,13 +429,13 @@ async def test_a_disk_that_hangs_does_not_hold_up_the_end_for_ever(
     is_back = threading.Event()
     try:
         async with serve(tiny_checkpoint) as service:
-            close = service.replica.live.pool.close
+            close = service.replica.live.windows.close
 
             def hang() -> None:
                 is_back.wait()
                 close()
 
-            monkeypatch.setattr(service.replica.live.pool, "close", hang)
+            monkeypatch.setattr(service.replica.live.windows, "close", hang)
             await service.post("/v1/score", query=QUERY, titles=TITLES)
     finally:
         is_back.set()

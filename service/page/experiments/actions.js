@@ -6,7 +6,6 @@ import { exact, percentage } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { askForAdmin } from "./admin.js";
 
-/** @typedef {import("../lib/types.js").Action} Action */
 /** @typedef {import("../lib/types.js").Experiment} Experiment */
 /** @typedef {import("../lib/types.js").Problem} Problem */
 /** @typedef {string | null} Traffic What a person typed, in per cent; null: the standing traffic. */
@@ -22,8 +21,8 @@ import { askForAdmin } from "./admin.js";
 
 /** @typedef {(event: Event, act: Act) => void} Ask */
 
-/** @param {{one: Experiment, history: Action[], path: string, done: () => void}} props */
-export function Actions({ one, history, path, done }) {
+/** @param {{one: Experiment, path: string, done: () => void}} props */
+export function Actions({ one, path, done }) {
   const [reason, setReason] = useState("");
   const [problem, setProblem] = useState(/** @type {Problem | null} */ (null));
   const [status, setStatus] = useState("");
@@ -53,10 +52,6 @@ export function Actions({ one, history, path, done }) {
   };
   /** @type {Ask} */
   const ask = (event, act) => setAsked({ act, by: /** @type {HTMLElement} */ (event.currentTarget) });
-  const mayShipAgain = one.status === "stopped" && isTakenBack(history);
-  if (one.status === "stopped" && !mayShipAgain) {
-    return html`<${Frame}><p class="soft">It is over. To go on, give a new experiment another name and salt.</p><p role="status">${status}</p></${Frame}>`;
-  }
   return html`
     <${Frame}>
       <p class="soft">These need an API key with the admin role. Every action is in the log.</p>
@@ -68,9 +63,9 @@ export function Actions({ one, history, path, done }) {
               wrong=${problem?.param === "traffic" ? problem.message : ""} />
             <${Ship} one=${one} ask=${ask} />`
         : null}
-      ${mayShipAgain ? html`<${Ship} one=${one} ask=${ask} />` : null}
+      ${one.status === "stopped" ? html`<p class="soft">It is over. To go on, give a new experiment another name and salt.</p><${Ship} one=${one} ask=${ask} />` : null}
       ${one.shipped ? html`<${RollBack} one=${one} ask=${ask} />` : null}
-      <${Stop} one=${one} ask=${ask} />
+      ${one.status === "stopped" ? null : html`<${Stop} one=${one} ask=${ask} />`}
       ${asked
         ? html`<div class="confirm" role="alertdialog" aria-label="Confirm" aria-describedby="question"><span id="question">${asked.act.question}</span>
             <button class="strong" onClick=${() => run(asked.act)}>${asked.act.name}</button>
@@ -123,13 +118,6 @@ function Ship({ one, ask }) {
     </div>`;
 }
 
-/** @param {Action[]} history @returns {boolean} whether the last thing was that a person took a ship back */
-function isTakenBack(history) {
-  const acts = history.filter(({ kind }) => kind !== "delete");
-  const last = acts[acts.length - 1];
-  return last?.kind === "rollback" && last.arm === null;
-}
-
 /** @param {{one: Experiment, ask: Ask}} props */
 function RollBack({ one, ask }) {
   const act = {
@@ -150,7 +138,7 @@ function Stop({ one, ask }) {
     verb: "stop",
     body: {},
     name: `Stop ${one.name}`,
-    question: `Stop ${one.name}? Everybody gets the default, and the experiment ends for good.`,
+    question: `Stop ${one.name}? Everybody gets the default, and the experiment ends.`,
     done: "Stopped.",
   };
   return html`

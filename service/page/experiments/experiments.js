@@ -23,8 +23,6 @@ const STATUS = /** @type {Record<string, string>} */ ({
   rolled_back: "rolled back",
   stopped: "stopped",
   shipped: "shipped",
-  changed: "changed",
-  out: "out of the config",
   paused: "paused",
 });
 
@@ -93,7 +91,7 @@ function One({ listed, relist }) {
       ${report.problem?.status === 503 ? html`<p class="verdict">The database cannot be reached, so there is no analysis.</p>` : null}
       ${report.value && report.problem?.status !== 503 ? html`<${Report} markup=${report.value} />` : null}
       <${Guardrails} one=${one} history=${detail?.history ?? []} />
-      <${Actions} one=${one} history=${detail?.history ?? []} path=${path} done=${changed} />
+      <${Actions} one=${one} path=${path} done=${changed} />
     </article>`;
 }
 
@@ -103,7 +101,7 @@ function Standing({ one }) {
     one.kind === "interleave" ? `${exact(one.traffic)} of the units see lists drawn from both arms` : `${exact(one.traffic)} of each arm's units are exposed`,
     one.started ? `since ${when(one.started)} UTC` : "not begun",
     one.shadow ? `${exact(one.shadow)} of requests in shadow` : "",
-    one.status === "shipped" ? `everybody gets ${one.shipped}` : "",
+    one.shipped ? `everybody gets ${one.shipped}` : "",
   ];
   return html`
     <p class="soft">${facts.filter(Boolean).join(" · ")}</p>

@@ -101,7 +101,7 @@ def test_an_experiment_that_began_with_another_salt_is_a_fault_and_a_database_th
     store.close()
     (fault,) = faults(run, file)
     assert fault.startswith(
-        "user_config.experiments[0]: 'prune' has begun, so its kind, salt and arms must stay"
+        "user_config.experiments: 'prune' has begun, so its kind, salt and arms must stay"
     )
     assert "(salt 2026-11; arms arm0=full:" in fault
     assert "right" in run("config", "check", str(write(tmp_path, begun, model=str(tiny_checkpoint)))).out

@@ -54,7 +54,7 @@ CONFIG = experiment(metrics=[{"name": "clicked", "kind": "proportion", "margin":
 def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
     """A service whose database has 40 units of each of two arms, with clicks, and a log."""
     store, arms = Store(f"sqlite:///{tmp_path / 'x.db'}"), ["control", "pruned"]
-    store.add_exposures([Exposure("prune20", f"u{i}", arms[i % 2], 1, 100.0, "v") for i in range(80)])
+    store.add([Exposure("prune20", f"u{i}", arms[i % 2], 1, 100.0, "v") for i in range(80)])
     send(
         store,
         [Outcome("prune20", f"o{i}", f"u{i}", "clicked", 1.0, 120.0) for i in range(80) if i % 3],

@@ -37,16 +37,16 @@ def url(tmp_path: Path) -> Iterator[str]:
     store = Store(address)
     for config in (AB, ORDER):
         store.append(declares(config, time=1.0))
-    store.add_exposures([exposure(f"u{n}", ("control", "pruned")[n % 2], time=100.25 + n) for n in range(5)])
+    store.add([exposure(f"u{n}", ("control", "pruned")[n % 2], time=100.25 + n) for n in range(5)])
     outcomes = [Outcome("prune20", f"o{n}", f"u{n}", "click", 1.5, 200.0) for n in range(7)]
     send(store, outcomes, [AB])
     units = [f"u{n % 20}" for n in range(60)]
-    store.add_exposures([Exposure("order", unit, "interleaved", 7, 10.0, "v") for unit in set(units)])
+    store.add([Exposure("order", unit, "interleaved", 7, 10.0, "v") for unit in set(units)])
     lists = [
         Impression("order", impression_id("order", unit), unit, 20.0, "v", SHOWN[n % 3], (1, 0))
         for n, unit in enumerate(units)
     ]
-    store.add_impressions(lists)
+    store.add(lists)
     sent = [
         Click("order", f"{n}", each.unit, "click", each.id, 1.0, 30.0, n % 7 // 5)
         for n, each in enumerate(lists)

@@ -73,7 +73,7 @@ async def call(server: Server, path: str, key: str | None) -> Answer:
 
 
 async def running(server: Server, after_s: float = 0.0) -> list[str]:
-    """The experiments in force; one that is out of the config is still listed, as "out"."""
+    """The experiments in force; one that is out of the config is still listed, as "paused"."""
     await asyncio.sleep(after_s)
     answer = await call(server, "/v1/experiments", USER)
     listed = answer.json["experiments"]

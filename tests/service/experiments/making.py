@@ -46,7 +46,7 @@ def logged(config: ExperimentConfig, *entries: Entry, time: float = 0.0) -> Expe
 
 def run(config: ExperimentConfig, traffic: float = 1.0, **more: Any) -> Experiment:
     """The experiment while it runs."""
-    return Experiment(config, config, started=0.0, ramped=traffic, **more)
+    return Experiment(config, started=0.0, ramped=traffic, **more)
 
 
 def in_log(store: Store, name: str = "prune20") -> Experiment:
@@ -58,7 +58,8 @@ def send(
     store: Store, rows: Sequence[Outcome | Click], configs: Sequence[ExperimentConfig]
 ) -> OutcomeReceipt:
     """Record outcomes and clicks of these experiments."""
-    return record(store, rows, configs).receipt
+    receipt, _ = record(store, rows, configs)
+    return receipt
 
 
 def exposure(unit: str, arm: str = "control", *, time: float = 100.0) -> Exposure:

@@ -64,33 +64,27 @@ def state(log: Log, name: str) -> Row | None:
     is_over = is_stopped or shipped is not None or rolled_back >= set(arms_of(first)[1])
     its = {"first": first, "config": declared, "is_over": is_over, "shipped": shipped}
     now = in_force["experiments"].get(name)
-    if not is_file and not (is_over and shipped is None) and is_paused(log, its, in_force):
-        status = "paused"
-    elif is_over:
+    is_changed = now is not None and identity(now) != identity(first)
+    if is_over:
         status = "shipped" if shipped is not None else "stopped" if is_stopped else "rolled_back"
-    elif now is not None and identity(now) != identity(first):
-        status = "changed"
     else:
-        status = "out" if is_file and now is None else "running"
+        is_out = now is None if is_file else not is_changed and is_in_the_way(log, declared, in_force)
+        status = "paused" if is_changed or is_out else "running"
     traffic = declared["traffic"] if ramped is None else ramped
     return its | {"status": status, "rolled_back": rolled_back, "traffic": traffic}
 
 
-def is_paused(log: Log, its: Row, in_force: Row) -> bool:
+def is_in_the_way(log: Log, config: Row, in_force: Row) -> bool:
     """Whether the config in force stands in the way of an experiment that was started over HTTP."""
-    config = its["config"]
-    needed = [arm["variant"] for arm in config["arms"] if its["shipped"] in (None, arm["name"])]
-    if in_force["variants"] is not None and not set(needed) <= set(in_force["variants"]):
+    needed = {arm["variant"] for arm in config["arms"]}
+    if in_force["variants"] is not None and not needed <= set(in_force["variants"]):
         return True
-    for name, other in in_force["experiments"].items():
-        if name == config["name"]:
-            continue  # it is changed
+    for name in in_force["experiments"]:
         others = state(log, name)
         assert others is not None
-        if its["shipped"] is not None and others["shipped"] is not None:
-            return True
-        if its["is_over"] or others["is_over"]:
+        if others["is_over"]:
             continue
+        other = others["config"]
         (start, end), (other_start, other_end) = config["slots"], other["slots"]
         if (start < other_end and other_start < end) or config["salt"] == other["salt"]:
             return True
@@ -155,8 +149,6 @@ def report(log: Log, facts: Facts, name: str, now: float) -> Row:
     for row in units.values():
         counts[row["arm"]] += 1
     result: Row = {"units": counts, "in_both_arms": len(exposed) - len(units), "unmatched": {}, "metrics": {}}
-    if found[-1]["status"] == "changed":
-        return result
     if is_list:
         return result | preferences(facts, config, found, units)
     for arm in treatments:

@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,17 +14,11 @@ from headroom.service.experiments.admin import ExperimentAdmin
 from headroom.service.experiments.guardrails import Breach
 from headroom.service.experiments.log import Entry
 from headroom.service.experiments.report_cache import REPORT_SECONDS
-from headroom.service.experiments.rules import Decide, ramp, ship, stop
 from headroom.service.experiments.store import Store
 from tests.service.experimenting import config
 from tests.service.experiments.making import act, exposure, in_log, live_of
 
 CONFIGS = LiveConfig.model_validate(config()).experiments
-BY = {"reason": "", "actor": "boss"}
-
-
-def ramp_to(traffic: float) -> Decide:
-    return partial(ramp, traffic=traffic)
 
 
 def two_experiments() -> dict[str, Any]:
@@ -70,8 +63,8 @@ async def refused(call: Awaitable[Any]) -> str:
 async def test_of_two_ships_at_once_one_is_refused(two: list[ExperimentAdmin]) -> None:
     first, second = two
     answers = await asyncio.gather(
-        first.act("prune20", partial(ship, arm="pruned"), **BY),
-        second.act("prune20", partial(ship, arm="control"), **BY),
+        first.act("prune20", "ship", arm="pruned", actor="boss"),
+        second.act("prune20", "ship", arm="control", actor="boss"),
         return_exceptions=True,
     )
     assert sorted(type(answer).__name__ for answer in answers) == ["Conflict", "ExperimentDetail"]
@@ -80,16 +73,17 @@ async def test_of_two_ships_at_once_one_is_refused(two: list[ExperimentAdmin]) -
 
 async def test_what_one_replica_ends_another_that_has_not_seen_it_does_not_change(file_url: str) -> None:
     async with replica(Store(file_url)) as first, replica(Store(file_url)) as second:
-        await second.act("prune20", ramp_to(0.5), **BY)
-        await first.act("prune20", partial(ship, arm="pruned"), **BY)
-        ramped = second.act("prune20", ramp_to(1.0), **BY)
-        assert "has shipped arm 'pruned'; roll it back" in await refused(ramped)
+        await second.act("prune20", "ramp", traffic=0.5, actor="boss")
+        await first.act("prune20", "ship", arm="pruned", actor="boss")
+        ramped = second.act("prune20", "ramp", traffic=1.0, actor="boss")
+        assert "has shipped an arm; roll it back" in await refused(ramped)
         assert second.listing().experiments[0].status == "running"  # as it knows
-        await first.act("prune20", stop, **BY)
-        for decide in (ramp_to(1.0), stop, partial(ship, arm="pruned")):
-            refusal = await refused(second.act("prune20", decide, **BY))
+        await first.act("prune20", "stop", actor="boss")
+        for kind in ("ramp", "stop"):
+            refusal = await refused(second.act("prune20", kind, traffic=1.0, actor="boss"))  # type: ignore[arg-type]
             assert "is stopped already; to go on, give a new" in refusal
-        assert kinds(second) == ["start", "ramp", "ship", "stop"]
+        await second.act("prune20", "ship", arm="control", actor="boss")
+        assert kinds(second) == ["start", "ramp", "ship", "stop", "ship"]
 
 
 async def test_an_arm_that_was_rolled_back_does_not_come_back(file_url: str) -> None:
@@ -97,8 +91,10 @@ async def test_an_arm_that_was_rolled_back_does_not_come_back(file_url: str) -> 
     async with replica(Store(file_url)) as first, replica(Store(file_url)) as second:
         first._ledger.roll_back(act("rollback", 1.0, arm="pruned", reason="p99"))
         first._ledger.flush()
-        assert "is rolled back; to go on, give" in await refused(second.act("prune20", ramp_to(1.0), **BY))
-        shipped = refused(second.act("prune20", partial(ship, arm="pruned"), **BY))
+        assert "is rolled back; to go on, give" in await refused(
+            second.act("prune20", "ramp", traffic=1.0, actor="boss")
+        )
+        shipped = refused(second.act("prune20", "ship", arm="pruned", actor="boss"))
         assert "its variant can only become the `default`" in await shipped
 
 
@@ -114,7 +110,7 @@ class IsOvertaken(Store):
 
 async def test_an_action_answers_with_its_own_state(file_url: str) -> None:
     async with replica(IsOvertaken(file_url)) as admin:
-        answer = await admin.act("prune20", ramp_to(0.5), **BY)
+        answer = await admin.act("prune20", "ramp", traffic=0.5, actor="boss")
         assert (answer.status, answer.traffic) == ("running", 0.5)
         assert [action.kind for action in answer.history] == ["start", "ramp"]
         assert kinds(admin) == ["start", "ramp", "stop"]
@@ -150,7 +146,7 @@ async def test_a_report_is_made_anew_after_the_clock_was_set_back(file_url: str)
     store = Store(file_url)
     async with replica(store, clock=lambda: 1e9 - 3600 * (seconds > 0), monotonic=lambda: seconds) as admin:
         first = (await admin.show("prune20")).report
-        store.add_exposures([exposure("u1", time=1e9 - 5000)])
+        store.add([exposure("u1", time=1e9 - 5000)])
         assert (await admin.show("prune20")).report == first
         seconds = REPORT_SECONDS
         second = await admin.show("prune20")
@@ -190,7 +186,7 @@ async def test_a_slow_report_holds_up_no_other_experiment(file_url: str) -> None
         slow = [await store.begin(admin) for _ in range(5)]
         async with asyncio.timeout(60):
             assert (await admin.show("prune20")).report is not None
-            await admin.act("prune20", ramp_to(0.5), **BY)
+            await admin.act("prune20", "ramp", traffic=0.5, actor="boss")
         assert not any(task.done() for task in slow)
         store.go_on.set()
         await asyncio.gather(*slow)
@@ -222,8 +218,8 @@ async def test_a_report_of_an_older_log_is_not_the_answer_to_a_later_call(file_u
     store = SlowFor(file_url)
     async with replica(store, BOTH) as admin:
         before = await store.begin(admin)
-        await admin.act("b", ramp_to(0.5), **BY)
-        store.add_exposures([exposure("u1")])
+        await admin.act("b", "ramp", traffic=0.5, actor="boss")
+        store.add([exposure("u1")])
         after = await store.begin(admin)
         assert store.analyses == 1, "two analyses of one experiment at once"
         store.go_on.set()

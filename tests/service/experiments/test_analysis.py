@@ -71,9 +71,9 @@ def fill(
         outcomes.append(Outcome("prune20", f"s{i}", f"u{i}", "spent", past + rng.normal(0, 0.3), 150.0))
         if rng.random() < rates[arm]:
             outcomes.append(Outcome("prune20", f"c{i}", f"u{i}", "clicks", 1.0, 200.0))
-    store.add_exposures(exposures)
+    store.add(exposures)
     send(store, outcomes, [experiment()])
-    store.add_shadow(
+    store.add(
         [
             shadowed(
                 float(rng.normal(0.01, 0.02)),
@@ -243,7 +243,7 @@ def test_outcomes_that_a_slow_clock_puts_before_the_exposure_are_counted_and_sai
 ) -> None:
     """5 s of skew in one arm's sender took half of its clicks away, without a word."""
     arms = [("control", "pruned")[i % 2] for i in range(200)]
-    file_store.add_exposures([Exposure("prune20", f"u{i}", arm, 1, 100.0, "v") for i, arm in enumerate(arms)])
+    file_store.add([Exposure("prune20", f"u{i}", arm, 1, 100.0, "v") for i, arm in enumerate(arms)])
     times = [110.0 - 5 * (arm == "pruned") - 10 * (i % 4 > 1) for i, arm in enumerate(arms)]
     send(
         file_store,
@@ -392,7 +392,7 @@ def fill_hours(store: Store, *, until: float) -> None:
                 name = f"{metric}{number}"
                 outcomes.append(Outcome("prune20", name, f"u{number}", metric, float(value), at + delay))
     store.append(declares(COURSE, time=BEGAN, version="v"))
-    store.add_exposures([row for row in exposures if row.time <= until])
+    store.add([row for row in exposures if row.time <= until])
     send(store, [row for row in outcomes if row.time <= until], [COURSE])
 
 

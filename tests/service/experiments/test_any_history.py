@@ -12,7 +12,7 @@ import tempfile
 from collections import Counter
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.log import Entry, World, fold
 from headroom.service.experiments.outcomes import record
 from headroom.service.experiments.retention import Retention
-from headroom.service.experiments.rules import Decide
 from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
 from tests.service.experiments import reference
@@ -171,10 +170,10 @@ def one_of(**acts: dict[str, Any]) -> Any:
 
 ACTIONS: Any = st.sampled_from(
     [
-        rules.stop,
-        rules.rollback,
-        *(partial(rules.ramp, traffic=traffic) for traffic in (0.0, 0.4, 1.0)),
-        *(partial(rules.ship, arm=arm) for arm in ("control", "a", "b")),
+        {"kind": "stop"},
+        {"kind": "rollback"},
+        *({"kind": "ramp", "traffic": traffic} for traffic in (0.0, 0.4, 1.0)),
+        *({"kind": "ship", "arm": arm} for arm in ("control", "a", "b")),
     ]
 )
 """What a person may do."""
@@ -289,7 +288,7 @@ class Histories(RuleBasedStateMachine):
     @rule(number=NUMBERS, index=INDICES, arm=st.sampled_from([None, "a", "b"]), acts=ACTS, left=LEFT)
     def end(self, number: int, index: int, arm: str | None, acts: list[Any], left: int) -> None:
         """Stop or ship an experiment, and let more than `outcome_days` go by."""
-        self.operate(number, index, rules.stop if arm is None else partial(rules.ship, arm=arm))
+        self.operate(number, index, {"kind": "stop"} if arm is None else {"kind": "ship", "arm": arm})
         for act in acts:
             self.do(act)
         self.outside.left = left
@@ -339,13 +338,14 @@ class Histories(RuleBasedStateMachine):
 
         self.act(number, decide)
 
-    def operate(self, number: int, index: int, act: Decide) -> None:
+    def operate(self, number: int, index: int, act: dict[str, Any]) -> None:
         number = self.live(number)
-        name = self.name_of(number, index, is_shipped=act is rules.rollback)
+        name = self.name_of(number, index, is_shipped=act["kind"] == "rollback")
 
         def decide(world: World) -> Entry:
-            config = world.experiments[name].config
-            return replace(act(config, world), time=self.clock_of(number), actor="boss")
+            entry = Entry(time=self.clock_of(number), actor="boss", experiment=name, **act)
+            rules.check_action(entry, world)
+            return entry
 
         self.act(number, decide)
 
@@ -457,8 +457,8 @@ class Histories(RuleBasedStateMachine):
         with suppress(DatabaseUnavailable):
             lists = [row for row in replica.rows if isinstance(row, Impression)]
             exposures = [row for row in replica.rows if isinstance(row, Exposure)]
-            replica.ledger.store.add_impressions(lists)
-            replica.ledger.store.add_exposures(exposures)
+            replica.ledger.store.add(lists)
+            replica.ledger.store.add(exposures)
             replica.rows = []
             for row in exposures:
                 key = row.experiment, row.unit, row.arm
@@ -487,7 +487,7 @@ class Histories(RuleBasedStateMachine):
         ledger = self.replicas[number].ledger
         configs = [each.config for each in ledger.experiments.values() if each.deleted is None]
         with suppress(DatabaseUnavailable):
-            receipt = record(ledger.store, rows, configs).receipt
+            receipt, _ = record(ledger.store, rows, configs)
             refused = {
                 each.id for each in receipt.unknown_outcomes if each.reason in ("experiment", "metric")
             }

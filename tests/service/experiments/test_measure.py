@@ -33,7 +33,7 @@ def record(store: Store, outcomes: list[Outcome]) -> None:
 
 
 def test_an_outcome_in_whole_seconds_comes_after_an_exposure_in_the_same_second(store: Store) -> None:
-    store.add_exposures([Exposure("e", "u", "control", 1, 100.7, "v")])
+    store.add([Exposure("e", "u", "control", 1, 100.7, "v")])
     record(
         store,
         [Outcome("e", f"{time}", "u", "clicks", value, time) for time, value in ((99.0, 1.0), (100.0, 10.0))],
@@ -136,7 +136,7 @@ def fill(store: Store, rng: np.random.Generator) -> dict[str, np.ndarray]:
     n = 300
     arms = np.where(rng.random(n) < 0.5, "control", "pruned")
     exposed = rng.uniform(1000, 2000, n)
-    store.add_exposures([Exposure("e", f"u{i}", str(arms[i]), 0, exposed[i], "v") for i in range(n)])
+    store.add([Exposure("e", f"u{i}", str(arms[i]), 0, exposed[i], "v") for i in range(n)])
     columns = {name: np.zeros(n) for name in ("clicks", "views", "before", "in_window")}
     outcomes = []
     for i in range(n):

@@ -44,8 +44,8 @@ def fill(store: Store, config: ExperimentConfig, clicked: list[str], *, teams: s
         Exposure(config.name, row.unit, INTERLEAVED, number, row.time, "v")
         for number, row in enumerate(impressions)
     ]
-    store.add_exposures(exposures)
-    store.add_impressions(impressions)
+    store.add(exposures)
+    store.add(impressions)
     if clicks:
         receipt = send(store, clicks, [config])
         assert receipt.accepted == len(clicks)

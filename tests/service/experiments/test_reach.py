@@ -34,7 +34,7 @@ def test_the_share_follows_slots_and_arms(
     assert replace(state, ramped=0.1).exposed_share == pytest.approx(expected / 10)
 
 
-NOT_RUNNING = [{"started": inf}, {"is_stopped": True}, {"is_declared": False}, {"is_changed": True}]
+NOT_RUNNING = [{"started": inf}, {"is_stopped": True}, {"paused": "the config lacks it"}]
 
 
 @pytest.mark.parametrize("fields", NOT_RUNNING)

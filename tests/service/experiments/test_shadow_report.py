@@ -50,7 +50,7 @@ def test_what_cannot_be_said_is_none() -> None:
 
 def test_shadow_results_that_are_all_alike_have_no_interval(store: Store) -> None:
     """30 requests that did not change showed a loss of exactly 0."""
-    store.add_shadow([shadowed(0.0, 0.0, ndcg_delta=0.0)] * 30)
+    store.add([shadowed(0.0, 0.0, ndcg_delta=0.0)] * 30)
     loss = shadow_reports(store, "prune20", ["pruned"], 0.05)["pruned"].measures["ndcg_loss"]
     assert (loss.mean, loss.low, loss.high) == (0, None, None)
 
@@ -61,7 +61,7 @@ def test_the_share_of_lists_in_another_order_tells_a_plan_how_many_differ(store:
     swapped = falling.copy()
     swapped[[18, 19]] = swapped[[19, 18]]
     rows = [(falling * 0.7 + 0.1) ** 3] * 30 + [swapped] * 10
-    store.add_shadow(
+    store.add(
         [shadowed(0.1, rank_correlation=differences(falling, row)["rank_correlation"]) for row in rows]
         + [shadowed(0.1, rank_correlation=None)] * 5
     )
@@ -82,7 +82,7 @@ def test_the_requests_of_one_unit_are_one_observation_in_the_shadow(tmp_path: Pa
         for u in range(number)
         for _ in range(rng.integers(4, 11))
     ]
-    store.add_shadow(rows)
+    store.add(rows)
     found = [
         shadow_reports(store, f"e{e}", ["pruned"], 0.05)["pruned"].measures["mean_delta"]
         for e in range(experiments)
@@ -105,6 +105,6 @@ def test_the_requests_of_one_unit_are_one_observation_in_the_shadow(tmp_path: Pa
 
 def test_a_correlation_is_never_above_1(tmp_path: Path) -> None:
     store, rng = Store(f"sqlite:///{tmp_path / 'experiments.db'}"), np.random.default_rng(4)
-    store.add_shadow([shadowed(0.1, experiment="e", rank_correlation=c) for c in rng.uniform(0.9, 1, 60)])
+    store.add([shadowed(0.1, experiment="e", rank_correlation=c) for c in rng.uniform(0.9, 1, 60)])
     found = shadow_reports(store, "e", ["pruned"], 0.05)["pruned"].measures["rank_correlation"]
     assert (found.units, found.requests, found.high) == (60, 60, 1.0)

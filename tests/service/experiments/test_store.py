@@ -17,7 +17,7 @@ from headroom.service.experiments.export import page
 from headroom.service.experiments.log import Declared, Entry
 from headroom.service.experiments.measure import measure
 from headroom.service.experiments.store import Store
-from headroom.service.experiments.tables import exposures, metadata, outcomes, schema_version
+from headroom.service.experiments.tables import exposures, metadata, outcomes, owner
 from tests.service.experiments.making import ALWAYS, act, at_once, experiment, exposure, send
 
 OPEN = [experiment()]  # without metrics it takes any
@@ -51,10 +51,10 @@ def stores(url: str) -> Iterator[list[Store]]:
 def test_a_unit_counts_once_when_it_first_comes(store: Store) -> None:
     """Whether it comes back is an effect of its arm. Returns that counted looked like lost units."""
     first = [exposure("a"), exposure("b")]
-    assert store.add_exposures(first) == {("prune20", "control"): 2}
+    assert store.add(first) == {("prune20", "control"): 2}
     second = [exposure("a", time=300), exposure("c", "pruned", time=200), exposure("d", time=150)]
-    assert store.add_exposures(second) == {("prune20", "control"): 1, ("prune20", "pruned"): 1}
-    assert store.add_exposures([*first, *second]) == {}
+    assert store.add(second) == {("prune20", "control"): 1, ("prune20", "pruned"): 1}
+    assert store.add([*first, *second]) == {}
     assert store.unit_counts(["prune20", "other"]) == {"prune20": {"control": 3, "pruned": 1}, "other": {}}
     with store.read() as db:
         arms = {row.unit: row.arm for row in db.execute(select(exposures))}
@@ -62,16 +62,14 @@ def test_a_unit_counts_once_when_it_first_comes(store: Store) -> None:
 
 
 def test_an_earlier_exposure_that_is_written_later_is_the_first(store: Store) -> None:
-    store.add_exposures([exposure("a", time=200), exposure("b", time=200), exposure("c", time=50)])
-    assert store.add_exposures([exposure(unit, time=100) for unit in ("a", "c", "d")]).total() == 1
+    store.add([exposure("a", time=200), exposure("b", time=200), exposure("c", time=50)])
+    assert store.add([exposure(unit, time=100) for unit in ("a", "c", "d")]).total() == 1
     assert times(store) == {"a": 100, "b": 200, "c": 50, "d": 100}
 
 
 def test_replicas_that_see_the_same_units_at_once_count_each_once(stores: list[Store]) -> None:
     rows = [exposure(f"unit{i}", "control" if i % 2 else "pruned") for i in range(1200)]
-    at_once(
-        *(lambda s=s, k=k: s.add_exposures(rows[k * 50 :] + rows[: k * 50]) for k, s in enumerate(stores))
-    )
+    at_once(*(lambda s=s, k=k: s.add(rows[k * 50 :] + rows[: k * 50]) for k, s in enumerate(stores)))
     assert stores[0].unit_counts(["prune20"]) == {"prune20": {"control": 600, "pruned": 600}}
 
 
@@ -79,13 +77,13 @@ def test_replicas_that_write_earlier_exposures_of_the_same_units_do_not_block_ea
     stores: list[Store],
 ) -> None:
     names = [f"unit{number}" for number in range(300)]
-    stores[0].add_exposures([exposure(unit, time=1000) for unit in names])
+    stores[0].add([exposure(unit, time=1000) for unit in names])
 
     def earlier(k: int) -> list[Exposure]:
         turned = names[k * 20 :] + names[: k * 20]
         return [exposure(unit, time=100 * k + i % 7) for i, unit in enumerate(turned)]
 
-    at_once(*(lambda s=s, k=k: s.add_exposures(earlier(k)) for k, s in enumerate(stores, 1)))
+    at_once(*(lambda s=s, k=k: s.add(earlier(k)) for k, s in enumerate(stores, 1)))
     assert {int(at) // 100 for at in times(stores[0]).values()} == {1}
     assert stores[0].unit_counts(["prune20"])["prune20"] == {"control": 300}
 
@@ -119,9 +117,9 @@ def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path)
     def keep(_c: object, _k: object, statement: str, parameters: Sequence[object], *_: object) -> None:
         statements.append((statement, parameters))
 
-    store.add_exposures([exposure(f"u{i}") for i in range(3)])
+    store.add([exposure(f"u{i}") for i in range(3)])
     send(store, [outcome(i, f"u{i}") for i in range(5)], OPEN)
-    store.add_exposures([exposure(f"u{i}", time=50.0) for i in range(3)])
+    store.add([exposure(f"u{i}", time=50.0) for i in range(3)])
     for metric in (Metric(name="clicks"), Metric(name="a", kind="ratio", denominator="b", covariate="a")):
         measure(store, "prune20", metric, 1e6, ALWAYS)
     store.close()
@@ -139,7 +137,7 @@ def test_a_connection_that_is_in_use_while_the_store_closes_is_closed_afterwards
     """Another thread may still read when a service ends."""
     closed = []
     store = Store(url)
-    store.add_exposures([exposure("u1")])
+    store.add([exposure("u1")])
     event.listen(store._engine.pool, "close", lambda connection, _: closed.append(connection))
     with store._engine.connect() as db:
         used = db.connection.dbapi_connection
@@ -147,7 +145,7 @@ def test_a_connection_that_is_in_use_while_the_store_closes_is_closed_afterwards
         assert used not in closed
         assert db.execute(select(exposures)).all()
     assert used in closed
-    assert store.add_exposures([exposure("u2")]), "a later call opens others"
+    assert store.add([exposure("u2")]), "a later call opens others"
     store.close()
 
 
@@ -172,16 +170,16 @@ def test_rows_of_the_log_come_back_as_they_were_added_and_are_decided_one_after_
 
 def test_a_database_of_another_service_and_of_another_release_is_refused_in_one_sentence(url: str) -> None:
     with closing(Store(url, "production")) as mine:
-        mine.add_exposures([exposure("a")])
+        mine.add([exposure("a")])
         with closing(Store(url, "staging")) as other:
             with pytest.raises(DatabaseUnavailable, match=r"belongs to the service 'production'.*'staging'"):
-                other.add_exposures([exposure("b")])
+                other.add([exposure("b")])
             assert other.incompatible is not None
-        assert mine.add_exposures([exposure("c")]).total() == 1
-        for version, words in ((4, "export its experiments with that release"), (7, "of a newer release")):
+        assert mine.add([exposure("c")]).total() == 1
+        for version, words in ((4, "export its experiments with that release"), (8, "of a newer release")):
             engine = connect(mine.url)
             with transaction(engine, write=True) as db:
-                db.execute(update(schema_version).values(version=version))
+                db.execute(update(owner).values(version=version))
             engine.dispose()
             with pytest.raises(DatabaseUnavailable, match=words):
                 mine.check()
@@ -206,7 +204,7 @@ def test_a_file_that_is_deleted_while_it_is_in_use_takes_nothing_more(tmp_path: 
     """Outcomes were accepted into a file without a name, and were gone with the process."""
     path = tmp_path / "experiments.db"
     with closing(Store(f"sqlite:///{path}")) as store:
-        store.add_exposures([exposure("a")])
+        store.add([exposure("a")])
         copy = tmp_path / "copy.db"
         with closing(sqlite3.connect(path)) as db:
             db.execute("VACUUM INTO ?", (str(copy),))

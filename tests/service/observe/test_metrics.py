@@ -53,15 +53,13 @@ def test_an_experiment_that_is_not_measured_has_no_p_value(end: str, tmp_path: P
     def p() -> float:
         for _ in range(COUNTS_EVERY):
             live.ledger.refresh()
-        live.guard.watch()
+        live.show_gauges()
         return samples(metrics.render())['headroom_sample_ratio_p{experiment="prune20"}']
 
     try:
         live.apply((config,), "v")
         now = time.time()
-        store.add_exposures(
-            [Exposure("prune20", f"u{i}", arms[i % 2]["name"], i, now, "v") for i in range(100)]
-        )
+        store.add([Exposure("prune20", f"u{i}", arms[i % 2]["name"], i, now, "v") for i in range(100)])
         assert p() > 0.1
         if end == "stop":
             store.append(act("stop", now))

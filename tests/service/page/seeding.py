@@ -144,10 +144,10 @@ def _fill(
         if rng.random() < rates[which]:
             outcomes.append(Outcome(name, f"c{number}", unit, "click", 1.0, at + 30))
             outcomes.append(Outcome(name, f"r{number}", unit, "revenue", float(rng.gamma(2, 9)), at + 60))
-    store.add_exposures(exposures)
+    store.add(exposures)
     send(store, outcomes, [ExperimentConfig.model_validate(config)])
     if config.get("shadow"):
-        store.add_shadow([_shadow(name, began + 60 * number, rng) for number in range(400)])
+        store.add([_shadow(name, began + 60 * number, rng) for number in range(400)])
 
 
 def _shadow(experiment: str, moment: float, rng: np.random.Generator) -> ShadowResult:

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
 
 from headroom.service.experiments.events import Exposure, Impression
 from headroom.service.experiments.export import page
 from headroom.service.experiments.interleaving import impression_id
-from headroom.service.experiments.tables import impressions
 from tests.checkpoints import WORDS
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually
 from tests.service.in_process import QUERY, Service, serve
@@ -105,7 +103,7 @@ async def test_foreign_and_wrong_events_are_told_and_keep_no_other_out(shop: Ser
         (ubi(impression, attributes={"position": {"ordinal": 4}}), "index", "rank 4 was not shown"),
         (ubi(impression, action_name="page_exit"), "metric", "has no metric 'page_exit'"),
         (ubi(impression, attributes={"idleTimeoutMs": 5000}), "index", "neither position.ordinal nor"),
-        (ubi(impression, attributes={"object": {"object_id": 7}}), "index", "sent no ids"),
+        (ubi(impression, attributes={"object": {"object_id": 7}}), "index", "titles and no ids"),
         (ubi(impression, client_id=None), "unit", "client_id is missing"),
         (
             {"action_name": "page_exit", "timestamp": "2026-11-20T14:00:00Z"},
@@ -201,43 +199,6 @@ async def test_rows_leave_page_by_page_to_admins(shop: Service, monkeypatch: pyt
     assert gone.status_code == 404
     for wrong in ({"source": "salts"}, {"source": "clicks", "after": "\0"}):
         assert (await shop.http.get(path, params=wrong, headers=BOSS)).status_code == 422
-
-
-async def test_clicks_on_real_lists_prefer_the_arm_whose_titles_they_are(shop: Service) -> None:
-    """Units of one half click the treatment's titles by rank, the others control's by object id."""
-    titles = [" ".join(WORDS[start : start + 4]) for start in range(20)]
-    ids = [f"sku-{index}" for index in range(20)]
-    events = []
-    answers = {}
-    for number in range(8):
-        unit = f"user-{number}"
-        answers[unit] = await shop.post("/v1/score", query=QUERY, titles=titles, ids=ids, unit=unit)
-    await flushed(shop)
-    store = shop.replica.live.ledger.store
-    with store.read() as db:
-        teams = {row.id: row.teams_by_index for row in db.execute(select(impressions))}
-    for number, (unit, answer) in enumerate(answers.items()):
-        impression = answer["assignment"]["impression"]
-        wanted = "ct"[number % 2]
-        assert wanted in teams[impression], "the variants agree too much for the test to mean something"
-        for result in answer["results"]:
-            if teams[impression][result["index"]] == wanted:
-                what = {"position": {"ordinal": result["rank"]}}
-                if wanted == "c":
-                    what = {"object": {"object_id": ids[result["index"]]}}
-                events.append(ubi(impression, client_id=unit, attributes=what))
-    receipt = await shop.post("/v1/ubi/events", events=events)
-    assert (receipt["accepted"], receipt["duplicates"]) == (len(events), 0)
-    detail = (await shop.http.get("/v1/experiments/prune20")).json()
-    preference = detail["preference"]
-    assert [preference[name] for name in ("impressions", "units", "wins", "losses", "ties")] == [
-        8,
-        8,
-        4,
-        4,
-        0,
-    ]
-    assert (preference["metric"], preference["estimate"]) == ("click", 0)
 
 
 SHAPES = [

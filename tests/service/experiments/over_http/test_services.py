@@ -66,7 +66,7 @@ def fill(database: str) -> None:
     with closing(Store(database, "production")) as store:
         (experiment,) = (entry.declared.experiments for entry in store.log() if entry.declared)
         names = ("control", "pruned")
-        store.add_exposures([Exposure("prune20", f"u{n}", names[n % 2], -1, began, "v") for n in range(60)])
+        store.add([Exposure("prune20", f"u{n}", names[n % 2], -1, began, "v") for n in range(60)])
         rows = [Outcome("prune20", f"p{n}", f"u{n % 60}", "click", 1.0, began + 5 * DAY) for n in range(120)]
         assert send(store, rows, experiment).accepted == 120
 
@@ -104,8 +104,8 @@ async def test_a_restart_with_a_wrong_file_is_in_the_log_and_loses_nothing(
         await asyncio.to_thread(fill, database)
     async with serving(tiny_checkpoint, OTHER, database, "production") as wrong:
         found = await shown(wrong)
-        assert found["status"] == "out"
-        assert "taken out of the config" in found["history"][-1]["detail"]
+        assert found["status"] == "paused"
+        assert "does not declare it" in found["history"][-1]["detail"]
         rows = [outcome(number, unit, time.time()) for number, unit in enumerate(UNITS)]
         receipt = await wrong.post("/v1/outcomes", outcomes=rows)
         assert (receipt["accepted"], receipt["unknown"]) == (40, 0)
