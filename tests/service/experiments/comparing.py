@@ -1,20 +1,24 @@
 """Logs, facts and reports as the plain model of reference.py takes and makes them."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from sqlalchemy import select
 
 from headroom.service.experiments.buckets import bucket
 from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig
 from headroom.service.experiments.log import Declared, Entry
 from headroom.service.experiments.report import Report
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.tables import metadata, owner
 from tests.service.experiments import reference
 
-HOUR = 3600.0
+WINDOW = 10.0
+"""Seconds. It is short, since a report computes a past look for each minute, which takes longest."""
 FACTS = ("exposures", "outcomes", "clicks", "impressions")
 METRICS = (
     {"name": "click"},
-    {"name": "buy", "kind": "proportion", "window_hours": 1.0},
+    {"name": "buy", "kind": "proportion", "window_hours": WINDOW / 3600},
     {"name": "rate", "kind": "ratio", "denominator": "click"},
 )
 
@@ -28,14 +32,14 @@ def _experiment(name: str, slots: tuple[int, int], *treatments: str, **more: Any
 
 
 PRUNE = _experiment("prune", (0, 2500), "a", "b")
-FREE = _experiment("free", (2500, 5000), "a")
-TAKER = _experiment("taker", (4000, 5000), "b")
+FREE = _experiment("free", (2500, 5000), "a", metrics=METRICS[:2])
+TAKER = _experiment("taker", (4000, 5000), "b", metrics=METRICS[:2])
 ORDER = _experiment(
     "order",
     (5000, 10000),
     "a",
     kind="interleave",
-    metrics=[{"name": "click", "window_hours": 1.0}, {"name": "buy"}],
+    metrics=[{"name": "click", "window_hours": WINDOW / 3600}, {"name": "buy"}],
 )
 CONFIGS = (PRUNE, FREE, TAKER, ORDER)
 VARIANTS = dict.fromkeys(("control", "a", "b"), "a score")
@@ -95,13 +99,25 @@ def plain(entry: Entry) -> reference.Row:
     }
 
 
-def facts_of(rows: Callable[[str], Sequence[Mapping[str, Any]]]) -> reference.Facts:
-    """Return the facts of a database as the model takes them. rows: returns those of a table."""
-    facts = {table: [dict(row) for row in rows(table)] for table in FACTS}
+def facts_of(store: Store) -> reference.Facts:
+    """Return the facts of a database as the model takes them."""
+    with store.read_all() as db:
+        facts = {
+            table: [dict(row) for row in db.execute(select(metadata.tables[table])).mappings()]
+            for table in FACTS
+        }
     for row in facts["impressions"]:
         row["places"] = tuple(json.loads(row["places"]))
         row["ids"] = None if row["ids"] is None else tuple(json.loads(row["ids"]))
     return facts
+
+
+def clear(store: Store) -> None:
+    """Delete all rows, so that a database, whose statements are compiled, serves many tests."""
+    with store.write() as db:
+        for table in metadata.sorted_tables:
+            if table is not owner:
+                db.execute(table.delete())
 
 
 def summary(report: Report) -> reference.Row:

@@ -7,8 +7,11 @@ are lists of dicts by the name of their table.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
+
+from headroom.service.experiments.buckets import bucket
 
 Row = dict[str, Any]
 Log = Sequence[Row]
@@ -92,7 +95,7 @@ def is_in_the_way(log: Log, config: Row, in_force: Row) -> bool:
 
 
 def periods(log: Log, name: str) -> list[Row]:
-    """The states of an experiment, each with the time from which it holds."""
+    """The states of an experiment, each with the times from and until which it holds."""
     found: list[Row] = []
     clock = -math.inf
     for number, row in enumerate(log, 1):
@@ -102,20 +105,25 @@ def periods(log: Log, name: str) -> list[Row]:
             continue
         if found and found[-1]["since"] == clock:
             found.pop()
-        found.append(now | {"since": clock})
-    for period, later in zip(found, [*found[1:], {"since": math.inf}], strict=True):
+        found.append(now | {"since": clock, "until": math.inf})
+    for period, later in pairwise(found):
         period["until"] = later["since"]
     return found
 
 
-def exposes(period: Row, arm: str, bucket: int, slot: int | None) -> bool:
-    """Whether a state gives a unit its arm. bucket: -1 if the caller chose the arm."""
-    config = period["config"]
-    if period["status"] != "running" or arm in period["rolled_back"]:
+def last_act(log: Log, name: str) -> float:
+    """The time of the last row of an experiment's own."""
+    number = max(number for number, row in enumerate(log, 1) if row["experiment"] == name)
+    return max(float(row["time"]) for row in log[:number])
+
+
+def exposes(now: Row, arm: str, position: int, slot: int | None) -> bool:
+    """Whether a state gives a unit its arm. position: its bucket; -1 if the caller chose the arm."""
+    config = now["config"]
+    if now["status"] != "running" or arm in now["rolled_back"]:
         return False
-    if bucket == -1:
+    if position == -1:
         return True
-    start, end = config["slots"]
     weights = {each["name"]: each["weight"] for each in config["arms"]}
     if arm == "interleaved":
         weights = {arm: 1}
@@ -125,13 +133,22 @@ def exposes(period: Row, arm: str, bucket: int, slot: int | None) -> bool:
         if name == arm:
             break
         first += width
-    return first <= bucket < first + int(period["traffic"] * width) and start <= slot < end
+    start, end = config["slots"]
+    assert slot is not None
+    return first <= position < first + int(now["traffic"] * width) and start <= slot < end
 
 
-def ended(found: Sequence[Row], arm: str) -> float:
-    """When an arm was rolled back, or the experiment was over."""
-    ends = [period["since"] for period in found if period["is_over"] or arm in period["rolled_back"]]
-    return min(ends, default=math.inf)
+def arm_of(states: Mapping[str, Row | None], unit: str) -> tuple[str, str] | None:
+    """The experiment and arm that a unit gets."""
+    for name, now in states.items():
+        if now is None:
+            continue
+        config = now["config"]
+        arms = [arm["name"] for arm in config["arms"]] if config["kind"] == "ab" else ["interleaved"]
+        for arm in arms:
+            if exposes(now, arm, bucket(config["salt"], unit), bucket("layer", unit)):
+                return name, arm
+    return None
 
 
 def report(log: Log, facts: Facts, name: str, now: float) -> Row:
@@ -139,11 +156,11 @@ def report(log: Log, facts: Facts, name: str, now: float) -> Row:
     found = periods(log, name)
     config = found[-1]["config"]
     control, treatments = arms_of(config)
-    exposed: dict[str, dict[str, Row]] = {}  # by unit, then by arm
+    exposed: dict[str, list[Row]] = {}
     for row in facts["exposures"]:
         if row["experiment"] == name:
-            exposed.setdefault(row["unit"], {})[row["arm"]] = row
-    units = {unit: next(iter(by_arm.values())) for unit, by_arm in exposed.items() if len(by_arm) == 1}
+            exposed.setdefault(row["unit"], []).append(row)
+    units = {unit: rows[0] for unit, rows in exposed.items() if len(rows) == 1}
     is_list = config["kind"] == "interleave"
     counts = dict.fromkeys(["interleaved"] if is_list else [arm["name"] for arm in config["arms"]], 0)
     for row in units.values():
@@ -153,8 +170,10 @@ def report(log: Log, facts: Facts, name: str, now: float) -> Row:
         return result | preferences(facts, config, found, units)
     for arm in treatments:
         for metric in config["metrics"]:
-            both = [compared(facts, metric, found, units, one, arm, now) for one in (control, arm)]
-            result["metrics"][arm, metric["name"]] = dict(zip(("control", "arm"), both, strict=True))
+            result["metrics"][arm, metric["name"]] = {
+                "control": compared(facts, metric, found, units, control, arm, now),
+                "arm": compared(facts, metric, found, units, arm, arm, now),
+            }
     return result
 
 
@@ -162,8 +181,11 @@ def compared(
     facts: Facts, metric: Row, found: Sequence[Row], units: dict[str, Row], one: str, arm: str, now: float
 ) -> Row:
     """Units and value of one arm, control or `arm`, while `arm` ran."""
-    end = ended(found, arm)
     window = None if metric["window_hours"] is None else 3600 * metric["window_hours"]
+    since = [-math.inf, *(period["since"] for period in found[1:])]  # callers round times down
+    times = list(zip(since, found, strict=True))
+    ends = [first for first, period in times if period["is_over"] or arm in period["rolled_back"]]
+    end = min(ends, default=math.inf)
     number = 0
     total = 0.0
     total_denominator = 0.0
@@ -171,10 +193,9 @@ def compared(
         begin = row["time"]
         if row["arm"] != one or begin >= end:
             continue
-        since = [-math.inf, *(period["since"] for period in found[1:])]
         spans = [
             (first, min(period["until"], end), exposes(period, one, row["bucket"], row["slot"]))
-            for first, period in zip(since, found, strict=True)
+            for first, period in times
             if first < end
         ]
         if window is not None:
