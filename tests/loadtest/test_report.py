@@ -181,6 +181,13 @@ def test_the_page_shows_a_search():
     assert Page(text).tags.count("svg") == 4
 
 
+def test_a_run_without_answers_still_has_a_page():
+    empty = Outcome(outcome().plan, Recorder(0), datetime.now(UTC), 1.0, None, True)
+    made = json.loads(json.dumps(report.build(empty)))
+    assert made["latency_ms"]["p50"] is None
+    assert "INVALID: nothing was scheduled" in page.render(made)
+
+
 def test_what_the_server_counted_is_the_difference_of_two_scrapes():
     before = {("headroom_requests_total", (("route", "/v1/score"), ("status", "200"))): 5.0}
     after = dict.fromkeys(before, 12.0)

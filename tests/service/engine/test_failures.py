@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headroom.service.errors import DeviceFailed, Draining, OutOfMemory
+from headroom.service.errors import DeviceFailed, Draining, OutOfMemory, QueueFull
 from tests.service.engine.stage import result_of, rows, settle, stage
 
 
@@ -32,6 +32,16 @@ async def test_a_failed_device_is_reported_to_all_and_asked_no_second_time(error
         after = s.submit(rows("after"))
         await s.finish_all()
         assert await after.result() == [result_of("after")], "the slot was lost"
+
+
+async def test_two_batches_out_of_memory_at_once_halve_the_budget_once() -> None:
+    async with stage(slots=2) as s:
+        s.submit(rows(*range(20)))
+        await settle()
+        s.device.fail(OutOfMemory())
+        s.device.fail(OutOfMemory())
+        await settle()
+        assert s.device.budgets == [100, 100, 50, 50]
 
 
 async def test_the_budget_never_falls_below_an_item_and_a_hopeless_item_fails_alone() -> None:
@@ -64,6 +74,19 @@ async def test_the_budget_grows_back_after_many_clean_batches() -> None:
         assert seen == sorted(seen)
         assert (seen[0], seen[-1]) == (50, 100)
         assert len(set(seen)) > 3, "it grew back at once"
+
+
+async def test_a_later_stage_of_a_request_that_was_let_in_is_not_refused() -> None:
+    async with stage(max_queue_tokens=50) as s:
+        s.submit(rows("runs"))
+        await settle()
+        s.submit(rows(*range(5)))
+        s.submit(rows(*range(5, 10)))
+        with pytest.raises(QueueFull):
+            s.submit(rows(*range(20)))
+        later = s.submit(rows(*range(20)), admitted=True)
+        await s.finish_all()
+        assert await later.result() == [result_of(n) for n in range(20)]
 
 
 async def test_a_later_stage_is_in_time_if_what_is_before_it_and_it_fit() -> None:
@@ -131,3 +154,14 @@ async def test_nobody_is_refused_for_background_work_and_a_stop_does_not_wait_fo
         with pytest.raises(Draining):
             await background.result()
         assert len(s.device.batches) <= 3
+
+
+async def test_background_work_that_is_given_up_leaves_nothing() -> None:
+    async with stage() as s:
+        s.submit(rows("busy"))
+        background = s.submit(rows(*range(100)), background=True)
+        await settle()
+        background.cancel()
+        await s.finish_all()
+        assert s.device.names == [["busy"]]
+        assert s.scheduler._background.rows == 0

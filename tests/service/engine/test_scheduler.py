@@ -97,3 +97,12 @@ async def calls_per_batch(requests: int) -> float:
 
 async def test_a_batch_costs_the_same_however_much_waits() -> None:
     assert await calls_per_batch(100) < 1.5 * await calls_per_batch(2)
+
+
+async def test_work_that_has_begun_may_finish_after_its_deadline() -> None:
+    async with stage() as s:
+        ticket = s.submit(rows("begun"), deadline=s.clock() + 1.0)
+        await settle()
+        s.clock.advance(5.0)
+        s.device.finish()
+        assert await ticket.result() == [result_of("begun")]

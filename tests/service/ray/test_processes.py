@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from headroom.service.ray import processes
 from headroom.service.ray.processes import STOP_SIGNALS, Watchdog, ignoring_signals_in_children
-from tests.service.running import PATIENCE_S
+from tests.service.running import PATIENCE_S, still_there
 
 SAYS_WHAT_IS_BLOCKED = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
 GRANDCHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SAYS_WHAT_IS_BLOCKED!r}])"
@@ -65,6 +66,59 @@ def test_a_closed_terminal_stops_the_service_as_sigterm_does_unless_nohup_starte
     command = [*starter, sys.executable, "-c", HANGS_UP]
     shown = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert (shown.returncode, shown.stdout) == (0, f"{stops}\n")
+
+
+ON_RAY = """
+import threading
+import time
+from headroom.service.cli.serve import _say
+from headroom.service.ray import environment
+from headroom.service.ray.processes import Watchdog, adopt_orphans, end_run
+from headroom.service.ray.run_directory import RunDirectory
+
+directory = RunDirectory()
+environment.prepare(directory.path, request_timeout_s=10)
+adopt_orphans()
+guard = Watchdog(lambda reason: end_run(directory, reason, _say), lambda: False, 60.0)
+from headroom.service.ray.cluster import Cluster
+
+Cluster(directory.path, lambda: False, 60).start()
+import ray
+
+@ray.remote
+def for_ever():
+    time.sleep(1000)
+
+work = for_ever.remote()
+while len(guard._vital) < 4:
+    time.sleep(0.1)
+print("watching", flush=True)
+ray.get(work)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.more
+def test_the_death_of_a_program_that_ray_needs_is_named_and_leaves_nothing() -> None:
+    """Ray does not start it again, and a call into it, as here, would wait for ever. Ray's library ends this
+    process itself when the raylet is gone, which must not come first."""
+    name = "raylet"
+    command = [sys.executable, "-c", ON_RAY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as service:
+        try:
+            assert service.stdout is not None
+            assert service.stderr is not None
+            assert service.stdout.readline() == "watching\n", service.stderr.read()
+            family = psutil.Process(service.pid).children(recursive=True)
+            next(process for process in family if process.name() == name).kill()
+            killed = time.monotonic()
+            assert service.wait(PATIENCE_S) == 1
+            assert time.monotonic() - killed < 10
+            (line,) = [line for line in service.stderr if line.startswith("headroom: ")]  # Ray writes, too
+            assert name in line.partition(" ended, and Ray cannot go on without it; ")[0]
+            assert still_there(family) == []
+        finally:
+            service.kill()
 
 
 STARTS_AGAIN = f"""
