@@ -1,5 +1,7 @@
 """What edits and starts the log allows, and what a history says. test_reports.py compares the states."""
 
+from contextlib import closing
+
 import pytest
 
 from headroom.service.errors import Conflict
@@ -7,6 +9,7 @@ from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.log import EMPTY, Declared, Entry, fold, replay
 from headroom.service.experiments.rules import check_action, check_edit
 from tests.service.experiments.making import act, declares, experiment, logged
+from tests.service.experiments.replicas import NEVER, Database, Replica
 
 START = 1_000_000.0
 CONFIG = experiment("control", "a", "b", traffic=0.5)
@@ -106,3 +109,22 @@ def test_a_variant_that_is_changed_is_told_with_its_first_change() -> None:
         "prune20"
     ]
     assert found.variant_changes == {"a": 1}
+
+
+def test_the_later_of_two_edits_without_a_database_is_in_force(file_url: str) -> None:
+    """A ramp on another replica, which reached the database first, left the earlier one in force."""
+    with closing(Database(file_url)) as database:
+        edited = Replica(database)
+        other = Replica(database)
+        for replica in (edited, other):
+            replica.ledger.apply(Declared((CONFIG,)), "first")
+        database.left = 0
+        for version, configs in (("second", ()), ("third", (CONFIG, OTHER))):
+            database.now += 1.0
+            edited.ledger.apply(Declared(configs), version)
+        database.left = NEVER
+        database.now += 1.0
+        other.ledger.act(lambda _: act("ramp", database.now, traffic=0.4))
+        edited.ledger.refresh()
+        *_, last = database.log()
+        assert last.config_version == "third"
