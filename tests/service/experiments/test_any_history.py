@@ -9,7 +9,7 @@ its facts are drawn.
 import logging
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, HypothesisProvider
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from sqlalchemy import Connection
 
 from headroom.service.errors import DatabaseUnavailable, ServiceError
 from headroom.service.experiments import rules
@@ -31,11 +30,9 @@ from headroom.service.experiments.log import Entry, World, fold
 from headroom.service.experiments.outcomes import record
 from headroom.service.experiments.retention import DAY_SECONDS, Retention
 from headroom.service.experiments.store import Store
-from headroom.service.observe.metrics import Metrics
 from tests.service.experiments import reference
 from tests.service.experiments.comparing import (
     CONFIGS,
-    FILES,
     FREE,
     READERS,
     UNITS,
@@ -47,114 +44,34 @@ from tests.service.experiments.comparing import (
     rounded,
     summary,
 )
+from tests.service.experiments.drawn import (
+    ACTIONS,
+    CLICKS,
+    ENDS,
+    FILE,
+    FIRST,
+    INDEX,
+    LEFT,
+    REPLICA,
+    SECONDS,
+    Action,
+)
+from tests.service.experiments.replicas import NEVER, Database, Replica
 
 # By itself Hypothesis makes five of six histories from the one before, with two steps made alike. Under any
 # other name its generator draws each anew.
 AVAILABLE_PROVIDERS["anew"] = f"{HypothesisProvider.__module__}.{HypothesisProvider.__name__}"
 
-START = 1_000_000.0
 KEPT = 10 * WINDOW
 """Seconds that facts are kept after the end."""
-NEVER = 10**9
 STEPS = 30
-METRICS = Metrics()
-
-REPLICA = st.integers(0, 1)
-FILE = st.sampled_from(["right", "right", "right", *sorted(FILES)])
-INDEX = st.integers(0, 3)
-"""Of the experiments to which something can be done, or of the titles of a list."""
-SECONDS = st.sampled_from([-2 * WINDOW, -5.0, -1.0, -0.5, 0.0, 0.0, 0.0, 0.25, 5.0, 5.0, WINDOW])
-"""How much later than now the sender of an outcome or click says that it happened."""
-LEFT = st.sampled_from([NEVER, NEVER, NEVER, NEVER, 0, 1, 2, 4, 8])
-FIRST = st.integers(0, len(UNITS) - 1)
-
-Action = dict[str, Any]
-"""What a person does, as fields of a row of the log."""
-
-STOP: Action = {"kind": "stop"}
-SHIPS: list[Action] = [{"kind": "ship", "arm": arm} for arm in ("control", "a", "b")]
-RAMPS: list[Action] = [{"kind": "ramp", "traffic": traffic} for traffic in (0.0, 0.4, 1.0)]
-ENDS = st.sampled_from([STOP, *SHIPS])
-ACTIONS = st.sampled_from([STOP, *SHIPS, *RAMPS, {"kind": "rollback"}])
-"""What a person may do."""
-LISTS = st.sampled_from(
-    ["q1", "q2", "q3", "{unit}-q1", "{unit}-q2", "{unit}-q3", f"{READERS[0]}-q1", "nowhere"]
-)
-"""What a click names: a query, the list of a query, another unit's list."""
-CLICKS = st.lists(
-    st.fixed_dictionaries(
-        {
-            "experiment": st.sampled_from(["order", "order", ""]),
-            "unit": st.sampled_from(READERS),
-            "list_id": LISTS,
-            "metric": st.sampled_from(["click", "buy"]),
-            "index": INDEX,
-        }
-    ),
-    min_size=1,
-    max_size=8,
-)
 
 HAPPENINGS = (
     *("config", "start", "ramp", "stop", "ship", "rollback", "delete"),  # rows of the log
-    *("killed with facts", "edit on one of two", "edit refused", "wrong file", "outage", "clock back"),
+    *("killed with facts", "edit on one of two", "edit refused", "wrong file", "outage", "wrong clock"),
     *("click before its list", "click with its list", "click after its list", "late outcome"),
 )
 """What must happen in a good share of the histories."""
-
-
-class Database(Store):
-    """The replicas' database, which may be away. Its clock is right.
-
-    now: the true time, in Unix seconds. left: transactions that succeed before it is away. refused: how many
-    did not succeed.
-    """
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin a history."""
-        self.now = START
-        self.left = NEVER
-        self.refused = 0
-
-    def _count(self) -> None:
-        if self.left <= 0:
-            self.refused += 1
-            raise DatabaseUnavailable(message="away")
-        self.left -= 1
-
-    def read(self) -> AbstractContextManager[Connection]:
-        self._count()
-        return super().read()
-
-    def read_all(self) -> AbstractContextManager[Connection]:
-        self._count()
-        return super().read_all()
-
-    def write(self) -> AbstractContextManager[Connection]:
-        self._count()
-        return super().write()
-
-    def not_ahead(self, now: float) -> float:
-        self._count()
-        return min(now, self.now)
-
-
-class Replica:
-    """A replica: its clock's error in seconds, its ledger, and the facts that it has not written yet."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        self.skew = 0.0
-        self.ledger = Ledger(database, METRICS, clock=self.clock, monotonic=lambda: database.now)
-        self.exposures: list[Exposure] = []
-        self.lists: list[Impression] = []
-
-    def clock(self) -> float:
-        return self.database.now + self.skew
 
 
 class Histories(RuleBasedStateMachine):
@@ -177,10 +94,10 @@ class Histories(RuleBasedStateMachine):
         self.log: list[Entry] = []
         self.exposed: dict[tuple[str, str, str], tuple[float, int]] = {}  # time and bucket
         self.stored: dict[tuple[str, float], reference.Row] = {}  # other facts by id and time
-        self.unlisted: set[tuple[str, str]] = (
-            set()
-        )  # units and lists that they clicked before these were shown
         self.lists: list[Impression] = []  # stored
+        self.unlisted: set[tuple[str, str]] = set()  # units and the lists that they clicked too early
+        self.last_edit: tuple[Replica, str] | None = None  # the last file that was put in force, and where
+        self.rollbacks: list[tuple[Replica, str, str]] = []  # experiments and arms, and who rolled them back
         self.last_reports: dict[str, reference.Row] = {}  # of experiments whose facts are deleted
 
     @initialize(file=st.sampled_from(["right", "right", "right", "both", "taken", "less"]))
@@ -225,13 +142,17 @@ class Histories(RuleBasedStateMachine):
     @rule(number=REPLICA, file=FILE, may_start=st.sampled_from([True, True, False]))
     def edit(self, number: int, file: str, may_start: bool = True) -> None:
         """Edit the config of one replica."""
-        ledger = self.replica(number).ledger
+        self.database.now += 0.001  # no two edits are at the same time
+        replica = self.replica(number)
         if len(self.replicas) == 2:
             self.happened.add("edit on one of two")
         try:
-            ledger.apply(declaration(file), file, may_start=may_start)
+            replica.ledger.apply(declaration(file), file, may_start=may_start)
         except ValueError:
             self.happened.add("edit refused")
+            return
+        if may_start:
+            self.last_edit = replica, file
 
     @rule(number=REPLICA)
     def start_over_http(self, number: int) -> None:
@@ -271,8 +192,11 @@ class Histories(RuleBasedStateMachine):
     @rule(number=REPLICA, index=INDEX, arm=st.sampled_from(["a", "b"]))
     def guardrail(self, number: int, index: int, arm: str) -> None:
         """Let a guardrail roll an arm back, which a replica does without the database."""
-        ledger = self.replica(number).ledger
+        replica = self.replica(number)
+        ledger = replica.ledger
         name = self.pick(ledger, index)
+        if name in ledger.experiments and ledger.experiments[name].is_running:
+            self.rollbacks.append((replica, name, arm))
         entry = Entry("rollback", ledger.clock(), "guardrail", name, arm=arm, detail=self.next_name())
         ledger.roll_back(entry)
 
@@ -293,8 +217,8 @@ class Histories(RuleBasedStateMachine):
     def step_clock(self, number: int, seconds: float) -> None:
         """Let a replica's clock go wrong by so many seconds."""
         replica = self.replica(number)
-        if seconds < replica.skew:
-            self.happened.add("clock back")
+        if seconds != replica.skew:
+            self.happened.add("wrong clock")
         replica.skew = seconds
 
     @rule(
@@ -474,9 +398,19 @@ class Histories(RuleBasedStateMachine):
         assert entries[: len(self.log)] == self.log, "rows of the log never change"
         self.log = entries
         log = [plain(entry) for entry in entries]
+        self.nothing_that_was_done_is_missing()
         self.only_what_is_long_over_is_deleted(log)
         self.no_fact_is_lost(log)
         self.replicas_assign_as_the_model(log)
+
+    def nothing_that_was_done_is_missing(self) -> None:
+        """The log has what running replicas did, also while the database was away."""
+        running = self.replicas.values()
+        if self.last_edit is not None and self.last_edit[0] in running and "wrong clock" not in self.happened:
+            *_, in_force = [entry for entry in self.log if entry.kind == "config"]
+            assert in_force.config_version == self.last_edit[1]
+        logged = {(entry.experiment, entry.arm) for entry in self.log if entry.kind == "rollback"}
+        assert {(name, arm) for replica, name, arm in self.rollbacks if replica in running} <= logged
 
     def only_what_is_long_over_is_deleted(self, log: reference.Log) -> None:
         for number, row in enumerate(log):
