@@ -1,6 +1,7 @@
 """Prints numbers and times for people: no exponents, no "−0", as many digits as say something."""
 
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 SMALLEST = 1e-9
@@ -40,6 +41,15 @@ def rounded(value: float, *, up: bool, digits: int = 3) -> float:
     scale = 10.0 ** _decimals(value, digits)
     scaled = round(value * scale, 6)  # without the noise of binary fractions
     return (math.ceil(scaled) if up else math.floor(scaled)) / scale
+
+
+def outward(low: float, high: float, write: Callable[..., str] = number, *, sign: bool = False) -> str:
+    """Return both ends of an interval with three digits, rounded outward, so that they claim no more.
+
+    write: `number` or `percent`. sign: an end above 0 gets a plus.
+    """
+    lowest = write(rounded(low, up=False), digits=3, sign=sign)
+    return f"{lowest} to {write(rounded(high, up=True), digits=3, sign=sign)}"
 
 
 def _decimals(value: float, digits: int) -> int:

@@ -56,12 +56,8 @@ def start(
     answer = call(url, key, body=experiment.model_dump(mode="json", exclude_unset=True))
     show(answer, as_json)
     if experiment.is_interleaved and not as_json:
-        from headroom.service.experiments.verdicts import window_text
-
-        kept_days = answer["kept_days"]
-        print(f"\nLists and clicks are kept until {number(kept_days)} days after the experiment's end.")
-        if (warning := window_text(experiment, kept_days)) is not None:
-            print(warning)
+        days = number(answer["kept_days"])
+        print(f"\nLists and clicks are kept until {days} days after the experiment's end.")
 
 
 @app.command()

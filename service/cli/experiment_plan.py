@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,10 +16,11 @@ from headroom.models.numbers import GIVEN, number, percent
 from headroom.models.terminal import table
 
 if TYPE_CHECKING:
+    from headroom.service.cli.against_order import FirstEvaluation
     from headroom.service.cli.lists import Measured
-    from headroom.service.experiments.interleaving_plan import InterleavingPlan, PreferenceQuestion
-    from headroom.service.experiments.plan import ExperimentPlan, Question, SampleSize
+    from headroom.service.experiments.plan import ExperimentPlan, PreferenceQuestion, Question, SampleSize
 
+Against = Literal["original"]
 Better = Literal["higher", "lower"]
 
 Baseline = Annotated[
@@ -39,7 +41,7 @@ Effect = Annotated[
     float | None,
     typer.Option(
         help="True change that you expect: -0.005 is a loss of 0.5 % of the baseline; with --interleave, "
-        "a preference of -0.005.  [default: 0]"
+        "a preference of -0.005.  [default: 0; with --against, what --data says]"
     ),
 ]
 Power = Annotated[
@@ -65,6 +67,20 @@ Data = Annotated[
         "many lists differ."
     ),
 ]
+AgainstOrder = Annotated[
+    Against | None,
+    typer.Option(
+        help="Interleave a model with the order that you have, the variant `original`. --data is then judged "
+        "(query,title,grade), and says how large a preference to expect."
+    ),
+]
+Position = Annotated[
+    str | None,
+    typer.Option(help="--against: column of each title's rank in that order.  [default: the rows' order]"),
+]
+Order = Annotated[
+    str | None, typer.Option(help="--against: file with that order, as `headroom evaluate --order` takes it.")
+]
 Mask = Annotated[str | None, typer.Option(help="The treatment's mask on --data, such as @pruned20.")]
 Variant = Annotated[
     str | None, typer.Option(help="The treatment's variant on --data. Control is the config's default.")
@@ -73,7 +89,11 @@ Shown = Annotated[
     int | None, typer.Option(min=1, help="How many titles of --data's lists users see.  [default: all]")
 ]
 Differing = Annotated[
-    float | None, typer.Option(help="Interleaving: share of the lists that differ, instead of --data.")
+    float | None,
+    typer.Option(
+        help="Interleaving: share of the lists that differ, as a report with shadow scores says it, instead "
+        "of --data."
+    ),
 ]
 
 
@@ -89,6 +109,9 @@ def command(
     traffic: Traffic = 1.0,
     units_per_day: UnitsPerDay = None,
     interleave: Interleave = False,
+    against: AgainstOrder = None,
+    position: Position = None,
+    order: Order = None,
     clicked: Clicked = None,
     data: Data = None,
     mask: Mask = None,
@@ -109,39 +132,81 @@ def command(
     Example: headroom experiment plan --interleave --margin 0.05 --clicked 0.3 --units-per-day 40000
 
     Example: headroom experiment plan --baseline 0.31 --margin 0.02 --units-per-day 40000 --traffic 0.2
+
+    Example: headroom experiment plan --against original --data data/sample/judgments.csv --clicked 0.31
     """
     daily = None if units_per_day is None else units_per_day * traffic
-    _refuse_unused(context, is_ab=not interleave, has_days=daily is not None, has_data=data is not None)
-    effect = effect or 0.0
-    if not interleave:
-        question = question_of(baseline, sd, margin, effect, better, weights or "50,50")
+    is_ab = not interleave and against is None
+    _refuse_unused(
+        context,
+        is_ab=is_ab,
+        has_order=against is not None,
+        has_days=daily is not None,
+        has_data=data is not None,
+    )
+    if is_ab:
+        question = question_of(baseline, sd, margin, effect or 0.0, better, weights or "50,50")
         print(_ab_answer(question, power, daily, as_json=as_json))
         return
     from headroom.service.cli import lists
 
     network = options.Network(model, config, variant, mask, "auto", "auto", options.label_names(label_order))
-    check_preference(margin, effect, clicked)
-    measured = lists.measure(network, data, shown, differing)
+    first = None
+    if against is not None:
+        check_preference(margin, effect, clicked, is_measured=effect is None)
+        first = _first_evaluation(network, data, position, order, shown)
+        measured = first.measured
+        effect = first.preference.value if effect is None else effect
+    else:
+        check_preference(margin, effect or 0.0, clicked)
+        measured = lists.measure(network, data, shown, differing)
     assert clicked is not None
-    print(_interleaving_answer(measured, clicked, margin, effect, power, daily, as_json=as_json))
+    print(
+        _interleaving_answer(
+            measured, clicked, margin, effect or 0.0, power, daily, first=first, as_json=as_json
+        )
+    )
 
 
-def _refuse_unused(context: typer.Context, *, is_ab: bool, has_days: bool, has_data: bool) -> None:
+def _refuse_unused(
+    context: typer.Context, *, is_ab: bool, has_order: bool, has_days: bool, has_data: bool
+) -> None:
     """Raise BadParameter for an option that this kind of plan does not use.
 
-    is_ab: of an A/B test, not of interleaving. has_days: it is told how many units come in a day. has_data:
-    it has queries to measure the lists on.
+    is_ab: of an A/B test, not of interleaving. has_order: it is against the order that the titles have.
+    has_days: it is told how many units come in a day. has_data: it has judged pairs.
     """
     of_data = ("mask", "variant", "model", "config", "label_order", "shown")
     if not has_days:
         options.refuse_unused(context, "it needs --units-per-day", "traffic")
+    if not has_order:
+        options.refuse_unused(context, "it needs --against", "position", "order")
     if is_ab:
-        options.refuse_unused(context, "it needs --interleave", "clicked", "data", "differing", *of_data)
+        of_interleaving = ("clicked", "data", "differing", *of_data)
+        options.refuse_unused(context, "it needs --interleave", *of_interleaving)
         return
     reason = "it belongs to an A/B test; --interleave takes --clicked and a --margin of preference"
     options.refuse_unused(context, reason, "baseline", "sd", "weights", "better")
     if not has_data:
         options.refuse_unused(context, "it needs --data", *of_data)
+    if has_order and has_data:
+        options.refuse_unused(context, "--data says it", "differing")
+
+
+def _first_evaluation(
+    network: options.Network, data: Path | None, position: str | None, order: str | None, shown: int | None
+) -> FirstEvaluation:
+    """Evaluate a model against the order of judged pairs. Raises BadParameter if there are none.
+
+    position, order: where their order is. shown: how many titles users see; None: all.
+    """
+    if data is None:
+        raise typer.BadParameter("--against needs judged pairs: query,title,grade", param_hint="--data")
+    from headroom.models.api.evaluation import order_columns
+    from headroom.models.quality.labelled import Columns
+    from headroom.service.cli.against_order import evaluate_first
+
+    return evaluate_first(network, data, order_columns(Columns(), position, order, None), shown)
 
 
 def _ab_answer(question: Question, power: float, daily: float | None, *, as_json: bool) -> str:
@@ -157,7 +222,8 @@ def _ab_answer(question: Question, power: float, daily: float | None, *, as_json
         **dataclasses.asdict(question),
         "alpha": ALPHA,
         "power": power,
-        **dataclasses.asdict(needed),
+        "one_look": needed.one_look,
+        "any_time": needed.any_time,
         "planned_units": needed.any_time.units,
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
@@ -171,18 +237,23 @@ def _interleaving_answer(
     power: float,
     daily: float | None,
     *,
+    first: FirstEvaluation | None,
     as_json: bool,
 ) -> str:
-    from headroom.service.experiments.interleaving_plan import PreferenceQuestion, make_interleaving_plan
+    from headroom.service.experiments.plan import PreferenceQuestion, make_plan
     from headroom.service.experiments.verdicts import ALPHA
 
     try:
-        question = PreferenceQuestion(clicked, measured.lists, margin, effect)
+        question = PreferenceQuestion(clicked, measured.lists.deciding, margin, effect)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    needed = make_interleaving_plan(question, alpha=ALPHA, power=power, units_per_day=daily)
+    needed = make_plan(question, alpha=ALPHA, power=power, units_per_day=daily)
+    ab = make_plan(question.ab_question(), alpha=ALPHA, power=power, units_per_day=daily)
+    cautious = None if first is None else first.cautious_units(question, power, daily)
     if not as_json:
-        return interleaving_text(needed, question, measured, alpha=ALPHA, power=power)
+        text = interleaving_text(needed, ab, question, measured, alpha=ALPHA, power=power)
+        return text if first is None else "\n".join([*first.lines(cautious), "", text])
+    against = None if first is None else {**first.as_json(), "cautious": cautious}
     document = {
         "schema": 1,
         "question": "difference" if margin is None else "non-inferiority",
@@ -191,20 +262,27 @@ def _interleaving_answer(
         "clicked": clicked,
         **dataclasses.asdict(measured.lists),
         "measured_on": measured.source,
+        "against": against,
         "alpha": ALPHA,
         "power": power,
         "one_look": needed.one_look,
         "any_time": needed.any_time,
         "interleave_units": needed.any_time.units,
-        "planned_units": needed.deciding_units,
-        "ab": needed.ab,
-        "ab_units": needed.ab.any_time.units,
+        "planned_units": needed.tested_units,
+        "ab": {"one_look": ab.one_look, "any_time": ab.any_time},
+        "ab_units": ab.any_time.units,
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
-def check_preference(margin: float | None, effect: float, clicked: float | None) -> None:
-    """Raise BadParameter if the options of an interleaving experiment are wrong."""
+def check_preference(
+    margin: float | None, effect: float | None, clicked: float | None, *, is_measured: bool = False
+) -> None:
+    """Raise BadParameter if the options of an interleaving experiment are wrong.
+
+    is_measured: whether the effect comes from a first evaluation.
+    """
+    effect = effect or 0.0
     checks = (
         (clicked is not None, "--clicked", "give the share of the units that click some title, such as 0.3"),
         (clicked is None or 0 < clicked < 1, "--clicked", "must be above 0 and below 1"),
@@ -215,11 +293,19 @@ def check_preference(margin: float | None, effect: float, clicked: float | None)
         ),
         (-1 < effect < 1, "--effect", "must be above -1 and below 1, because it is a preference"),
         (
-            margin is not None or effect != 0,
+            is_measured or margin is not None or effect != 0,
             "--margin",
             "give a margin, or the --effect that the experiment should find",
         ),
     )
+    _check(checks)
+
+
+def _check(checks: Sequence[tuple[bool, str, str]]) -> None:
+    """Raise BadParameter for the first check that fails.
+
+    checks: whether the option is right, its name, and what it must be.
+    """
     for is_right, option, reason in checks:
         if not is_right:
             raise typer.BadParameter(reason, param_hint=option)
@@ -262,9 +348,7 @@ def question_of(
             f"makes a share of {changed:g} of {baseline:g}; it must stay between 0 and 1",
         ),
     )
-    for is_right, option, reason in checks:
-        if not is_right:
-            raise typer.BadParameter(reason, param_hint=option)
+    _check(checks)
     try:
         return Question(
             baseline=baseline,
@@ -308,7 +392,13 @@ def plan_text(plan: ExperimentPlan, question: Question, *, alpha: float, power: 
 
 
 def interleaving_text(
-    plan: InterleavingPlan, question: PreferenceQuestion, measured: Measured, *, alpha: float, power: float
+    plan: ExperimentPlan,
+    ab: ExperimentPlan,
+    question: PreferenceQuestion,
+    measured: Measured,
+    *,
+    alpha: float,
+    power: float,
 ) -> str:
     """Return the plan of an interleaving experiment, with the A/B test beside it, as text for people."""
     if question.margin is None:
@@ -323,7 +413,7 @@ def interleaving_text(
         ["", "units", "" if plan.any_time.days is None else "days"],
         _row("interleaving, one look at the end", plan.one_look),
         _row("interleaving, looking at any time", plan.any_time),
-        _row("A/B test, looking at any time", plan.ab.any_time),
+        _row("A/B test, looking at any time", ab.any_time),
     ]
     limit = abs(question.effect) if question.margin is None else question.margin
     loss = percent(limit * question.share / question.clicked)
@@ -340,7 +430,7 @@ def interleaving_text(
         f"−{number(limit)} can cost. The real cost is smaller, so it needs even more units.",
         "Interleaving shows which titles are preferred; revenue, latency and clicks per page take A/B.",
         "",
-        f"For the config: planned_units: {plan.deciding_units} (units that click a title of one arm)",
+        f"For the config: planned_units: {plan.tested_units} (units that click a title of one arm)",
     ]
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from headroom.models.commands.options import Network
 from headroom.models.terminal import counted
 
 if TYPE_CHECKING:
-    from headroom.service.experiments.interleaving_plan import Lists
+    from headroom.service.experiments.drawn_lists import Lists
     from headroom.service.scoring.catalog import Variant
 
 
@@ -32,24 +32,24 @@ def measure(network: Network, data: Path | None, shown: int | None, differing: f
     network: names the treatment on `data`, of which a list shows `shown` titles.
     Raises BadParameter for two sources or a wrong one, ModelError for data that cannot be read.
     """
-    from headroom.service.experiments.interleaving_plan import ASSUMED, DECIDING_IN_DIFFERING, Lists
+    from headroom.service.experiments.drawn_lists import ASSUMED, DECIDING_IN_DIFFERING, Lists
 
     if data is not None and differing is not None:
         raise typer.BadParameter("leave out --data or this one", param_hint="--differing")
     if data is not None:
         return _on_data(network, data, shown)
-    if differing is not None:
-        if not 0 < differing <= 1:
-            raise typer.BadParameter("must be above 0 and at most 1", param_hint="--differing")
-        lists = Lists(differing, DECIDING_IN_DIFFERING * differing)
-        return Measured(lists, "--differing; of their clicks, 40 % assumed")
-    return Measured(ASSUMED, "assumed, as of pruned20 on our sample; --data measures yours")
+    if differing is None:
+        return Measured(ASSUMED, "assumed, as of pruned20 on our sample; --data measures yours")
+    if not 0 < differing <= 1:
+        raise typer.BadParameter("must be above 0 and at most 1", param_hint="--differing")
+    lists = Lists(differing, DECIDING_IN_DIFFERING * differing)
+    return Measured(lists, "--differing; of their clicks, 40 % assumed")
 
 
 def _on_data(network: Network, data: Path, shown: int | None) -> Measured:
     from headroom.models.quality.labelled import read_pairs
     from headroom.service.cli.choice import both
-    from headroom.service.experiments.interleaving_plan import measure_lists
+    from headroom.service.experiments.drawn_lists import measure_lists
 
     if network.variant is None and network.mask is None:
         raise typer.BadParameter("say what the treatment is: --variant or --mask", param_hint="--data")

@@ -13,5 +13,5 @@ Read the files in this order:
   `report_page` (HTML and text), `report_cache`.
 - Which arm goes back to control: `windows` (an arm's last minute, on all replicas), `guardrails`.
 - What runs: `live` (a replica's part), `admin` (the routes).
-- How many units it needs: `plan`, `interleaving_plan`.
+- How many units it needs: `plan`, and `drawn_lists` (how much lists would differ).
 """

@@ -22,7 +22,6 @@ from headroom.service.experiments.guardrails import population_stability
 from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.log import Entry, EntryKind, World
 from headroom.service.experiments.outcomes import record
-from headroom.service.experiments.preference import deciding
 from headroom.service.experiments.report import (
     ArmView,
     ExperimentDetail,
@@ -53,7 +52,7 @@ class ExperimentAdmin:
         self._ledger = live.ledger
         self._windows = live.windows
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="experiment-admin")
-        self._reports = ReportCache(live.ledger, kept_days)
+        self._reports = ReportCache(live.ledger)
         self._recording = 0
         self._refreshing = asyncio.Lock()
         self._refreshed = -math.inf  # when the last reading began, on the ledger's monotonic clock
@@ -172,7 +171,7 @@ class ExperimentAdmin:
             history=list(experiment.history),
             report=report,
             kept_days=self._kept_days,
-            preference=deciding(report),
+            preference=None if report is None else report.preference,
         )
 
     async def _find(self, name: str) -> Experiment:

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 from headroom.models.numbers import minute
-from headroom.service.experiments.buckets import ByArm
+from headroom.service.experiments.clicks import Interleaved, read_interleaved
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.estimates import (
     DENOMINATOR,
-    NOBODY,
     Boundary,
     Estimate,
     Moments,
@@ -21,8 +20,8 @@ from headroom.service.experiments.estimates import (
     finite,
 )
 from headroom.service.experiments.events import values_of
-from headroom.service.experiments.measure import Measured, comparisons, measure
-from headroom.service.experiments.preference import JoinedClicks, join_clicks, preference_reports
+from headroom.service.experiments.measure import comparison, count_early, measure
+from headroom.service.experiments.preference import preference_report
 from headroom.service.experiments.report import (
     ArmReport,
     Effect,
@@ -41,8 +40,8 @@ from headroom.service.experiments.verdicts import (
     GOOD,
     changes,
     check_units,
+    deletion,
     early_outcomes,
-    retention_text,
     units_in_both_arms,
     unmatched_clicks,
     verdict,
@@ -60,7 +59,6 @@ def analyse(
     experiment: Experiment,
     now: float,
     looks: dict[float, Look],
-    kept_days: float = math.inf,
     looks_seconds: float = math.inf,
 ) -> Report:
     """Read the store and return a report. This takes seconds at millions of units.
@@ -69,57 +67,68 @@ def analyse(
 
     experiment: what the log says of it. now: seconds since the epoch.
     looks: by time, those that earlier reports of the same experiment computed; new ones are added.
-    kept_days: how long the store keeps lists, clicks and outcomes after the end.
     looks_seconds: how long looks are computed; a later report goes on.
     Raises DatabaseUnavailable.
     """
     config = experiment.config
     by_arm, in_both_arms = store.count_units(config.name)
     exposures = dict.fromkeys(config.spans, 0) | by_arm
-    arms: list[ArmReport] = []
-    past: list[Look] = []
-    unmatched: Mapping[str, int] = {}
-    recommendation: Recommendation = "invalid"
-    retained = retention_text(experiment, kept_days)
-    if experiment.deleted is not None:
-        if (kept := _kept_report(store, config.name, retained)) is not None:
-            return kept
-        ratio = check_units(config, exposures, experiment.rolled_back)
-        text = "Nothing is left to analyse."
-    else:
-        ratio = check_units(config, exposures, experiment.rolled_back)
-        joined = join_clicks(store, experiment) if config.is_interleaved else None
-        unmatched = {} if joined is None else joined.unmatched
-        compare = partial(compare_all, store, experiment, joined)
-        compared = compare(now)
-        shadow = shadow_reports(store, config.name, config.treatments, _alpha(config), config.against_order)
-        arms = [ArmReport(arm, metrics, shadow.get(arm)) for arm, metrics in compared.items()]
-        running = [arm for arm in arms if arm.arm not in experiment.rolled_back]
-        progress = _progress(config, arms, exposures)
-        recommendation, text = recommend(config, running, ratio, progress)
-        text += units_in_both_arms(in_both_arms) + unmatched_clicks(unmatched) + changes(experiment)
-        past = past_looks(compare, look_times(experiment, now), looks, looks_seconds)
-    return Report(
+    report = Report(
         experiment=config.name,
         time=now,
         control=config.control,
         alpha=ALPHA,
         planned_units=config.planned_units,
         exposures=exposures,
-        sample_ratio=ratio,
-        arms=arms,
-        recommendation=recommendation,
-        text=text,
-        retention=retained,
-        looks=past,
+        sample_ratio=check_units(config, exposures, experiment.rolled_back),
+        arms=[],
+        recommendation="invalid",
+        text="Nothing is left to analyse.",
+        looks=[],
+        retention=deletion(experiment),
         in_both_arms=in_both_arms,
-        unmatched=unmatched,
         end=experiment.ended,
     )
+    if experiment.deleted is not None:
+        return _kept_report(store, config.name, report.retention) or report
+    seen = None
+    if config.is_interleaved:
+        with store.read_all() as db:
+            seen = read_interleaved(db, experiment)
+    compare = partial(compare_all, store, experiment, seen)
+    arms = _arms(store, config, compare(now))
+    unmatched = {} if seen is None else seen.unmatched
+    report = _recommended(store, experiment, replace(report, arms=arms, unmatched=unmatched))
+    return replace(report, looks=past_looks(compare, look_times(experiment, now), looks, looks_seconds))
 
 
-def _kept_report(store: Store, name: str, retained: str | None) -> Report | None:
-    """Return the last report of an experiment whose rows are deleted, as `retained` says.
+def _arms(
+    store: Store, config: ExperimentConfig, metrics: Mapping[str, Sequence[MetricReport]]
+) -> list[ArmReport]:
+    """Return the reports of the arms with their shadow. metrics: by arm."""
+    shadow = shadow_reports(store, config.name, config.treatments, _alpha(config), config.against_order)
+    return [ArmReport(arm, of_arm, shadow.get(arm)) for arm, of_arm in metrics.items()]
+
+
+def _recommended(store: Store, experiment: Experiment, report: Report) -> Report:
+    """Return a report with its recommendation, the reason, and what else a reader must know."""
+    config = experiment.config
+    running = [arm for arm in report.arms if arm.arm not in experiment.rolled_back]
+    recommendation, reason = recommend(config, running, report.sample_ratio)
+    early = {} if config.is_interleaved else count_early(store, config)
+    sentences = [
+        reason,
+        _progress(config, report),
+        early_outcomes(early),
+        units_in_both_arms(report.in_both_arms),
+        unmatched_clicks(report.unmatched),
+        *changes(experiment),
+    ]
+    return replace(report, recommendation=recommendation, text=" ".join(filter(None, sentences)))
+
+
+def _kept_report(store: Store, name: str, retention: str | None) -> Report | None:
+    """Return the last report of an experiment whose rows are deleted, as `retention` says.
 
     None if none was kept, or it is of another release's form. Raises DatabaseUnavailable.
     """
@@ -130,100 +139,59 @@ def _kept_report(store: Store, name: str, retained: str | None) -> Report | None
         report = Report.from_json(kept)
     except ValueError:
         return None
-    return replace(report, retention=f"{retained} The figures are those of {minute(report.time)} UTC.")
-
-
-def past_looks(
-    compare: Compare, times: Sequence[float], known: dict[float, Look], seconds: float
-) -> list[Look]:
-    """Return the looks at past times, as far as `seconds` suffice for them, and add the new ones to `known`.
-
-    A known look stays as it is, so outcomes that come late are in later looks only.
-    """
-    deadline = time.monotonic() + seconds
-    for moment in times:
-        if moment not in known and time.monotonic() < deadline:
-            known[moment] = past_look(compare, moment)
-    return [known[moment] for moment in times if moment in known]
+    return replace(report, retention=f"{retention} The figures are those of {minute(report.time)} UTC.")
 
 
 def compare_all(
-    store: Store, experiment: Experiment, joined: JoinedClicks | None, now: float, until: float | None = None
+    store: Store, experiment: Experiment, seen: Interleaved | None, now: float, until: float = math.inf
 ) -> dict[str, list[MetricReport]]:
     """Compare all metrics of each arm except control with control.
 
-    joined: what `join_clicks` returned, if the experiment interleaves.
-    until: leaves out what happened later, in seconds since the epoch; None: nothing.
+    seen: what the units saw and clicked, if the experiment interleaves.
+    until: leaves out what happened later, in seconds since the epoch.
     """
     config = experiment.config
-    if config.is_interleaved:
-        (arm,) = config.treatments
-        return {arm: preference_reports(store, experiment, config, joined, until=until)}
-    by_arm = comparisons(experiment, math.inf if until is None else until)
-    measured = {
-        (metric.name, comparison): measure(store, config.name, metric, now, comparison, until)
-        for metric in config.metrics
-        for comparison in set(by_arm.values())
-    }
-    return {
-        arm: [
-            compare_arm(config, metric, measured[metric.name, comparison], arm) for metric in config.metrics
-        ]
-        for arm, comparison in by_arm.items()
-    }
+    reports: dict[str, list[MetricReport]] = {}
+    for arm in config.treatments:
+        during = comparison(experiment, arm, until)
+        boundary = _boundary(config, arm)
+        reports[arm] = []
+        for metric in config.metrics:
+            if seen is None:
+                moments = measure(store, config.name, metric, now, during, until)
+                found = compare_arm(metric, arm, moments, boundary, len(config.treatments))
+            else:
+                found = preference_report(metric, arm, seen, boundary, experiment.end, until)
+            reports[arm].append(found)
+    return reports
 
 
-def look_times(experiment: Experiment, now: float) -> list[float]:
-    """Return evenly spaced times from the start until now, or until the end.
+def compare_arm(
+    metric: Metric, arm: str, moments: Mapping[str, Moments], boundary: Boundary, arms: int = 1
+) -> MetricReport:
+    """Compare one metric of one arm with control.
 
-    They stay the same from one call to the next, so that a past look is computed once.
+    moments: by arm, control's first. arms: how many are compared with control, over which p is corrected.
     """
-    start = experiment.started
-    seconds = min(now, experiment.end) - start
-    step = 60.0
-    while seconds / step > MAX_LOOKS:
-        step *= 1.25
-    return [start + step * number for number in range(1, int(seconds / step) + 1)]
-
-
-def past_look(compare: Compare, moment: float) -> Look:
-    """Return what a report at a past time said of the metrics."""
-    reports = compare(moment, moment)
-    effects = [
-        Effect(**{name: getattr(report, name) for name in Effect.__slots__})
-        for metrics in reports.values()
-        for report in metrics
-    ]
-    return Look(moment, effects)
-
-
-def compare_arm(config: ExperimentConfig, metric: Metric, measured: Measured, arm: str) -> MetricReport:
-    """Compare one metric of one arm with control."""
-    adjusted = metric.covariate is not None
-    estimates, pooled = _estimates(config, metric, measured, adjusted=adjusted)
-    control = estimates[config.control]
-    treated = estimates[arm]
-    boundary = _boundary(config, arm)
+    control, treated, pooled = _estimates(metric, moments, adjusted=metric.covariate is not None)
     effect = contrast(control, treated, pooled, boundary)
-    to_margin = None
-    if metric.relative and metric.margin is not None:
+    to_margin = effect
+    shift = 0.0
+    if metric.margin is not None and metric.relative:
         share = 1 - metric.sign * metric.margin
         to_margin = contrast(control, treated, pooled, boundary, ratio=share)
-    decision, text = verdict(metric, arm, effect, to_margin)
-    without_value = _without_denominator(metric, measured, (config.control, arm))
+    elif metric.margin is not None:
+        shift = metric.sign * metric.margin
+    within = (float(to_margin.low) + shift, float(to_margin.high) + shift)
+    decision, text = verdict(metric, arm, effect, within)
+    without_value = _without_denominator(metric, moments)
     if without_value:
         text = (
             f"{arm} on {metric.name}: the values of {metric.denominator!r} add up to 0 in "
             f"{' and '.join(without_value)}, so the ratio has no value there."
         )
-    explained = None
-    if adjusted:
-        plain_estimates, _ = _estimates(config, metric, measured, adjusted=False)
-        plain_variance = plain_estimates[config.control].variance
-        if plain_variance > 0:
-            explained = finite(1 - control.variance / plain_variance)
     numbers: dict[str, Any] = {name: finite(value) for name, value in values_of(effect).items()}
-    numbers["p_value"] = None if without_value else min(1.0, len(config.treatments) * float(effect.p_value))
+    numbers["p_value"] = None if without_value else min(1.0, arms * float(effect.p_value))
     return MetricReport(
         **numbers,
         arm=arm,
@@ -236,49 +204,46 @@ def compare_arm(config: ExperimentConfig, metric: Metric, measured: Measured, ar
         margin=metric.margin,
         margin_relative=metric.relative,
         better=metric.better,
-        variance_explained=explained,
+        variance_explained=_variance_explained(metric, moments, control),
         decision=decision,
-        text=text + early_outcomes(config, measured.early, arm),
+        text=text,
     )
 
 
+def _variance_explained(
+    metric: Metric, moments: Mapping[str, Moments], adjusted_control: Estimate
+) -> float | None:
+    """Return the share of control's variance that the covariate explains; None without one."""
+    if metric.covariate is None:
+        return None
+    plain, _, _ = _estimates(metric, moments, adjusted=False)
+    return finite(1 - adjusted_control.variance / plain.variance) if plain.variance > 0 else None
+
+
 def _estimates(
-    config: ExperimentConfig, metric: Metric, measured: Measured, *, adjusted: bool
-) -> tuple[dict[str, Estimate], Estimate]:
-    """Return the metric's estimates by arm, and that of all arms together."""
-    by_arm = {arm.name: measured.moments.get(arm.name, NOBODY) for arm in config.arms}
-    pooled = sum(by_arm.values(), NOBODY)
+    metric: Metric, moments: Mapping[str, Moments], *, adjusted: bool
+) -> tuple[Estimate, Estimate, Estimate]:
+    """Return the metric's estimates of control, of the arm, and of both together."""
+    control, arm = moments.values()
+    pooled = control + arm
+    of_control, of_arm, of_both = (
+        estimate(part, pooled, ratio=metric.kind == "ratio", adjusted=adjusted)
+        for part in (control, arm, pooled)
+    )
+    return of_control, of_arm, of_both
 
-    def estimate_of(moments: Moments) -> Estimate:
-        return estimate(moments, pooled, ratio=metric.kind == "ratio", adjusted=adjusted)
 
-    return {arm: estimate_of(moments) for arm, moments in by_arm.items()}, estimate_of(pooled)
-
-
-def _without_denominator(metric: Metric, measured: Measured, arms: Sequence[str]) -> list[str]:
+def _without_denominator(metric: Metric, moments: Mapping[str, Moments]) -> list[str]:
     """Return the arms whose ratio would divide by 0."""
     if metric.kind != "ratio":
         return []
-    moments = [(arm, measured.moments.get(arm, NOBODY)) for arm in arms]
-    return [arm for arm, of_arm in moments if of_arm.units > 0 and of_arm.mean[DENOMINATOR] == 0]
-
-
-def _progress(config: ExperimentConfig, arms: Sequence[ArmReport], exposures: ByArm) -> tuple[int, str]:
-    """Return how many of the planned units there are, those that the first metric's interval rests on, and
-    what they have done, as words."""
-    if config.is_interleaved:
-        units = arms[0].metrics[0].units if config.metrics else 0
-        return units, "have clicked a title of one arm"
-    return sum(exposures.values()), "are exposed"
+    return [arm for arm, of_arm in moments.items() if of_arm.units > 0 and of_arm.mean[DENOMINATOR] == 0]
 
 
 def recommend(
-    config: ExperimentConfig, running: Sequence[ArmReport], ratio: SampleRatio, progress: tuple[int, str]
+    config: ExperimentConfig, running: Sequence[ArmReport], ratio: SampleRatio
 ) -> tuple[Recommendation, str]:
-    """Return a recommendation and its reason.
-
-    running: the arms that are not rolled back. progress: what `_progress` returns.
-    """
+    """Return a recommendation and its reason. running: the arms that are not rolled back."""
     if ratio.alarm:
         return "invalid", ratio.text
     if not config.metrics:
@@ -296,13 +261,8 @@ def recommend(
     reasons = " ".join(harm[arm.arm] or arm.metrics[0].text for arm in running)
     # With a margin, `worse` is no answer yet: the arm may still turn out to be within it.
     final = BAD if primary.margin is None else {"too_bad"}
-    if all(harm[arm.arm] or arm.metrics[0].decision in final for arm in running):
-        return "stop", reasons
-    units, words = progress
-    text = f"{reasons} {units:,} of {config.planned_units:,} planned units {words}"
-    if units < config.planned_units:
-        return "wait", f"{text}."
-    return "wait", f"{text}: wait for more, which narrow the interval further, or stop."
+    is_final = all(harm[arm.arm] or arm.metrics[0].decision in final for arm in running)
+    return "stop" if is_final else "wait", reasons
 
 
 def _harm(arm: ArmReport) -> str:
@@ -315,6 +275,55 @@ def _is_doubt(metric: MetricReport) -> bool:
     return metric.decision in BAD or (metric.margin is not None and metric.decision == "undecided")
 
 
+def _progress(config: ExperimentConfig, report: Report) -> str:
+    """Return as a sentence how many of the planned units there are.
+
+    Of an interleaving experiment, those count that the first metric's interval rests on.
+    """
+    planned = f"{config.planned_units:,} planned units"
+    if report.preference is not None:
+        return f"{report.preference.units:,} of {planned} have clicked a title of one arm."
+    return f"{sum(report.exposures.values()):,} of {planned} are exposed."
+
+
+def look_times(experiment: Experiment, now: float) -> list[float]:
+    """Return evenly spaced times from the start until now, or until the end.
+
+    They stay the same from one call to the next, so that a past look is computed once.
+    """
+    start = experiment.started
+    seconds = min(now, experiment.end) - start
+    step = 60.0
+    while seconds / step > MAX_LOOKS:
+        step *= 1.25
+    return [start + step * number for number in range(1, int(seconds / step) + 1)]
+
+
+def past_looks(
+    compare: Compare, times: Sequence[float], known: dict[float, Look], seconds: float
+) -> list[Look]:
+    """Return the looks at past times, as far as `seconds` suffice for them, and add the new ones to `known`.
+
+    A known look stays as it is, so outcomes that come late are in later looks only.
+    """
+    deadline = time.monotonic() + seconds
+    for moment in times:
+        if moment not in known and time.monotonic() < deadline:
+            known[moment] = past_look(compare, moment)
+    return [known[moment] for moment in times if moment in known]
+
+
+def past_look(compare: Compare, moment: float) -> Look:
+    """Return what a report at a past time said of the metrics."""
+    reports = compare(moment, moment)
+    effects = [
+        Effect(**{name: getattr(report, name) for name in Effect.__slots__})
+        for metrics in reports.values()
+        for report in metrics
+    ]
+    return Look(moment, effects)
+
+
 def _alpha(config: ExperimentConfig) -> float:
     """Return the α of one arm against control: the arms share it (Bonferroni)."""
     return ALPHA / len(config.treatments)
@@ -322,6 +331,8 @@ def _alpha(config: ExperimentConfig) -> float:
 
 def _boundary(config: ExperimentConfig, arm: str) -> Boundary:
     """Return the boundary of one arm against control, which have their share of the planned units."""
+    if config.is_interleaved:
+        return Boundary(ALPHA, config.planned_units)
     widths = config.exposed(1.0)
     share = (widths[arm] + widths[config.control]) / sum(widths.values())
     return Boundary(_alpha(config), config.planned_units * share)

@@ -29,6 +29,9 @@ ROUNDING = 1e-12
 MIN_UNITS = 30
 """An arm with fewer units gets no interval, because the theory is asymptotic."""
 
+UNSEEN_UNITS = 2
+"""Units that are added to the variance of bounded values, half of them at each bound."""
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -247,15 +250,16 @@ def _fieller(control: Estimate, arm: Estimate, width: Floats) -> tuple[Floats, F
     return low, high
 
 
-def one_sample(mean: Estimate, boundary: Boundary, largest: float) -> tuple[Floats, Floats]:
-    """Return the interval of a plain mean of bounded values; NaN if there is none.
+def error_of_bounded(units: ArrayLike, mean: ArrayLike, variance: ArrayLike, largest: float = 1.0) -> Floats:
+    """Return the standard error of a mean of bounded values, never 0. All arrays have one shape.
 
-    largest: the largest |value| that is possible. Values of up to log(1/α) / n of all units may have been
-    missed by chance after n units. The interval is so much wider as they would move the mean, as an empirical
-    Bernstein interval is.
+    UNSEEN_UNITS more are added to the variance, half of them at each bound, because the next units may differ
+    from all that came so far.
+    units: above 0. variance: of the units' values. largest: the largest |value| that is possible.
     """
-    with np.errstate(invalid="ignore", divide="ignore"):
-        radius = boundary.multiplier(np.maximum(mean.units, 1)) * np.sqrt(mean.variance)
-        radius -= math.log(boundary.alpha) / mean.units * (largest + np.abs(mean.value))
-    radius = np.where((mean.units >= MIN_UNITS) & (mean.variance > 0), radius, np.nan)
-    return mean.value - radius, mean.value + radius
+    number = np.asarray(units, np.float64)
+    average = np.asarray(mean, np.float64)
+    total = number + UNSEEN_UNITS
+    squares = (number - 1) * np.asarray(variance, np.float64) + number * average**2
+    squares += UNSEEN_UNITS * largest**2
+    return np.asarray(np.sqrt((squares / total - (number * average / total) ** 2) / number))

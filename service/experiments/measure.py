@@ -7,8 +7,8 @@ its arm back counts again from then on; its outcomes between do not count, which
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,17 +19,17 @@ from sqlalchemy import (
     Subquery,
     and_,
     case,
+    false,
     func,
     literal,
     not_,
     or_,
     select,
-    true,
 )
 
-from headroom.service.experiments.buckets import NO_BUCKET, ByArm
-from headroom.service.experiments.definition import ALL_SLOTS, Metric
-from headroom.service.experiments.estimates import Moments
+from headroom.service.experiments.buckets import NO_BUCKET
+from headroom.service.experiments.definition import ALL_SLOTS, ExperimentConfig, Metric
+from headroom.service.experiments.estimates import NOBODY, Moments
 from headroom.service.experiments.facts import has_other_arm
 from headroom.service.experiments.state import Experiment, Period
 from headroom.service.experiments.store import Store
@@ -45,15 +45,15 @@ SKEW_SECONDS = 60.0
 """If an outcome is older than its unit's exposure by less than this, the sender's clock is probably slow."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Comparison:
-    """Control and the arms with the same end time.
+    """Control and an arm, as long as the arm ran.
 
-    end: when the arms ended; inf while they run. periods: which units were exposed when, until then.
+    end: when the arm ended; inf while it runs. periods: which units were exposed when, until then.
     """
 
-    arms: tuple[str, ...]
-    periods: tuple[Period, ...] = ()
+    arms: tuple[str, str]
+    periods: tuple[Period, ...]
     end: float = math.inf
 
     def had_arm(self, units: FromClause, time: Expression) -> Condition:
@@ -61,65 +61,44 @@ class Comparison:
 
         units: rows with the columns `bucket`, `slot` and `arm` of exposures.
         """
-        if not self.periods:
-            return true()
-        return or_(*(and_(_within(time, period), _exposes(units, period)) for period in self.periods))
+        exposing = [
+            and_(time >= period.since, time < period.until, _exposes(units, period))
+            for period in self.periods
+        ]
+        return or_(false(), *exposing)
 
     def had_arm_throughout(self, units: FromClause, seconds: float) -> Condition:
         """Return the condition that a unit had its arm from its exposure on for so many seconds."""
-        condition: Condition = units.c.time + seconds < self.end if self.end < math.inf else true()
-        for period in self.periods:
-            touches: Condition = (
-                units.c.time + seconds >= period.since if period.since > -math.inf else true()
-            )
-            if period.until < math.inf:
-                touches = and_(touches, units.c.time < period.until)
-            condition = and_(condition, not_(and_(touches, not_(_exposes(units, period)))))
-        return condition
+        window_end = units.c.time + seconds
+        others = [
+            and_(window_end >= period.since, units.c.time < period.until, not_(_exposes(units, period)))
+            for period in self.periods
+        ]
+        return and_(window_end < self.end, not_(or_(false(), *others)))
 
-    def units(self, experiment: str, until: float | None = None) -> Subquery:
-        """Return the exposures of the arms while all of them ran, without units that came to two arms.
+    def units(self, experiment: str, until: float) -> Subquery:
+        """Return the exposures of the arms while both ran, without units that came to two arms.
 
         until: leaves out exposures of later times.
         """
-        of_arms = and_(exposures.c.experiment == experiment, exposures.c.arm.in_(self.arms))
-        query = select(exposures).where(of_arms, ~has_other_arm(until))
-        if until is not None:
-            query = query.where(exposures.c.time <= until)
-        if self.end < math.inf:
-            query = query.where(exposures.c.time < self.end)
+        query = select(exposures).where(
+            exposures.c.experiment == experiment,
+            exposures.c.arm.in_(self.arms),
+            exposures.c.time <= until,
+            exposures.c.time < self.end,
+            ~has_other_arm(until),
+        )
         return query.subquery()
 
 
-def comparisons(experiment: Experiment, until: float = math.inf) -> dict[str, Comparison]:
-    """Return each arm's comparison with control. Arms with the same end time share one.
-
-    until: leaves out what the log said later, for a past look.
-    """
-    config = experiment.config
+def comparison(experiment: Experiment, arm: str, until: float = math.inf) -> Comparison:
+    """Return an arm's comparison with control. until: leaves out what the log said later, for a past look."""
     known = [period for period in experiment.periods if period.since <= until]
-    if known:
-        known[0] = replace(known[0], since=-math.inf)  # callers round times down, also below the start
-    ends: dict[str, float] = {}
-    for arm in config.treatments:
-        ends[arm] = next((period.since for period in known if arm not in period.limits), math.inf)
-    by_end: dict[float, Comparison] = {}
-    for end in set(ends.values()):
-        arms = [arm for arm in config.treatments if ends[arm] == end]
-        before_end = [period for period in known if period.since < end]
-        if before_end and end == math.inf:
-            before_end[-1] = replace(before_end[-1], until=math.inf)
-        by_end[end] = Comparison((config.control, *arms), tuple(before_end), end)
-    return {arm: by_end[end] for arm, end in ends.items()}
-
-
-def _within(time: Expression, period: Period) -> Condition:
-    conditions = []
-    if period.since > -math.inf:
-        conditions.append(time >= period.since)
-    if period.until < math.inf:
-        conditions.append(time < period.until)
-    return and_(true(), *conditions)
+    end = next((period.since for period in known if arm not in period.limits), math.inf)
+    periods = [period for period in known if period.since < end]
+    if periods:
+        periods[0] = replace(periods[0], since=-math.inf)  # callers round times down, also below the start
+    return Comparison((experiment.config.control, arm), tuple(periods), end)
 
 
 def _exposes(units: FromClause, period: Period) -> Condition:
@@ -133,36 +112,45 @@ def _exposes(units: FromClause, period: Period) -> Condition:
     return and_(is_exposed, or_(units.c.bucket == NO_BUCKET, is_within))
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The moments of a metric by arm.
-
-    early: outcomes by arm from the minute before their unit's exposure, which do not count.
-    """
-
-    moments: Mapping[str, Moments]
-    early: ByArm = field(default_factory=dict)
-
-
 def measure(
-    store: Store, experiment: str, metric: Metric, now: float, during: Comparison, until: float | None = None
-) -> Measured:
+    store: Store, experiment: str, metric: Metric, now: float, during: Comparison, until: float = math.inf
+) -> dict[str, Moments]:
     """Return the moments of the units' values, denominators and covariates by arm.
 
     A metric's outcomes count after the unit's exposure, and a covariate's before it; an outcome of the last
     second before it counts as after. A unit without outcomes counts as 0.
     now: seconds since the epoch; units whose window is not over by then are left out.
-    until: leaves out exposures and outcomes of later times, and does not count early ones; None leaves out
-        none.
+    until: leaves out exposures and outcomes of later times.
     """
+    units = _units(experiment, metric, now, during, until)
+    columns = [units.c.value, units.c.denominator, units.c.covariate]
     with store.read_all() as db:
-        units = _units(experiment, metric, now, during, until)
-        columns = [units.c.value, units.c.denominator, units.c.covariate]
-        moments = moments_by_arm(db, units, columns)
-        if until is not None:
-            return Measured(moments)
-        early = select(units.c.arm, func.sum(units.c.early)).group_by(units.c.arm)
-        return Measured(moments, {arm: int(number) for arm, number in db.execute(early)})
+        by_arm = moments_by_arm(db, units, columns)
+    return {arm: by_arm.get(arm, NOBODY) for arm in during.arms}
+
+
+def count_early(store: Store, config: ExperimentConfig) -> dict[str, int]:
+    """Return by arm the outcomes from the minute before their unit's exposure, which do not count."""
+    names = {name for metric in config.metrics for name in (metric.name, metric.denominator)}
+    since_exposure = outcomes.c.time - exposures.c.time + WHOLE_SECOND
+    query = (
+        select(exposures.c.arm, func.count().label("early"))
+        .join(
+            outcomes,
+            and_(outcomes.c.experiment == exposures.c.experiment, outcomes.c.unit == exposures.c.unit),
+        )
+        .where(
+            exposures.c.experiment == config.name,
+            outcomes.c.metric.in_(sorted(names - {None})),
+            since_exposure <= 0,
+            since_exposure > -SKEW_SECONDS,
+            ~has_other_arm(),
+        )
+        .group_by(exposures.c.arm)
+    )
+    with store.read_all() as db:
+        early = {row.arm: int(row.early) for row in db.execute(query)}
+    return {arm: early.get(arm, 0) for arm in config.spans}
 
 
 def moments_by_arm(db: Connection, rows: FromClause, columns: Sequence[Expression]) -> dict[str, Moments]:
@@ -182,20 +170,18 @@ def moments_by_arm(db: Connection, rows: FromClause, columns: Sequence[Expressio
     return moments
 
 
-def _units(experiment: str, metric: Metric, now: float, during: Comparison, until: float | None) -> Subquery:
-    """Return a query with one row per unit: arm, value, denominator, covariate, and its early outcomes."""
+def _units(experiment: str, metric: Metric, now: float, during: Comparison, until: float) -> Subquery:
+    """Return a query with one row per unit: arm, value, denominator, covariate."""
     units = during.units(experiment, until)
     exposed_at = units.c.time - WHOLE_SECOND
-    is_after = _after_exposure(metric, during, units, until)
-    is_before = outcomes.c.time <= exposed_at
+    if metric.window_s is None:
+        counts = during.had_arm(units, outcomes.c.time)
+    else:  # a unit that lost its arm within its window is left out as a whole
+        counts = outcomes.c.time < units.c.time + metric.window_s
+    is_after = and_(outcomes.c.time > exposed_at, outcomes.c.time <= until, counts)
     value = _total(metric.name, is_after)
     if metric.kind == "proportion":
         value = case((value > 0, 1.0), else_=0.0)
-    is_early = and_(
-        outcomes.c.metric.in_([metric.name, metric.denominator or metric.name]),
-        is_before,
-        outcomes.c.time > exposed_at - SKEW_SECONDS,
-    )
     of_unit = and_(
         outcomes.c.experiment == units.c.experiment,
         outcomes.c.unit == units.c.unit,
@@ -206,28 +192,15 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
             units.c.arm,
             value.label("value"),
             _total(metric.denominator, is_after).label("denominator"),
-            _total(metric.covariate, is_before).label("covariate"),
-            func.sum(case((is_early, 1), else_=0)).label("early"),
+            _total(metric.covariate, outcomes.c.time <= exposed_at).label("covariate"),
         )
         .select_from(units.outerjoin(outcomes, of_unit))
         .group_by(units.c.unit, units.c.arm)
     )
-    window_s = metric.window_s
-    if window_s is not None:  # the window is over, and the unit had its arm until then
-        has_arm = during.had_arm_throughout(units, window_s)
-        query = query.where(units.c.time <= now - window_s, has_arm)
+    if metric.window_s is not None:  # the window is over, and the unit had its arm until then
+        has_arm = during.had_arm_throughout(units, metric.window_s)
+        query = query.where(units.c.time <= now - metric.window_s, has_arm)
     return query.subquery()
-
-
-def _after_exposure(metric: Metric, during: Comparison, units: Subquery, until: float | None) -> Condition:
-    """Return the condition that an outcome counts: it came after its unit's exposure, and in time."""
-    if metric.window_s is None:
-        in_time = during.had_arm(units, outcomes.c.time)
-    else:  # a unit that lost its arm within its window is left out as a whole
-        in_time = outcomes.c.time < units.c.time + metric.window_s
-    if until is not None:
-        in_time = and_(in_time, outcomes.c.time <= until)
-    return and_(outcomes.c.time > units.c.time - WHOLE_SECOND, in_time)
 
 
 def _total(name: str | None, when: Condition) -> Expression:

@@ -7,111 +7,35 @@ at any look.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 
-from headroom.service.experiments import clicks
-from headroom.service.experiments.clicks import ClickSums, Credits
-from headroom.service.experiments.definition import ExperimentConfig, Metric
-from headroom.service.experiments.estimates import MIN_UNITS, Boundary
-from headroom.service.experiments.events import values_of
-from headroom.service.experiments.report import MetricPreference, MetricReport, Preference, Report
-from headroom.service.experiments.state import Experiment
-from headroom.service.experiments.store import Store
-from headroom.service.experiments.verdicts import ALPHA, preferred
+import numpy as np
 
-UNSEEN_UNITS = 2
-"""Units added to the variance, one at −1 and one at 1. Without them, units that all clicked one arm's titles
-only would have no variance, and an interval without width."""
+from headroom.models.numbers import GIVEN, number, percent, rounded
+from headroom.service.experiments.clicks import Interleaved, Rows
+from headroom.service.experiments.definition import Metric
+from headroom.service.experiments.estimates import MIN_UNITS, Boundary, Floats, error_of_bounded
+from headroom.service.experiments.report import Decision, MetricReport, Preference
+from headroom.service.experiments.verdicts import ALPHA, decide, sentence
 
 
-def preference(tally: ClickSums, *, planned_units: float, alpha: float) -> Preference:
-    """Return the judgement at this look.
+def preference_report(
+    metric: Metric, arm: str, seen: Interleaved, boundary: Boundary, end: float, until: float = math.inf
+) -> MetricReport:
+    """Return the preference for an arm by the clicks of a metric.
 
-    planned_units: the number of units at which the interval is narrowest, compared with a single look.
-    alpha: upper limit of the chance that any look's interval misses the truth.
+    A list that was shown before the end counts, whatever the traffic was: its unit saw both arms. A click
+    counts within the metric's window after its list was shown, also if the experiment has ended since.
+    end: of the experiment; inf while it runs. until: leaves out what happened later, for a past look.
     """
-    estimate = tally.total / tally.units if tally.units else 0.0
-    low = -1.0
-    high = 1.0
-    p = 1.0
-    if tally.units >= MIN_UNITS:
-        boundary = Boundary(alpha, planned_units)
-        error = _standard_error(tally)
-        radius = float(boundary.multiplier(tally.units)) * error
-        low = max(low, estimate - radius)
-        high = min(high, estimate + radius)
-        p = float(boundary.p_value(estimate / error, tally.units))
-    return Preference(
-        estimate=estimate,
-        interval=(low, high),
-        p=p,
-        units=tally.units,
-        impressions=tally.impressions,
-        differing=tally.differing,
-        wins=tally.wins,
-        losses=tally.losses,
-        ties=tally.ties,
-    )
-
-
-def _standard_error(tally: ClickSums) -> float:
-    """Return the standard error of the mean value, never 0."""
-    units = tally.units + UNSEEN_UNITS
-    mean = tally.total / units
-    variance = (tally.squares + UNSEEN_UNITS) / units - mean**2
-    return math.sqrt(variance / tally.units)
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedClicks:
-    """Clicks on an experiment's lists: credits by metric, and how many are on no shown title, by reason."""
-
-    credits: Mapping[str, Credits]
-    unmatched: Mapping[str, int]
-
-
-def join_clicks(store: Store, experiment: Experiment) -> JoinedClicks:
-    """Join the clicks of an experiment with its lists. Raises DatabaseUnavailable."""
-    config = experiment.config
-    with store.read_all() as db:
-        by_metric, unmatched = clicks.read_credits(db, config)
-        unmatched += clicks.unmatched(db, config, experiment.started)
-    return JoinedClicks(by_metric, dict(unmatched))
-
-
-def preference_reports(
-    store: Store,
-    experiment: Experiment,
-    config: ExperimentConfig,
-    joined: JoinedClicks | None = None,
-    *,
-    until: float | None = None,
-) -> list[MetricReport]:
-    """Return the preference for the treatment by each metric.
-
-    config: of the report. joined: what `join_clicks` returned; None reads it.
-    until: leaves out what happened later, in seconds since the epoch; None: nothing.
-    Raises DatabaseUnavailable.
-    """
-    (arm,) = config.treatments
-    end = math.inf if until is not None and experiment.end > until else experiment.end
-    joined = join_clicks(store, experiment) if joined is None else joined
-    with store.read_all() as db:
-        lists = clicks.count_lists(db, config.name, end, until)
-    reports = []
-    for metric in config.metrics:
-        tally = clicks.tally(lists, joined.credits[metric.name], metric, end, until)
-        found = preference(tally, planned_units=config.planned_units, alpha=ALPHA)
-        reports.append(preference_report(metric, arm, found, tally.viewers))
-    return reports
-
-
-def preference_report(metric: Metric, arm: str, found: Preference, viewers: int) -> MetricReport:
-    """Return the report of one metric. viewers: units that saw an interleaved list."""
-    decision, text = preferred(metric, arm, found, viewers)
+    lists = seen.lists[(seen.lists["shown"] < end) & (seen.lists["known"] <= until)]
+    clicks = seen.clicks[metric.name]
+    counts = (clicks["shown"] < end) & (np.maximum(clicks["known"], clicks["clicked"]) <= until)
+    if metric.window_s is not None:
+        counts &= clicks["clicked"] < clicks["shown"] + metric.window_s
+    found = preference(metric.name, lists, unit_values(clicks[counts]), boundary)
+    decision, text = _verdict(metric, arm, found)
     low, high = found.interval
-    has_interval = (low, high) != (-1.0, 1.0)
+    has_interval = found.units >= MIN_UNITS
     return MetricReport(
         arm=arm,
         metric=metric.name,
@@ -137,10 +61,81 @@ def preference_report(metric: Metric, arm: str, found: Preference, viewers: int)
     )
 
 
-def deciding(report: Report | None) -> MetricPreference | None:
-    """Return the preference by the first metric; None if there is none."""
-    metrics = report.arms[0].metrics if report is not None and report.arms else []
-    found = metrics[0].preference if metrics else None
-    if found is None:
-        return None
-    return MetricPreference(**values_of(found), metric=metrics[0].metric)
+def unit_values(clicks: Rows) -> Floats:
+    """Return the value of each unit that has one, (units,). clicks: (titles,) CLICK."""
+    _, unit = np.unique(clicks["unit"], return_inverse=True)
+    return np.asarray(np.bincount(unit, clicks["sign"]) / np.bincount(unit))
+
+
+def preference(metric: str, lists: Rows, values: Floats, boundary: Boundary) -> Preference:
+    """Return the judgement at one look. lists: (lists,) LIST. values: (units,), from −1 to 1."""
+    units = len(values)
+    estimate = math.fsum(values) / units if units else 0.0  # the same in any order of the units
+    low = -1.0
+    high = 1.0
+    p = 1.0
+    if units >= MIN_UNITS:
+        variance = math.fsum((values - estimate) ** 2) / (units - 1)
+        error = float(error_of_bounded(units, estimate, variance))
+        radius = float(boundary.multiplier(units)) * error
+        low = max(low, estimate - radius)
+        high = min(high, estimate + radius)
+        p = float(boundary.p_value(estimate / error, units))
+    wins = int(np.count_nonzero(values > 0))
+    losses = int(np.count_nonzero(values < 0))
+    return Preference(
+        metric=metric,
+        estimate=estimate,
+        interval=(low, high),
+        p=p,
+        units=units,
+        impressions=len(lists),
+        differing=int(np.count_nonzero(lists["differs"])),
+        viewers=len(np.unique(lists["unit"])),
+        wins=wins,
+        losses=losses,
+        ties=units - wins - losses,
+    )
+
+
+def most_affected(units: int) -> float:
+    """Return the upper 95 % limit of the share of units that see a list that differs, if none of `units` did.
+
+    It is the exact one-sided limit (Clopper & Pearson 1934), and it holds at any look: it is wrong at some
+    look only if the first units, up to one fixed number, all saw no difference.
+    """
+    return 1.0 - math.exp(math.log(ALPHA) / units)
+
+
+def _verdict(metric: Metric, arm: str, found: Preference) -> tuple[Decision, str]:
+    """Return the verdict on a preference, and a sentence.
+
+    If no list differed, the verdict rests on `most_affected`: at most that share of all units sees another
+    list, so over all units the preference cannot be further below 0 than that.
+    """
+    subject = f"{arm} on {metric.name}"
+    if not found.impressions:
+        return "undecided", f"{subject}: no list has been shown yet."
+    margin = metric.margin
+    allowed = "" if margin is None else f"; the margin is {number(margin, digits=GIVEN)}"
+    lists = f"{found.impressions:,} lists of {found.viewers:,} units"
+    if not found.differing:
+        share = most_affected(found.viewers)
+        affected = percent(rounded(share, up=True), digits=3)
+        decision: Decision = "good_enough" if margin is not None and share <= margin else "undecided"
+        return decision, (
+            f"{arm} showed control's order in all {lists}, so at most {affected} of the units ever see "
+            f"another order{allowed}."
+        )
+    differing = f" {percent(found.differing / found.impressions)} of {lists} differed."
+    if found.units < MIN_UNITS:
+        text = f"{subject}: too few clicks for an interval: {found.units:,} units clicked a title of one arm."
+        return "undecided", text + differing
+    low, high = found.interval
+    within = None if margin is None else (low + margin, high + margin)
+    decision = decide(found.interval, 1, within)
+    votes = (
+        f" {found.wins:,} units clicked more of its titles, {found.losses:,} more of control's, "
+        f"{found.ties:,} as many of each."
+    )
+    return decision, sentence(subject, decision, found.interval, number, allowed) + votes + differing

@@ -70,6 +70,8 @@ class Effect:
 class Preference:
     """Which arm's titles the units clicked. Above 0, the treatment is preferred."""
 
+    metric: str
+    """The metric's name in the config."""
     estimate: float
     """Mean over units of (clicks on the treatment's titles − on control's) / (both); 0 without any."""
     interval: tuple[float, float]
@@ -82,6 +84,8 @@ class Preference:
     """Lists shown."""
     differing: int
     """Lists in which the arms' orders differ: a title belongs to one of them."""
+    viewers: int
+    """Units that the lists were shown to."""
     wins: int
     """Units that clicked more of the treatment's titles than of control's."""
     losses: int
@@ -126,6 +130,14 @@ class MetricReport(Effect):
     """Whose titles the units clicked; null unless the experiment interleaves."""
 
 
+def shows_share(relative_low: float | None, margin: float | None, *, is_relative: bool) -> bool:
+    """Return whether a change is shown as a share of control's value.
+
+    It is if this share has an interval, which begins at `relative_low`, and the margin is a share, too.
+    """
+    return relative_low is not None and (margin is None or is_relative)
+
+
 @documented
 @dataclass(frozen=True, slots=True)
 class ShadowMeasure:
@@ -153,8 +165,6 @@ class ShadowReport:
 
     measures: Mapping[str, ShadowMeasure]
     """By name. `ndcg_loss` is control's NDCG@10 minus the arm's."""
-    text: str
-    """The result as a sentence."""
 
 
 @documented
@@ -211,8 +221,7 @@ class Report:
     """Earlier times, evenly spaced. If the database is slow some are missing: ask again. All intervals
     hold together, as a confidence sequence does."""
     retention: str | None = None
-    """What was deleted `outcome_days` after the end, and when this report was made then; or what it will
-    lack. Null if nothing."""
+    """What was deleted `outcome_days` after the end, and when this report was made then. Null if nothing."""
     schema: int = 1
     """Version of this format."""
     in_both_arms: int = 0
@@ -222,6 +231,12 @@ class Report:
     unmatched: Mapping[str, int] = field(default_factory=dict)
     """Clicks that count for nobody, by reason: `impression` (on no stored list), `unit` (on another unit's),
     `index` (on a title that was not shown)."""
+
+    @property
+    def preference(self) -> Preference | None:
+        """The preference by the first metric; None unless the experiment interleaves."""
+        metrics = self.arms[0].metrics if self.arms else []
+        return metrics[0].preference if metrics else None
 
     def as_json(self) -> str:
         """Return all values as JSON."""
@@ -322,15 +337,6 @@ class ExperimentsView:
 
 
 @documented
-@dataclass(frozen=True, slots=True)
-class MetricPreference(Preference):
-    """The preference by the metric that decides."""
-
-    metric: str
-    """The metric's name in the config."""
-
-
-@documented
 @dataclass(slots=True)
 class ExperimentDetail(ExperimentView):
     """One experiment with its log and its analysis."""
@@ -341,6 +347,6 @@ class ExperimentDetail(ExperimentView):
     """The analysis so far; null while the database is down."""
     kept_days: float
     """`outcome_days`: how long lists, clicks and outcomes are kept after the experiment's end."""
-    preference: MetricPreference | None
+    preference: Preference | None
     """The preference by the first metric; null while the database is down, and unless the experiment
     interleaves."""

@@ -11,7 +11,6 @@ from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.report import Look, Report
 from headroom.service.experiments.state import Experiment
-from headroom.service.off_loop import in_thread
 
 logger = logging.getLogger("headroom.experiments")
 
@@ -27,28 +26,16 @@ ANALYSES = 3
 
 @dataclass(slots=True)
 class _Analysis:
-    """The analyses of one experiment that are remembered.
+    """The last analysis of an experiment, under way or done.
 
-    report: the last one, fresh until `fresh_until` on the ledger's monotonic clock. basis: the experiment
-    that it and the looks are computed from. task: the analysis under way.
+    basis: the experiment that it and the looks are computed from. fresh_until: on the ledger's monotonic
+    clock; inf while it is under way.
     """
 
     basis: Experiment
-    report: Report | None = None
-    fresh_until: float = -math.inf
-    looks: dict[float, Look] = field(default_factory=dict)
-    task: asyncio.Task[Report] | None = None
-
-    def end(self, task: asyncio.Task[Report]) -> None:
-        """Keep the report of a task that is done. Its error is logged, in case that nobody waits any more."""
-        self.task = None
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is None:
-            self.report = task.result()
-        elif not isinstance(error, DatabaseUnavailable):
-            logger.error("an experiment could not be analysed", exc_info=error)
+    looks: dict[float, Look]
+    fresh_until: float = math.inf
+    report: asyncio.Future[Report] = field(init=False)
 
 
 class ReportCache:
@@ -57,17 +44,15 @@ class ReportCache:
     threads: these; other calls that read all rows of an experiment may use them.
     """
 
-    def __init__(self, ledger: Ledger, kept_days: float) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._kept_days = kept_days
         self.threads = ThreadPoolExecutor(ANALYSES, thread_name_prefix="experiment-analysis")
         self._analyses: dict[str, _Analysis] = {}
 
     def close(self) -> None:
-        """End the analyses, and the threads once they have finished their current calls."""
+        """End the threads once they have finished their current calls. Who waits gets Draining."""
         for analysis in self._analyses.values():
-            if analysis.task is not None:
-                analysis.task.cancel()
+            analysis.report.cancel()
         self.threads.shutdown(wait=False)
 
     async def get(self, name: str) -> Report | None:
@@ -76,44 +61,43 @@ class ReportCache:
         None before the experiment's start. An analysis goes on if its callers give up, and its report is kept
         for the next one.
         """
-        ledger = self._ledger
         while True:
-            basis = ledger.experiments.get(name)
+            basis = self._ledger.experiments.get(name)
             analysis = self._analyses.get(name)
-            if analysis is None or analysis.task is None or analysis.basis == basis:
+            if analysis is None or analysis.report.done() or analysis.basis == basis:
                 break
-            await asyncio.wait([analysis.task])
+            await asyncio.wait([analysis.report])
         if basis is None or basis.status == "pending":
             return None
-        if analysis is None or analysis.basis != basis:
-            analysis = _Analysis(basis)
+        if analysis is None or analysis.basis != basis or self._ledger.monotonic() >= analysis.fresh_until:
+            looks = analysis.looks if analysis is not None and analysis.basis == basis else {}
+            analysis = _Analysis(basis, looks)
+            try:
+                loop = asyncio.get_running_loop()
+                analysis.report = loop.run_in_executor(self.threads, self._analyse, analysis)
+            except RuntimeError as error:  # the threads have been shut down
+                raise Draining from error
             self._analyses[name] = analysis
-        if analysis.report is not None and ledger.monotonic() < analysis.fresh_until:
-            return analysis.report
-        if analysis.task is None:
-            analysis.task = asyncio.create_task(self._analyse(basis, analysis))
-            analysis.task.add_done_callback(analysis.end)
-        task = analysis.task
-        await asyncio.wait([task])  # cancelled with its caller, the task is not
-        if task.cancelled():
+        await asyncio.wait([analysis.report])  # cancelled with its caller, the analysis is not
+        if analysis.report.cancelled():
             raise Draining
-        return task.result()
+        return analysis.report.result()
 
-    async def _analyse(self, experiment: Experiment, analysis: _Analysis) -> Report:
+    def _analyse(self, analysis: _Analysis) -> Report:
+        """Make a report, in a thread. A defect is logged, in case that nobody waits any more."""
         ledger = self._ledger
         begun = ledger.monotonic()
-        now = ledger.clock()
-        report = await in_thread(
-            self.threads,
-            lambda: analyse(
-                ledger.store,
-                experiment,
-                now,
-                analysis.looks,
-                kept_days=self._kept_days,
-                looks_seconds=LOOKS_SECONDS,
-            ),
-        )
-        seconds = ledger.monotonic() - begun
-        analysis.fresh_until = begun + max(REPORT_SECONDS, 2 * seconds)
+        fresh_seconds = 0.0
+        try:
+            report = analyse(
+                ledger.store, analysis.basis, ledger.clock(), analysis.looks, looks_seconds=LOOKS_SECONDS
+            )
+            fresh_seconds = max(REPORT_SECONDS, 2 * (ledger.monotonic() - begun))
+        except DatabaseUnavailable:
+            raise
+        except Exception:
+            logger.exception("an experiment could not be analysed")
+            raise
+        finally:
+            analysis.fresh_until = begun + fresh_seconds
         return report

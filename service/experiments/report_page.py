@@ -1,17 +1,18 @@
 """An experiment's report for people. What it says is put together once, and shown as HTML and as text."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Template
 
-from headroom.models.numbers import minute, number, percent
+from headroom.models.numbers import minute, number, outward, percent
 from headroom.models.study import page
 from headroom.models.study.page import Section, Table
 from headroom.models.terminal import table
+from headroom.service.experiments.report import shows_share
 
 Json = dict[str, Any]
 """An answer of the service, or a part of it."""
@@ -28,7 +29,7 @@ METHOD = (
 PREFERENCE = (
     "Each list is drawn from both arms' rankings. A title belongs to an arm if that arm ranks it next and "
     "the other does not. A unit's value is (clicks on the arm's titles − on control's) / both, from −1 to 1. "
-    "The preference is its mean over the units that clicked such a title.",
+    "The preference is its mean over the units that clicked such a title."
 )
 MEASURES = {
     "mean_delta": "mean score difference",
@@ -47,8 +48,8 @@ DRAWING = Template(Path(__file__).with_name("effects.svg.j2").read_text("utf-8")
 class Findings:
     """What a report says.
 
-    title: the experiment and its state. headline: the verdict in a word. text: its reason. conclusion: how
-        far the experiment is, and whether its units can be trusted. The three are empty without an analysis.
+    title: the experiment and its state. headline: the verdict in a word. text: its reason. conclusion: when
+        that was, and whether the units can be trusted. The three are empty without an analysis.
     """
 
     title: str
@@ -64,22 +65,15 @@ def findings(experiment: Json) -> Findings:
     log = _section("Log", _log(experiment["history"]))
     if report is None:
         return Findings(_title(experiment), "", "", "", (log,))
-    metrics = _metrics(report)
     is_over = experiment["status"] in ("stopped", "shipped")
-    conclusion = (
-        f"{_progress(report, metrics)}, on {minute(report['time'])} UTC.",
-        report["sample_ratio"]["text"],
-        report.get("retention"),
-    )
-    has_preference = any(metric.get("preference") for metric in metrics)
-    title = "Preference over control" if has_preference else "Effects against control"
-    effects = _preferences(report, metrics) if has_preference else _effects(report, metrics)
+    conclusion = (f"On {minute(report['time'])} UTC.", report["sample_ratio"]["text"], report["retention"])
+    method = METHOD if experiment.get("preference") is None else (*METHOD, PREFERENCE)
     sections = (
         _section("Arms", _arms(experiment)),
-        _section(title, effects, _sentences(metric["text"] for metric in _unsaid(report, metrics))),
-        _section("Scored under both arms (shadow)", *_shadow(report)),
+        _section("Against control", _effects(report), _other_sentences(report)),
+        _section("Scored under both arms (shadow)", _shadow(report)),
         log,
-        Section("Method", (*METHOD, *(PREFERENCE if has_preference else ()))),
+        Section("Method", method),
     )
     return Findings(
         title=_title(experiment),
@@ -157,32 +151,20 @@ def _metrics(report: Json) -> list[Json]:
     return [metric for arm in report["arms"] for metric in arm["metrics"]]
 
 
-def _progress(report: Json, metrics: Sequence[Json]) -> str:
-    """Return how many of the planned units there are."""
-    planned = f"{report['planned_units']:,} planned units"
-    if metrics and metrics[0].get("preference"):
-        return f"{metrics[0]['units']:,} of {planned} have clicked a title of one arm"
-    return f"{sum(report['exposures'].values()):,} of {planned}"
-
-
 def _arms(experiment: Json) -> Table:
-    """Return the arms with their units, and the share that they have and should have."""
-    arms = experiment["arms"]
-    units = sum(arm["exposures"] for arm in arms)
-    weights = sum(arm["weight"] for arm in arms)
-    is_interleaved = experiment["kind"] == "interleave"
-    rows = []
-    for arm in arms:
-        notes = ["control"] if arm["control"] and arm["name"] != "control" else []
-        notes += ["rolled back"] if arm["name"] in experiment["rolled_back"] else []
-        name = f"{arm['name']} ({', '.join(notes)})" if notes else arm["name"]
-        share = percent(arm["exposures"] / units) if units else UNKNOWN
-        shares = () if is_interleaved else (share, percent(arm["weight"] / weights))
-        rows.append((name, arm["variant"], f"{arm['exposures']:,}", *shares))
-    return Table(("arm", "variant", "units", *(() if is_interleaved else ("share", "planned"))), tuple(rows))
+    rows = [
+        (
+            f"{arm['name']} (control)" if arm["control"] and arm["name"] != "control" else arm["name"],
+            arm["variant"],
+            f"{arm['weight']:,}",
+            f"{arm['exposures']:,}",
+        )
+        for arm in experiment["arms"]
+    ]
+    return Table(("arm", "variant", "weight", "units"), tuple(rows))
 
 
-def _effects(report: Json, metrics: Sequence[Json]) -> Table:
+def _effects(report: Json) -> Table:
     rows = [
         (
             metric["metric"],
@@ -191,56 +173,35 @@ def _effects(report: Json, metrics: Sequence[Json]) -> Table:
             _number(metric["value"]),
             *_change(metric),
             _number(metric["p_value"], digits=2),
-            _decision(metric),
+            str(metric["decision"]).replace("_", " "),
         )
-        for metric in metrics
+        for metric in _metrics(report)
     ]
-    return Table(("metric", "arm", "control", "value", "change", _level(report), "p", "verdict"), tuple(rows))
+    level = f"{100 * (1 - report['alpha']):g} % at any time"
+    return Table(("metric", "arm", "control", "value", "change", level, "p", "verdict"), tuple(rows))
 
 
-def _preferences(report: Json, metrics: Sequence[Json]) -> Table:
-    """Return the preferences, with the units that clicked more of either arm's titles, or alike."""
-    rows = []
-    for metric in metrics:
-        found = metric["preference"]
-        lists = found["impressions"]
-        share = f" ({percent(found['differing'] / lists)})" if lists else ""
-        rows.append(
-            (
-                metric["metric"],
-                metric["arm"],
-                *_change(metric),
-                _number(metric["p_value"], digits=2),
-                " : ".join(f"{found[key]:,}" for key in ("wins", "losses", "ties")),
-                f"{found['differing']:,} of {lists:,}{share}",
-                _decision(metric),
-            )
-        )
-    votes = ("wins : losses : ties", "lists that differ", "verdict")
-    return Table(("metric", "arm", "preference", _level(report), "p", *votes), tuple(rows))
+def _other_sentences(report: Json) -> Table:
+    """Return the sentences on metrics that are not in the verdict."""
+    sentences = [(metric["text"],) for metric in _metrics(report) if metric["text"] not in report["text"]]
+    return Table(("result",), tuple(sentences))
 
 
-def _unsaid(report: Json, metrics: Sequence[Json]) -> Iterator[Json]:
-    """Yield the metrics whose sentence is not in the verdict."""
-    return (metric for metric in metrics if metric["text"] not in report["text"])
-
-
-def _shadow(report: Json) -> Iterator[Table]:
+def _shadow(report: Json) -> Table:
     shadows = [(arm["arm"], arm["shadow"]) for arm in report["arms"] if arm["shadow"]]
-    yield _sentences(shadow["text"] for _, shadow in shadows)
     rows = [
         (
             arm,
             MEASURES.get(name, name),
             _number(measure["mean"]),
-            _interval(measure["low"], measure["high"]),
+            UNKNOWN if measure["low"] is None else outward(measure["low"], measure["high"]),
             f"{measure['units']:,}",
             f"{measure['requests']:,}",
         )
         for arm, shadow in shadows
         for name, measure in shadow["measures"].items()
     ]
-    yield Table(("arm", "measure", "mean", "interval", "units", "requests"), tuple(rows))
+    return Table(("arm", "measure", "mean", "interval", "units", "requests"), tuple(rows))
 
 
 def _log(history: Sequence[Json]) -> Table:
@@ -253,38 +214,23 @@ def _log(history: Sequence[Json]) -> Table:
     return Table(("time, UTC", "action", "by", "reason"), tuple(rows))
 
 
-def _level(report: Json) -> str:
-    return f"{100 * (1 - report['alpha']):g} % at any time"
-
-
-def _decision(metric: Json) -> str:
-    return str(metric["decision"]).replace("_", " ")
-
-
 def _number(value: float | None, *, digits: int = 4) -> str:
     return UNKNOWN if value is None else number(value, digits=digits)
 
 
 def _keys(metric: Json) -> tuple[str, str, str]:
     """Return the fields to show: shares of control's value, if they are known and the margin is one too."""
-    has_share = metric["relative_low"] is not None and metric["relative_high"] is not None
-    if has_share and (metric["margin"] is None or metric["margin_relative"]):
+    if shows_share(metric["relative_low"], metric["margin"], is_relative=metric["margin_relative"]):
         return "relative", "relative_low", "relative_high"
     return "difference", "low", "high"
 
 
 def _change(metric: Json) -> tuple[str, str]:
     """Return a change and its interval, in percent of control's value if that has one."""
-    keys = _keys(metric)
-    write = percent if keys[0] == "relative" else number
-    value, low, high = [
-        UNKNOWN if metric[key] is None else write(metric[key], digits=3, sign=True) for key in keys
-    ]
-    return value, UNKNOWN if UNKNOWN in (low, high) else f"{low} to {high}"
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    return UNKNOWN if low is None or high is None else f"{_number(low)} to {_number(high)}"
+    value, low, high = [metric[key] for key in _keys(metric)]
+    write = percent if _keys(metric)[0] == "relative" else number
+    change = UNKNOWN if value is None else write(value, digits=3, sign=True)
+    return change, UNKNOWN if low is None or high is None else outward(low, high, write, sign=True)
 
 
 def _panel(metric: Json, looks: Sequence[Json]) -> Json:
@@ -327,11 +273,6 @@ def _panel(metric: Json, looks: Sequence[Json]) -> Json:
 def _section(title: str, *tables: Table) -> Section:
     """Return a section of the tables that have rows."""
     return Section(title, tables=tuple(table for table in tables if table.rows))
-
-
-def _sentences(sentences: Iterator[str]) -> Table:
-    """Return a table of one column."""
-    return Table(("result",), tuple((sentence,) for sentence in sentences))
 
 
 def _words(*words: str | None) -> str:

@@ -1,25 +1,22 @@
 """Compares the scores and rankings of requests that were scored under two arms."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, case, func, literal, select
+from sqlalchemy import ColumnElement, Row, Select, case, func, select
 
-from headroom.models.numbers import number, percent
 from headroom.models.quality.rankings import CUTOFF, ndcg10
 from headroom.service.experiments.estimates import (
-    DENOMINATOR,
+    MIN_UNITS,
     Boundary,
     Floats,
-    Moments,
-    estimate,
+    error_of_bounded,
     finite,
-    one_sample,
 )
-from headroom.service.experiments.measure import moments_by_arm
 from headroom.service.experiments.report import ShadowMeasure, ShadowReport
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import shadow_results
@@ -87,68 +84,54 @@ def shadow_reports(
     alpha: the error rate of each arm's intervals. against_order: the arms that are compared with an order
     that has no scores.
     """
-    moments = _moments(store, experiment)
-    reports = {}
-    for arm in arms:
-        if arm in moments["mean_delta"]:
-            of_arm = {name: of[arm] for name, of in moments.items() if arm in of}
-            reports[arm] = _report(arm, of_arm, alpha, has_scores=arm not in against_order)
-    return reports
+    boundary = Boundary(alpha, PLANNED_UNITS)
+    measures: defaultdict[str, dict[str, ShadowMeasure]] = defaultdict(dict)
+    with store.read_all() as db:
+        for name, bounds in RANGES.items():
+            for row in db.execute(_sums(experiment, name)):
+                if name not in OF_SCORES or row.arm not in against_order:
+                    measures[row.arm][name] = _measure(row, boundary, bounds)
+    return {arm: ShadowReport(measures[arm]) for arm in arms if arm in measures}
 
 
-def _moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
-    """Return the moments of each measure over the units, by measure and arm.
+def _sums(experiment: str, name: str) -> Select[Any]:
+    """Return the query of a measure's units, their requests, and their mean value and square, by arm.
 
-    VALUE is a unit's mean and DENOMINATOR the number of its requests. The requests of one unit are alike, so
-    they are one observation. A request without a unit stands for a unit of its own.
+    The requests of one unit are alike, so their mean is one observation. A request without a unit stands for
+    a unit of its own.
     """
     table = shadow_results
+    column = _DERIVED[name] if name in _DERIVED else table.c[name]
     alone = case((table.c.unit.is_(None), table.c.number), else_=0)
-    moments = {}
-    with store.read_all() as db:
-        for name in RANGES:
-            column = _DERIVED[name] if name in _DERIVED else table.c[name]
-            units = (
-                select(table.c.arm, func.avg(column).label("value"), func.count().label("requests"))
-                .where(table.c.experiment == experiment, column.is_not(None))
-                .group_by(table.c.arm, table.c.unit, alone)
-                .subquery()
-            )
-            moments[name] = moments_by_arm(db, units, [units.c.value, units.c.requests, literal(0.0)])
-    return moments
+    units = (
+        select(table.c.arm, func.avg(column).label("value"), func.count().label("requests"))
+        .where(table.c.experiment == experiment, column.is_not(None))
+        .group_by(table.c.arm, table.c.unit, alone)
+        .subquery()
+    )
+    return select(
+        units.c.arm,
+        func.count().label("units"),
+        func.sum(units.c.requests).label("requests"),
+        func.avg(units.c.value).label("mean"),
+        func.avg(units.c.value * units.c.value).label("square"),
+    ).group_by(units.c.arm)
 
 
-def _report(arm: str, moments: Mapping[str, Moments], alpha: float, *, has_scores: bool) -> ShadowReport:
-    boundary = Boundary(alpha, PLANNED_UNITS)
-    measures = {name: _measure(of_units, boundary, RANGES[name]) for name, of_units in moments.items()}
-    delta = measures["mean_delta"]
-    text = f"{arm}: {delta.requests:,} requests of {delta.units:,} units scored under both"
-    if has_scores:
-        text += f"; scores move by {number(delta.mean, digits=2, sign=True)} on average"
-        if delta.low is not None and delta.high is not None:
-            low = number(delta.low, digits=2, sign=True)
-            text += f" ({low} to {number(delta.high, digits=2, sign=True)})"
-        text += f", by {number(measures['mean_abs_delta'].mean, digits=2)} up or down"
-    else:
-        measures = {name: measure for name, measure in measures.items() if name not in OF_SCORES}
-    if (ranks := measures.get("rank_correlation")) is not None:
-        text += f"; rank correlation {number(ranks.mean, whole=1)}"
-    if (changed := measures.get("order_changed")) is not None:
-        text += f"; {percent(changed.mean)} of the lists in another order"
-    if (loss := measures.get("ndcg_loss")) is not None:
-        text += f"; NDCG@10 loss {number(loss.mean, digits=2, sign=True)}"
-    return ShadowReport(measures, text + ".")
-
-
-def _measure(of_units: Moments, boundary: Boundary, bounds: tuple[float, float]) -> ShadowMeasure:
-    """Return a measure whose values are between two bounds."""
+def _measure(sums: Row[Any], boundary: Boundary, bounds: tuple[float, float]) -> ShadowMeasure:
+    """Return a measure from a row of `_sums`. bounds: between which its values are."""
     smallest, largest = bounds
-    mean = estimate(of_units, of_units)
-    low, high = np.clip(one_sample(mean, boundary, largest), smallest, largest)
+    low = high = math.nan
+    if sums.units >= MIN_UNITS:
+        variance = (sums.square - sums.mean**2) * sums.units / (sums.units - 1)
+        error = error_of_bounded(sums.units, sums.mean, variance, largest)
+        radius = float(boundary.multiplier(sums.units) * error)
+        low = max(smallest, sums.mean - radius)
+        high = min(largest, sums.mean + radius)
     return ShadowMeasure(
-        requests=round(float(of_units.units * of_units.mean[DENOMINATOR])),
-        units=int(of_units.units),
-        mean=float(mean.value) + 0.0,  # never -0
+        requests=int(sums.requests),
+        units=sums.units,
+        mean=float(sums.mean) + 0.0,  # never -0
         low=finite(low),
         high=finite(high),
     )

@@ -1,14 +1,13 @@
 """What a report says in words: verdicts, the check of the units, and what does not count or has changed."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping
 
-from headroom.models.numbers import GIVEN, minute, number, percent, rounded
+from headroom.models.numbers import GIVEN, minute, number, outward, percent
 from headroom.service.experiments.buckets import ByArm
 from headroom.service.experiments.definition import ExperimentConfig, Metric
-from headroom.service.experiments.estimates import Contrast
-from headroom.service.experiments.report import Decision, Preference, SampleRatio
+from headroom.service.experiments.estimates import Contrast, finite
+from headroom.service.experiments.report import Decision, SampleRatio, shows_share
 from headroom.service.experiments.state import Experiment
 
 GOOD: frozenset[Decision] = frozenset({"better", "good_enough", "worse_within_margin"})
@@ -26,8 +25,6 @@ CONCENTRATIONS = (10.0, 1000.0)
 """Weights of the priors at the expected shares, in equal parts. The small one finds an arm that gets next to
 no units after some dozens; the large one is most sensitive to deviations of a few percent."""
 
-HOURS_PER_DAY = 24
-
 UNMATCHED = {
     "impression": "on no stored list",
     "unit": "on another unit's list",
@@ -35,119 +32,67 @@ UNMATCHED = {
 }
 
 
-def verdict(metric: Metric, arm: str, effect: Contrast, to_margin: Contrast | None) -> tuple[Decision, str]:
+WORDS: Mapping[Decision, str] = {
+    "better": "better",
+    "good_enough": "good enough",
+    "worse_within_margin": "worse, but within the margin",
+    "worse": "worse",
+    "too_bad": "too bad",
+    "undecided": "undecided",
+}
+
+
+def decide(change: Interval, sign: int, within: Interval | None = None) -> Decision:
+    """Return the verdict on an interval of a change, arm against control.
+
+    sign: 1 if more is better, else -1. within: the interval of the change and the margin together; above 0
+    (with the sign) the arm is within the margin. None: there is no margin.
+    """
+    worst, best = _gains(change, sign)
+    worst_within, best_within = (-math.inf, math.inf) if within is None else _gains(within, sign)
+    if worst > 0:
+        return "better"
+    if worst_within > 0:
+        return "worse_within_margin" if best < 0 else "good_enough"
+    if best_within < 0:
+        return "too_bad"
+    return "worse" if best < 0 else "undecided"
+
+
+def sentence(
+    subject: str, decision: Decision, change: Interval, write: Callable[..., str], margin: str = ""
+) -> str:
+    """Return a verdict as a sentence. write: formats the ends of the change. margin: what follows them."""
+    return f"{subject} is {WORDS[decision]}: {outward(*change, write, sign=True)}{margin}."
+
+
+def verdict(metric: Metric, arm: str, effect: Contrast, within: Interval) -> tuple[Decision, str]:
     """Return the verdict on one metric of one arm: a code and a sentence.
 
-    to_margin: the contrast arm − (1 ∓ margin) · control, which judges a margin that is a share of control's
-        value.
+    within: the interval of the change and the margin together; NaN if the margin is a share of a value below
+        0. Without a margin it is ignored.
     """
     subject = f"{arm} on {metric.name}"
-    margin = metric.margin
-    low = float(effect.low)
-    high = float(effect.high)
-    change = (low, high)
-    if not math.isfinite(low):
+    change = (float(effect.low), float(effect.high))
+    if not math.isfinite(change[0]):
         return "undecided", f"{subject}: too little data for an interval."
-    if margin is None:
-        return judge(subject, change, metric.sign)
-    if to_margin is None:
-        within = (low + metric.sign * margin, high + metric.sign * margin)
-        return judge(subject, change, metric.sign, within, f"; the margin is {number(margin, digits=GIVEN)}")
-    within = (float(to_margin.low), float(to_margin.high))
-    allowed = f"; the margin is {percent(margin, digits=GIVEN)}"
-    if math.isfinite(float(effect.relative_low)):
-        relative = (float(effect.relative_low), float(effect.relative_high))
-        return judge(subject, relative, metric.sign, within, allowed, partial(percent, digits=3))
-    if not math.isfinite(within[0]):
+    if metric.margin is not None and not math.isfinite(within[0]):
         return (
             "undecided",
             f"{subject}: control's value is below 0, so a margin relative to it says nothing; give the "
             f"metric {metric.name!r} a margin in its own unit with `relative: false`.",
         )
-    allowed += " of control's value, which is not clearly above 0"
-    return judge(subject, change, metric.sign, within, allowed)
-
-
-def preferred(metric: Metric, arm: str, preference: Preference, viewers: int) -> tuple[Decision, str]:
-    """Return the verdict on a preference, whose margin is in its own unit, and a sentence.
-
-    viewers: units that saw an interleaved list.
-    If no list differed, the verdict rests on `most_affected`: at most that share of all units sees another
-    list, so over all units the preference cannot be further below 0 than that.
-    """
-    subject = f"{arm} on {metric.name}"
-    margin = metric.margin
-    if not preference.impressions or not viewers:
-        return "undecided", f"{subject}: no list has been shown yet."
-    lists = f"{preference.impressions:,} lists of {viewers:,} units"
-    if not preference.differing:
-        share = most_affected(viewers)
-        affected = percent(rounded(share, up=True), digits=3)
-        decision: Decision = "good_enough" if margin is not None and share <= margin else "undecided"
-        limit = "" if margin is None else f"; the margin is {number(margin, digits=GIVEN)}"
-        return decision, (
-            f"{arm} showed control's order in all {lists}, so at most {affected} of the units ever see "
-            f"another order{limit}."
-        )
-    differing = f" {percent(preference.differing / preference.impressions)} of {lists} differed."
-    low, high = preference.interval
-    if (low, high) == (-1.0, 1.0):
-        text = (
-            f"{subject}: too few clicks for an interval: only {preference.units:,} units have clicked "
-            "a title of one arm."
-        )
-        return "undecided", text + differing
-    within = (-math.inf, math.inf) if margin is None else (low + margin, high + margin)
-    allowed = "" if margin is None else f"; the margin is {number(margin, digits=GIVEN)} of preference"
-    decision, text = judge(subject, (low, high), 1, within, allowed)
-    votes = f" {preference.wins:,} units clicked more of its titles, {preference.losses:,} more of control's."
-    return decision, text + votes + differing
-
-
-def most_affected(units: int) -> float:
-    """Return the upper 95 % limit of the share of units that see a list that differs, if none of `units` did.
-
-    It is the exact one-sided limit (Clopper & Pearson 1934), and it holds at any look: it is wrong at some
-    look only if the first units, up to one fixed number, all saw no difference.
-    """
-    return 1.0 - math.exp(math.log(ALPHA) / units)
-
-
-def judge(
-    subject: str,
-    change: Interval,
-    sign: int,
-    within: Interval = (-math.inf, math.inf),
-    allowed: str = "",
-    size: Callable[[float], str] = number,
-) -> tuple[Decision, str]:
-    """Return the verdict on an interval of a change, arm against control.
-
-    sign: 1 if more is better, else -1. within: the interval of the change and the margin together; above 0
-    (with the sign) the arm is within the margin. allowed: names the margin. size: formats a number of three
-    digits; the ends of the interval are rounded outward.
-    """
-    worst, best = _gains(change, sign)
-    worst_within, best_within = _gains(within, sign)
-    largest_loss = size(rounded(-worst, up=True))
-    largest_gain = size(rounded(best, up=True))
-    loss = f"by {size(max(0.0, rounded(-best, up=False)))} to {largest_loss}"
-    if worst > 0:
-        return "better", f"{subject} is better, by {size(rounded(worst, up=False))} to {largest_gain}."
-    if worst_within > 0 and best < 0:
-        return "worse_within_margin", f"{subject} is worse, but within the margin: {loss}{allowed}."
-    if worst_within > 0:
-        return (
-            "good_enough",
-            f"{subject} is good enough: worse by at most {largest_loss}, if at all{allowed}.",
-        )
-    if best_within < 0:
-        return "too_bad", f"{subject} is too bad: worse {loss}{allowed}."
-    if best < 0:
-        still_open = ", so it is not yet known whether that is too bad" if allowed else ""
-        return "worse", f"{subject} is worse, {loss}{allowed}{still_open}."
-    between = f"between {largest_loss} worse and {largest_gain} better"
-    return "undecided", f"{subject} is undecided: {between}{allowed}."
+    decision = decide(change, metric.sign, None if metric.margin is None else within)
+    has_share = shows_share(finite(effect.relative_low), metric.margin, is_relative=metric.relative)
+    margin = " of control's value" if has_share else ""
+    if metric.margin is not None:
+        amount = percent if metric.relative else number
+        margin += f"; the margin is {amount(metric.margin, digits=GIVEN)}"
+        if metric.relative and not has_share:
+            margin += " of control's value, which is not clearly above 0"
+    if has_share:
+        change = (float(effect.relative_low), float(effect.relative_high))
+    return decision, sentence(subject, decision, change, percent if has_share else number, margin)
 
 
 def _gains(interval: Interval, sign: int) -> Interval:
@@ -188,16 +133,12 @@ def check_units(config: ExperimentConfig, exposures: ByArm, rolled_back: Collect
 
     exposures: the units by arm.
     """
-    if config.is_interleaved:
-        return SampleRatio(1.0, False, "Each unit sees both arms, so there is no sample ratio to check.", {})
     widths = config.exposed(1.0, rolled_back)
     units = {arm: exposures.get(arm, 0) for arm in widths}
-    if rolled_back and len(units) < 2:
-        names = ", ".join(sorted(rolled_back))
-        text = f"Units of a rolled-back arm ({names}) are not compared, so there is no sample ratio to check."
-        return SampleRatio(1.0, False, text, {})
     if len(units) < 2 or not any(units.values()):
-        return SampleRatio(1.0, False, "No two arms have units to compare.", {})
+        return SampleRatio(
+            1.0, False, "There is no sample ratio to check: no two arms have units of their own.", {}
+        )
     p = sequential_p(units, {arm: width / sum(widths.values()) for arm, width in widths.items()})
     seen = ", ".join(f"{arm} {count:,}" for arm, count in units.items())
     text = f"No lost units are found so far ({seen}; p = {number(p, digits=2)})."
@@ -214,15 +155,14 @@ def running_p(experiment: Experiment, exposures: ByArm) -> float | None:
     return ratio.sequential_p if experiment.is_running and ratio.units else None
 
 
-def early_outcomes(config: ExperimentConfig, early: ByArm, arm: str) -> str:
+def early_outcomes(early: ByArm) -> str:
     """Return a sentence on the outcomes that do not count because they came too early; empty without any."""
-    of_arm = early.get(arm, 0)
-    of_control = early.get(config.control, 0)
-    if not of_arm and not of_control:
+    if not any(early.values()):
         return ""
+    by_arm = ", ".join(f"{number:,} of {arm}" for arm, number in early.items())
     return (
-        f" Outcomes from the minute before their unit's exposure do not count: {of_arm:,} of {arm}, "
-        f"{of_control:,} of control. If they came after it, the sender's clock is behind ours."
+        f"Outcomes from the minute before their unit's exposure do not count: {by_arm}. If they came after "
+        "it, the sender's clock is behind ours."
     )
 
 
@@ -231,49 +171,29 @@ def units_in_both_arms(units: int) -> str:
     if not units:
         return ""
     are = "unit was" if units == 1 else "units were"
-    return f" {units:,} {are} sent to more than one arm, and left out."
+    return f"{units:,} {are} sent to more than one arm, and left out."
 
 
 def unmatched_clicks(clicks: Mapping[str, int]) -> str:
     """Return a sentence on clicks that are on no shown title, by reason; empty without any."""
-    total = sum(clicks.values())
-    if not total:
+    if not any(clicks.values()):
         return ""
     reasons = ", ".join(f"{clicks[name]:,} {UNMATCHED[name]}" for name in UNMATCHED if clicks.get(name))
-    return f" Clicks that count for nobody: {reasons}."
+    return f"Clicks that count for nobody: {reasons}."
 
 
-def changes(experiment: Experiment) -> str:
-    """Return sentences on what the figures rest on and has changed since the start; empty without any."""
-    text = ""
+def changes(experiment: Experiment) -> Iterator[str]:
+    """Yield sentences on what the figures rest on and has changed since the start."""
     for name, moment in experiment.variant_changes.items():
-        text += f" The variant {name!r} was changed at {minute(moment)} UTC, so its figures mix two variants."
-    return text
+        yield f"The variant {name!r} was changed at {minute(moment)} UTC, so its figures mix two variants."
 
 
-def retention_text(experiment: Experiment, kept_days: float) -> str | None:
-    """Return what a report lacks because it is deleted, or will lack; None: nothing.
-
-    kept_days: `outcome_days`.
-    """
-    config = experiment.config
+def deletion(experiment: Experiment) -> str | None:
+    """Return what a report lacks because it is deleted; None: nothing."""
     if experiment.deleted is None:
-        return window_text(config, kept_days)
-    what = "Lists and clicks" if config.is_interleaved else "Outcomes"
+        return None
+    what = "Lists and clicks" if experiment.config.is_interleaved else "Outcomes"
     return (
         f"{what} were deleted from {minute(experiment.deleted)} UTC on, because the experiment ended longer "
         "than outcome_days before."
     )
-
-
-def window_text(config: ExperimentConfig, kept_days: float) -> str | None:
-    """Return that clicks count for longer than the last lists are kept; None if they do not."""
-    for metric in config.metrics:
-        hours = metric.window_hours
-        if config.is_interleaved and hours is not None and hours > kept_days * HOURS_PER_DAY:
-            return (
-                f"Clicks count as {metric.name} for {number(hours)} hours after their list, but lists are "
-                f"kept for {number(kept_days)} days after the end: set outcome_days to at least "
-                f"{math.ceil(hours / HOURS_PER_DAY)}."
-            )
-    return None

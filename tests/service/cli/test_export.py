@@ -15,10 +15,10 @@ import pytest
 from pyarrow import parquet
 
 from headroom.service.cli.export import export_rows
+from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.events import Click, Exposure, Impression, Outcome
 from headroom.service.experiments.export import COLUMNS, Page, page
 from headroom.service.experiments.interleaving import impression_id
-from headroom.service.experiments.preference import preference_reports
 from headroom.service.experiments.store import Store
 from tests.prompt import Run
 from tests.service.experiments.making import declares, experiment, exposure, in_log, send
@@ -95,9 +95,8 @@ def test_the_queries_of_the_docs_give_the_preference_of_the_report(
     assert exposed[0][2:] == ("order", "interleaved")
     assert posthog[0][0] == "$feature_flag_called"
     store = Store(url)
-    (report,) = preference_reports(store, in_log(store, "order"), ORDER)
+    found = analyse(store, in_log(store, "order"), 100.0, {}).preference
     store.close()
-    found = report.preference
     assert found is not None
     assert preference == [(pytest.approx(found.estimate), found.units)]
     assert 0 < found.units < 20

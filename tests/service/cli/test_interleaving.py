@@ -12,11 +12,11 @@ import yaml
 from headroom.service.experiments import report_page
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.preference import deciding
+from headroom.service.experiments.plan import PreferenceQuestion, make_plan
 from headroom.service.experiments.store import Store
 from tests.prompt import Run, with_config
 from tests.service.experiments.making import logged
-from tests.service.experiments.test_preference_report import BEGAN, config_of, fill, units
+from tests.service.experiments.test_preference import BEGAN, config_of, fill, units
 
 PLAN = ("experiment", "plan", "--interleave", "--margin", "0.05", "--clicked", "0.3")
 DOCS = Path(__file__).parents[3] / "docs"
@@ -40,6 +40,75 @@ def test_lists_that_differ_are_measured_on_the_shops_own_queries(
     assert "the arms rank alike" in run(*options, "--variant", "same", status=2).err
 
 
+JUDGED = "query,title,grade,position\n" + "\n".join(
+    f"q{query} angle,{title},{(query + 2 * place) % 3},{6 - place}"
+    for query in range(12)
+    for place, title in enumerate(("angle", "wood deck", "steel bracket", "black angle", "deck screws"), 1)
+)
+
+
+def test_a_test_against_the_order_is_sized_from_judged_pairs(
+    run: Run, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    data = tmp_path / "judged.csv"
+    data.write_text(JUDGED, "utf-8")
+    options = ["experiment", "plan", "--against", "original", "--data", str(data), "--clicked", "0.3"]
+    options += ["--model", str(tiny_checkpoint), "--position", "position"]
+    found = json.loads(run(*options, "--json").out)
+    first = found["against"]
+    assert first["variant"] == "original"
+    assert first["queries"] == 12
+    assert first["verdict"] in ("better", "worse", "not_shown")
+    preference = first["preference"]
+    assert found["effect"] == preference["value"]
+    assert preference["low"] < preference["value"] < preference["high"]
+    question = PreferenceQuestion(0.3, found["deciding"], None, found["effect"])
+    needed = make_plan(question, alpha=0.05, power=0.8)
+    assert found["interleave_units"] == needed.any_time.units
+    not_worse = json.loads(run(*options, "--margin", "0.9", "--effect", "0", "--json").out)
+    assert (not_worse["effect"], not_worse["margin"]) == (0, 0.9)
+    cautious = make_plan(
+        PreferenceQuestion(0.3, found["deciding"], 0.9, preference["low"]), alpha=0.05, power=0.8
+    )
+    assert not_worse["against"]["cautious"]["units"] == cautious.any_time.units
+    text = run(*options).out
+    first_line = text.splitlines()[0]
+    assert first_line.startswith("full ")
+    assert "the order of the column position: NDCG@10" in first_line
+    assert "Users who click as people judged prefer the model by" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--against", "original", "--clicked", "0.3"), "--against needs judged pairs: query,title,grade"),
+        (("--interleave", "--clicked", "0.3", "--margin", "0.1", "--position", "p"), "it needs --against"),
+        (("--against", "full", "--clicked", "0.3"), "'full' is not one of 'original'"),
+    ],
+)
+def test_what_a_plan_against_the_order_needs(run: Run, options: tuple[str, ...], reason: str) -> None:
+    assert reason in run("experiment", "plan", *options, status=2).err
+
+
+def test_rows_in_the_order_of_their_grades_are_no_order(
+    run: Run, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    data = tmp_path / "judged.csv"
+    rows = [f"q{query},title {3 - grade},{grade}" for query in range(12) for grade in (2, 1, 0)]
+    data.write_text("\n".join(["query,title,grade", *rows]), "utf-8")
+    options = (
+        "--against",
+        "original",
+        "--data",
+        str(data),
+        "--clicked",
+        "0.3",
+        "--model",
+        str(tiny_checkpoint),
+    )
+    assert "stand in the order of their grades" in run("experiment", "plan", *options, status=2).err
+
+
 @pytest.fixture
 def answer(tmp_path: Path) -> dict[str, Any]:
     """What the service answers about an experiment of 420 units."""
@@ -52,8 +121,7 @@ def answer(tmp_path: Path) -> dict[str, Any]:
         history = [asdict(action) for action in found.history]
     finally:
         store.close()
-    decided = deciding(report)
-    assert decided is not None
+    assert report.preference is not None
     return {
         "name": "prune20",
         "kind": "interleave",
@@ -67,7 +135,7 @@ def answer(tmp_path: Path) -> dict[str, Any]:
         "shipped": None,
         "history": history,
         "report": asdict(report),
-        "preference": asdict(decided),
+        "preference": asdict(report.preference),
     }
 
 
@@ -75,13 +143,16 @@ def test_the_report_says_whose_titles_were_clicked_and_how_many_lists_differ(ans
     shown = report_page.text(answer)
     assert "SHIP: pruned on click is good enough" in shown
     assert "410 of 300 planned units have clicked a title of one arm" in shown
-    assert "Each unit sees both arms" in shown
     (row,) = [" ".join(line.split()) for line in shown.splitlines() if line.startswith("click ")]
-    assert row.startswith("click pruned +0.0")
-    assert row.endswith("200 : 190 : 20 420 of 420 (100 %) good enough")
-    page = report_page.html(answer)
-    for part in ("410 of 300 planned units have clicked a title of one arm", "200 : 190 : 20", "420 of 420"):
-        assert part in page
+    assert row.startswith("click pruned – – +0.0")
+    assert row.endswith(" good enough")
+    page = report_page.html(answer).replace("\u00a0", " ")
+    for part in (
+        "410 of 300 planned units have clicked a title of one arm.",
+        "200 units clicked more of its titles, 190 more of control's, 20 as many of each. 100 % of 420 lists",
+    ):
+        assert part in shown
+        assert part.replace("'", "&#39;") in page
 
 
 @pytest.mark.parametrize(("page", "plans"), [("experiments.md", 2), ("tutorial.md", 1)])

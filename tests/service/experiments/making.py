@@ -1,5 +1,6 @@
 """Makes what the tests of experiments start from: configs, logs, metrics, moments."""
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
+from headroom.service.experiments.buckets import BUCKETS
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.estimates import Moments
 from headroom.service.experiments.events import Click, Exposure, Outcome, OutcomeReceipt, ShadowResult
@@ -15,11 +17,11 @@ from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.log import Declared, Entry, EntryKind, fold
 from headroom.service.experiments.measure import Comparison
 from headroom.service.experiments.outcomes import record
-from headroom.service.experiments.state import Experiment
+from headroom.service.experiments.state import Experiment, Period
 from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
 
-ALWAYS = Comparison(("control", "pruned"))
+ALWAYS = Comparison(("control", "pruned"), (Period(-math.inf, {"control": BUCKETS, "pruned": BUCKETS}),))
 """A comparison of two arms that run all the time."""
 
 

@@ -1,20 +1,18 @@
 """Clicks are stored as they are sent, and joined with their lists when a report is made."""
 
-import math
-from collections import Counter
-
 import pytest
 
 from headroom.service.experiments import clicks
 from headroom.service.experiments.definition import INTERLEAVED, Metric
 from headroom.service.experiments.events import Click, Exposure, Impression, OutcomeReceipt
 from headroom.service.experiments.outcomes import record
+from headroom.service.experiments.preference import unit_values
+from headroom.service.experiments.state import Experiment
 from headroom.service.experiments.store import Store
 from tests.service.experiments.making import experiment, send
 
 CLICK = Metric(name="click", window_hours=1.0)
-BUY = Metric(name="buy")
-ORDER = experiment(name="order", kind="interleave", metrics=[CLICK, BUY])
+ORDER = experiment(name="order", kind="interleave", metrics=[CLICK])
 AB = experiment(name="ab", salt="ab")
 
 
@@ -34,15 +32,11 @@ def exposed(*units: str) -> list[Exposure]:
     return [Exposure("order", unit, INTERLEAVED, 7, 50.0, "v") for unit in units]
 
 
-def joined(
-    store: Store, metric: Metric = CLICK, end: float = math.inf
-) -> tuple[clicks.ClickSums, Counter[str]]:
-    """What the clicks of a metric say, and those that say nothing."""
+def joined(store: Store) -> tuple[list[float], dict[str, int]]:
+    """The value of each unit by its clicks, and the clicks that say nothing."""
     with store.read_all() as db:
-        by_metric, unmatched = clicks.read_credits(db, ORDER)
-        unmatched += clicks.unmatched(db, ORDER, started=0.0)
-        lists = clicks.count_lists(db, ORDER.name, end)
-        return clicks.tally(lists, by_metric[metric.name], metric, end), unmatched
+        seen = clicks.read_interleaved(db, Experiment(ORDER, ORDER, started=0.0))
+    return list(unit_values(seen.clicks["click"])), dict(seen.unmatched)
 
 
 def counts(receipt: OutcomeReceipt) -> tuple[int, int, int]:
@@ -53,10 +47,10 @@ def test_a_click_counts_whether_it_comes_before_or_after_its_list(store: Store) 
     store.add(exposed("u", "v"))
     sent = [click(0, "a", index=1), click(1, "q", unit="v", rank=2)]
     assert counts(send(store, sent, [ORDER])) == (2, 0, 0)
-    assert joined(store)[0].units == 0
+    assert joined(store)[0] == []
     store.add([shown("a"), shown("b", unit="v", query_id="q")])
-    tally, unmatched = joined(store)
-    assert (tally.units, tally.wins, tally.losses, tally.impressions, tally.viewers) == (2, 1, 1, 2, 2)
+    values, unmatched = joined(store)
+    assert sorted(values) == [-1, 1]
     assert unmatched == {}
 
 
@@ -114,8 +108,7 @@ def test_the_receipt_says_what_is_known_to_be_wrong_and_the_report_counts_it(sto
         9: "experiment",
     }
     assert receipt.accepted == 2
-    assert joined(store)[1] == {"index": 1, "unit": 1, "impression": 2}
-    assert joined(store)[0].losses == 1
+    assert joined(store) == ([-1.0], {"index": 1, "unit": 1, "impression": 2})
     again = send(store, sent[9:], [ORDER, AB])
     assert (counts(again), again.duplicate_ids) == ((0, 1, 1), ["c10"])
 
@@ -133,9 +126,7 @@ def test_a_click_that_names_no_experiment_finds_its_list(store: Store) -> None:
     ]
     receipt = send(store, sent, [ORDER, other])
     assert (counts(receipt), receipt.unknown_outcomes[0].reason) == ((3, 0, 1), "unit")
-    tally, unmatched = joined(store)
-    assert tally.losses == tally.units == 1
-    assert unmatched == {"impression": 1, "unit": 1}
+    assert joined(store) == ([-1.0], {"impression": 1, "unit": 1})
     refused = send(store, [click(4, "q", experiment="", rank=1, metric="view")], [ORDER, other])
     assert refused.unknown_outcomes[0].reason == "metric"
     nobody = send(store, [click(5, "q", experiment="", rank=1)], [AB])

@@ -101,7 +101,7 @@ def test_the_report_of_one_that_is_over_stays_when_its_rows_go(store: Store, clo
     assert left(store) == 0
     found = in_log(store)
     assert [action.kind for action in found.history][:3] == ["start", "stop", "delete"]
-    report = analyse(store, found, clock.now, {}, kept_days=30.0)
+    report = analyse(store, found, clock.now, {})
     assert report.time == clock.now, "the one before the deletion"
     assert report.arms[0].metrics[0].units == 30
     assert "Outcomes were deleted from" in (report.retention or "")

@@ -48,11 +48,13 @@ def test_what_cannot_be_said_is_none() -> None:
     assert differences(np.array([0.3, 0.3]), np.array([0.2, 0.5]))["rank_correlation"] is None
 
 
-def test_shadow_results_that_are_all_alike_have_no_interval(store: Store) -> None:
+def test_shadow_results_that_are_all_alike_leave_room_for_one_that_is_not(store: Store) -> None:
     """30 requests that did not change showed a loss of exactly 0."""
     store.add([shadowed(0.0, 0.0, ndcg_delta=0.0)] * 30)
     loss = shadow_reports(store, "prune20", ["pruned"], 0.05)["pruned"].measures["ndcg_loss"]
-    assert (loss.mean, loss.low, loss.high) == (0, None, None)
+    assert loss.low is not None
+    assert loss.high is not None
+    assert loss.low < -0.1 < loss.mean == 0 < 0.1 < loss.high
 
 
 def test_the_share_of_lists_in_another_order_tells_a_plan_how_many_differ(store: Store) -> None:
@@ -65,10 +67,9 @@ def test_the_share_of_lists_in_another_order_tells_a_plan_how_many_differ(store:
         [shadowed(0.1, rank_correlation=differences(falling, row)["rank_correlation"]) for row in rows]
         + [shadowed(0.1, rank_correlation=None)] * 5
     )
-    report = shadow_reports(store, "prune20", ["pruned"], 0.05)["pruned"]
-    changed = report.measures["order_changed"]
+    measures = shadow_reports(store, "prune20", ["pruned"], 0.05)["pruned"].measures
+    changed = measures["order_changed"]
     assert (changed.mean, changed.requests) == (0.25, 40)
-    assert "25 % of the lists in another order" in report.text
 
 
 def test_the_requests_of_one_unit_are_one_observation_in_the_shadow(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_the_requests_of_one_unit_are_one_observation_in_the_shadow(tmp_path: Pa
     assert {delta.units for delta in found} == {number}
     assert sum(delta.requests for delta in found) == len(rows)
     ends = [(delta.low, delta.high) for delta in found if delta.low is not None and delta.high is not None]
-    assert len(ends) > 0.8 * experiments  # the others are too skewed so far
+    assert len(ends) == experiments
     assert sum(not low < 0 < high for low, high in ends) <= 0.05 * len(ends)
     first: dict[str, list[float]] = {}
     for row in rows:
@@ -98,9 +99,8 @@ def test_the_requests_of_one_unit_are_one_observation_in_the_shadow(tmp_path: Pa
             first.setdefault(str(row.unit), []).append(row.mean_delta)
     by_unit = [np.mean(values) for values in first.values()]
     assert found[0].mean == pytest.approx(np.mean(by_unit))
-    width = float(Boundary(0.05, 1000).multiplier(number) * stats.sem(by_unit))
-    rare = -np.log(0.05) / number * (1 + abs(np.mean(by_unit)))
-    assert found[0].high == pytest.approx(np.mean(by_unit) + width + rare)
+    error = np.std([*by_unit, -1, 1]) / np.sqrt(number)  # with a unit at each bound
+    assert found[0].high == pytest.approx(np.mean(by_unit) + Boundary(0.05, 1000).multiplier(number) * error)
 
 
 def test_a_correlation_is_never_above_1(tmp_path: Path) -> None:

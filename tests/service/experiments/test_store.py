@@ -15,7 +15,7 @@ from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.events import Exposure, Outcome, OutcomeReceipt
 from headroom.service.experiments.export import page
 from headroom.service.experiments.log import Declared, Entry
-from headroom.service.experiments.measure import measure
+from headroom.service.experiments.measure import count_early, measure
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import exposures, metadata, outcomes, owner
 from tests.service.experiments.making import ALWAYS, act, at_once, experiment, exposure, send
@@ -122,6 +122,7 @@ def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path)
     store.add([exposure(f"u{i}", time=50.0) for i in range(3)])
     for metric in (Metric(name="clicks"), Metric(name="a", kind="ratio", denominator="b", covariate="a")):
         measure(store, "prune20", metric, 1e6, ALWAYS)
+    count_early(store, OPEN[0])
     store.close()
     plain = [s for s in statements if s[0].startswith(("SELECT", "DELETE", "UPDATE"))]
     assert len(plain) >= 5
