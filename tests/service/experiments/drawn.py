@@ -11,8 +11,8 @@ REPLICA = st.integers(0, 1)
 FILE = st.sampled_from(["right", "right", "right", *sorted(FILES)])
 INDEX = st.integers(0, 3)
 """Of the experiments to which something can be done, or of the titles of a list."""
-SECONDS = st.sampled_from([-2 * WINDOW, -5.0, -1.0, -0.5, 0.0, 0.0, 0.0, 0.25, 5.0, 5.0, WINDOW])
-"""How much later than now the sender of an outcome or click says that it happened."""
+SECONDS = st.sampled_from([-2 * WINDOW, -5.0, -1.0, -0.5, 0.0, 0.0, 0.0, 0.25, 5.0, WINDOW, 1.5 * WINDOW])
+"""How much later than now, or than its unit's exposure, an outcome or click happened, as its sender says."""
 LEFT = st.sampled_from([NEVER, NEVER, NEVER, NEVER, 0, 1, 2, 4, 8])
 FIRST = st.integers(0, len(UNITS) - 1)
 

@@ -106,6 +106,7 @@ class Histories(RuleBasedStateMachine):
         self.request(0, 0, len(UNITS), None, is_written=False)
         self.show(0, READERS, "q1")
         self.write(0)
+        self.database.now += 2 * WINDOW
 
     def teardown(self) -> None:
         self.settle()
@@ -332,18 +333,29 @@ class Histories(RuleBasedStateMachine):
         count=st.integers(4, len(UNITS)),
         value=st.integers(0, 3),
         seconds=SECONDS,
+        is_near=st.booleans(),
     )
     def outcome(
-        self, number: int, name: str, metrics: list[str], first: int, count: int, value: int, seconds: float
+        self,
+        number: int,
+        name: str,
+        metrics: list[str],
+        first: int,
+        count: int,
+        value: int,
+        seconds: float,
+        is_near: bool,
     ) -> None:
-        """Send outcomes of some units."""
-        time = self.database.now + seconds
-        units = (UNITS * 2)[first : first + count]
-        rows = [
-            Outcome(name, self.next_name(), unit, metric, float((value + index) % 4), time)
-            for index, unit in enumerate(units)
-            for metric in metrics
-        ]
+        """Send outcomes of some units. seconds: after now or, if `is_near`, after the unit's exposure."""
+        exposed = {
+            unit: time for (experiment, unit, _), (time, _) in self.exposed.items() if experiment == name
+        }
+        rows = []
+        for index, unit in enumerate((UNITS * 2)[first : first + count]):
+            time = exposed.get(unit, self.database.now) if is_near else self.database.now
+            for metric in metrics:
+                value_of_unit = float((value + index) % 4)
+                rows.append(Outcome(name, self.next_name(), unit, metric, value_of_unit, time + seconds))
         if seconds < 0:
             self.happened.add("late outcome")
         self.send(number, rows)
