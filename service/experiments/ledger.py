@@ -131,7 +131,8 @@ class Ledger:
     def roll_back(self, entry: Entry) -> None:
         """Put a guardrail's roll-back in force on this replica now, and have it added. On the event loop.
 
-        Replicas judge the same requests, so several may roll an arm back at once. Each says so.
+        Replicas judge the same requests, so several may roll an arm back at once. Each logs what it decided;
+        the one whose row is added counts it.
         """
         logger.error(
             "experiment %s: arm %s rolled back (%s): %s",
@@ -140,7 +141,6 @@ class Ledger:
             entry.reason,
             entry.detail,
         )
-        self.metrics.count("experiment_rollbacks_total", entry.experiment, entry.reason)
         with self._lock:
             self._waiting.append(entry)
         self._has_rollback.set()
@@ -219,7 +219,16 @@ class Ledger:
 
     def _add(self, entry: Entry) -> None:
         """Add a row, unless the log has what it says."""
-        self._append(lambda world: entry if _is_needed(entry, world) else None)
+        is_new = False
+
+        def decide(world: World) -> Entry | None:
+            nonlocal is_new
+            is_new = _is_needed(entry, world)
+            return entry if is_new else None
+
+        self._append(decide)
+        if is_new and entry.kind == "rollback":
+            self.metrics.count("experiment_rollbacks_total", entry.experiment, entry.reason)
 
     def _append(self, decide: Callable[[World], Entry | None]) -> World:
         known = self._world

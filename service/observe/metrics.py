@@ -89,7 +89,7 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
         ["reason"],
     ),
     "experiment_rollbacks_total": (
-        "Arms that a guardrail took back to control, as each replica decided.",
+        "Arms that a guardrail took back to control, counted once the database has it.",
         ["experiment", "guardrail"],
     ),
     "experiment_fallbacks_total": (

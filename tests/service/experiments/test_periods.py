@@ -100,7 +100,7 @@ def test_edits_while_the_database_is_away_are_added_with_their_times(tmp_path: P
         world.now = 100.0
         for live in (first, second):
             world.edit(live)
-            assert not live.assigner.experiments, "it is out here at once"
+            assert not live.ledger.in_force.assigner.experiments, "it is out here at once"
         world.now = 200.0
         for live in (first, second):
             world.edit(live, experiment())

@@ -44,9 +44,7 @@ async def test_the_walk_of_the_docs_ends_with_a_click_that_counts(
         assert found["preference"]["units"] in (0, 1)  # whether the clicked title belongs to an arm
         assert found["sample_ratio_p"] is None
         (metric,) = found["report"]["arms"][0]["metrics"]
-        assert metric["preference"] == {
-            name: value for name, value in found["preference"].items() if name != "metric"
-        }
+        assert metric["preference"] == found["preference"]
         page = (await service.http.get("/v1/experiments/prune20-order/report.html")).text
         assert "planned units have clicked a title of one arm" in page
         path = "/v1/experiments/prune20-order/ship"
