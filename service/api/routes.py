@@ -216,9 +216,9 @@ def add_routes(app: FastAPI) -> None:
         _post("/v1/outcomes", outcomes, OutcomeReceipt, tag="experiments"),
         _post("/v1/ubi/events", ubi_events, OutcomeReceipt, tag="experiments"),
         _act_on_experiment("ramp", ramp),
+        _act_on_experiment("stop", stop),
         _act_on_experiment("ship", ship),
         _act_on_experiment("rollback", rollback),
-        _act_on_experiment("stop", stop),
         _post(
             "/v1/experiments",
             start,

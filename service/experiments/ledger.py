@@ -85,7 +85,7 @@ class Ledger:
             if declared.experiments or self._knows_any():
                 self._exchange()
             self.check(declared, config_version)
-            if may_start and (declared.experiments or self._world.experiments):
+            if may_start and (declared.experiments or self.store.is_made):
                 self._add_config(self._config_entry(declared, config_version))
             with self._lock:
                 self.declared = declared
@@ -268,8 +268,13 @@ class Ledger:
 
 
 def _is_needed(entry: Entry, world: World) -> bool:
-    """Return whether a row says what the log does not. A config is not needed if a later one has come."""
+    """Return whether a row says what the log does not.
+
+    A config is not needed if a later one has come, or if neither it nor the log has an experiment.
+    """
     if entry.kind == "rollback":
         experiment = world.experiments.get(entry.experiment)
         return experiment is not None and entry.arm not in experiment.rolled_back
-    return world.config.config_version != entry.config_version and world.config.time <= entry.time
+    has_any = bool(world.experiments) or (entry.declared is not None and bool(entry.declared.experiments))
+    is_new = world.config.config_version != entry.config_version and world.config.time <= entry.time
+    return has_any and is_new

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headroom.models.checkpoint.label_names import order_by_name
-from headroom.service.scoring.shared_cache import weights_key
+from headroom.service.scoring.cache import weights_key
 from tests.checkpoints import load, random_pairs, write_checkpoint
 from tests.prompt import Run, write_labelled
 from tests.prompt import run as run

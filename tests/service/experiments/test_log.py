@@ -128,3 +128,25 @@ def test_the_later_of_two_edits_without_a_database_is_in_force(file_url: str) ->
         edited.ledger.refresh()
         *_, last = database.log()
         assert last.config_version == "third"
+
+
+def test_a_config_without_experiments_that_starts_without_a_database_takes_them_out_later(
+    file_url: str,
+) -> None:
+    """The replica had not read the log, so it added nothing, and the experiments ran on there."""
+    with closing(Database(file_url)) as database:
+        Replica(database).ledger.apply(Declared((CONFIG,)), "with")
+        database.now += 1.0
+        database.left = 0
+        restarted = Replica(database)
+        restarted.ledger.apply(Declared(), "without")
+        database.left = NEVER
+        restarted.ledger.refresh()
+        assert fold(database.log())["prune20"].status == "paused"
+
+
+def test_a_config_without_experiments_is_no_row_of_an_empty_log(file_url: str) -> None:
+    with closing(Database(file_url)) as database:
+        database.prepare()
+        Replica(database).ledger.apply(Declared(), "without")
+        assert database.log() == []
