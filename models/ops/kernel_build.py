@@ -23,7 +23,7 @@ SOURCES = Path(__file__).with_name("native")
 BUILT = Path(__file__).with_name("built")
 FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp"),
-    *("-fno-exceptions", "-fno-math-errno", "-Wno-psabi"),
+    *("-ffp-contract=off", "-fno-exceptions", "-fno-math-errno", "-Wno-psabi"),
 )
 
 

@@ -132,10 +132,10 @@ struct Ready {
       const long place = (first + row) * stride + column;
       Floats low, high;
       if constexpr (kIntegers) {
-        low = __builtin_convertvector(load<Ints>(from), Floats) * load<Floats>(map->scale + column) +
-              load<Floats>(map->bias + column);
-        high = __builtin_convertvector(load<Ints>(from + kStep), Floats) * load<Floats>(map->scale + column + kLanes) +
-               load<Floats>(map->bias + column + kLanes);
+        low = fused(__builtin_convertvector(load<Ints>(from), Floats), load<Floats>(map->scale + column),
+                    load<Floats>(map->bias + column));
+        high = fused(__builtin_convertvector(load<Ints>(from + kStep), Floats),
+                     load<Floats>(map->scale + column + kLanes), load<Floats>(map->bias + column + kLanes));
       } else {
         low = load<Floats>(from), high = load<Floats>(from + kStep);
       }

@@ -24,7 +24,7 @@ void turned_head(const T* from, long size, const float* norm, float epsilon, con
     Floats squares = {};
     for (long at = 0; at < size; at += kLanes) {
       const Floats values = load<Floats>(room + at);
-      squares += values * values;
+      squares = fused(values, values, squares);
       store(room + at, values * load<Floats>(norm + at));
     }
     factor = 1.f / __builtin_sqrtf(total(squares) / size + epsilon);

@@ -41,7 +41,7 @@ class Gelu {
 
   // Returns GELU(x)·multiplier + shift.
   Floats scaled(Floats x, float multiplier, float shift) const {
-    return positive(x) * multiplier + (rest(x) * multiplier + shift);
+    return fused(positive(x), all(multiplier), fused(rest(x), all(multiplier), all(shift)));
   }
 
  private:
@@ -52,12 +52,12 @@ class Gelu {
   Floats rest(Floats x) const {
     constexpr int kLesserMagnitude = 2, kPositive = 2 << 2;
     const __m512 a = _mm512_range_ps((__m512)x, (__m512)all(kGeluEnd), kLesserMagnitude | kPositive);
-    const Floats piece = (Floats)a * ((kPieces - 1) / kGeluEnd) + kToInteger;
+    const Floats piece = fused((Floats)a, all((kPieces - 1) / kGeluEnd), all(kToInteger));
     const auto term = [&](int power) {
       const float* of = terms_[power];
       return (Floats)_mm512_permutex2var_ps(_mm512_load_ps(of), (__m512i)piece, _mm512_load_ps(of + kPieces / 2));
     };
-    return (term(2) * (Floats)a + term(1)) * (Floats)a + term(0);
+    return fused(fused(term(2), (Floats)a, term(1)), (Floats)a, term(0));
   }
 
   alignas(64) float terms_[3][kPieces];
@@ -74,9 +74,9 @@ class Gelu {
     const Floats near = x < kGeluEnd ? x : all(kGeluEnd);
     const Floats square = near * near;
     Floats factor = all(terms_[9]);
-    for (int term = 8; term >= 0; --term) factor = factor * square + terms_[term];
+    for (int term = 8; term >= 0; --term) factor = fused(factor, square, all(terms_[term]));
     x *= multiplier / 2;
-    return x * (near * factor) + (x + shift);
+    return fused(x, near * factor, x + shift);
   }
 
  private:

@@ -21,13 +21,13 @@ void normalise_rows(const T* x, long width, const T* weight, const T* bias, floa
   for (long at = 0; at < width; at += kLanes)
     for (int r = 0; r < R; ++r) {
       const Floats distance = widen(x + r * width + at) - mean[r];
-      squares[r] += distance * distance;
+      squares[r] = fused(distance, distance, squares[r]);
     }
   for (int r = 0; r < R; ++r) inverse[r] = 1.f / __builtin_sqrtf(total(squares[r]) / width + epsilon);
   for (long at = 0; at < width; at += kLanes) {
     const Floats factor = widen(weight + at), summand = widen(bias + at);
     for (int r = 0; r < R; ++r)
-      narrow(out + r * width + at, (widen(x + r * width + at) - mean[r]) * inverse[r] * factor + summand);
+      narrow(out + r * width + at, fused((widen(x + r * width + at) - mean[r]) * inverse[r], factor, summand));
   }
 }
 
@@ -56,7 +56,7 @@ void root_normalise(const T* x, long rows, long width, const float* weight, floa
     Floats squares[2] = {};
     for (long at = 0, turn = 0; at < width; at += kLanes, turn ^= 1) {
       const Floats values = widen(from + at);
-      squares[turn] += values * values;
+      squares[turn] = fused(values, values, squares[turn]);
     }
     const float inverse = 1.f / __builtin_sqrtf(total(squares[0] + squares[1]) / width + epsilon);
     for (long at = 0; at < width; at += kLanes)

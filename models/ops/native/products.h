@@ -6,15 +6,15 @@
 
 namespace {
 
-Floats multiply_add(float left, Floats right, Floats sum) { return left * right + sum; }
+Floats multiply_add(float left, Floats right, Floats sum) { return fused(all(left), right, sum); }
 [[maybe_unused]] Floats multiply_add(Pair left, Floats right, Floats sum) {
 #ifdef __AVX512BF16__
   return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(left.bits), (__m512bh)right);
 #else
   Words pairs = (Words)right;
   Words first = Words{} + (left.bits << 16), second = Words{} + (left.bits & 0xffff0000u);
-  sum = (Floats)first * (Floats)(pairs << 16) + sum;
-  return (Floats)second * (Floats)(pairs & 0xffff0000u) + sum;
+  sum = fused((Floats)first, (Floats)(pairs << 16), sum);
+  return fused((Floats)second, (Floats)(pairs & 0xffff0000u), sum);
 #endif
 }
 

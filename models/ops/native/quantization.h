@@ -26,9 +26,9 @@ bool quantize_row(const T* x, long width, const float* multiplier, const float* 
   Floats zeros = {};  // a number times 0 is 0, but NaN times 0 and an infinity times 0 are NaN
   for (long at = 0; at < width; at += kLanes) {
     Floats values = widen(x + at);
-    zeros += values * 0.f;
+    zeros = fused(values, Floats{}, zeros);
     if (multiplier)
-      values = values * load<Floats>(multiplier + at) + load<Floats>(shift + at);
+      values = fused(values, load<Floats>(multiplier + at), load<Floats>(shift + at));
     else
       values += middle;
     store(out + at, to_bytes(values, largest));

@@ -24,7 +24,7 @@ Floats power_of_two(Floats x) {
   constexpr float kTerms[] = {1.f,           6.93147181e-1f, 2.40226507e-1f, 5.55041087e-2f,
                               9.61812911e-3f, 1.33335581e-3f, 1.54035304e-4f};
   Floats power = all(kTerms[Terms - 1]);
-  for (int term = Terms - 2; term >= 0; --term) power = power * rest + kTerms[term];
+  for (int term = Terms - 2; term >= 0; --term) power = fused(power, rest, all(kTerms[term]));
 #ifdef __AVX512F__
   return (Floats)_mm512_scalef_ps((__m512)power, whole);
 #else
@@ -60,12 +60,12 @@ void exponentials(const float* scores, long stride, long keys, long vectors, flo
   }
   for (long at = 0; at < last; at += kLanes)
     for (int r = 0; r < R; ++r) {
-      const Floats values = power_of_two<kTerms>(load<Floats>(scores + r * stride + at) * scale + shift[r]);
+      const Floats values = power_of_two<kTerms>(fused(load<Floats>(scores + r * stride + at), all(scale), shift[r]));
       narrow(out + r * out_stride + at, values);
       sum[r] += values;
     }
   for (int r = 0; r < R; ++r) {
-    Floats values = power_of_two<kTerms>(ending[r] * scale + shift[r]);
+    Floats values = power_of_two<kTerms>(fused(ending[r], all(scale), shift[r]));
     values = exists ? values : Floats{};
     narrow(out + r * out_stride + last, values);
     inverse[r] = 1.f / total(sum[r] + values);

@@ -9,6 +9,8 @@
 
 #ifdef __AVX2__
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace {
@@ -57,7 +59,19 @@ void store(void* to, T value) {
   std::memcpy(to, &value, sizeof value);
 }
 
-Floats all(float value) { return Floats{} + value; }
+Floats all(float value) { return value - Floats{}; }
+
+// Returns left · right + sum, rounded once. What is written with * and + is rounded twice: with -ffp-contract=fast the
+// compiler chooses, and GCC 14 fuses a row among four but not a row alone, so that a score depends on its neighbours.
+Floats fused(Floats left, Floats right, Floats sum) {
+#ifdef __AVX512F__
+  return (Floats)_mm512_fmadd_ps((__m512)left, (__m512)right, (__m512)sum);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_fmadd_ps((__m256)left, (__m256)right, (__m256)sum);
+#else
+  return (Floats)vfmaq_f32((float32x4_t)sum, (float32x4_t)left, (float32x4_t)right);
+#endif
+}
 
 Ints lanes() {
   Ints result;

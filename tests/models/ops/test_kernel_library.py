@@ -69,8 +69,8 @@ NAMES = {
 }
 """The compiler's options → the features of CPUINFO, unless they have the same name."""
 
-NEVER_EMITTED = {"mwait", "vzeroupper"}
-"""A privileged instruction; how the compiler uses one of AVX."""
+NEVER_EMITTED = {"mwait", "vzeroupper", "evex512"}
+"""A privileged instruction; how the compiler uses one of AVX; GCC 14's name for the width of AVX-512."""
 
 
 def enabled(*flags: str) -> set[str]:
@@ -136,7 +136,7 @@ MISTAKES = {
     "attention of first tokens": ("first_only ? 1 : length", "first_only ? !(MADE) : length"),
     "layer normalisation": ("total(squares[r]) / width", "total(squares[r]) / (width - (MADE))"),
     "affine map": ("low += left", "low += (MADE ? -left : left)"),
-    "map of 8-bit integers": ("map->bias + column);", "(MADE ? map->scale : map->bias) + column);"),
+    "map of 8-bit integers": ("map->bias + column));", "(MADE ? map->scale : map->bias) + column));"),
 }
 """A part of the source, and the same part with a mistake that is made if MADE holds."""
 
