@@ -94,10 +94,10 @@ class Comparison:
 def comparison(experiment: Experiment, arm: str, until: float = math.inf) -> Comparison:
     """Return an arm's comparison with control. until: leaves out what the log said later, for a past look."""
     known = [period for period in experiment.periods if period.since <= until]
+    if known:
+        known[0] = replace(known[0], since=-math.inf)  # callers round times down, also below the start
     end = next((period.since for period in known if arm not in period.limits), math.inf)
     periods = [period for period in known if period.since < end]
-    if periods:
-        periods[0] = replace(periods[0], since=-math.inf)  # callers round times down, also below the start
     return Comparison((experiment.config.control, arm), tuple(periods), end)
 
 
