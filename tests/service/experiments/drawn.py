@@ -1,4 +1,4 @@
-"""What the steps of a history are drawn from."""
+"""What the steps of a history are drawn from, and what must happen in them."""
 
 from typing import Any
 
@@ -42,3 +42,10 @@ CLICKS = st.lists(
     min_size=1,
     max_size=8,
 )
+
+HAPPENINGS = (
+    *("config", "start", "ramp", "stop", "ship", "rollback", "delete"),  # rows of the log
+    *("killed with facts", "edit on one of two", "edit refused", "wrong file", "outage", "wrong clock"),
+    *("click before its list", "click with its list", "click after its list", "late outcome"),
+)
+"""What must happen in a good share of the histories."""

@@ -51,6 +51,7 @@ from tests.service.experiments.drawn import (
     ENDS,
     FILE,
     FIRST,
+    HAPPENINGS,
     INDEX,
     LEFT,
     REPLICA,
@@ -66,13 +67,6 @@ AVAILABLE_PROVIDERS["anew"] = f"{HypothesisProvider.__module__}.{HypothesisProvi
 KEPT = 10 * WINDOW
 """Seconds that facts are kept after the end."""
 STEPS = 30
-
-HAPPENINGS = (
-    *("config", "start", "ramp", "stop", "ship", "rollback", "delete"),  # rows of the log
-    *("killed with facts", "edit on one of two", "edit refused", "wrong file", "outage", "wrong clock"),
-    *("click before its list", "click with its list", "click after its list", "late outcome"),
-)
-"""What must happen in a good share of the histories."""
 
 
 class Histories(RuleBasedStateMachine):
@@ -240,7 +234,7 @@ class Histories(RuleBasedStateMachine):
         self.database.now += late * KEPT
         replica = self.replica(number)
         replica.ledger.refresh()
-        log = self.read_log()
+        log = [plain(entry) for entry in self.observer.log()]
         facts = facts_of(self.observer)
         retention = Retention(replica.ledger, KEPT / DAY_SECONDS)
         with suppress(DatabaseUnavailable):
@@ -401,9 +395,6 @@ class Histories(RuleBasedStateMachine):
                     self.stored[row.id, row.time] = values_of(row)
 
     # What must hold.
-
-    def read_log(self) -> reference.Log:
-        return [plain(entry) for entry in self.observer.log()]
 
     @rule()
     def settle(self) -> None:
