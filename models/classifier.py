@@ -358,7 +358,7 @@ class Classifier:
         generator = self.checked_generator()
         mask = None if head_mask is None else self.generation_mask(head_mask)
         (queries,) = self.write_queries([generator.ask(text, beams, mask)])
-        return [GeneratedQuery(generator.text(query), query.score) for query in queries]
+        return generator.readable_queries(queries)
 
     def write_queries(self, asks: Sequence[Ask]) -> list[list[Written]]:
         """Return the queries of questions, best first, at least one each: the generator's, `ranked`.

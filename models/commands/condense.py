@@ -129,7 +129,6 @@ def command(
 
 def _generate(query: str, network: options.Network, beams: int, *, as_json: bool) -> None:
     """Print the best queries that the generator writes."""
-    from headroom.models.generate.generator import GeneratedQuery
     from headroom.models.masks.generation import GenerationMask, generator_masks, split_spec
 
     parts = split_spec(network.mask or "none")
@@ -137,7 +136,7 @@ def _generate(query: str, network: options.Network, beams: int, *, as_json: bool
     generator = clf.checked_generator()
     mask = GenerationMask(encoder_mask, *generator_masks(parts.generator, generator.shape))
     (written,) = clf.write_queries([generator.ask(query, beams, mask)])
-    queries = [GeneratedQuery(generator.text(one), one.score) for one in written]
+    queries = generator.readable_queries(written)
     if as_json:
         document = {
             "condensed": queries[0].query,

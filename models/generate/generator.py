@@ -90,7 +90,7 @@ def ranked(queries: Sequence[Written], relevance: Floats32) -> list[Written]:
 
 
 class WritablePieces:
-    """Which pieces of the output vocabulary the queries of a question may have.
+    """Which pieces of the output vocabulary (V) the queries of a question may have.
 
     They are those whose letters are of the question's scripts: an English question gets no Korean word. The
     unknown piece is never written.
@@ -105,8 +105,11 @@ class WritablePieces:
             for script in set[str]().union(*scripts)
         }
 
-    def of(self, question: EncodedPair) -> Tensor:
-        """Return them as (V,) bool. question: as the encoder reads it."""
+    def of(self, questions: Sequence[EncodedPair]) -> Tensor:
+        """Return them as (questions, V) bool. questions: at least one, as the encoder reads them."""
+        return torch.stack([self._of(question) for question in questions])
+
+    def _of(self, question: EncodedPair) -> Tensor:
         scripts = scripts_of("".join(self.tokenizer.texts_of(question.ids.tolist())))
         writable = self.known.clone()
         for script, pieces in self.of_script.items():
@@ -180,6 +183,10 @@ class Generator:
             raise ModelError("the question holds no letter or digit that the model can read")
         return encoded
 
+    def readable_queries(self, queries: Sequence[Written]) -> list[GeneratedQuery]:
+        """Return them as people read them."""
+        return [GeneratedQuery(self.text(query), query.score) for query in queries]
+
     def text(self, query: Written) -> str:
         """Return a query as people read it."""
         return " ".join("".join(self.tokenizer.texts_of(query.pieces)).split())
@@ -226,8 +233,8 @@ class Generator:
         """Return the same for questions whose masks skip the same layers and units of the encoder."""
         memory = self._memory(asks)
         widths = [ask.beams for ask in asks]
-        writable = torch.stack([self.writable.of(ask.question) for ask in asks])
-        written = search(self.network, memory, widths, self.readable, self._masks(asks), writable)
+        writable = self.writable.of([ask.question for ask in asks])
+        written = search(self.network, memory, widths, self.readable, writable, self._masks(asks))
         results = []
         for queries in written:
             by_text = dict[str, Written]()

@@ -78,21 +78,17 @@ def search(
     memory: Memory,
     widths: Sequence[int],
     readable: Tensor,
+    writable: Tensor,
     masks: GeneratorMasks | None = None,
-    writable: Tensor | None = None,
 ) -> list[list[Written]]:
     """Return the best queries of each question, best first, at least one and at most its number of beams.
 
     widths: the number of beams of each question. readable: (vocabulary,) bool, the pieces that have a letter
-    or a digit; each query has one. masks: of each question's heads; None: all on. writable: (questions, V)
-    bool, the pieces of the output vocabulary that each question's queries may have, beside those of the
-    question; None: all.
+    or a digit; each query has one. writable: (questions, V) bool, the pieces of the output vocabulary that
+    each question's queries may have, beside those of the question. masks: of each question's heads; None: all
+    on.
     """
-    if writable is None:
-        writable = torch.ones(
-            len(widths), len(network.pieces), dtype=torch.bool, device=network.pieces.device
-        )
-    run = _Run(network, memory, readable, masks, writable)
+    run = _Run(network, memory, readable, writable, masks)
     questions = [Question(width) for width in widths]
     beams = [Beam(number, number) for number in range(len(widths))]
     while beams:
@@ -112,8 +108,8 @@ class _Run:
         network: GeneratorNetwork,
         memory: Memory,
         readable: Tensor,
-        masks: GeneratorMasks | None,
         writable: Tensor,
+        masks: GeneratorMasks | None,
     ) -> None:
         self.network = network
         self.memory = memory

@@ -51,10 +51,12 @@ SHOWN = 12
 class Batch:
     """Some questions and what the whole generator writes for them.
 
-    targets: (B, n) int64, the queries' pieces, −1 for padding. texts: of the queries.
+    writable: which pieces their queries may have, (B, V) bool. targets: (B, n) int64, the queries' pieces, −1
+    for padding. texts: of the queries.
     """
 
     memory: Memory
+    writable: Tensor
     targets: Tensor
     texts: Sequence[str]
 
@@ -158,13 +160,12 @@ def _batches(study: Study, generator: Generator) -> list[Batch]:
         questions = encoded[start : start + BATCH]
         states = states_of(generator.encoder, questions)
         memory = memory_of(questions, states, generator.tokenizer.unknown)
-        best = [
-            queries[0]
-            for queries in search(generator.network, memory, [1] * len(questions), generator.readable)
-        ]
+        writable = generator.writable.of(questions)
+        found = search(generator.network, memory, [1] * len(questions), generator.readable, writable)
+        best = [queries[0] for queries in found]
         pieces = [torch.tensor(query.pieces) for query in best]
         targets = pad_sequence(pieces, batch_first=True, padding_value=-1).to(memory.pieces.device)
-        batches.append(Batch(memory, targets, [generator.text(query) for query in best]))
+        batches.append(Batch(memory, writable, targets, [generator.text(query) for query in best]))
     return batches
 
 
@@ -183,7 +184,7 @@ def _values(generator: Generator, batch: Batch, off: tuple[int, int] | None) -> 
         cross = weights.clone()
         cross[:, off[0], off[1]] = 0
         masks = GeneratorMasks(weights, cross)
-        best = search(generator.network, batch.memory, [1] * size, generator.readable, masks)
+        best = search(generator.network, batch.memory, [1] * size, generator.readable, batch.writable, masks)
         texts = [generator.text(queries[0]) for queries in best]
     likelihood = log_likelihood(generator.network, batch.memory, batch.targets, masks).numpy(force=True)
     columns = []

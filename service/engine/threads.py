@@ -301,6 +301,6 @@ def row_queries(classifier: Classifier, rows: Sequence[QuestionRow]) -> list[Row
     generator = classifier.checked_generator()
     results = []
     for row, written in zip(rows, classifier.write_queries([row.ask for row in rows]), strict=True):
-        queries = [GeneratedQuery(generator.text(one), one.score) for one in written]
-        results.append(RowQueries(queries, generator.align(row.ask, written[0]) if row.heads else None))
+        alignment = generator.align(row.ask, written[0]) if row.heads else None
+        results.append(RowQueries(generator.readable_queries(written), alignment))
     return results

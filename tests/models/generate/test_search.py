@@ -56,7 +56,8 @@ def test_one_beam_takes_the_likeliest_piece_at_each_step(generator: Generator, q
         pieces, log = step_by_step(generator, question)
         encoded = generator.encode(question)
         memory = memory_of([encoded], states_of(generator.encoder, [encoded]), generator.tokenizer.unknown)
-        ((written,),) = search(generator.network, memory, [1], generator.readable)
+        writable = generator.writable.of([encoded])
+        ((written,),) = search(generator.network, memory, [1], generator.readable, writable)
     assert list(written.pieces) == pieces
     assert written.score == pytest.approx(torch.tensor(log).exp().item(), rel=1e-4)
 
@@ -103,7 +104,7 @@ def test_pieces_that_are_not_writable_come_only_from_the_question(generator: Gen
     writable[:, network.pieces == network.config.end] = True
     writable[0] = True
     with torch.inference_mode():
-        free, *bound = search(network, memory, [4] * len(encoded), generator.readable, None, writable)
+        free, *bound = search(network, memory, [4] * len(encoded), generator.readable, writable)
     outside = [set(one.pieces) - set(memory.pieces[0].tolist()) for one in free]
     assert any(outside)
     for row, queries in enumerate(bound, start=1):

@@ -37,7 +37,8 @@ def test_the_likelihood_of_a_query_is_what_the_search_says(writer: Classifier) -
             memory = memory_of(
                 [encoded], states_of(generator.encoder, [encoded]), generator.tokenizer.unknown
             )
-            ((written,),) = search(generator.network, memory, [1], generator.readable)
+            writable = generator.writable.of([encoded])
+            ((written,),) = search(generator.network, memory, [1], generator.readable, writable)
             targets = torch.tensor([[*written.pieces, generator.network.config.end]])
             logs = cross.log_likelihood(generator.network, memory, targets)
         if len(written.pieces) < generator.network.config.max_pieces - 1:
@@ -63,7 +64,7 @@ def test_copied_pieces_are_those_that_the_question_has(writer: Classifier) -> No
     encoded = [generator.encode(question) for question in QUESTIONS[:2]]
     memory = memory_of(encoded, states_of(generator.encoder, encoded), generator.tokenizer.unknown)
     targets = torch.tensor([[memory.pieces[0, 1].item(), 5], [7, -1]])
-    batch = cross.Batch(memory, targets, ["", ""])
+    batch = cross.Batch(memory, generator.writable.of(encoded), targets, ["", ""])
     assert batch.copied.tolist() == [[True, False], [False, False]]
     assert batch.written.tolist() == [[False, True], [True, False]]
 
