@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import pytest
-
 from headroom.loadtest.plan import make_plan
 from headroom.loadtest.running import Outcome, run
 
@@ -17,20 +15,27 @@ def measure(url: str, *, began: Callable[[float], None] | None = None, **plan: A
     return run(make_plan(values), began=began)
 
 
-def assert_soon(claim: Callable[[], Mapping[str, tuple[float, float]]], tolerance: float = 0.02) -> None:
+def assert_soon(
+    claim: Callable[[], Mapping[str, tuple[float, float]]], early: float = 0.02, late: float = 0.15
+) -> None:
     """Assert that measured and true values agree in one of a few attempts.
 
-    claim: measures, and returns (measured, true) by name. What it claims is about the tool on a quiet
-    machine; a busy one delays the server, the client or the referee now and then, but not every time.
+    claim: measures, and returns (measured, true) by name.
+    early, late: the shares of the true value by which the measured one may be below and above it. A busy
+    machine wakes the client late and never early; a wait that is hidden is off by half and more.
     """
     reports = []
     for _ in range(ATTEMPTS):
         values = claim()
-        wrong = {n: v for n, v in values.items() if v[0] != pytest.approx(v[1], rel=tolerance)}
+        wrong = {
+            name: (measured, true)
+            for name, (measured, true) in values.items()
+            if not true * (1 - early) <= measured <= true * (1 + late)
+        }
         if not wrong:
             return
         reports.append(wrong)
-    raise AssertionError(f"(measured, true) that differ by more than {tolerance:.0%}, by attempt: {reports}")
+    raise AssertionError(f"(measured, true) that differ too much, by attempt: {reports}")
 
 
 def percentiles(outcome: Outcome, *percents: float) -> list[float]:

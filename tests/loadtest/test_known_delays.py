@@ -1,6 +1,6 @@
 """Against servers whose delays are known, the reported latencies are the true ones.
 
-The delays are long, so that a busy machine's milliseconds are less than the tolerance, which is relative.
+The delays are long, so that a busy machine's milliseconds are less than the tolerances, which are relative.
 """
 
 import re
@@ -99,7 +99,7 @@ def test_hey_at_the_same_rate_reports_the_same_rate_and_percentiles():
             achieved = outcome.recorder.ok / outcome.seconds
             return {"rate": (achieved, rate), **{f"p{p}": (ours[p], theirs[p]) for p in ours}}
 
-        assert_soon(claim)
+        assert_soon(claim, early=0.1)  # a busy machine may delay either of the two
 
 
 def _said(program: str, *arguments: str) -> str:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from headroom.service.config.settings import LiveConfig
+from headroom.service.engine.request import Submission
 from headroom.service.engine.runner import Batch
 from headroom.service.errors import DeviceFailed, InferenceFailed, OutOfMemory
 from tests.service.experimenting import config as experiment_config
@@ -315,7 +316,16 @@ async def test_an_edit_that_removes_what_a_waiting_request_names_changes_nothing
             await begin.wait()
             return await forward(batch)
 
-        service.replica.scheduler._runner.forward = later
+        scheduler = service.replica.scheduler
+        scheduler._runner.forward = later
+        accepted = list[Submission]()  # with those whose deadline passes before the last one comes
+        submit = scheduler.submit
+
+        def accepting(*args: Any, **kwargs: Any) -> Submission:
+            accepted.append(submit(*args, **kwargs))
+            return accepted[-1]
+
+        scheduler.submit = accepting
         _, tensors = SHAPES["tensors"]
         late = {"query": QUERY, "titles": TITLES, "deadline_ms": 500, **KEEP}
         path = "/v2/models/masked/infer"
@@ -328,7 +338,7 @@ async def test_an_edit_that_removes_what_a_waiting_request_names_changes_nothing
         ]
         answers = [asyncio.create_task(service.http.post(path, json=body)) for path, body in requests]
         async with asyncio.timeout(20):
-            while len(service.replica.scheduler._requests) < len(answers):
+            while len(accepted) < len(answers):
                 await asyncio.sleep(0.01)
         edited = LiveConfig.model_validate({"variants": [{"name": "full"}]})
         await asyncio.to_thread(service.replica.apply, edited)
