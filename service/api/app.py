@@ -22,10 +22,7 @@ from headroom.service.api.post import REFUSAL, post_routes
 from headroom.service.api.routes import add_routes
 from headroom.service.config.key_file import key_ring
 from headroom.service.config.settings import Settings
-from headroom.service.errors import (
-    MethodNotAllowed,
-    NotFound,
-)
+from headroom.service.errors import MethodNotAllowed, NotFound
 from headroom.service.observe.metrics import Metrics
 
 if TYPE_CHECKING:

@@ -105,9 +105,8 @@ def advance(world: World, entry: Entry) -> World:
     after = replace(world, time=time, number=max(world.number, entry.number), experiments=experiments)
     declared = entry.declared or Declared()
     if entry.kind == "config":
-        after = replace(
-            after, config=entry
-        )  # its own time says which of two edits that waited is the later one
+        # Its own time says which of two edits that waited is the later one.
+        after = replace(after, config=entry)
         for name, experiment in experiments.items():
             experiments[name] = _redeclared(experiment, world.declared, declared, time)
     if entry.kind in ("config", "start"):

@@ -118,8 +118,8 @@ async def test_all_addresses_of_ipv6_are_those_of_ipv4_too(write: Write, tmp_pat
         get_haproxy_binary(), "-db", "-f", tmp_path / "run" / "haproxy.cfg"
     )
     try:
-        for host in ("127.0.0.1", "::1"):
-            await asyncio.to_thread(connected, host, port)
+        families = [await asyncio.to_thread(connected, host, port) for host in ("127.0.0.1", "::1")]
+        assert families == [socket.AF_INET, socket.AF_INET6]
     finally:
         haproxy.kill()
         await haproxy.wait()
@@ -192,12 +192,11 @@ async def statistics(directory: Path) -> dict[str, dict[str, str]]:
     return {f"{row['pxname']}/{row['svname']}": row for row in rows}
 
 
-def connected(host: str, port: int) -> None:
-    """Wait until a program listens at this address."""
+def connected(host: str, port: int) -> socket.AddressFamily:
+    """Wait until a program listens at this address, and return by which protocol."""
     while True:
-        with suppress(ConnectionRefusedError):
-            socket.create_connection((host, port), timeout=10).close()
-            return
+        with suppress(ConnectionRefusedError), socket.create_connection((host, port), timeout=10) as one:
+            return socket.AddressFamily(one.family)
         time.sleep(0.02)
 
 
