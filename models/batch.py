@@ -14,9 +14,16 @@ from headroom.models.checkpoint.tokenizer import EncodedPair, Ids
 from headroom.models.device import is_out_of_memory
 from headroom.models.errors import ModelError
 
+LEAST_TOKENS = 16
+"""A pack is filled up to at least this many tokens. Products of fewer rows may take other code paths and round
+differently (on CPUs up to 11 rows with MKL, 1 row with oneDNN); a deterministic network must not."""
+
 TOKEN_MULTIPLE = 16
-"""A pack is filled up to a multiple of this many tokens. Products of fewer rows may take other code paths and
-round differently (on CPUs up to 11 rows with MKL, 1 row with oneDNN); a deterministic network must not."""
+"""A pack is filled up to a multiple of this many tokens, on a CPU to half of it up to FINE_PACK."""
+
+FINE_PACK = 64
+"""On a CPU, packs of up to this many tokens, about three pairs, are filled up more finely: one pair that comes
+alone waits for its filling."""
 
 FILL_STEP = 1 / 32
 """Large packs are filled up in steps of about this share of their tokens, because a product of a new shape is
@@ -368,14 +375,14 @@ def _without_beginnings(
 def filled_size(count: int, *, on_gpu: bool = False) -> int:
     """Return the size that a pack of `count` tokens (or rows) is filled up to.
 
-    It is a multiple of TOKEN_MULTIPLE, and of the largest power of two that is at most FILL_STEP of `count`.
-    On a GPU it is a power of two up to SMALL_PACK.
+    It is at least LEAST_TOKENS, a multiple of TOKEN_MULTIPLE (up to FINE_PACK, of half of it), and of the
+    largest power of two that is at most FILL_STEP of `count`. On a GPU it is a power of two up to SMALL_PACK.
     """
     if on_gpu and count <= SMALL_PACK:
-        return max(TOKEN_MULTIPLE, 1 << (count - 1).bit_length())
+        return max(LEAST_TOKENS, 1 << (count - 1).bit_length())
     power_of_two = 1 << max(0, int(count * FILL_STEP).bit_length() - 1)
-    step = max(TOKEN_MULTIPLE, power_of_two)
-    return -(-count // step) * step
+    step = max(TOKEN_MULTIPLE // 2 if count <= FINE_PACK else TOKEN_MULTIPLE, power_of_two)
+    return max(LEAST_TOKENS, -(-count // step) * step)
 
 
 def to_device(
