@@ -49,6 +49,7 @@ def accuracy(bench: Bench) -> list[Row]:
         fastest = plain if bench.dry else choose(exact.config, bench.device, dtype)
         for ops in (plain,) if type(fastest) is CudaOps else (fastest, plain):
             network = build(exact.config, tensors, device=bench.device, dtype=dtype, ops=ops)
+            network.capture(bench.tokens)
             kernels = "torch's kernels" if ops is plain else "ours"
             rows.append(accuracy_row(f"{network.number_format}, {kernels}", network, sides, bound))
     return rows
@@ -66,22 +67,19 @@ class AccuracySide:
     def logits(self, network: Network) -> np.ndarray:
         """Return a network's logits."""
         sliced = self.masks is not None and self.masks.weights.ndim == 2
-        return np.concatenate(
-            [
-                network.forward(pack(pairs, device=network.device), self.masks, sliced=sliced).numpy()
-                for pairs in self.batches
-            ]
-        )
+        batches = [pack(pairs, device=network.device, ladder=network.ladder) for pairs in self.batches]
+        logits = [network.forward(batch, self.masks, sliced=sliced).numpy() for batch in batches]
+        return np.concatenate(logits)
 
 
 def accuracy_sides(
     exact: Classifier, pairs: Sequence[EncodedPair], truth: np.ndarray
 ) -> Sequence[AccuracySide]:
     """Return what the accuracy is measured of; the first has no mask. truth: logits of the pairs."""
-    few = [[pair] for pair in pairs[:8] for _ in range(3)]  # a graph computes a pair's third pass
+    few = [[pair] for pair in pairs[:8]]
     sides = [
         AccuracySide("no mask", [pairs], truth),
-        AccuracySide("one pair, as a graph", few, truth[:8].repeat(3, 0)),
+        AccuracySide("one pair, as a graph", few, truth[:8]),
     ]
     for name, mask in accuracy_masks(exact, len(pairs)).items():
         expected = exact.network.forward(pack(pairs, device=CPU), mask).numpy()

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from benchmarks import workload
+from headroom.models.batch import PackedBatch, pack
 from headroom.models.checkpoint.config import parse_config
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.graphs import LARGE_COMES
 from headroom.models.network import Network
 from headroom.models.networks import build
 from headroom.models.ops.torch import CudaOps, TorchOps
 from headroom.models.selection import RowMasks
+
+WARM_UPS = 3
+"""Turns before a call is timed: the first compiles kernels, and the second cuts a repeated mask out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +33,22 @@ class Bench:
     rounds: int
     dry: bool
 
-    def network(self, ops: TorchOps | None = None) -> Network:
-        """Return the network with random weights. ops: default: the fastest operators of the device."""
+    def network(self, ops: TorchOps | None = None, *, graphs: bool = True) -> Network:
+        """Return the network with random weights, and with CUDA graphs on a GPU.
+
+        ops: default: the fastest operators of the device. graphs: whether CUDA graphs are captured.
+        """
         model = workload.network(self.shape)
         config = parse_config(model.config.to_dict())
         ops = CudaOps(self.device, self.dtype) if self.dry and ops is None else ops
-        return build(config, model.state_dict(), device=self.device, dtype=self.dtype, ops=ops)
+        network = build(config, model.state_dict(), device=self.device, dtype=self.dtype, ops=ops)
+        if graphs:
+            network.capture(self.tokens)
+        return network
+
+    def pack(self, pairs: Sequence[EncodedPair], network: Network) -> PackedBatch:
+        """Pack pairs as a replica does."""
+        return pack(pairs, device=self.device, ladder=network.ladder)
 
     def pairs(self) -> list[EncodedPair]:
         """Return query–title pairs of about `tokens` tokens together."""
@@ -55,11 +68,6 @@ class Bench:
         shape = (rows, self.shape.layers, self.shape.heads)
         return RowMasks(rng.integers(0, 2, shape).astype(np.float32))
 
-    @property
-    def warm_ups(self) -> int:
-        """Return the turns before a call is timed: after them, a full batch's pass is a CUDA graph."""
-        return 1 if self.dry else LARGE_COMES + 2
-
     def wait(self) -> None:
         """Wait for the device."""
         if self.device.type == "cuda":
@@ -68,13 +76,13 @@ class Bench:
     def median(self, call: Callable[[], object], calls: int = 1) -> float:
         """Return the median seconds of a call, after turns to warm up. calls: how many share a wait."""
         seconds = []
-        for turn in range(self.warm_ups + self.rounds):
+        for turn in range(WARM_UPS + self.rounds):
             self.wait()
             began = time.perf_counter()
             for _ in range(calls):
                 call()
             self.wait()
-            if turn >= self.warm_ups:
+            if turn >= WARM_UPS:
                 seconds.append((time.perf_counter() - began) / calls)
         return statistics.median(seconds)
 

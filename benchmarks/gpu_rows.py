@@ -15,11 +15,10 @@ from torch import Tensor
 
 from benchmarks import workload
 from benchmarks.gpu_accuracy import accuracy
-from benchmarks.gpu_bench import Bench
+from benchmarks.gpu_bench import WARM_UPS, Bench
 from benchmarks.gpu_families import families
 from benchmarks.measure import alternate, ratio
 from benchmarks.report import Row, at_least, at_most
-from headroom.models.batch import pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.network import Network
 from headroom.models.ops.torch import CudaOps
@@ -51,7 +50,7 @@ def encoder(bench: Bench) -> list[Row]:
     network = bench.network()
     pairs = bench.pairs()
     lengths = bench.lengths()
-    batch = pack(pairs, device=bench.device)
+    batch = bench.pack(pairs, network)
     of_model, square = gemm_rates(bench)
     whole = bench.median(lambda: network.forward(batch))
     achieved = workload.useful_flops(bench.shape, lengths) / whole
@@ -59,7 +58,7 @@ def encoder(bench: Bench) -> list[Row]:
     turns = alternate(
         {"none": lambda: network.forward(batch), "masks": lambda: network.forward(batch, masks)},
         max(20, bench.rounds),
-        warm_ups=bench.warm_ups,
+        warm_ups=WARM_UPS,
     )
     cost = ratio(turns, "none", "masks")
     rows = [
@@ -71,6 +70,7 @@ def encoder(bench: Bench) -> list[Row]:
         at_most("cost of a mask per row", cost.median, 1.02, ".2f", " ×", cost.range()),
     ]
     for name, mask in variants(bench.shape).items():
+        network.capture(bench.tokens, RowMasks(mask), sliced=True)
         seconds = bench.median(partial(network.forward, batch, RowMasks(mask), sliced=True))
         saved = (1 - seconds / whole) / removed_share(bench, mask)
         note = f"; {seconds * 1e3:.2f} ms with its launches"
@@ -94,11 +94,11 @@ def kernels(bench: Bench) -> list[Row]:
     pairs = bench.pairs()
     one = bench.one_pair()
     rows = []
-    batch = pack(pairs, device=bench.device)
-    single = pack(one, device=bench.device)
     masks = bench.random_masks(len(pairs), np.random.default_rng(0))
     for name, backend in (("torch's kernels", CudaOps), ("ours", TritonOps)):
         network = bench.network(backend(bench.device, bench.dtype))
+        batch = bench.pack(pairs, network)
+        single = bench.pack(one, network)
         order = np.asarray(batch.order)
         masked = network.selector.select(rows_of(masks, order))
         with torch.inference_mode():
@@ -132,7 +132,7 @@ def service_like(bench: Bench) -> list[Row]:
     pairs = bench.pairs()
 
     def scores(some: Sequence[EncodedPair]) -> np.ndarray:
-        return network.forward(pack(some, device=bench.device)).numpy(force=True)
+        return network.forward(bench.pack(some, network)).numpy(force=True)
 
     one = bench.one_pair()
     median = bench.median(lambda: scores(one))
@@ -171,10 +171,10 @@ def memory(bench: Bench) -> list[Row]:
         return torch.cuda.memory_allocated(bench.device)
 
     before = allocated()
-    network = bench.network()
+    network = bench.network(graphs=False)
     pairs = bench.pairs()
     weights = allocated() - before
-    batch = pack(pairs, device=bench.device)
+    batch = bench.pack(pairs, network)
     torch.cuda.reset_peak_memory_stats(bench.device)
     network.forward(batch)
     peak = torch.cuda.max_memory_allocated(bench.device) - before
@@ -197,11 +197,15 @@ def memory(bench: Bench) -> list[Row]:
 
 def graph_memory(bench: Bench, network: Network) -> list[Row]:
     """Measure the memory of CUDA graphs."""
-    small = memory_of_graphs(bench, network)
-    large = memory_of_large_graphs(bench, network)
+    half = RowMasks(variants(bench.shape)["half of the heads off"])
+    before = free_memory(bench)
+    network.capture(bench.tokens)
+    whole = before - free_memory(bench)
+    network.capture(bench.tokens, half, sliced=True)
+    sliced = before - whole - free_memory(bench)
     return [
-        Row("CUDA graphs of up to 20 pairs", f"{small / 2**20:.0f} MiB"),
-        Row("CUDA graphs of a full batch without masks, with them and cut", f"{large / 2**20:.0f} MiB"),
+        Row("CUDA graphs of the whole network", f"{whole / 2**20:.0f} MiB"),
+        Row("CUDA graphs of a sliced variant, without its weights", f"{sliced / 2**20:.0f} MiB"),
     ]
 
 
@@ -212,27 +216,6 @@ def free_memory(bench: Bench) -> int:
     return torch.cuda.mem_get_info(bench.device)[0]
 
 
-def memory_of_graphs(bench: Bench, network: Network) -> int:
-    """Return the bytes that CUDA graphs of 1 to 20 pairs take."""
-    pairs = bench.pairs()
-    before = free_memory(bench)
-    for count in 2 * [*range(1, 21)]:  # the second pass of a shape is captured
-        network.forward(pack(pairs[:count], device=bench.device))
-    return before - free_memory(bench)
-
-
-def memory_of_large_graphs(bench: Bench, network: Network) -> int:
-    """Return the bytes that CUDA graphs of full batches take."""
-    batch = pack(bench.pairs(), device=bench.device)
-    masks = bench.random_masks(len(bench.pairs()), np.random.default_rng(0))
-    half = RowMasks(variants(bench.shape)["half of the heads off"])
-    before = free_memory(bench)
-    for given, sliced in ((None, False), (masks, False), (half, True)):
-        for _ in range(bench.warm_ups):
-            network.forward(batch, given, sliced=sliced)
-    return before - free_memory(bench)
-
-
 def memory_growth(bench: Bench, network: Network) -> list[Row]:
     """Measure by what share reserved and allocated memory grow from the 100th to the 300th mixed batch."""
     pairs = bench.pairs()
@@ -241,7 +224,7 @@ def memory_growth(bench: Bench, network: Network) -> list[Row]:
     found: dict[str, list[int]] = {name: [] for name in measures}
     for turn in range(300):
         some = pairs[: int(rng.integers(1, len(pairs)))]
-        network.forward(pack(some, device=bench.device), bench.random_masks(len(some), rng))
+        network.forward(bench.pack(some, network), bench.random_masks(len(some), rng))
         if turn in (99, 299):
             for name, measure in measures.items():
                 found[name].append(measure(bench.device))
@@ -255,7 +238,7 @@ def memory_growth(bench: Bench, network: Network) -> list[Row]:
 def graphs_and_none(bench: Bench) -> list[Row]:
     """Measure passes of few pairs and of full batches, with CUDA graphs and without.
 
-    Without graphs, a repeated mask of a single request is cut out, whatever the size of its pack.
+    Without graphs, a repeated mask of a single request is cut out.
     """
     network = bench.network()
     graphs = network.graphs
@@ -263,9 +246,12 @@ def graphs_and_none(bench: Bench) -> list[Row]:
     rng = np.random.default_rng(1)
     rows = []
     for size, some in (("one pair", bench.one_pair()), ("20 pairs", pairs[:20]), ("a full batch", pairs)):
-        batch = pack(some, device=bench.device)
+        batch = bench.pack(some, network)
         for name, masks in some_masks(bench, len(some), rng).items():
-            forward = partial(network.forward, batch, masks, sliced=name.endswith("variant"))
+            is_variant = name == VARIANT
+            if is_variant:
+                network.capture(bench.tokens, masks, sliced=True)
+            forward = partial(network.forward, batch, masks, sliced=is_variant)
             seconds = []
             for used in (None, graphs):
                 network.graphs = used
@@ -277,10 +263,11 @@ def graphs_and_none(bench: Bench) -> list[Row]:
                 row += f"; choosing what to compute {1e3 * bench.median(choose_parts):.2f} ms"
             rows.append(Row(f"{size}, {name}", row))
     if graphs is not None:
-        counts = graphs.counts
-        text = f"{counts.captured} captured, {counts.replayed} passes, {counts.without_memory} without memory"
-        rows.append(Row("graphs", text))
+        rows.append(Row("graphs", f"{len(graphs)} captured"))
     return rows
+
+
+VARIANT = "a sliced variant"
 
 
 def some_masks(bench: Bench, rows: int, rng: np.random.Generator) -> dict[str, RowMasks | None]:
@@ -293,7 +280,7 @@ def some_masks(bench: Bench, rows: int, rng: np.random.Generator) -> dict[str, R
         "a mask that repeats": RowMasks(one.weights[0]),
         "a mask by request": RowMasks(of_requests.weights, index=np.arange(rows) * requests // rows),
         "a mask by row": bench.random_masks(rows, rng),
-        "a sliced variant": RowMasks(variants(bench.shape)["half of the heads off"]),
+        VARIANT: RowMasks(variants(bench.shape)["half of the heads off"]),
     }
 
 
@@ -301,10 +288,10 @@ def graph(bench: Bench) -> list[Row]:
     """Measure passes as CUDA graphs, which no launch on the host delays: of one pair, and of full batches."""
     if bench.device.type != "cuda":
         return [Row("passes as CUDA graphs", "left out: no GPU")]
-    network = bench.network()
+    network = bench.network(graphs=False)
     rows = list[Row]()
-    one = pack(bench.one_pair(), device=bench.device)
-    batch = pack(bench.pairs(), device=bench.device)
+    one = bench.pack(bench.one_pair(), network)
+    batch = bench.pack(bench.pairs(), network)
     whole = network.selector.select(None)
     own_stream = torch.cuda.stream(torch.cuda.current_stream(bench.device))
     with torch.inference_mode(), own_stream:  # a capture that fails leaves the thread on another one
@@ -382,7 +369,7 @@ def network_rate(bench: Bench) -> float:
     """Return the pairs/s of full batches, packed, computed and read one after the other."""
     network = bench.network()
     pairs = bench.pairs()
-    seconds = bench.median(lambda: network.forward(pack(pairs, device=bench.device)).numpy(force=True))
+    seconds = bench.median(lambda: network.forward(bench.pack(pairs, network)).numpy(force=True))
     return len(pairs) / seconds
 
 

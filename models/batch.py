@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,20 +19,16 @@ LEAST_TOKENS = 16
 differently (on CPUs up to 11 rows with MKL, 1 row with oneDNN); a deterministic network must not."""
 
 TOKEN_MULTIPLE = 16
-"""A pack is filled up to a multiple of this many tokens, on a CPU to half of it up to FINE_PACK."""
+"""A pack is filled up to a multiple of this many tokens, up to FINE_PACK of half of it."""
 
 FINE_PACK = 64
-"""On a CPU, packs of up to this many tokens, about three pairs, are filled up more finely: one pair that comes
-alone waits for its filling."""
+"""Packs of up to this many tokens, about three pairs, are filled up more finely: one pair that comes alone waits
+for its filling."""
 
 FILL_STEP = 1 / 32
 """Large packs are filled up in steps of about this share of their tokens, because a product of a new shape is
 expensive: oneDNN compiles code for it (0.4 to 0.8 ms, and one pass of the shipped model needs a dozen) and
 keeps it (half a MiB)."""
-
-SMALL_PACK = 512
-"""On a GPU, packs of up to this many tokens have few shapes, for each of which a CUDA graph may be captured.
-The padding costs no time, because so small a pack does not keep a GPU busy."""
 
 GROUP_STEP = 16
 """Sequences whose lengths round up to the same multiple of this many tokens share one attention call, where
@@ -47,6 +43,19 @@ class Beginning(NamedTuple):
 
     key: Hashable
     tokens: int
+
+
+class Rung(NamedTuple):
+    """A shape that a network has CUDA graphs of, and the packs that are filled up to it.
+
+    tokens, rows: the size that packs are filled up to. longest: no sequence of them has more tokens.
+    above: they have more tokens than this.
+    """
+
+    tokens: int
+    rows: int
+    longest: int
+    above: int
 
 
 class Keys(NamedTuple):
@@ -95,8 +104,9 @@ class PackedBatch:
         −1 for none. None: no sequence has one.
     exact: padded groups hold sequences of one length only, as a deterministic network needs it.
     read: the tokens of each sequence that leave the layer that computes this batch.
-    captured: whether a CUDA graph computes this batch, and later ones of its shapes and `longest`. `lengths`
-        and `order` are then undefined, and `answers` has (B or more,) entries.
+    rung: the rung of its network's ladder that the pack is filled up to; None: of none.
+    captured: whether a CUDA graph computes this batch, and later ones of its rung. `lengths` and `order` are
+        then empty, and `answers` has (B or more,) entries.
     """
 
     ids: Tensor
@@ -113,6 +123,7 @@ class PackedBatch:
     exact: bool
     prefixes: np.ndarray | None = None
     read: Literal["all", "first", "last"] = "all"
+    rung: Rung | None = None
     captured: bool = False
     _groups: dict[bool, Sequence[Group]] = field(default_factory=dict, repr=False)
     """What `groups` returned, by `exact`; copies of the batch share it."""
@@ -172,17 +183,21 @@ class PackedBatch:
         index, offsets = to_device([tokens, np.concatenate([[0], ends])], self.ids.device)
         return Keys(index, offsets.int(), int(counts.max()))
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Return the tokens and the sequences that the pack is filled up to."""
-        return len(self.ids), len(self.first_token)
-
-    def for_capture(self, longest: int) -> "PackedBatch":
-        """Return a copy in memory of its own, which a CUDA graph reads. longest: of the packs that are copied
-        into it later, no sequence has more tokens."""
-        inputs = self.inputs.clone()
-        tensors = _Layout(*self.shape).tensors(inputs)
-        return replace(self, inputs=inputs, **tensors, longest=longest, captured=True)
+    @classmethod
+    def to_capture(cls, rung: Rung, device: torch.device) -> "PackedBatch":
+        """Return a pack without sequences, into whose memory later packs of the rung are copied."""
+        layout = _Layout(rung.tokens, rung.rows)
+        inputs = torch.zeros(sum(layout.words.values()), dtype=torch.int64, device=device)
+        return cls(
+            **layout.tensors(inputs),
+            inputs=inputs,
+            lengths=np.empty(0, np.int64),
+            order=np.empty(0, np.int64),
+            longest=rung.longest,
+            exact=False,
+            rung=rung,
+            captured=True,
+        )
 
     def by_length(self, tokens: int) -> tuple[range, range]:
         """Return the indices of the sequences of at most this many tokens, and those of the longer ones.
@@ -208,13 +223,15 @@ def pack(
     device: torch.device,
     deterministic: bool = False,
     fill: bool = True,
+    ladder: Sequence[Rung] = (),
     beginnings: Sequence[Beginning] | None = None,
 ) -> PackedBatch:
     """Pack at least one encoded pair.
 
     deterministic: sequences share an attention call only if their lengths are equal, so that no result
         depends on its neighbours.
-    fill: fill the pack up to a shape that other packs have too (`filled_size`).
+    fill: fill the pack up to a shape that other packs have too: a rung of the ladder that has room for it,
+        or a `filled_size`.
     beginnings: of a decoder's pairs; each is packed once, as a sequence of its own that its pairs go on from.
         One of a single pair stays with it, unless that would change its last bits in a deterministic network.
     """
@@ -228,9 +245,16 @@ def pack(
     lengths = sequences.lengths
     rows = len(lengths)
     tokens = int(lengths.sum())
-    on_gpu = device.type == "cuda"
-    filled_rows = filled_size(rows, on_gpu=on_gpu) if fill else rows
-    filled_tokens = filled_size(tokens, on_gpu=on_gpu) if fill else tokens
+    longest = int(lengths[-1])
+    rung = rung_of(ladder, tokens, rows, longest) if fill else None
+    filled_tokens = tokens
+    filled_rows = rows
+    if rung is not None:
+        filled_tokens = rung.tokens
+        filled_rows = rung.rows
+    elif fill:
+        filled_tokens = filled_size(tokens)
+        filled_rows = filled_size(rows)
     layout = _Layout(filled_tokens, filled_rows)
     inputs = layout.inputs(_arrays(pairs, sequences, filled_rows), device)
     fields = layout.tensors(inputs)
@@ -243,10 +267,20 @@ def pack(
         inputs=inputs,
         lengths=lengths,
         order=sequences.pair,
-        longest=int(lengths[-1]),
+        longest=longest,
         exact=deterministic,
         prefixes=prefixes,
+        rung=rung,
     )
+
+
+def rung_of(ladder: Sequence[Rung], tokens: int, rows: int, longest: int) -> Rung | None:
+    """Return the first rung for packs of this size; None if there is none."""
+    for rung in ladder:
+        has_room = tokens <= rung.tokens and rows <= rung.rows and longest <= rung.longest
+        if has_room and tokens > rung.above:
+            return rung
+    return None
 
 
 class _Layout(NamedTuple):
@@ -372,14 +406,12 @@ def _without_beginnings(
     return _Sequences.of(ids, np.array(pair_of), np.array(prefixes))
 
 
-def filled_size(count: int, *, on_gpu: bool = False) -> int:
+def filled_size(count: int) -> int:
     """Return the size that a pack of `count` tokens (or rows) is filled up to.
 
     It is at least LEAST_TOKENS, a multiple of TOKEN_MULTIPLE (up to FINE_PACK, of half of it), and of the
-    largest power of two that is at most FILL_STEP of `count`. On a GPU it is a power of two up to SMALL_PACK.
+    largest power of two that is at most FILL_STEP of `count`.
     """
-    if on_gpu and count <= SMALL_PACK:
-        return max(LEAST_TOKENS, 1 << (count - 1).bit_length())
     power_of_two = 1 << max(0, int(count * FILL_STEP).bit_length() - 1)
     step = max(TOKEN_MULTIPLE // 2 if count <= FINE_PACK else TOKEN_MULTIPLE, power_of_two)
     return max(LEAST_TOKENS, -(-count // step) * step)

@@ -280,7 +280,13 @@ class Classifier:
     ) -> np.ndarray:
         """Return the logits of one pass, (n, labels), labels as in the checkpoint."""
         network = self.network
-        batch = pack(pairs, device=network.device, deterministic=network.deterministic, beginnings=beginnings)
+        batch = pack(
+            pairs,
+            device=network.device,
+            deterministic=network.deterministic,
+            ladder=network.ladder,
+            beginnings=beginnings,
+        )
         return network.forward(batch, masks, sliced=sliced).numpy(force=True)
 
     def beginnings(self, pairs: Iterable[EncodedPair], masks: Iterable[Hashable]) -> list[Beginning] | None:

@@ -1,289 +1,220 @@
-"""CUDA graphs: passes of a shape that comes often are captured once, and then launched with one call each.
+"""CUDA graphs: passes of a few fixed shapes are captured before traffic, and then launched with one call.
 
 A pass is over a hundred short kernels. For a few pairs, or with half of the heads cut out, Python takes
-longer to launch them than the GPU to compute them (docs/decisions/012-on-a-gpu.md). Small packs are filled up
-to few shapes (SMALL_PACK); full batches of query–title pairs have few as well.
+longer to launch them than the GPU to compute them (docs/decisions/012-on-a-gpu.md).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from headroom.models.batch import SMALL_PACK, PackedBatch
-from headroom.models.device import is_out_of_memory
+from headroom.models.batch import PackedBatch, Rung, filled_size
 from headroom.models.errors import first_line
-from headroom.models.layer import Layer
-from headroom.models.lru import LeastRecentlyUsed
-from headroom.models.selection import Selection
+from headroom.models.selection import RowMasks, Selection, Selector
 
 log = logging.getLogger(__name__)
 
-CAPACITY = 16
-"""Graphs of a thread; the least recently used one is evicted first. They share one pool of memory."""
+SMALL = (16, 32, 64, 128, 256, 512)
+"""Tokens that small packs are filled up to. It costs no time: they do not keep a GPU busy."""
 
-KNOWN_KEYS = 64
-"""A thread counts the passes of at most this many keys that have no graph yet."""
+MEDIUM = (768, 1_024, 1_536, 2_048, 3_072, 4_096)
+"""The same for larger packs, whose launches may still take longer than what the GPU computes in vain."""
 
-SMALL_COMES = 2
-"""A small pack's key is captured at this pass: a capture takes as long as a few passes without a graph."""
+TOKENS_OF_ROW = 8
+"""Tokens per row of these rungs: packs of shorter pairs than this, on average, have no graph."""
 
-LARGE_COMES = 16
-"""The same for larger packs, whose graphs save a smaller part of a pass, and whose shapes are many while the
-GPU is not busy."""
+TOKENS_OF_FULL_ROW = 16
+"""The same for full batches, where the rows that a pack does not have cost some time."""
 
 LONGEST = (64, 128)
-"""A graph of a larger pack computes sequences of at most this many tokens. It launches attention for all
-sequences as if each had so many, so those of longer ones are not captured."""
+"""A graph of over 512 tokens computes sequences of at most this many. It launches attention for all sequences
+as if each had so many, so passes with longer ones have no graph."""
 
-PAUSE = 1_000
-"""Passes before a thread captures again after memory was full; after each failed capture, twice as many."""
+FULL_SHARE = 31 / 32
+"""Packs with more than this share of a batch's maximum tokens count as full batches."""
 
-_capturing = threading.Lock()
-"""torch captures one graph at a time in a process."""
+Compute = Callable[[PackedBatch, Selection], Tensor]
+"""Returns the answers of a batch, (pairs or more, labels). It launches the same kernels for all batches of a
+rung, and waits for nothing."""
+
+WHOLE: tuple[Hashable, ...] = (None, ((), None, None))
+"""The `mask_key` of no masks, and that of masks that multiply all heads."""
+
+_owner = threading.Lock()
+"""Held to capture, or to launch: torch captures one graph at a time in a process."""
 
 _failed: list[torch.cuda.CUDAGraph] = []
 """Graphs whose capture failed: torch's allocator may refer to them for longer than their network lives."""
 
 
-class GraphKey(NamedTuple):
-    """GraphKey of a graph: the batch's `shape` and bound of `longest`, and the selection's parts."""
+def ladder_for(batch_tokens: int) -> tuple[Rung, ...]:
+    """Return the shapes to capture, smallest first, for batches of at most this many tokens."""
+    full = filled_size(batch_tokens)
+    rungs = list[Rung]()
+    above = 0
+    for tokens in (*SMALL, *MEDIUM):
+        if tokens >= full:
+            break
+        rows = filled_size(tokens // TOKENS_OF_ROW)
+        longest = tokens if tokens <= SMALL[-1] else LONGEST[-1]
+        rungs.append(Rung(tokens, rows, longest, above))
+        above = tokens
+    above = max(above, int(full * FULL_SHARE))
+    full_rows = filled_size(full // TOKENS_OF_FULL_ROW)
+    for bound in LONGEST:
+        rungs.append(Rung(full, full_rows, bound, above))
+    return tuple(rungs)
 
-    shape: tuple[int, int]
-    longest: int
-    parts: tuple[Hashable, ...]
+
+def mask_key(masks: RowMasks | None, *, sliced: bool) -> Hashable:
+    """Return what a graph depends on of a batch's masks: not the weights of heads, unless they are sliced.
+
+    sliced: the masks belong to a sliced variant.
+    """
+    if masks is None:
+        return None
+    units = None if masks.units_off is None else masks.units_off.tobytes()
+    return masks.skipped, units, masks.weights.tobytes() if sliced else None
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A captured pass: it reads batch and weights, and writes logits, at fixed addresses."""
+    """A captured pass: it reads batch and weights, and writes logits, at fixed addresses.
+
+    selection: what the pass computes with; its memory must live as long as the graph.
+    head_weights: (rows, n) float32, an input of the graph; None if it has no such input.
+    """
 
     graph: torch.cuda.CUDAGraph
     batch: PackedBatch
     selection: Selection
+    head_weights: Tensor | None
     logits: Tensor
 
-    def replay(self, batch: PackedBatch, selection: Selection) -> Tensor:
-        """Return the logits of another batch of this key."""
-        # The caller's answers end before those of the graph, and what follows them in both is the same.
+    def set_inputs(self, batch: PackedBatch, head_weights: Tensor | None) -> None:
+        """Copy another batch of the rung to where the graph reads it, with its weights; None: all are 1."""
         self.batch.inputs.copy_(batch.inputs)
-        if selection.head_weights is not None:
-            assert self.selection.head_weights is not None
-            rows = len(selection.head_weights)
-            ours = self.selection.head_weights
-            (ours if rows == 1 else ours[:rows]).copy_(selection.head_weights)
-        if selection.unit_weights is not None:
-            assert self.selection.unit_weights is not None
-            self.selection.unit_weights.copy_(selection.unit_weights)
-        self.graph.replay()
-        return self.logits
-
-
-@dataclass(slots=True)
-class Counts:
-    """Counts of passes in a process. Threads add to it without a lock, so it may miss some.
-
-    captured: graphs. replayed: passes by a graph. without_memory: how often memory was full.
-    """
-
-    captured: int = 0
-    replayed: int = 0
-    without_memory: int = 0
-
-
-class _OfThread(threading.local):
-    """The graphs of one thread, by key, and how often other keys came. Threads never share a graph.
-
-    pause: how many more passes capture nothing.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.pause = 0
-        self.pause_of_capture = PAUSE
-        self.graphs = LeastRecentlyUsed[GraphKey, Captured]()
-        self.comes = LeastRecentlyUsed[GraphKey, int]()
-        # torch has 32 streams of each priority and gives them out in turn: with the usual one, this might be
-        # the stream on which another thread computes.
-        self.stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
-        self.pool = torch.cuda.graph_pool_handle()
-
-    def wait_for_memory(self, passes: int) -> None:
-        """Capture nothing for this many passes, and then in a new pool.
-
-        torch refuses to capture into a pool whose capture failed, or whose graphs are all gone.
-        """
-        self.pause = max(self.pause, passes)
-        self.pool = torch.cuda.graph_pool_handle()
-
-    def capture_failed(self) -> None:
-        """Wait for memory, longer each time."""
-        self.wait_for_memory(self.pause_of_capture)
-        self.pause_of_capture *= 2
+        if self.head_weights is None:
+            return
+        if head_weights is None:
+            self.head_weights.fill_(1)
+        elif len(head_weights) == 1:
+            self.head_weights.copy_(head_weights)
+        else:
+            self.head_weights[: len(head_weights)].copy_(head_weights)
 
 
 class Graphs:
-    """Captures and replays passes of a network.
+    """The graphs of one network on its GPU: one per rung of the ladder and `mask_key` that was captured.
 
-    compute: a method that returns the answers of a batch, (pairs or more, labels); launches the same kernels
-        for all `captured` batches of the same shapes and `longest`, and waits for nothing. It is not kept
-        alive: its network holds this object, and would otherwise wait for a collection of garbage, with its
-        weights and graphs.
-    enabled: False after a capture has failed, unless memory was full.
+    All share one pool of memory, so one runs at a time: the GPU begins a graph when the one before it has
+    ended. Once a capture has failed, or a pass has found no memory, there are none.
+
+    ladder: the shapes that are captured; none before `capture`.
     """
 
-    def __init__(
-        self,
-        compute: Callable[[PackedBatch, Selection], Tensor],
-        layers: Sequence[Layer],
-        device: torch.device,
-    ) -> None:
-        self._method = weakref.WeakMethod(compute)
-        self._layers = layers
+    def __init__(self, device: torch.device, selector: Selector) -> None:
+        self.ladder: tuple[Rung, ...] = ()
         self._device = device
-        self._of_thread = _OfThread(device)
-        self.counts = Counts()
-        self.enabled = True
+        self._selector = selector
+        self._graphs: dict[tuple[Rung, Hashable], Captured] = {}
+        self._enabled = True
+        self._pool = torch.cuda.graph_pool_handle()
+        # torch has 32 streams of each priority and gives them out in turn: with the usual one, this might be
+        # the stream on which another thread computes.
+        self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        self._launched = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
-    def _compute(self, batch: PackedBatch, selection: Selection) -> Tensor:
-        compute = self._method()
-        assert compute is not None, "its network runs this"
-        return compute(batch, selection)
+    def __len__(self) -> int:
+        return len(self._graphs)
 
-    def is_small(self, batch: PackedBatch) -> bool:
-        """Return whether the batch is a small pack, whose graph computes all masks alike.
+    def capture(self, compute: Compute, masks: RowMasks | None, *, sliced: bool, batch_tokens: int) -> None:
+        """Capture the ladder for one `mask_key`, unless it is there. Call it in inference mode.
 
-        Nothing should then be cut out for a mask of a single request: the copies gain no time.
+        batch_tokens: the maximum of a batch; the first call's counts.
         """
-        return self.enabled and len(batch.ids) <= SMALL_PACK
-
-    def may_replay(self, batch: PackedBatch) -> bool:
-        """Return whether this thread has a graph of a batch of this shape."""
-        return any(key.shape == batch.shape for key in self._of_thread.graphs)
-
-    def logits(self, batch: PackedBatch, selection: Selection, *, sliced: bool) -> Tensor | None:
-        """Return the logits of a pack's answers, (pairs or more, labels), until this thread's next call.
-
-        None: the caller computes them, because there is no graph.
-        sliced: the selection is a sliced variant's. Other selections of copied weights get no graph, which
-            would keep the copies alive.
-        """
-        longest = _longest(batch)
-        if longest is None or not self.enabled or not (sliced or self._copies_nothing(selection)):
-            return None
-        key = GraphKey(batch.shape, longest, _parts(selection))
-        thread = self._of_thread
-        thread.pause = max(0, thread.pause - 1)
-        captured = thread.graphs.get(key)
-        if captured is None and self._came_often(key):
-            captured = self._captured(batch, selection, longest)
-        if captured is None:
-            return None
-        thread.graphs.put(key, captured, limit=CAPACITY)
+        if not self._enabled:
+            return
+        key = mask_key(masks, sliced=sliced)
+        ladder = self.ladder or ladder_for(batch_tokens)
         try:
-            logits = captured.replay(batch, selection)
-        except RuntimeError as error:  # a graph's first launch takes memory
-            if not is_out_of_memory(error):
-                raise
-            thread.graphs.remove(key)
-            thread.wait_for_memory(PAUSE)
-            self.counts.without_memory += 1
-            return None
-        self.counts.replayed += 1
-        return logits
+            # The outer stream's context also brings the thread back to its stream if a capture fails.
+            with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+                for rung in reversed(ladder):  # the smaller ones use the memory of the largest
+                    if (rung, key) not in self._graphs:
+                        self._graphs[rung, key] = self._captured(compute, rung, masks, sliced=sliced)
+        except (RuntimeError, MemoryError) as error:
+            self.drop(f"a capture failed: {first_line(error)}")
+        else:
+            self.ladder = ladder
 
-    def release(self) -> None:
-        """Drop this thread's graphs, because a pass without one found no memory."""
-        self._of_thread.graphs.clear()
-        self._of_thread.wait_for_memory(PAUSE)
-        self.counts.without_memory += 1
-
-    def _copies_nothing(self, selection: Selection) -> bool:
-        """Return whether layers compute the network's own weights, or are skipped."""
-        return all(
-            parts is None or (parts.heads is layer.heads and parts.units is layer.units)
-            for layer, parts in zip(self._layers, selection.parts, strict=True)
-        )
-
-    def _came_often(self, key: GraphKey) -> bool:
-        """Count a pass of a key without a graph; return whether the key should be captured."""
-        thread = self._of_thread
-        comes = (thread.comes.get(key) or 0) + 1
-        thread.comes.remove(key)
-        if comes >= (SMALL_COMES if key.shape[0] <= SMALL_PACK else LARGE_COMES) and not thread.pause:
-            return True
-        thread.comes.put(key, comes, limit=KNOWN_KEYS)
-        return False
-
-    def _captured(self, batch: PackedBatch, selection: Selection, longest: int) -> Captured | None:
-        """Capture a pass; None if that fails, for good unless memory is full."""
-        thread = self._of_thread
-        stream = torch.cuda.current_stream(self._device)
+    def _captured(self, compute: Compute, rung: Rung, masks: RowMasks | None, *, sliced: bool) -> Captured:
+        selection = self._selector.select(masks, slicing="at once" if sliced else "never")
+        head_weights = None
+        if selection.head_weights is not None and not sliced:
+            head_weights = selection.head_weights.new_ones(rung.rows, selection.head_weights.shape[1])
+            selection = replace(selection, head_weights=head_weights)
+        batch = PackedBatch.to_capture(rung, self._device)
         graph = torch.cuda.CUDAGraph()
         try:
-            # The stream's context also brings the thread back to its stream if a capture fails.
-            with _capturing, torch.cuda.device(self._device), torch.cuda.stream(stream):
-                static = batch.for_capture(longest)
-                chosen = _with_own_weights(selection, len(batch.first_token))
-                self._compute(static, chosen)  # kernels are compiled and loaded outside the capture
+            with _owner:
+                compute(batch, selection)  # kernels are compiled and loaded outside the capture
                 with torch.cuda.graph(
-                    graph, pool=thread.pool, stream=thread.stream, capture_error_mode="thread_local"
+                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
                 ):
-                    logits = self._compute(static, chosen)
-        except (RuntimeError, MemoryError) as error:
+                    logits = compute(batch, selection)
+                graph.replay()  # the first launch takes memory
+                self._launched.record(self._stream)
+        except BaseException:
             _failed.append(graph)
-            if _lacks_memory(error):
-                thread.capture_failed()
-                self.counts.without_memory += 1
-                return None
-            self.enabled = False
-            log.warning(
-                "passes are computed without CUDA graphs, because a capture failed: %s", first_line(error)
-            )
+            raise
+        return Captured(graph, batch, selection, head_weights, logits)
+
+    def logits(self, batch: PackedBatch, masks: RowMasks | None, *, sliced: bool) -> Tensor | None:
+        """Return the logits of a pack's answers, (pairs or more, labels).
+
+        None: the caller computes them, because there is no graph.
+        """
+        if batch.rung is None:
             return None
-        self.counts.captured += 1
-        return Captured(graph, static, chosen, logits)
+        captured = self._graphs.get((batch.rung, mask_key(masks, sliced=sliced)))
+        if captured is None:
+            return None
+        head_weights = None
+        if captured.head_weights is not None:
+            head_weights = self._selector.select(masks, batch.order, "never").head_weights
+        with _owner:
+            stream = torch.cuda.current_stream(self._device)
+            self._launched.wait(stream)
+            captured.set_inputs(batch, head_weights)
+            captured.graph.replay()
+            logits = captured.logits.clone()  # the next launch writes over them
+            self._launched.record(stream)
+        return logits
 
+    def keep(self, masks: Iterable[tuple[RowMasks | None, bool]]) -> None:
+        """Drop the graphs of all but these masks; those of the whole network stay.
 
-def _longest(batch: PackedBatch) -> int | None:
-    """Return the tokens of the longest sequence that a batch's graph computes; None: it gets no graph."""
-    if len(batch.ids) <= SMALL_PACK:
-        return len(batch.ids)
-    return next((longest for longest in LONGEST if batch.longest <= longest), None)
+        masks: each with whether it is a sliced variant's.
+        """
+        keys = {*WHOLE, *(mask_key(one, sliced=is_sliced) for one, is_sliced in masks)}
+        with _owner:
+            self._launched.synchronize()
+            self._graphs = {key: graph for key, graph in self._graphs.items() if key[1] in keys}
 
-
-def _parts(selection: Selection) -> tuple[Hashable, ...]:
-    """Return what a graph depends on of a selection: the weights of the network, not those of the mask."""
-    return tuple(
-        parts and (id(parts.heads), id(parts.units), parts.has_head_weights, parts.has_unit_weights)
-        for parts in selection.parts
-    )
-
-
-def _lacks_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one that it followed, says that memory is full.
-
-    The end of a capture may fail because of what failed inside it.
-    """
-    while error is not None:
-        if is_out_of_memory(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _with_own_weights(selection: Selection, rows: int) -> Selection:
-    """Return the same with weights in memory of their own, those of heads for this many sequences."""
-    heads = selection.head_weights
-    units = selection.unit_weights
-    return replace(
-        selection,
-        head_weights=None if heads is None else heads.new_zeros(rows, heads.shape[1]),
-        unit_weights=None if units is None else units.clone(),
-    )
+    def drop(self, reason: str) -> None:
+        """Compute all later passes without graphs, and log the reason once."""
+        with _owner:
+            if not self._enabled:
+                return
+            self._enabled = False
+            self.ladder = ()
+            self._launched.synchronize()
+            self._graphs.clear()
+        log.warning("passes are computed without CUDA graphs, because %s", reason)

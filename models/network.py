@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headroom.models.batch import PackedBatch
+from headroom.models.batch import PackedBatch, Rung
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.checkpoint.shapes import stored_shapes
 from headroom.models.device import is_out_of_memory
@@ -89,7 +89,7 @@ class Network(Weights):
         limit = self.ops.max_pack_bytes
         self.max_pack_tokens = None if limit is None else limit // max(inner_bytes, projected_bytes)
         captures = masking.in_graphs and self.reads == "first"
-        self.graphs = Graphs(self.answers, self.layers, device) if captures else None
+        self.graphs = Graphs(device, self.selector) if captures else None
         self.ops.synchronize()  # from here on, other threads' streams may use the weights
 
     @abstractmethod
@@ -116,25 +116,42 @@ class Network(Weights):
                 return self._forward(batch, masks, sliced=sliced)
         except (RuntimeError, MemoryError) as error:
             if self.graphs is not None and is_out_of_memory(error):
-                self.graphs.release()
+                self.graphs.drop("the GPU's memory was full")
             raise
 
     def _forward(self, batch: PackedBatch, masks: RowMasks | None, *, sliced: bool) -> Tensor:
-        graphs = self.graphs
-        pending = list[Chosen | None]()
-        states = self.hidden_states(batch, pending)
-        if graphs is None or not graphs.may_replay(batch):
-            next(states)  # the device computes what enters the first layer while the host reads the masks
-        slicing: Slicing = "at once" if sliced else "when repeated"
-        if graphs is not None and not sliced and graphs.is_small(batch):
-            slicing = "never"
-        selection = self.selector.select(masks, batch.order, slicing)
-        logits = None if graphs is None else graphs.logits(batch, selection, sliced=sliced)
+        logits = None if self.graphs is None else self.graphs.logits(batch, masks, sliced=sliced)
         if logits is None:
+            pending = list[Chosen | None]()
+            states = self.hidden_states(batch, pending)
+            next(states)  # the device computes what enters the first layer while the host reads the masks
+            slicing: Slicing = "at once" if sliced else "when repeated"
+            selection = self.selector.select(masks, batch.order, slicing)
             pending.extend(selection)
             logits = self.classify(self._pooled(batch, states))[batch.answers]
         # Only then may another stream reuse the selection's memory.
         return self.ops.to_host(logits[: len(batch.answers)])
+
+    @property
+    def ladder(self) -> Sequence[Rung]:
+        """Return the shapes of which there are CUDA graphs, for `pack`."""
+        return () if self.graphs is None else self.graphs.ladder
+
+    def capture(self, batch_tokens: int, masks: RowMasks | None = None, *, sliced: bool = False) -> None:
+        """Capture CUDA graphs of the whole network, and of masks that a config names; without a GPU, nothing.
+
+        batch_tokens: the maximum of a batch. masks: one mask; if it is not `sliced`, only the layers and
+        units that it skips make a difference.
+        """
+        if self.graphs is None:
+            return
+        weights = np.zeros((self.config.num_layers, self.config.num_heads), np.float32)
+        ways: list[tuple[RowMasks | None, bool]] = [(None, False), (RowMasks(weights), False)]
+        if masks is not None:
+            ways.append((masks if sliced else replace(masks, weights=weights, index=None), sliced))
+        with torch.inference_mode():
+            for fixed, is_sliced in ways:
+                self.graphs.capture(self.answers, fixed, sliced=is_sliced, batch_tokens=batch_tokens)
 
     def answers(self, batch: PackedBatch, selection: Iterable[Chosen | None]) -> Tensor:
         """Return the logits of a pack's `answers`, (pairs, labels) float32."""

@@ -176,12 +176,14 @@ class Engine:
         return any(now > hangs_at for hangs_at in list(self._hangs_at.values()))
 
     def warm_up(self, lane: Lane, batch_tokens: int, mask: HeadMask) -> tuple[float, int]:
-        """Run a lane's smallest and largest batch under a mask, so that no request pays for first use.
+        """Capture a lane's CUDA graphs and run its smallest and largest batch: no request pays for first use.
 
         Return the rate of the last one, in tokens per second, and the tokens of the largest batch: half of
         `batch_tokens`, a quarter and so on if the device has no memory for more.
         Raises OutOfMemory if one pair does not fit, DeviceFailed, and TimeoutError if a pass hangs.
         """
+        sliced = lane.sliced_mask is not None
+        lane.classifier.network.capture(batch_tokens, RowMasks.of(mask), sliced=sliced)
         pair = lane.classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
         row = PairRow(len(pair), lane, pair, mask)
         mark_prefixes([row])

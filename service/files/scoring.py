@@ -60,6 +60,8 @@ class WindowScorer:
         # On a GPU, two streams: while one computes, the other packs (docs/decisions/005-side-by-side.md).
         slots = 2 if on_gpu else cores()
         self.batch_tokens = 16_384 if on_gpu else 4_096
+        masks = RowMasks.of(self.variant.mask)
+        self.variant.classifier.network.capture(self.batch_tokens, masks, sliced=True)
         self.pool = forward_pool(slots, 1, self.device)
 
     def close(self) -> None:
@@ -145,5 +147,4 @@ def forward(variant: Variant, batch: Sequence[EncodedPair]) -> np.ndarray:
     The mask is sliced at once: left to itself, the network slices a mask when it comes for the second time,
     and a job that goes on would not have the bits of the first time.
     """
-    mask = None if variant.mask.is_none else RowMasks.of(variant.mask)
-    return variant.classifier.forward(batch, mask, sliced=True)
+    return variant.classifier.forward(batch, RowMasks.of(variant.mask), sliced=True)

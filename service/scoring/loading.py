@@ -5,6 +5,7 @@ from functools import partial
 
 from headroom.models.classifier import Classifier
 from headroom.models.device import one_thread
+from headroom.models.selection import RowMasks
 from headroom.service.config.settings import LiveConfig, Settings
 from headroom.service.engine.threads import Engine
 from headroom.service.scoring.catalog import BASE, Catalog, build_catalog, make_room
@@ -65,3 +66,14 @@ def warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog 
             if (lane, variant.mask) == (default.lane, default.mask):
                 engine.tokens_per_second = rate
     engine.batch_tokens = engine.batch_tokens or batch_tokens
+    _drop_graphs(engine, [catalog] if warm is None else [catalog, warm])
+
+
+def _drop_graphs(engine: Engine, catalogs: Sequence[Catalog]) -> None:
+    """Drop CUDA graphs of variants that none of these catalogs has."""
+    variants = [variant for one in catalogs for variant in one.variants.values() if not variant.is_original]
+    for classifier in engine.classifiers.values():
+        graphs = classifier.network.graphs
+        if graphs is not None:
+            of_classifier = [variant for variant in variants if variant.classifier is classifier]
+            graphs.keep((RowMasks.of(variant.mask), variant.sliced) for variant in of_classifier)

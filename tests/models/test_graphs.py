@@ -1,194 +1,217 @@
-"""CUDA graphs without a GPU: a stand-in records a pass's operators, and replays them in the same memory."""
+"""CUDA graphs without a GPU: which packs and masks have one, and that it computes them right."""
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from headroom.models import graphs
-from headroom.models.batch import PackedBatch, pack
+from headroom.models.batch import Rung, pack, rung_of
 from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.graphs import ladder_for
 from headroom.models.network import Network
-from headroom.models.ops.torch import CudaOps, MaskPolicy
 from headroom.models.selection import RowMasks
 from tests.checkpoints import random_model
+from tests.models.graphs_stand_in import CapturedOps, Gpu, stand_in
 from tests.models.reference import CPU, network_of, random_pair, reference
 
-MODEL = random_model(11)
-
-
-class CapturedOps(CudaOps):
-    """A GPU's operators that read no length on the host."""
-
-    masking = MaskPolicy(gathers=True, in_graphs=True)
-
-    def attention(
-        self, projected: Tensor, batch: PackedBatch, heads: int, weights: Tensor | None, _: object
-    ) -> Tensor:
-        query, key, value = projected.view(len(projected), 3, heads, -1).permute(1, 2, 0, 3)
-        exists = torch.arange(len(projected)) < batch.offsets[-1]
-        place = torch.arange(len(projected)) - batch.offsets[batch.row_of_token]
-        exists = exists & (place < batch.longest)  # a kernel reads no more of a sequence
-        visible = (batch.row_of_token[:, None] == batch.row_of_token) & exists
-        scores = query @ key.mT / query.shape[-1] ** 0.5
-        context = scores.masked_fill(~visible, -torch.inf).softmax(-1) @ value  # (h, T, d)
-        context = context.masked_fill(~exists[:, None], 0)
-        if weights is not None:
-            rows = batch.row_of_token if len(weights) > 1 else torch.zeros_like(batch.row_of_token)
-            context = context * weights[rows].T[..., None]
-        return batch.leaving(context.transpose(0, 1).flatten(1))
-
-
-class Recording(TorchDispatchMode):
-    """Stands in for torch.cuda.CUDAGraph."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gpu: Gpu | None = None
-        self._calls: list[tuple[Any, Any, Any, Any]] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self._calls.append((func, args, kwargs or {}, result))
-        return result
-
-    def replay(self) -> None:
-        assert self.gpu is not None
-        if self.gpu.launch_fails:
-            self.gpu.launch_fails -= 1
-            raise RuntimeError("CUDA error: out of memory")
-        with _disable_current_modes():
-            self._replay()
-
-    def _replay(self) -> None:
-        for func, args, kwargs, result in self._calls:
-            again = func(*args, **kwargs)
-            for old, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
-                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
-                    old.copy_(new)
-
-
-class Gpu:
-    """Stands in for torch.cuda's graphs, and for its rules of which pools may be captured into.
-
-    failure: what the next captures raise, and at which end. launch_fails: how many next replays find no
-    memory.
-    """
-
-    def __init__(self) -> None:
-        self.failure: str | None = None
-        self.launch_fails = 0
-        self.captures = 0
-        self._failed: list[object] = []
-        self._graphs: dict[int, tuple[object, list[weakref.ref[Recording]]]] = {}
-
-    @contextmanager
-    def graph(self, graph: Recording, *, pool: object, **_: object) -> Iterator[None]:
-        self.captures += 1
-        graph.gpu = self
-        if any(pool is failed for failed in self._failed):
-            raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
-        _, sharing = self._graphs.setdefault(id(pool), (pool, []))
-        if sharing and all(other() is None for other in sharing):
-            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
-        try:
-            with graph:
-                yield
-                if self.failure is not None:
-                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
-            sharing.append(weakref.ref(graph))
-        finally:
-            if self.failure == "at the end":
-                self._failed.append(pool)
-                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+MODEL = random_model(11, max_position_embeddings=160)
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    gpu = Gpu()
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Recording)
-    monkeypatch.setattr(torch.cuda, "graph", gpu.graph)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
-    for name in ("Stream", "current_stream"):
-        monkeypatch.setattr(torch.cuda, name, lambda *_, **__: None)
-    for name in ("device", "stream"):
-        monkeypatch.setattr(torch.cuda, name, nullcontext)
-    monkeypatch.setattr(graphs, "PAUSE", 4)
-    return gpu
+    return stand_in(monkeypatch)
 
 
-TOKENS = 32
-"""The tokens of every pack of two pairs."""
+BATCH_TOKENS = 208
+"""Maximum tokens of a batch in these tests."""
 
-LONGEST = 15
-"""The tokens of the longest sequence of them."""
-
-
-def pairs_of(seed: int) -> list[EncodedPair]:
-    """Two pairs; those of every seed fill packs of one shape. The first has LONGEST tokens."""
-    rng = np.random.default_rng(seed)
-    return [random_pair(rng, int(length), 180) for length in (LONGEST, rng.integers(9, LONGEST))]
+LADDER = [
+    Rung(tokens=16, rows=16, longest=16, above=0),
+    Rung(tokens=32, rows=16, longest=32, above=16),
+    Rung(tokens=64, rows=16, longest=64, above=32),
+    Rung(tokens=128, rows=16, longest=128, above=64),
+    Rung(tokens=208, rows=16, longest=64, above=201),
+    Rung(tokens=208, rows=16, longest=128, above=201),
+]
 
 
 def network() -> Network:
     return network_of(MODEL, ops=CapturedOps(CPU, torch.float32))
 
 
-def scores(network: Network, seed: int, masks: RowMasks | None = None, *, sliced: bool = False) -> np.ndarray:
-    return network.forward(pack(pairs_of(seed), device=CPU), masks, sliced=sliced).numpy()
+def captured(masks: RowMasks | None = None, *, sliced: bool = False) -> Network:
+    """Return a network with graphs of these masks, too."""
+    model = network()
+    model.capture(BATCH_TOKENS, masks, sliced=sliced)
+    return model
 
 
-def assert_right(network: Network, seed: int, weights: np.ndarray | None = None) -> None:
-    """Compare with transformers. weights: (layers, heads), or (2, layers, heads)."""
-    by_row = None if weights is None else np.broadcast_to(weights, (2, 3, 4)).copy()
-    expected = reference(MODEL, pairs_of(seed), torch.float32, by_row)
-    found = scores(network, seed, None if weights is None else RowMasks(weights))
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+def pairs_of(lengths: Sequence[int], seed: int = 0) -> list[EncodedPair]:
+    rng = np.random.default_rng(seed)
+    return [random_pair(rng, length, 180) for length in lengths]
 
 
-def without_graphs(monkeypatch: pytest.MonkeyPatch, score: Callable[[], np.ndarray]) -> np.ndarray:
-    """Return scores of the same selection, computed without a graph."""
-    with monkeypatch.context() as patched:
-        patched.setattr(graphs.Graphs, "logits", lambda *_, **__: None)
-        return score()
+LENGTHS = [15, 11]
 
 
+def scores(
+    model: Network,
+    masks: RowMasks | None = None,
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    seed: int = 0,
+    sliced: bool = False,
+) -> np.ndarray:
+    batch = pack(pairs_of(lengths, seed), device=CPU, ladder=model.ladder)
+    return model.forward(batch, masks, sliced=sliced).numpy()
+
+
+def assert_right(
+    model: Network,
+    masks: RowMasks | None = None,
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    seed: int = 0,
+    sliced: bool = False,
+) -> None:
+    """Compare with a network that has no graphs."""
+    expected = scores(PLAIN, masks, lengths=lengths, seed=seed)
+    found = scores(model, masks, lengths=lengths, seed=seed, sliced=sliced)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+PLAIN = network_of(MODEL)
 HALF = np.tile(np.array([1, 1, 0, 0], np.float32), (3, 1))
 FRACTIONS = np.array([[1, 0.5, 0, 1], [0, 0, 0, 0], [0.25, 1, 1, 1]], np.float32)
+ONES = np.ones((3, 4), np.float32)
 AD_HOC: dict[str, np.ndarray] = {
     "half of the heads": HALF,
     "others": 1 - HALF,
     "fractions, and a layer without heads": FRACTIONS,
     "one head": np.pad(np.zeros((3, 3), np.float32), ((0, 0), (1, 0)), constant_values=1),
     "by row": np.stack([HALF, FRACTIONS]),
-    "by row, in one layer": np.stack([np.ones((3, 4), np.float32), np.eye(3, 4, dtype=np.float32)]),
+    "by row, in one layer": np.stack([ONES, np.eye(3, 4, dtype=np.float32)]),
+    "all on": ONES,
 }
+UNITS_OFF = np.random.default_rng(3).random((3, MODEL.config.intermediate_size)) < 0.3
 
 
-def test_packs_of_one_shape_are_captured_once_and_replayed(gpu: Gpu) -> None:
+def test_the_ladder_of_a_gpu() -> None:
+    ladder = ladder_for(16_384)
+    small = [(16, 16, 16), (32, 16, 32), (64, 16, 64), (128, 16, 128), (256, 32, 256), (512, 64, 512)]
+    medium = [(768, 96), (1_024, 128), (1_536, 192), (2_048, 256), (3_072, 384), (4_096, 512)]
+    shapes = [*small, *((tokens, rows, 128) for tokens, rows in medium)]
+    shapes += [(16_384, 1_024, 64), (16_384, 1_024, 128)]
+    assert [rung[:3] for rung in ladder] == shapes
+    above = [0, *(tokens for tokens, *_ in shapes[:11]), 15_872, 15_872]
+    assert [rung.above for rung in ladder] == above
+
+
+@pytest.mark.parametrize(
+    ("batch_tokens", "tokens"),
+    [
+        (16, [16]),
+        (17, [16, 32]),
+        (100, [16, 32, 64, 112]),
+        (513, [16, 32, 64, 128, 256, 512, 528]),
+    ],
+)
+def test_a_ladder_ends_with_full_batches(batch_tokens: int, tokens: list[int]) -> None:
+    ladder = ladder_for(batch_tokens)
+    assert [rung.tokens for rung in ladder] == [*tokens, tokens[-1]]
+    assert [rung.longest for rung in ladder[-2:]] == [64, 128]
+    assert rung_of(ladder, tokens[-1], 1, 16) == ladder[-2]
+
+
+def test_the_ladder_of_these_tests() -> None:
+    assert list(ladder_for(BATCH_TOKENS)) == LADDER
+
+
+@pytest.mark.parametrize("number", range(len(LADDER)))
+def test_a_pack_goes_to_the_rung_that_has_room_for_it(number: int) -> None:
+    rung = LADDER[number]
+    for tokens in (rung.above + 1, rung.tokens):
+        for rows in (1, rung.rows):
+            # The rungs of full batches differ in their longest sequence alone.
+            longest = min(tokens, rung.longest)
+            assert rung_of(LADDER, tokens, rows, longest) == rung
+            assert rung_of(LADDER, tokens, rung.rows + 1, longest) is None
+    assert rung_of(LADDER, rung.above, 1, 1) != rung
+    assert rung_of(LADDER, rung.tokens + 1, 1, 1) != rung
+    longer = rung_of(LADDER, rung.tokens, 1, rung.longest + 1)
+    assert longer == (LADDER[5] if number == 4 else None)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "shape", "replayed"),
+    [
+        ([16], (16, 16), True),
+        ([17], (32, 16), True),
+        ([15, 17], (32, 16), True),
+        ([15, 18], (64, 16), True),
+        ([2] * 16, (32, 16), True),
+        ([2] * 17, (48, 32), False),
+        ([64, 64], (128, 16), True),
+        ([128], (128, 16), True),
+        ([65, 64], (144, 16), False),
+        ([64, 64, 64, 9], (208, 16), False),  # 201 tokens are no full batch
+        ([64, 64, 64, 10], (208, 16), True),
+        ([64, 64, 64, 16], (208, 16), True),
+        ([64, 64, 64, 17], (224, 16), False),
+        ([128, 80], (208, 16), True),
+        ([129, 79], (208, 16), False),
+    ],
+)
+def test_scores_are_right_at_each_border_of_the_ladder(
+    gpu: Gpu, lengths: list[int], shape: tuple[int, int], *, replayed: bool
+) -> None:
+    model = captured()
+    gpu.calls.clear()
+    by_row = np.random.default_rng(4).random((len(lengths), 3, 4)).astype(np.float32)
+    for weights in (None, HALF, by_row):
+        masks = None if weights is None else RowMasks(weights)
+        for seed in range(2):
+            pairs = pairs_of(lengths, seed)
+            batch = pack(pairs, device=CPU, ladder=model.ladder)
+            assert (len(batch.ids), len(batch.first_token)) == shape
+            found = model.forward(batch, masks).numpy()
+            assert gpu.replays == replayed
+            each = None if weights is None else np.broadcast_to(weights, (len(lengths), 3, 4)).copy()
+            np.testing.assert_allclose(found, reference(MODEL, pairs, torch.float32, each), atol=1e-4)
+
+
+def test_graphs_are_captured_once_and_before_traffic(gpu: Gpu) -> None:
+    model = captured()
+    assert gpu.captures == 2 * len(LADDER)  # without masks and with them
+    for seed in range(40):
+        scores(model, RowMasks(HALF) if seed % 2 else None, seed=seed)
+    model.capture(BATCH_TOKENS)
+    assert gpu.captures == 2 * len(LADDER)
+    model.capture(BATCH_TOKENS, RowMasks(FRACTIONS))  # multiplies heads, as the whole network's graphs do
+    assert gpu.captures == 2 * len(LADDER)
+    model.capture(BATCH_TOKENS, RowMasks(FRACTIONS), sliced=True)
+    assert gpu.captures == 3 * len(LADDER)
+
+
+def test_a_network_that_nobody_warmed_up_has_no_graphs(gpu: Gpu) -> None:
     model = network()
-    for seed in range(6):
-        assert_right(model, seed)
-    assert gpu.captures == 1
+    assert_right(model)
+    assert gpu.captures == 0
 
 
-def test_a_network_that_is_replaced_frees_its_memory_without_a_collection(gpu: Gpu) -> None:
+@pytest.mark.usefixtures("gpu")
+def test_a_network_that_is_replaced_frees_its_memory_without_a_collection() -> None:
     """A replica collects garbage rarely, and leaves out what was there at its start."""
-    model = network()
-    for seed in range(3):
-        scores(model, seed)
-    assert gpu.captures == 1
+    model = captured(RowMasks(HALF), sliced=True)
+    scores(model)
     reference_to_it = weakref.ref(model)
     gc.disable()
     try:
@@ -198,126 +221,106 @@ def test_a_network_that_is_replaced_frees_its_memory_without_a_collection(gpu: G
         gc.enable()
 
 
-def test_all_masks_of_single_requests_share_one_graph_and_copy_no_weights(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_masks_of_single_requests_share_the_graphs_and_copy_no_weights(gpu: Gpu) -> None:
     """A repeated mask was cut out, and then never had a graph again."""
-    model = network()
+    model = captured()
+    gpu.calls.clear()
     for seed in range(3):
         for weights in AD_HOC.values():
-            assert_right(model, seed, weights)
-            score = partial(scores, model, seed, RowMasks(weights))
-            np.testing.assert_array_equal(score(), without_graphs(monkeypatch, score))
-    assert gpu.captures == 1
+            assert_right(model, RowMasks(weights), seed=seed)
+            assert gpu.replays == 1
+            assert_right(model, seed=seed)
+            assert gpu.replays == 1
     assert model.selector.cache.nbytes == 0
-    assert model.graphs is not None
-    assert model.graphs.counts.replayed == 6 * len(AD_HOC) - 1
-    for seed in range(3):
-        assert_right(model, seed)  # no mask: nothing is multiplied, so this is another graph
-    assert gpu.captures == 2
 
 
-def test_masks_that_skip_layers_or_switch_units_off_have_graphs_of_their_own(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("skipped", "units_off"), [((1,), None), ((), UNITS_OFF), ((1,), UNITS_OFF)])
+def test_masks_that_skip_layers_or_units_have_graphs_if_a_config_names_them(
+    gpu: Gpu, skipped: tuple[int, ...], units_off: np.ndarray | None
 ) -> None:
-    model = network()
-    off = np.random.default_rng(3).random((3, model.config.intermediate_size)) < 0.3
-    for units_off in (None, off, ~off):
-        for skipped in ((), (1,)):
-            mask = RowMasks(FRACTIONS, skipped, None if units_off is None else units_off)
-            for seed in range(4):
-                score = partial(scores, model, seed, mask)
-                found = score()
-                np.testing.assert_array_equal(found, without_graphs(monkeypatch, score))
-                plain = network_of(MODEL).forward(pack(pairs_of(seed), device=CPU), mask)
-                np.testing.assert_allclose(found, plain, atol=1e-5)
-    assert gpu.captures == 4  # whichever units are off
-    assert model.selector.cache.nbytes == 0
+    named = RowMasks(FRACTIONS, skipped, units_off)
+    model = captured(named)
+    assert gpu.captures == 3 * len(LADDER)
+    gpu.calls.clear()
+    for weights in AD_HOC.values():
+        assert_right(model, RowMasks(weights, skipped, units_off))
+        assert gpu.replays == 1
+    for other in (
+        RowMasks(FRACTIONS, (0, *skipped), units_off),
+        RowMasks(FRACTIONS, skipped, ~UNITS_OFF),
+    ):
+        assert_right(model, other)
+        assert gpu.replays == 0
 
 
 @pytest.mark.parametrize("weights", [HALF, HALF / 2], ids=["binary", "fractions"])
-def test_a_sliced_variant_has_a_graph_of_its_cut_weights(
-    gpu: Gpu, weights: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = network()
-    for seed in range(4):
-        score = partial(scores, model, seed, RowMasks(weights), sliced=True)
-        found = score()
-        np.testing.assert_array_equal(found, without_graphs(monkeypatch, score))
-        expected = reference(MODEL, pairs_of(seed), torch.float32, np.stack([weights] * 2))
-        np.testing.assert_allclose(found, expected, atol=1e-4)
-    assert gpu.captures == 1
+def test_a_sliced_variant_has_graphs_of_its_cut_weights(gpu: Gpu, weights: np.ndarray) -> None:
+    masks = RowMasks(weights)
+    model = captured(masks, sliced=True)
     assert model.selector.cache.nbytes > 0
+    gpu.calls.clear()
+    for seed in range(4):
+        assert_right(model, masks, seed=seed, sliced=True)
+        assert gpu.replays == 1
+    # Another mask has none, though it may be sliced as well; nor have rows of several masks.
+    for other in (1 - HALF, HALF / 4, np.stack([weights, weights])):
+        assert_right(model, RowMasks(other), sliced=True)
+        assert gpu.replays == 0
 
 
 def test_variants_that_are_cut_alike_have_graphs_of_their_own(gpu: Gpu) -> None:
     """Their packs, and whether heads have weights, are the same; what differs is which weights they read."""
-    model = network()
-    off = np.zeros((3, model.config.intermediate_size), np.bool_)
-    off[:, ::2] = True
-    everything = np.ones((3, 4), np.float32)
+    alternate = np.zeros((3, MODEL.config.intermediate_size), np.bool_)
+    alternate[:, ::2] = True
     variants = [
         RowMasks(HALF),
         RowMasks(1 - HALF),
-        RowMasks(everything, (), off),
-        RowMasks(everything, (), ~off),
+        RowMasks(ONES, (), alternate),
+        RowMasks(ONES, (), ~alternate),
     ]
+    model = network()
+    for masks in variants:
+        model.capture(BATCH_TOKENS, masks, sliced=True)
+    assert gpu.captures == (2 + len(variants)) * len(LADDER)
+    gpu.calls.clear()
     for seed in range(3):
-        for mask in variants:
-            plain = network_of(MODEL).forward(pack(pairs_of(seed), device=CPU), mask)
-            np.testing.assert_allclose(scores(model, seed, mask, sliced=True), plain, atol=1e-5)
-    assert gpu.captures == len(variants)
+        for masks in variants:
+            assert_right(model, masks, seed=seed, sliced=True)
+            assert gpu.replays == 1
 
 
-def test_packs_of_other_shapes_have_graphs_of_their_own(gpu: Gpu) -> None:
-    """Also if they have as many sequences, or as many tokens, as another shape; 16 sequences fill one."""
+def test_graphs_of_variants_that_no_config_names_any_more_are_dropped(gpu: Gpu) -> None:
     model = network()
-    rng = np.random.default_rng(4)
-    shapes = set()
+    skipping = RowMasks(FRACTIONS, (1,))
+    for masks, sliced in ((RowMasks(HALF), True), (RowMasks(1 - HALF), True), (skipping, False)):
+        model.capture(BATCH_TOKENS, masks, sliced=sliced)
     assert model.graphs is not None
-    for lengths in ([14, 14], [14, 30], [3] * 16, [30, 30], [3] * 17):
-        for _ in range(3):
-            pairs = [random_pair(rng, length, 180) for length in lengths]
-            batch = pack(pairs, device=CPU)
-            if batch.shape not in shapes:
-                assert not model.graphs.may_replay(batch)
-            shapes.add(batch.shape)
-            by_row = rng.random((len(pairs), 3, 4)).astype(np.float32)
-            for weights in (None, by_row):
-                found = model.forward(batch, None if weights is None else RowMasks(weights))
-                expected = reference(MODEL, pairs, torch.float32, weights)
-                np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
-    assert shapes == {(32, 16), (48, 16), (64, 16), (64, 32)}
-    assert gpu.captures == 2 * len(shapes)
+    assert len(model.graphs) == 5 * len(LADDER)
+    model.graphs.keep([(RowMasks(HALF), True), (RowMasks(FRACTIONS), False)])
+    assert len(model.graphs) == 3 * len(LADDER)
+    gpu.calls.clear()
+    replays = Counter[str]()
+    for name, masks, sliced in (
+        ("whole", None, False),
+        ("multiplied", RowMasks(1 - HALF), False),
+        ("kept", RowMasks(HALF), True),
+        ("sliced", RowMasks(1 - HALF), True),
+        ("skipping", skipping, False),
+    ):
+        assert_right(model, masks, sliced=sliced)
+        replays[name] = gpu.replays
+    assert replays == {"whole": 1, "multiplied": 1, "kept": 1, "sliced": 0, "skipping": 0}
 
 
-def test_the_least_recently_used_graph_makes_room(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "CAPACITY", 2)
-    model = network()
-    masks = [None, RowMasks(FRACTIONS), RowMasks(FRACTIONS, (1,))]
-    for mask in (*masks[:2], *masks[:2], masks[0]):  # the graph of FRACTIONS is now the older one
-        scores(model, 0, mask)
-    assert gpu.captures == 2
-    for _ in range(2):
-        scores(model, 0, masks[2])
-    scores(model, 0)
-    scores(model, 0, masks[1])  # its graph is gone, so this pass is computed without one
-    assert model.graphs is not None
-    assert model.graphs.counts == graphs.Counts(captured=3, replayed=5)
-
-
-def test_a_replay_copies_a_pack_once_and_its_masks_once(gpu: Gpu) -> None:
+@pytest.mark.usefixtures("gpu")
+def test_a_replay_copies_a_pack_once_and_its_masks_once() -> None:
     """Every operator besides is a launch that Python pays for."""
-    model = network()
-    masks = RowMasks(AD_HOC["by row"])
-    for _ in range(2):
-        scores(model, 0, masks)
-    batch = pack(pairs_of(1), device=CPU)
+    model = captured()
+    batch = pack(pairs_of(LENGTHS), device=CPU, ladder=model.ladder)
     with Operators() as operators:
-        model.forward(batch, masks)
+        model.forward(batch, RowMasks(AD_HOC["by row"]))
     # The masks are gathered by row, and copied to where the graph reads them.
-    assert operators.names == ["aten::index_select", "aten::copy_", "aten::copy_"]
-    assert gpu.captures == 1
+    assert operators.names == ["aten::index_select", "aten::copy_", "aten::copy_", "aten::clone"]
 
 
 class Operators(TorchDispatchMode):
@@ -335,146 +338,83 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_large_packs_are_captured_when_their_shape_has_come_often(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graphs, "SMALL_PACK", TOKENS - 1)
-    monkeypatch.setattr(graphs, "LARGE_COMES", 5)
-    model = network()
-    by_row = RowMasks(np.stack([HALF, 1 - HALF]))
-    for seed in range(4):
-        assert_right(model, seed)
-    assert gpu.captures == 0
-    assert_right(model, 4)
-    assert gpu.captures == 1
-    for seed in range(7):
-        score = partial(scores, model, seed, by_row)
-        np.testing.assert_array_equal(score(), without_graphs(monkeypatch, score))
-    assert gpu.captures == 2
-    # A mask of a single request is cut out when it comes again, which pays for a large pack.
-    for seed in range(7):
-        assert_right(model, seed, HALF)
-    assert gpu.captures == 2
-    assert model.selector.cache.nbytes > 0
+def test_the_gpu_runs_one_graph_at_a_time(gpu: Gpu) -> None:
+    """They share memory: a thread's stream waits for the graph that was launched before its own."""
+    model = captured()
+    assert gpu.calls == ["replay", "record"] * (2 * len(LADDER))
+    gpu.calls.clear()
+    scores(model)
+    scores(model, RowMasks(HALF))
+    assert gpu.calls == ["wait", "replay", "record"] * 2
 
 
-def test_the_largest_small_pack_is_captured_at_its_second_pass_and_nothing_is_cut(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graphs, "SMALL_PACK", TOKENS)
-    monkeypatch.setattr(graphs, "LONGEST", ())
-    model = network()
-    for seed in range(2):
-        assert_right(model, seed, HALF)
-    assert gpu.captures == 1
-    for seed in range(4):
-        assert_right(model, seed, HALF)
-    assert model.selector.cache.nbytes == 0
+@pytest.mark.usefixtures("gpu")
+def test_threads_never_get_each_others_scores() -> None:
+    model = captured()
+    expected = [scores(PLAIN, seed=seed) for seed in range(8)]
+
+    def work(seed: int) -> None:
+        for _ in range(10):
+            np.testing.assert_allclose(scores(model, seed=seed), expected[seed], atol=1e-5)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(8)))
 
 
-@pytest.mark.parametrize(
-    ("bounds", "captures"), [((LONGEST, 20), 1), ((8, LONGEST), 1), ((8, LONGEST - 1), 0)]
-)
-def test_a_large_pack_of_longer_sequences_than_a_graph_computes_gets_none(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, bounds: tuple[int, int], captures: int
-) -> None:
-    monkeypatch.setattr(graphs, "SMALL_PACK", 16)
-    monkeypatch.setattr(graphs, "LARGE_COMES", 2)
-    monkeypatch.setattr(graphs, "LONGEST", bounds)
-    model = network()
-    for seed in range(4):
-        assert_right(model, seed)
-    assert gpu.captures == captures
-
-
-def test_a_large_pack_with_longer_sequences_has_a_graph_of_its_own(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A graph reads no more of a sequence than the longest one that it was captured for."""
-    monkeypatch.setattr(graphs, "SMALL_PACK", 16)
-    monkeypatch.setattr(graphs, "LARGE_COMES", 2)
-    monkeypatch.setattr(graphs, "LONGEST", (LONGEST, 25))
-    model = network()
-    rng = np.random.default_rng(5)
-    for lengths in ([LONGEST, LONGEST], [25, 5], [LONGEST, LONGEST]):
-        for _ in range(3):
-            pairs = [random_pair(rng, length, 180) for length in lengths]
-            expected = reference(MODEL, pairs, torch.float32, None)
-            batch = pack(pairs, device=CPU)
-            assert batch.shape == (TOKENS, 16)
-            np.testing.assert_allclose(model.forward(batch).numpy(), expected, atol=1e-4)
-    assert gpu.captures == 2
-
-
-@pytest.mark.parametrize("failure", ["inside", "at the end"])
-def test_a_capture_without_memory_is_tried_again_when_there_may_be_some(
+@pytest.mark.parametrize("failure", ["inside", "at the end", "at a launch"])
+def test_a_capture_without_memory_ends_graphs_and_is_logged_once(
     gpu: Gpu, failure: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that is tried at every pass would take as long as three of them."""
-    model = network()
     gpu.failure = failure
-    for seed in range(5):
-        assert_right(model, seed)
+    model = captured()
     assert gpu.captures == 1
-    assert_right(model, 5)
-    assert gpu.captures == 2
     gpu.failure = None
-    for seed in range(6, 20):
-        assert_right(model, seed)
-    assert gpu.captures == 3
+    model.capture(BATCH_TOKENS, RowMasks(HALF), sliced=True)
+    assert gpu.captures == 1
+    assert not model.ladder
+    gpu.calls.clear()
+    for masks in (None, RowMasks(HALF)):
+        assert_right(model, masks)
+    assert gpu.replays == 0
+    (record,) = caplog.records
+    assert "passes are computed without CUDA graphs, because a capture failed: CUDA" in record.message
+
+
+def test_a_later_variant_without_memory_ends_all_graphs(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> None:
+    model = captured()
+    gpu.failure = "inside"
+    model.capture(BATCH_TOKENS, RowMasks(HALF), sliced=True)
     assert model.graphs is not None
-    assert model.graphs.counts == graphs.Counts(captured=1, replayed=7, without_memory=2)
-    assert not caplog.records
+    assert len(model.graphs) == 0
+    assert len(caplog.records) == 1
+    gpu.calls.clear()
+    assert_right(model, RowMasks(HALF), sliced=True)
+    assert gpu.replays == 0
 
 
-def test_other_graphs_go_on_when_one_finds_no_memory(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> None:
-    model = network()
-    for seed in range(3):
-        assert_right(model, seed)
-    gpu.failure = "at the end"
-    for seed in range(3):
-        assert_right(model, seed, HALF)
-        assert_right(model, seed)
-    assert model.graphs is not None
-    assert model.graphs.counts == graphs.Counts(captured=1, replayed=5, without_memory=1)
-    gpu.failure = None
-    for seed in range(3):
-        assert_right(model, seed, HALF)
-        assert_right(model, seed)
-    assert model.graphs.counts.captured == 2
-    assert not caplog.records
-
-
-def test_a_graph_that_cannot_be_launched_is_dropped_and_captured_again(gpu: Gpu) -> None:
-    model = network()
-    for seed in range(3):
-        assert_right(model, seed)
-    gpu.launch_fails = 1
-    for seed in range(12):
-        assert_right(model, seed)
-    assert model.graphs is not None
-    assert model.graphs.counts.captured == 2
-    assert model.graphs.counts.without_memory == 1
-
-
-def test_a_pass_without_memory_frees_the_graphs_and_later_ones_are_captured(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failure", ["a pass", "a launch"])
+def test_a_pass_without_memory_frees_the_graphs(
+    gpu: Gpu, failure: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The batch is then tried in halves, and the graphs' memory must not be what is missing."""
-    model = network()
-    for seed in range(3):
-        assert_right(model, seed)
-    assert model.graphs is not None
+    model = captured()
 
     def full(*_: object) -> Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(model.ops, "attention", full)
-        with pytest.raises(torch.OutOfMemoryError):
-            scores(model, 0, RowMasks(HALF))
-    assert not model.graphs._of_thread.graphs
-    for seed in range(12):
-        assert_right(model, seed)
-    assert gpu.captures == 2
-    assert model.graphs.counts.captured == 2
+        lengths = LENGTHS
+        if failure == "a launch":
+            gpu.failure = "at a launch"
+        else:
+            patched.setattr(model.ops, "attention", full)
+            lengths = [129]
+        for _ in range(2):
+            with pytest.raises((torch.OutOfMemoryError, RuntimeError), match="out of memory"):
+                model.forward(pack(pairs_of(lengths), device=CPU, ladder=model.ladder or LADDER))
+            patched.setattr(model.ops, "attention", full)
+    assert model.graphs is not None
+    assert len(model.graphs) == 0
+    assert_right(model)
+    (record,) = caplog.records
+    assert record.message.endswith("without CUDA graphs, because the GPU's memory was full")

@@ -3,7 +3,7 @@
 import json
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,20 @@ def test_a_gpu_gets_as_many_replicas_as_pay_and_as_cores_and_memory_carry(
 
 
 def write_config(
-    directory: Path, model: Path | None = None, device: str = "auto", **fields: Any
+    directory: Path,
+    model: Path | None = None,
+    device: str = "auto",
+    variants: Sequence[dict[str, Any]] = (),
+    **fields: Any,
 ) -> ConfigFile:
-    """Return deploy/serve.yaml with more fields of the deployment; None removes one."""
+    """Return deploy/serve.yaml with more fields of the deployment; None removes one.
+
+    variants: of the live config, beside `full`.
+    """
     document = yaml.safe_load(DEPLOY.read_text())
     deployment = document["applications"][0]["deployments"][0] | fields
     deployment = {name: value for name, value in deployment.items() if value is not None}
-    deployment["user_config"] = {"variants": [{"name": "full"}]}
+    deployment["user_config"] = {"variants": [{"name": "full"}, *variants]}
     document["applications"][0]["deployments"][0] = deployment
     path = directory / "serve.yaml"
     path.write_text(yaml.safe_dump(document))
@@ -89,6 +96,10 @@ def test_the_estimate_for_bert_base_is_a_little_more_than_was_measured(tmp_path:
     footprint = gpus.footprint(write_config(tmp_path, model))
     assert footprint.network == 437_958_648
     assert 1.8 * GB < footprint.resident < 2.4 * GB
+    multiplied = {"name": "multiplied", "head_mask": "0.*"}
+    sliced = {"name": "sliced", "head_mask": "1.*", "sliced": True}
+    with_graphs = gpus.footprint(write_config(tmp_path, model, variants=[multiplied, sliced]))
+    assert with_graphs.resident == footprint.resident + gpus.GRAPHS_BYTES
 
 
 @pytest.fixture
