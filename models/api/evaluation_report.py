@@ -204,16 +204,13 @@ def picture(document: Json) -> Figure:
 def _draw_ndcg10(document: Json) -> Drawing:
     """Draw a point with its interval for each side and each baseline, the first side on top."""
     intervals = {side["name"]: side["metrics"]["ndcg10"] for side in document["sides"]}
-    intervals |= {name: baseline["metrics"]["ndcg10"] for name, baseline in document["baselines"].items()}
-    drawing, axes = plots.figure(9, 1.2 + 0.45 * len(intervals))
-    for row, interval in enumerate(intervals.values()):
-        colour = plots.BLUE if row < len(document["sides"]) else plots.GREY
-        axes.plot([interval.low, interval.high], [row, row], color=colour)
-        axes.plot(interval.value, row, "o", color=colour)
+    colours = [plots.BLUE] * len(intervals)
+    for name, baseline in document["baselines"].items():
+        intervals[name] = baseline["metrics"]["ndcg10"]
+        colours.append(plots.GREY)
+    drawing, axes = plots.intervals(intervals, colours, "NDCG@10")
     if np.isfinite(document["ndcg10_random_order"]):
         axes.axvline(document["ndcg10_random_order"], color=plots.GREY, ls="--", lw=1)
-    axes.set(xlabel="NDCG@10", ylim=(len(intervals) - 0.5, -0.5))
-    axes.set_yticks(range(len(intervals)), list(intervals))
     return drawing
 
 
@@ -224,18 +221,14 @@ def _draw_changes(document: Json) -> Drawing:
     changes = {
         pair["second"]: pair["change"]["ndcg10"] for pair in document["differences"] if pair["first"] == first
     }
+    colours = [plots.BLUE] * len(changes)
     for name, baseline in document["baselines"].items():
         minus = baseline["model_minus"]["ndcg10"]
         changes[name] = Interval(-minus.value, -minus.high, -minus.low)
-    drawing, axes = plots.figure(9, 1.2 + 0.45 * len(changes))
-    for row, change in enumerate(changes.values()):
-        colour = plots.BLUE if row < len(document["sides"]) - 1 else plots.GREY
-        axes.plot([change.low, change.high], [row, row], color=colour)
-        axes.plot(change.value, row, "o", color=colour)
+        colours.append(plots.GREY)
+    drawing, axes = plots.intervals(changes, colours, f"change of NDCG@10 from {first}")
     axes.axvline(0, color=plots.GREY, ls="--", lw=1)
     axes.axvline(-document["margin"], color=plots.ORANGE, ls="--", lw=1)
-    axes.set(xlabel=f"change of NDCG@10 from {first}", ylim=(len(changes) - 0.5, -0.5))
-    axes.set_yticks(range(len(changes)), list(changes))
     return drawing
 
 

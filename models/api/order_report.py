@@ -86,14 +86,9 @@ def _draw(document: Json) -> Drawing:
     order = document["baselines"]["order"]
     rows = {"all queries": order["model_minus"]["ndcg10"]}
     rows |= {each["name"]: _interval(each) for each in order["classes"]}
-    drawing, axes = plots.figure(9, 1.2 + 0.45 * len(rows))
-    for row, interval in enumerate(rows.values()):
-        colour = plots.ORANGE if interval.is_below(0) else plots.BLUE
-        axes.plot([interval.low, interval.high], [row, row], color=colour)
-        axes.plot(interval.value, row, "o", color=colour)
+    colours = [plots.ORANGE if interval.is_below(0) else plots.BLUE for interval in rows.values()]
+    drawing, axes = plots.intervals(rows, colours, f"NDCG@10 minus {order['name']}")
     pooled = [each["pooled"] for each in order["classes"]]
     axes.plot(pooled, range(1, len(rows)), "x", color=plots.GREY, ls="")
     axes.axvline(0, color=plots.GREY, ls="--", lw=1)
-    axes.set(xlabel=f"NDCG@10 minus {order['name']}", ylim=(len(rows) - 0.5, -0.5))
-    axes.set_yticks(range(len(rows)), list(rows))
     return drawing

@@ -7,7 +7,7 @@ colour. Colours: Okabe and Ito (2008) for lines, ColorBrewer's PuOr for maps of 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -69,6 +69,17 @@ def svg(draw: Callable[[], Drawing], png: Path | None = None) -> str:
             drawing.savefig(png, dpi=160)
         drawing.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
+
+
+def intervals(rows: Mapping[str, Interval], colours: Sequence[str], xlabel: str) -> tuple[Drawing, Axes]:
+    """Draw a point with its interval for each row, the first on top. colours: of the rows."""
+    drawing, axes = figure(9, 1.2 + 0.45 * len(rows))
+    for row, (interval, colour) in enumerate(zip(rows.values(), colours, strict=True)):
+        axes.plot([interval.low, interval.high], [row, row], color=colour)
+        axes.plot(interval.value, row, "o", color=colour)
+    axes.set(xlabel=xlabel, ylim=(len(rows) - 0.5, -0.5))
+    axes.set_yticks(range(len(rows)), list(rows))
+    return drawing, axes
 
 
 def heat_map(
