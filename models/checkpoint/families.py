@@ -329,3 +329,8 @@ def family_of(raw: Fields) -> str:
     is_own = FAMILIES[family].in_transformers and any(name.startswith("AutoModel") for name in own_code)
     need(not is_own, "auto_map", own_code, "the checkpoint brings code of its own, which is not run")
     return family
+
+
+def removable_layers(config: ModelConfig) -> list[int]:
+    """Return the layers that the family's format allows to remove."""
+    return list(range(FAMILIES[config.family].keeps_first_layer, config.num_layers))

@@ -99,6 +99,14 @@ class ModelConfig:
             for layer, held in enumerate(self.kept_heads)
         )
 
+    @property
+    def intact_mask(self) -> HeadMask:
+        """Return the mask that keeps everything that the checkpoint has."""
+        heads = np.zeros((self.num_layers, self.num_heads), np.float32)
+        for layer, held in enumerate(self.kept_heads):
+            heads[layer, list(held)] = 1
+        return HeadMask(heads)
+
     def check_head_left(self, mask: HeadMask) -> None:
         """Raise ModelError if a mask keeps none of the checkpoint's heads."""
         if not any(self.heads_kept(mask)):

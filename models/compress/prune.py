@@ -12,12 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from headroom.models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw
-from headroom.models.checkpoint.families import FAMILIES
+from headroom.models.checkpoint.families import FAMILIES, removable_layers
 from headroom.models.checkpoint.files import check_empty, copy_tokenizer
 from headroom.models.checkpoint.shapes import layer_prefix
 from headroom.models.checkpoint.tensor_names import LAYERS
@@ -82,19 +81,6 @@ def transformers_refusal(config: ModelConfig) -> str | None:
     if any(len(kept) < config.num_heads for kept in config.kept_heads):
         return "some of its heads are removed, which transformers 5 no longer reads (transformers 4 does)"
     return None
-
-
-def intact_mask(config: ModelConfig) -> HeadMask:
-    """Return the mask that keeps everything that the checkpoint has."""
-    heads = np.zeros((config.num_layers, config.num_heads), np.float32)
-    for layer, held in enumerate(config.kept_heads):
-        heads[layer, list(held)] = 1
-    return HeadMask(heads)
-
-
-def removable_layers(config: ModelConfig) -> list[int]:
-    """Return the layers that the family's format allows to remove."""
-    return list(range(FAMILIES[config.family].keeps_first_layer, config.num_layers))
 
 
 def cut(tensors: Mapping[str, Tensor], config: ModelConfig, mask: HeadMask) -> tuple[TensorDict, ModelConfig]:

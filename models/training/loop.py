@@ -291,8 +291,6 @@ def _restore(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimize
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     progress = Progress(**state["progress"])
-    if progress.step and "round" not in state["progress"]:
-        raise ModelError(f"{checkpoint} is of an older version of headroom; remove it to begin anew")
     log.info("resuming %s at step %d", checkpoint.name, progress.step)
     return progress
 

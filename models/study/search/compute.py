@@ -4,7 +4,7 @@ other queries."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from headroom.models.compress.prune import intact_mask, removable_layers
+from headroom.models.checkpoint.families import removable_layers
 from headroom.models.errors import ModelError
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.bootstrap import resample
@@ -63,7 +63,7 @@ def measure(study: Study) -> SearchResult:
     """
     networks = Networks(study)
     planned = _by_time(study, networks) if study.by_time else _by_heads(study)
-    intact = Candidate(intact_mask(study.classifier.config))
+    intact = Candidate(study.classifier.config.intact_mask)
     tried = [intact, *planned]
     masks = [one.mask for one in tried]
     for one, quality in zip(tried, networks.evaluate(study.data, masks, "search data"), strict=True):
@@ -119,7 +119,7 @@ def _by_heads(study: Study) -> list[Candidate]:
     """Order the heads by full Fisher information, and keep fewer and fewer."""
     order = plans.fisher_order(_gradients(study).heads, study.heads)
     sizes = {round(share * len(order)) for share in study.effort.shares} - {0, len(order)}
-    whole = intact_mask(study.classifier.config)
+    whole = study.classifier.config.intact_mask
     return [
         Candidate(whole * HeadMask(study.without(order[: len(order) - size])))
         for size in sorted(sizes, reverse=True)
@@ -130,7 +130,7 @@ def _by_time(study: Study, networks: Networks) -> list[Candidate]:
     """Fit the network of least loss into less and less time."""
     config = study.classifier.config
     planner = Planner.of(config, measure_times(networks), study.what, _gradients(study))
-    intact_seconds = planner.seconds(intact_mask(config))
+    intact_seconds = planner.seconds(config.intact_mask)
     speedups = sorted({*SPEEDUPS, study.speedup or SPEEDUPS[0]})
     layer_order = _layer_order(networks, planner, speedups[-1]) if "layers" in study.what else []
     best = {speedup: _best(networks, planner, layer_order, intact_seconds / speedup) for speedup in speedups}
@@ -160,7 +160,7 @@ def _layer_order(networks: Networks, planner: Planner, fastest: float) -> list[i
     """Drop layers one at a time, always the one without which the answers change least; stop where whole
     layers alone make the fastest network that is wanted."""
     config = planner.config
-    whole = intact_mask(config)
+    whole = config.intact_mask
     limit = planner.seconds(whole) / fastest
     order: list[int] = []
     remaining = removable_layers(config)

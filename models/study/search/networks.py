@@ -12,7 +12,7 @@ from headroom.models.arrays import Bools, Floats, Floats32
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.checkpoint.tensors import TensorDict, read_tensors
 from headroom.models.classifier import Classifier
-from headroom.models.compress.prune import cut, intact_mask
+from headroom.models.compress.prune import cut
 from headroom.models.device import in_turns, one_thread
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.networks import build
@@ -167,7 +167,7 @@ def measure_times(networks: Networks) -> Times:
     depth = config.num_layers
     heads = steps(max(map(len, config.kept_heads)), 1)
     units = steps(max(config.widths), 16)
-    intact = intact_mask(config)
+    intact = config.intact_mask
     skipped = tuple(range(1, depth - 1))[: max(1, depth // 2)]
     seconds = networks.shortest_seconds(
         [
@@ -235,6 +235,4 @@ def _kept(
 
 def nothing_off(config: ModelConfig) -> tuple[Floats32, Bools]:
     """Return the heads' weights and the units that are off, of a mask that keeps everything."""
-    return intact_mask(config).matrix.copy(), np.zeros(
-        (config.num_layers, config.intermediate_size), np.bool_
-    )
+    return config.intact_mask.matrix.copy(), np.zeros((config.num_layers, config.intermediate_size), np.bool_)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from headroom.models.arrays import Floats
+from headroom.models.checkpoint.families import removable_layers
 from headroom.models.classifier import Classifier
-from headroom.models.compress.prune import intact_mask, removable_layers
 from headroom.models.terminal import ProgressBar
 
 PAIRS = 128
@@ -32,7 +32,7 @@ def chosen(
     scale anew. Layers that the family's format needs stay.
     """
     depth = clf.config.num_layers
-    everything = intact_mask(clf.config)
+    everything = clf.config.intact_mask
     wanted = clf.score(pairs).raw_score
     layers = [*range(depth)]
     removable = removable_layers(clf.config)

@@ -13,7 +13,7 @@ from headroom.models.arrays import Ints
 from headroom.models.checkpoint.config import ModelConfig, classifier_fields, read_raw
 from headroom.models.checkpoint.shapes import layer_prefix
 from headroom.models.checkpoint.tensors import TensorDict, read_tensors
-from headroom.models.compress.prune import cut, intact_mask
+from headroom.models.compress.prune import cut
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.training.distil.job import StudentSize, is_plain_encoder, mask_of
 
@@ -42,7 +42,7 @@ def kept_mask(
 ) -> HeadMask:
     """Return the mask that keeps these layers, and as many heads and units in each as wanted: those with the
     largest weights."""
-    intact = intact_mask(config)
+    intact = config.intact_mask
     matrix = intact.matrix.copy()
     off = np.zeros((config.num_layers, config.intermediate_size), np.bool_)
     for layer in layers:

@@ -12,7 +12,7 @@ import torch
 
 from headroom import Classifier, HeadMask
 from headroom.models.batch import pack
-from headroom.models.compress.prune import intact_mask, prune
+from headroom.models.compress.prune import prune
 from headroom.models.networks import build
 from headroom.models.selection import RowMasks
 from headroom.models.study.runner import Runner
@@ -78,7 +78,7 @@ def planner(study: Study, found: Gradients) -> Planner:
 
 
 def intact_seconds(planner: Planner) -> float:
-    return planner.seconds(intact_mask(planner.config))
+    return planner.seconds(planner.config.intact_mask)
 
 
 def test_exactly_the_useless_parts_go_first(study: Study, planner: Planner) -> None:
@@ -172,7 +172,7 @@ def test_times_of_parts_add_up_to_the_whole_network(study: Study, monkeypatch: p
     # Without any head, layer 0 keeps one, so the time of a head is a little too short.
     np.testing.assert_allclose(np.diff(times.attention)[1:], head, rtol=0.15)
     assert times.network([(HEADS, UNITS)] * LAYERS) == pytest.approx(
-        seconds(intact_mask(study.classifier.config))
+        seconds(study.classifier.config.intact_mask)
     )
     assert times.outside_layers > 0
     assert steps(3072, 16)[:2] == (256, 512)
