@@ -36,6 +36,10 @@ TINY_DECODER = decoder.SHAPE | {
 TINY_DEBERTA = workload.Shape("tiny", 32, 64, 500, layers=2, heads=2, family="deberta-v2")
 
 
+Pack = Callable[..., PackedBatch]
+"""Packs a batch anew, with the arguments of `pack`."""
+
+
 class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts torch's operators, views among them; a kernel of ours is none."""
 
@@ -78,7 +82,7 @@ def families(bench: Bench) -> list[Row]:
     return rows
 
 
-def titles(bench: Bench, vocabulary: int, requests: int) -> Callable[[], PackedBatch]:
+def titles(bench: Bench, vocabulary: int, requests: int) -> Pack:
     """Return what packs requests of some titles each, which share their beginning."""
     ids = np.tile(decoder.tokens(vocabulary), (requests, 1)).astype(np.int32)
     pairs = [EncodedPair(row, 0, 0, False) for row in ids]
@@ -86,9 +90,7 @@ def titles(bench: Bench, vocabulary: int, requests: int) -> Callable[[], PackedB
     return partial(pack, pairs, device=bench.device, beginnings=beginnings)
 
 
-def measured(
-    bench: Bench, name: str, model: PreTrainedModel, batches: Mapping[str, Callable[[], PackedBatch]]
-) -> list[Row]:
+def measured(bench: Bench, name: str, model: PreTrainedModel, batches: Mapping[str, Pack]) -> list[Row]:
     """Return the times of passes and their operators, and how far the logits of both sides differ."""
     sides: dict[str, Network] = {"torch's": network(bench, model, CudaOps(bench.device, bench.dtype))}
     if bench.device.type == "cuda":
@@ -112,16 +114,21 @@ def measured(
     return rows
 
 
-def scored(one: Network, make: Callable[[], PackedBatch], masks: RowMasks | None = None) -> torch.Tensor:
+def scored(one: Network, make: Pack, masks: RowMasks | None = None) -> torch.Tensor:
     """Return the logits of a batch that is packed anew, as in service: its groups and keys are too."""
-    return one.forward(make(), masks)
+    return one.forward(make(ladder=one.ladder), masks)
 
 
 def network(bench: Bench, model: PreTrainedModel, ops: CudaOps | None) -> Network:
-    """Return our network with the weights of a transformers model. ops: default: what is chosen."""
+    """Return our network with the weights of a transformers model, and its CUDA graphs if it has any.
+
+    ops: default: what is chosen.
+    """
     config = parse_config(model.config.to_dict())
     tensors = FAMILIES[config.family].ours(model.state_dict(), config)
-    return build(config, tensors, device=bench.device, dtype=bench.dtype, ops=ops)
+    one = build(config, tensors, device=bench.device, dtype=bench.dtype, ops=ops)
+    one.capture(bench.tokens)
+    return one
 
 
 def masks_of(one: Network, rows: int) -> RowMasks:
