@@ -15,15 +15,15 @@ from headroom.models.device import is_out_of_memory
 from headroom.models.errors import ModelError
 
 LEAST_TOKENS = 16
-"""A pack is filled up to at least this many tokens. Products of fewer rows may take other code paths and round
-differently (on CPUs up to 11 rows with MKL, 1 row with oneDNN); a deterministic network must not."""
+"""A pack is filled up to at least this many tokens. Products of fewer rows may take other code paths and
+round differently (on CPUs up to 11 rows with MKL, 1 row with oneDNN); a deterministic network must not."""
 
 TOKEN_MULTIPLE = 16
 """A pack is filled up to a multiple of this many tokens, up to FINE_PACK of half of it."""
 
 FINE_PACK = 64
-"""Packs of up to this many tokens, about three pairs, are filled up more finely: one pair that comes alone waits
-for its filling."""
+"""Packs of up to this many tokens, about three pairs, are filled up more finely: one pair that comes alone
+waits for its filling."""
 
 FILL_STEP = 1 / 32
 """Large packs are filled up in steps of about this share of their tokens, because a product of a new shape is
