@@ -169,6 +169,7 @@ class Graphs:
                     graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
                 ):
                     logits = compute(batch, selection)
+                self._launched.wait(self._stream)
                 graph.replay()  # the first launch takes memory
                 self._launched.record(self._stream)
         except BaseException:

@@ -182,15 +182,18 @@ class Engine:
         `batch_tokens`, a quarter and so on if the device has no memory for more.
         Raises OutOfMemory if one pair does not fit, DeviceFailed, and TimeoutError if a pass hangs.
         """
-        sliced = lane.sliced_mask is not None
-        lane.classifier.network.capture(batch_tokens, RowMasks.of(mask), sliced=sliced)
+        network = lane.classifier.network
+        network.capture(batch_tokens, RowMasks.of(mask), sliced=lane.sliced_mask is not None)
         pair = lane.classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
         row = PairRow(len(pair), lane, pair, mask)
         mark_prefixes([row])
         while True:
+            had_graphs = bool(network.ladder)
             try:
                 return self._warm_up(row, batch_tokens), batch_tokens
             except OutOfMemory:
+                if had_graphs:  # a pass without memory drops them
+                    continue
                 if batch_tokens <= len(pair):
                     raise
             batch_tokens //= 2

@@ -341,7 +341,7 @@ class Operators(TorchDispatchMode):
 def test_the_gpu_runs_one_graph_at_a_time(gpu: Gpu) -> None:
     """They share memory: a thread's stream waits for the graph that was launched before its own."""
     model = captured()
-    assert gpu.calls == ["replay", "record"] * (2 * len(LADDER))
+    assert gpu.calls == ["wait", "replay", "record"] * (2 * len(LADDER))
     gpu.calls.clear()
     scores(model)
     scores(model, RowMasks(HALF))

@@ -4,8 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from headroom.models import network
+from headroom.models.batch import PackedBatch
 from headroom.service.config.settings import LiveConfig
 from tests.models.graphs_stand_in import CapturedOps, Gpu, stand_in
 from tests.service.in_process import QUERY, TITLES, Service, serve
@@ -56,3 +59,23 @@ async def test_the_variants_of_a_config_have_graphs_when_it_is_in_force(
         service.replica.apply(config(FULL, {"name": "another", "head_mask": "1.0"}))
         assert graphs_by_rung(service) == 2
         assert gpu.captures == captures * 5 // 3
+
+
+@pytest.mark.usefixtures("gpu")
+async def test_graphs_make_room_for_full_batches(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a small GPU, batches were halved although they fit once the graphs were gone."""
+    forward = network.Network._forward
+
+    def small(self: network.Network, batch: PackedBatch, *masks: Any, **how: Any) -> Tensor:
+        if self.ladder and len(batch.ids) > MAX_BATCH_TOKENS // 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, batch, *masks, **how)
+
+    monkeypatch.setattr(network.Network, "_forward", small)
+    async with serve(tiny_checkpoint, {"variants": [FULL]}, max_batch_tokens=MAX_BATCH_TOKENS) as service:
+        assert service.replica.engine.batch_tokens == MAX_BATCH_TOKENS
+        assert not service.replica.engine.classifiers[""].network.ladder
+    warnings = [record for record in caplog.records if "CUDA graphs" in record.message]
+    assert len(warnings) == 1
