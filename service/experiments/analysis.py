@@ -2,16 +2,18 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
+
+from sqlalchemy import Select
 
 from headroom.models.numbers import minute
 from headroom.service.experiments.clicks import Interleaved, read_interleaved
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.estimates import (
     DENOMINATOR,
+    NOBODY,
     Boundary,
     Estimate,
     Moments,
@@ -20,7 +22,7 @@ from headroom.service.experiments.estimates import (
     finite,
 )
 from headroom.service.experiments.events import values_of
-from headroom.service.experiments.measure import comparison, count_early, measure
+from headroom.service.experiments.measure import comparison, measure, moments_query
 from headroom.service.experiments.preference import preference_report
 from headroom.service.experiments.report import (
     ArmReport,
@@ -41,14 +43,10 @@ from headroom.service.experiments.verdicts import (
     changes,
     check_units,
     deletion,
-    early_outcomes,
     units_in_both_arms,
     unmatched_clicks,
     verdict,
 )
-
-Compare = Callable[..., Mapping[str, Sequence[MetricReport]]]
-"""`compare_all` for one experiment: takes `now` and `until`."""
 
 MAX_LOOKS = 30
 """Past times at which an experiment's effects are computed, at most."""
@@ -91,14 +89,10 @@ def analyse(
     )
     if experiment.deleted is not None:
         return _kept_report(store, config.name, report.retention) or report
-    seen = None
-    if config.is_interleaved:
-        with store.read_all() as db:
-            seen = read_interleaved(db, experiment)
-    compare = partial(compare_all, store, experiment, seen)
+    compare = Comparer(store, experiment)
     arms = _arms(store, config, compare(now))
-    unmatched = {} if seen is None else seen.unmatched
-    report = _recommended(store, experiment, replace(report, arms=arms, unmatched=unmatched))
+    unmatched = {} if compare.seen is None else compare.seen.unmatched
+    report = _recommended(experiment, replace(report, arms=arms, unmatched=unmatched))
     return replace(report, looks=past_looks(compare, look_times(experiment, now), looks, looks_seconds))
 
 
@@ -110,16 +104,14 @@ def _arms(
     return [ArmReport(arm, of_arm, shadow.get(arm)) for arm, of_arm in metrics.items()]
 
 
-def _recommended(store: Store, experiment: Experiment, report: Report) -> Report:
+def _recommended(experiment: Experiment, report: Report) -> Report:
     """Return a report with its recommendation, the reason, and what else a reader must know."""
     config = experiment.config
     running = [arm for arm in report.arms if arm.arm not in experiment.rolled_back]
     recommendation, reason = recommend(config, running, report.sample_ratio)
-    early = {} if config.is_interleaved else count_early(store, config)
     sentences = [
         reason,
         _progress(config, report),
-        early_outcomes(early),
         units_in_both_arms(report.in_both_arms),
         unmatched_clicks(report.unmatched),
         *changes(experiment),
@@ -142,28 +134,47 @@ def _kept_report(store: Store, name: str, retention: str | None) -> Report | Non
     return replace(report, retention=f"{retention} The figures are those of {minute(report.time)} UTC.")
 
 
-def compare_all(
-    store: Store, experiment: Experiment, seen: Interleaved | None, now: float, until: float = math.inf
-) -> dict[str, list[MetricReport]]:
-    """Compare all metrics of each arm except control with control.
+class Comparer:
+    """Compares all arms with control, now and at past times. The statements are built once for all looks.
 
     seen: what the units saw and clicked, if the experiment interleaves.
-    until: leaves out what happened later, in seconds since the epoch.
     """
-    config = experiment.config
-    reports: dict[str, list[MetricReport]] = {}
-    for arm in config.treatments:
-        during = comparison(experiment, arm, until)
-        boundary = _boundary(config, arm)
-        reports[arm] = []
-        for metric in config.metrics:
-            if seen is None:
-                moments = measure(store, config.name, metric, now, during, until)
-                found = compare_arm(metric, arm, moments, boundary, len(config.treatments))
-            else:
-                found = preference_report(metric, arm, seen, boundary, experiment.end, until)
-            reports[arm].append(found)
-    return reports
+
+    def __init__(self, store: Store, experiment: Experiment) -> None:
+        self._store = store
+        self._experiment = experiment
+        config = experiment.config
+        self.seen: Interleaved | None = None
+        self._queries: dict[str, Sequence[Select[Any]]] = {}
+        if config.is_interleaved:
+            with store.read_all() as db:
+                self.seen = read_interleaved(db, experiment)
+            return
+        for arm in config.treatments:
+            during = comparison(experiment, arm)
+            self._queries[arm] = [moments_query(config.name, metric, during) for metric in config.metrics]
+
+    def __call__(self, now: float, until: float = math.inf) -> dict[str, list[MetricReport]]:
+        """Compare all metrics of each arm except control with control.
+
+        until: leaves out what happened later, in seconds since the epoch.
+        """
+        config = self._experiment.config
+        return {arm: self._of_arm(arm, _boundary(config, arm), now, until) for arm in config.treatments}
+
+    def _of_arm(self, arm: str, boundary: Boundary, now: float, until: float) -> list[MetricReport]:
+        config = self._experiment.config
+        if self.seen is not None:
+            end = self._experiment.end
+            return [
+                preference_report(metric, arm, self.seen, boundary, end, until) for metric in config.metrics
+            ]
+        reports = []
+        for metric, query in zip(config.metrics, self._queries[arm], strict=True):
+            found = measure(self._store, query, now, until)
+            moments = {name: found.get(name, NOBODY) for name in (config.control, arm)}
+            reports.append(compare_arm(metric, arm, moments, boundary, len(config.treatments)))
+        return reports
 
 
 def compare_arm(
@@ -300,7 +311,7 @@ def look_times(experiment: Experiment, now: float) -> list[float]:
 
 
 def past_looks(
-    compare: Compare, times: Sequence[float], known: dict[float, Look], seconds: float
+    compare: Comparer, times: Sequence[float], known: dict[float, Look], seconds: float
 ) -> list[Look]:
     """Return the looks at past times, as far as `seconds` suffice for them, and add the new ones to `known`.
 
@@ -313,7 +324,7 @@ def past_looks(
     return [known[moment] for moment in times if moment in known]
 
 
-def past_look(compare: Compare, moment: float) -> Look:
+def past_look(compare: Comparer, moment: float) -> Look:
     """Return what a report at a past time said of the metrics."""
     reports = compare(moment, moment)
     effects = [

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Exists, and_, exists, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, Exists, and_, exists, func, insert, or_, select
 
 from headroom.service.experiments import tables
 from headroom.service.experiments.database import may_delete
@@ -89,10 +89,10 @@ def count_units(db: Connection, experiment: str) -> tuple[dict[str, int], int]:
     return {row.arm: int(row.units) for row in rows}, int(db.scalars(several).one())
 
 
-def has_other_arm(until: float | None = None) -> Exists:
+def has_other_arm(until: ColumnElement[float] | None = None) -> Exists:
     """Return the condition that the unit of an exposure came to another arm, too.
 
-    until: leaves out exposures of later times, in seconds since the epoch; None: none.
+    until: leaves out exposures of later times; None: none.
     """
     other = exposures.alias()
     is_same_unit = and_(other.c.experiment == exposures.c.experiment, other.c.unit == exposures.c.unit)

@@ -7,17 +7,19 @@ its arm back counts again from then on; its outcomes between do not count, which
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from sqlalchemy import (
+    CTE,
     ColumnElement,
-    Connection,
+    Double,
     FromClause,
+    Select,
     Subquery,
     and_,
+    bindparam,
     case,
     false,
     func,
@@ -25,11 +27,12 @@ from sqlalchemy import (
     not_,
     or_,
     select,
+    true,
 )
 
 from headroom.service.experiments.buckets import NO_BUCKET
-from headroom.service.experiments.definition import ALL_SLOTS, ExperimentConfig, Metric
-from headroom.service.experiments.estimates import NOBODY, Moments
+from headroom.service.experiments.definition import ALL_SLOTS, Metric
+from headroom.service.experiments.estimates import Moments
 from headroom.service.experiments.facts import has_other_arm
 from headroom.service.experiments.state import Experiment, Period
 from headroom.service.experiments.store import Store
@@ -41,8 +44,9 @@ Condition = ColumnElement[bool]
 WHOLE_SECOND = 1.0
 """Many callers round times down to whole seconds, so an outcome may seem up to this much older."""
 
-SKEW_SECONDS = 60.0
-"""If an outcome is older than its unit's exposure by less than this, the sender's clock is probably slow."""
+NOW = bindparam("now", type_=Double)
+UNTIL = bindparam("until", type_=Double)
+"""The times of a look, in Unix seconds, as `measure` takes them."""
 
 
 @dataclass(frozen=True)
@@ -76,26 +80,22 @@ class Comparison:
         ]
         return and_(window_end < self.end, not_(or_(false(), *others)))
 
-    def units(self, experiment: str, until: float) -> Subquery:
-        """Return the exposures of the arms while both ran, without units that came to two arms.
-
-        until: leaves out exposures of later times.
-        """
+    def units(self, experiment: str) -> Subquery:
+        """Return the exposures of the arms while both ran, without units that came to two arms."""
         query = select(exposures).where(
             exposures.c.experiment == experiment,
             exposures.c.arm.in_(self.arms),
-            exposures.c.time <= until,
+            exposures.c.time <= UNTIL,
             exposures.c.time < self.end,
-            ~has_other_arm(until),
+            ~has_other_arm(UNTIL),
         )
         return query.subquery()
 
 
-def comparison(experiment: Experiment, arm: str, until: float = math.inf) -> Comparison:
-    """Return an arm's comparison with control. until: leaves out what the log said later, for a past look."""
-    known = [period for period in experiment.periods if period.since <= until]
-    if known:
-        known[0] = replace(known[0], since=-math.inf)  # callers round times down, also below the start
+def comparison(experiment: Experiment, arm: str) -> Comparison:
+    """Return an arm's comparison with control."""
+    first, *later = experiment.periods
+    known = [replace(first, since=-math.inf), *later]  # callers round times down, also below the start
     end = next((period.since for period in known if arm not in period.limits), math.inf)
     periods = [period for period in known if period.since < end]
     return Comparison((experiment.config.control, arm), tuple(periods), end)
@@ -112,73 +112,48 @@ def _exposes(units: FromClause, period: Period) -> Condition:
     return and_(is_exposed, or_(units.c.bucket == NO_BUCKET, is_within))
 
 
-def measure(
-    store: Store, experiment: str, metric: Metric, now: float, during: Comparison, until: float = math.inf
-) -> dict[str, Moments]:
-    """Return the moments of the units' values, denominators and covariates by arm.
+def moments_query(experiment: str, metric: Metric, during: Comparison) -> Select[Any]:
+    """Return the statement that `measure` runs, which serves any number of looks.
+
+    Values are summed around their mean, because sums of squares of large values would lose digits.
+    """
+    units = _units(experiment, metric, during)
+    columns = [units.c.value, units.c.denominator, units.c.covariate]
+    means = select(*(func.coalesce(func.avg(column), 0.0) for column in columns)).cte("means")
+    shifted = [column - mean for column, mean in zip(columns, means.c, strict=True)]
+    products = [func.sum(left * right) for left in shifted for right in shifted]
+    return (
+        select(units.c.arm, func.count(), *means.c, *map(func.sum, shifted), *products)
+        .select_from(units.join(means, true()))
+        .group_by(units.c.arm, *means.c)
+    )
+
+
+def measure(store: Store, query: Select[Any], now: float, until: float = math.inf) -> dict[str, Moments]:
+    """Return the moments of the units' values, denominators and covariates, by the arms that have units.
 
     A metric's outcomes count after the unit's exposure, and a covariate's before it; an outcome of the last
     second before it counts as after. A unit without outcomes counts as 0.
-    now: seconds since the epoch; units whose window is not over by then are left out.
-    until: leaves out exposures and outcomes of later times.
+    query: of `moments_query`. now: seconds since the epoch; units whose window is not over by then are left
+    out. until: leaves out exposures and outcomes of later times.
     """
-    units = _units(experiment, metric, now, during, until)
-    columns = [units.c.value, units.c.denominator, units.c.covariate]
-    with store.read_all() as db:
-        by_arm = moments_by_arm(db, units, columns)
-    return {arm: by_arm.get(arm, NOBODY) for arm in during.arms}
-
-
-def count_early(store: Store, config: ExperimentConfig) -> dict[str, int]:
-    """Return by arm the outcomes from the minute before their unit's exposure, which do not count."""
-    names = {name for metric in config.metrics for name in (metric.name, metric.denominator)}
-    since_exposure = outcomes.c.time - exposures.c.time + WHOLE_SECOND
-    query = (
-        select(exposures.c.arm, func.count().label("early"))
-        .join(
-            outcomes,
-            and_(outcomes.c.experiment == exposures.c.experiment, outcomes.c.unit == exposures.c.unit),
-        )
-        .where(
-            exposures.c.experiment == config.name,
-            outcomes.c.metric.in_(sorted(names - {None})),
-            since_exposure <= 0,
-            since_exposure > -SKEW_SECONDS,
-            ~has_other_arm(),
-        )
-        .group_by(exposures.c.arm)
-    )
-    with store.read_all() as db:
-        early = {row.arm: int(row.early) for row in db.execute(query)}
-    return {arm: early.get(arm, 0) for arm in config.spans}
-
-
-def moments_by_arm(db: Connection, rows: FromClause, columns: Sequence[Expression]) -> dict[str, Moments]:
-    """Return the moments of three columns by arm.
-
-    The second pass sums around the mean, because sums of squares of large values would lose digits.
-    """
-    means = db.execute(select(*map(func.avg, columns)).select_from(rows)).one()
-    centre = [float(mean or 0.0) for mean in means]
-    shifted = [column - literal(middle) for column, middle in zip(columns, centre, strict=True)]
-    products = [func.sum(left * right) for left in shifted for right in shifted]
-    query = select(rows.c.arm, func.count(), *map(func.sum, shifted), *products).group_by(rows.c.arm)
     moments = {}
-    for arm, units, *numbers in db.execute(query):
-        totals = np.array(numbers, np.float64)
-        moments[arm] = Moments.from_sums(float(units), totals[:3], totals[3:].reshape(3, 3), centre)
+    with store.read_all() as db:
+        for arm, units, *numbers in db.execute(query, {"now": now, "until": until}):
+            centre, sums, products = np.split(np.array(numbers, np.float64), [3, 6])
+            moments[arm] = Moments.from_sums(float(units), sums, products.reshape(3, 3), centre)
     return moments
 
 
-def _units(experiment: str, metric: Metric, now: float, during: Comparison, until: float) -> Subquery:
+def _units(experiment: str, metric: Metric, during: Comparison) -> CTE:
     """Return a query with one row per unit: arm, value, denominator, covariate."""
-    units = during.units(experiment, until)
+    units = during.units(experiment)
     exposed_at = units.c.time - WHOLE_SECOND
     if metric.window_s is None:
         counts = during.had_arm(units, outcomes.c.time)
     else:  # a unit that lost its arm within its window is left out as a whole
         counts = outcomes.c.time < units.c.time + metric.window_s
-    is_after = and_(outcomes.c.time > exposed_at, outcomes.c.time <= until, counts)
+    is_after = and_(outcomes.c.time > exposed_at, outcomes.c.time <= UNTIL, counts)
     value = _total(metric.name, is_after)
     if metric.kind == "proportion":
         value = case((value > 0, 1.0), else_=0.0)
@@ -199,8 +174,8 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
     )
     if metric.window_s is not None:  # the window is over, and the unit had its arm until then
         has_arm = during.had_arm_throughout(units, metric.window_s)
-        query = query.where(units.c.time <= now - metric.window_s, has_arm)
-    return query.subquery()
+        query = query.where(units.c.time <= NOW - metric.window_s, has_arm)
+    return query.cte("units")
 
 
 def _total(name: str | None, when: Condition) -> Expression:

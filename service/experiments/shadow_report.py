@@ -1,13 +1,12 @@
 """Compares the scores and rankings of requests that were scored under two arms."""
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Row, Select, case, func, select
+from sqlalchemy import ColumnElement, Row, Select, bindparam, case, func, select
 
 from headroom.models.quality.rankings import CUTOFF, ndcg10
 from headroom.service.experiments.estimates import (
@@ -85,53 +84,67 @@ def shadow_reports(
     that has no scores.
     """
     boundary = Boundary(alpha, PLANNED_UNITS)
-    measures: defaultdict[str, dict[str, ShadowMeasure]] = defaultdict(dict)
     with store.read_all() as db:
-        for name, bounds in RANGES.items():
-            for row in db.execute(_sums(experiment, name)):
-                if name not in OF_SCORES or row.arm not in against_order:
-                    measures[row.arm][name] = _measure(row, boundary, bounds)
-    return {arm: ShadowReport(measures[arm]) for arm in arms if arm in measures}
+        rows = db.execute(_SUMS, {"experiment": experiment}).all()
+    reports = {}
+    for row in rows:
+        names = [name for name in RANGES if name not in OF_SCORES or row.arm not in against_order]
+        measures = {name: _measure(row, name, boundary) for name in names if row._mapping[f"{name} units"]}
+        reports[row.arm] = ShadowReport(measures)
+    return {arm: reports[arm] for arm in arms if arm in reports}
 
 
-def _sums(experiment: str, name: str) -> Select[Any]:
-    """Return the query of a measure's units, their requests, and their mean value and square, by arm.
+def _sums() -> Select[Any]:
+    """Return the query of each measure's units, their requests, and their mean value and square, by arm.
 
     The requests of one unit are alike, so their mean is one observation. A request without a unit stands for
     a unit of its own.
     """
     table = shadow_results
-    column = _DERIVED[name] if name in _DERIVED else table.c[name]
+    values = {name: _DERIVED[name] if name in _DERIVED else table.c[name] for name in RANGES}
     alone = case((table.c.unit.is_(None), table.c.number), else_=0)
     units = (
-        select(table.c.arm, func.avg(column).label("value"), func.count().label("requests"))
-        .where(table.c.experiment == experiment, column.is_not(None))
+        select(
+            table.c.arm,
+            *(func.avg(column).label(name) for name, column in values.items()),
+            *(func.count(column).label(f"{name} requests") for name, column in values.items()),
+        )
+        .where(table.c.experiment == bindparam("experiment"))
         .group_by(table.c.arm, table.c.unit, alone)
         .subquery()
     )
-    return select(
-        units.c.arm,
-        func.count().label("units"),
-        func.sum(units.c.requests).label("requests"),
-        func.avg(units.c.value).label("mean"),
-        func.avg(units.c.value * units.c.value).label("square"),
-    ).group_by(units.c.arm)
+    columns = []
+    for name in RANGES:
+        value = units.c[name]
+        columns += [
+            func.count(value).label(f"{name} units"),
+            func.sum(units.c[f"{name} requests"]).label(f"{name} requests"),
+            func.avg(value).label(f"{name} mean"),
+            func.avg(value * value).label(f"{name} square"),
+        ]
+    return select(units.c.arm, *columns).group_by(units.c.arm)
 
 
-def _measure(sums: Row[Any], boundary: Boundary, bounds: tuple[float, float]) -> ShadowMeasure:
-    """Return a measure from a row of `_sums`. bounds: between which its values are."""
-    smallest, largest = bounds
+_SUMS = _sums()
+
+
+def _measure(row: Row[Any], name: str, boundary: Boundary) -> ShadowMeasure:
+    """Return a measure that has a unit, from a row of `_sums`."""
+    smallest, largest = RANGES[name]
+    units, requests, mean, square = (
+        row._mapping[f"{name} {what}"] for what in ("units", "requests", "mean", "square")
+    )
     low = high = math.nan
-    if sums.units >= MIN_UNITS:
-        variance = (sums.square - sums.mean**2) * sums.units / (sums.units - 1)
-        error = error_of_bounded(sums.units, sums.mean, variance, largest)
-        radius = float(boundary.multiplier(sums.units) * error)
-        low = max(smallest, sums.mean - radius)
-        high = min(largest, sums.mean + radius)
+    if units >= MIN_UNITS:
+        variance = (square - mean**2) * units / (units - 1)
+        error = error_of_bounded(units, mean, variance, largest)
+        radius = float(boundary.multiplier(units) * error)
+        low = max(smallest, mean - radius)
+        high = min(largest, mean + radius)
     return ShadowMeasure(
-        requests=int(sums.requests),
-        units=sums.units,
-        mean=float(sums.mean) + 0.0,  # never -0
+        requests=int(requests),
+        units=units,
+        mean=float(mean) + 0.0,  # never -0
         low=finite(low),
         high=finite(high),
     )

@@ -10,12 +10,12 @@ import pytest
 from numpy.typing import ArrayLike
 
 from headroom.service.experiments.buckets import BUCKETS
-from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.estimates import Moments
+from headroom.service.experiments.definition import ExperimentConfig, Metric
+from headroom.service.experiments.estimates import NOBODY, Moments
 from headroom.service.experiments.events import Click, Exposure, Outcome, OutcomeReceipt, ShadowResult
 from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.log import Declared, Entry, EntryKind, fold
-from headroom.service.experiments.measure import Comparison
+from headroom.service.experiments.measure import Comparison, measure, moments_query
 from headroom.service.experiments.outcomes import record
 from headroom.service.experiments.state import Experiment, Period
 from headroom.service.experiments.store import Store
@@ -62,6 +62,14 @@ def send(
     """Record outcomes and clicks of these experiments."""
     receipt, _ = record(store, rows, configs)
     return receipt
+
+
+def measured(
+    store: Store, name: str, metric: Metric, now: float, during: Comparison = ALWAYS
+) -> dict[str, Moments]:
+    """The moments of both arms' units."""
+    found = measure(store, moments_query(name, metric, during), now)
+    return {arm: found.get(arm, NOBODY) for arm in during.arms}
 
 
 def exposure(unit: str, arm: str = "control", *, time: float = 100.0) -> Exposure:

@@ -9,9 +9,9 @@ import pytest
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.events import Exposure, Outcome
 from headroom.service.experiments.log import Declared, Entry, fold
-from headroom.service.experiments.measure import comparison, measure
+from headroom.service.experiments.measure import comparison
 from headroom.service.experiments.store import Store
-from tests.service.experiments.making import act, declares, experiment, send
+from tests.service.experiments.making import act, declares, experiment, measured, send
 
 CLICK = {"name": "click"}
 
@@ -55,7 +55,7 @@ def test_the_timeline_is_what_happens(store: Store) -> None:
     (metric,) = report.arms[0].metrics
     assert (metric.control_units, metric.control_value) == (1, 1.0)
     assert (metric.units, metric.value) == (1, 1.0)
-    moments = measure(store, "prune20", whole.metrics[0], 120.0, comparison(found, "pruned"))
+    moments = measured(store, "prune20", whole.metrics[0], 120.0, comparison(found, "pruned"))
     assert float(moments["pruned"].mean[0]) == 1.0, "that of 85, and not that of 70"
     assert [(action.kind, action.time) for action in found.history] == [
         ("start", 0.0),

@@ -9,14 +9,14 @@ from scipy import stats
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.estimates import NOBODY, Moments, estimate
 from headroom.service.experiments.events import Exposure, Outcome
-from headroom.service.experiments.measure import comparison, measure
+from headroom.service.experiments.measure import comparison
 from headroom.service.experiments.store import Store
 from tests.service.experiments.making import (
-    ALWAYS,
     act,
     assert_alike,
     experiment,
     logged,
+    measured,
     moments_of,
     send,
 )
@@ -30,7 +30,7 @@ def test_an_outcome_in_whole_seconds_comes_after_an_exposure_in_the_same_second(
         [experiment(name="e")],
     )
     metric = Metric(name="clicks", covariate="clicks")
-    found = measure(store, "e", metric, 200.0, ALWAYS)["control"]
+    found = measured(store, "e", metric, 200.0)["control"]
     assert list(found.mean) == [10, 0, 1]
 
 
@@ -39,7 +39,7 @@ def test_an_arm_that_was_rolled_back_as_soon_as_it_began_is_compared_with_nobody
     store.add([Exposure("prune20", "u", "control", 1, 80.0, "v")])
     found = logged(experiment(), act("rollback", 90.0, arm="pruned"), time=100.0)
     during = comparison(found, "pruned")
-    assert measure(store, "prune20", Metric(name="clicks"), 200.0, during)["control"].units == 0
+    assert measured(store, "prune20", Metric(name="clicks"), 200.0, during)["control"].units == 0
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_values_and_covariates_of_the_database_are_those_of_numpy(store: Store) 
         (after if delay > 0 else before)[unit] += value
     send(store, outcomes + outcomes[:50], [experiment(name="e")])
     send(store, [Outcome("other", "x", "u1", "clicks", 1e6, 3000.0)], [experiment(name="other")])
-    found = measure(store, "e", Metric(name="clicks", covariate="clicks"), 1e6, ALWAYS)
+    found = measured(store, "e", Metric(name="clicks", covariate="clicks"), 1e6)
     for arm, moments in found.items():
         chosen = arms == arm
         assert_alike(moments, moments_of(after[chosen], 0.0, before[chosen]))

@@ -15,10 +15,10 @@ from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.events import Exposure, Outcome, OutcomeReceipt
 from headroom.service.experiments.export import page
 from headroom.service.experiments.log import Declared, Entry
-from headroom.service.experiments.measure import count_early, measure
+from headroom.service.experiments.shadow_report import shadow_reports
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import exposures, metadata, outcomes, owner
-from tests.service.experiments.making import ALWAYS, act, at_once, experiment, exposure, send
+from tests.service.experiments.making import act, at_once, experiment, exposure, measured, send
 
 OPEN = [experiment()]  # without metrics it takes any
 SPENT = [experiment(metrics=[{"name": "clicks", "covariate": "spent"}])]
@@ -121,10 +121,11 @@ def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path)
     send(store, [outcome(i, f"u{i}") for i in range(5)], OPEN)
     store.add([exposure(f"u{i}", time=50.0) for i in range(3)])
     for metric in (Metric(name="clicks"), Metric(name="a", kind="ratio", denominator="b", covariate="a")):
-        measure(store, "prune20", metric, 1e6, ALWAYS)
-    count_early(store, OPEN[0])
+        measured(store, "prune20", metric, 1e6)
+    store.count_units("prune20")
+    shadow_reports(store, "prune20", ["pruned"], 0.05)
     store.close()
-    plain = [s for s in statements if s[0].startswith(("SELECT", "DELETE", "UPDATE"))]
+    plain = [s for s in statements if s[0].startswith(("SELECT", "WITH"))]
     assert len(plain) >= 5
     with closing(sqlite3.connect(path)) as db:
         for statement, parameters in plain:
