@@ -1,17 +1,17 @@
 """Joins clicks with the lists that they are on. The order in which both arrived makes no difference."""
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Select, and_, case, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, FromClause, Row, Select, and_, case, func, or_, select
 
-from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.events import UnmatchedReason
 from headroom.service.experiments.interleaving import CONTROL, NOT_SHOWN, TREATMENT
 from headroom.service.experiments.state import Experiment
 from headroom.service.experiments.tables import clicks, exposures, impressions
@@ -35,6 +35,7 @@ clicked: when it was first clicked, in Unix seconds. sign: 1 for the treatment's
 SIGNS = {CONTROL: -1.0, TREATMENT: 1.0}
 
 Rows = NDArray[np.void]
+Condition = ColumnElement[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,11 @@ class Shown:
     teams_by_index: str
     places: str
     ids: str | None = None
+
+    @classmethod
+    def of(cls, row: Row[Any]) -> Self:
+        """Return the list of a row of `with_lists`."""
+        return cls(row.teams_by_index, row.places, row.ids)
 
     def index_of(self, index: int | None, rank: int | None, object_id: str | None) -> int | None:
         """Return the index of the clicked title in the request; None if the list did not show it.
@@ -87,122 +93,94 @@ def read_interleaved(db: Connection, experiment: Experiment) -> Interleaved:
     """Read the lists of an experiment, and the clicks on them."""
     config = experiment.config
     numbers: dict[str, int] = {}
-    lists = [
-        (numbers.setdefault(row.unit, len(numbers)), row.shown, max(row.shown, row.exposed), row.differs)
-        for row in db.execute(_lists(config.name).execution_options(yield_per=ROWS_AT_ONCE))
-    ]
-    unmatched = _unmatched(db, config, experiment.started)
+    exposed: dict[str, float] = {}
+    lists = []
+    for row in db.execute(_lists(config.name).execution_options(yield_per=ROWS_AT_ONCE)):
+        number = numbers.setdefault(row.unit, len(numbers))
+        exposed[row.unit] = row.exposed
+        lists.append((number, row.shown, max(row.shown, row.exposed), row.differs))
+    unmatched: Counter[str] = Counter()
     titles: dict[str, dict[tuple[str, int], Any]] = {metric.name: {} for metric in config.metrics}
-    for rows in _by_click(db, config):
+    is_its = and_(clicks.c.experiment.in_((config.name, "")), clicks.c.metric.in_(sorted(titles)))
+    for rows in with_lists(db, is_its, config.name):
         click = rows[0]
-        shown = Shown(click.teams_by_index, click.places, click.ids)
-        index = shown.index_of(click.clicked_index, click.rank, click.object_id)
-        if len({row.content for row in rows}) > 1:
+        own = [row for row in rows if row.list_experiment == config.name]
+        if not own:
+            unmatched.update(_reason(click, experiment.started))
+            continue
+        index = Shown.of(click).index_of(click.clicked_index, click.rank, click.object_id)
+        if len({row.content for row in own}) > 1:
             unmatched["impression"] += 1
         elif index is None:
             unmatched["index"] += 1
-        elif click.exposed is not None and (sign := SIGNS.get(click.teams_by_index[index])) is not None:
-            time = min(row.shown for row in rows)
-            title = (numbers[click.unit], time, max(time, click.exposed), click.time, sign)
-            titles[click.metric].setdefault((click.id, index), title)
+        elif click.unit in exposed and (sign := SIGNS.get(click.teams_by_index[index])) is not None:
+            shown = min(row.shown for row in own)
+            title = (numbers[click.unit], shown, max(shown, exposed[click.unit]), click.time, sign)
+            titles[click.metric].setdefault((click.impression, index), title)
     by_metric = {name: np.array(list(of_metric.values()), CLICK) for name, of_metric in titles.items()}
     return Interleaved(np.array(lists, LIST), by_metric, dict(unmatched))
 
 
-def _unmatched(db: Connection, config: ExperimentConfig, started: float) -> Counter[str]:
-    """Return the clicks that name no list of their unit, by reason.
+def _reason(click: Row[Any], started: float) -> Sequence[UnmatchedReason]:
+    """Return why a click is on no list of its unit in an experiment; nothing if it may be another's.
 
-    started: of the experiment. A click that names no experiment, and fits no list of any, counts in every
-    experiment that interleaves with its metric, from its start on.
+    click: a row of `with_lists`. started: of the experiment. A click that names no experiment, and fits no
+    list of any, counts in every experiment that interleaves with its metric, from its start on.
     """
+    is_on_others = click.list_experiment is not None or click.named == "elsewhere"
+    if click.experiment == "" and (is_on_others or click.time < started):
+        return ()
+    return ("unit",) if click.named == "here" else ("impression",)
+
+
+def with_lists(db: Connection, where: Condition, experiment: str = "") -> Iterator[Sequence[Row[Any]]]:
+    """Yield clicks with the stored lists of their unit that they name: a row per list, or one without any.
+
+    Earlier clicks come first; of a click's lists, those of `experiment`, and then those stored first.
+    where: which clicks. A click that names no experiment may be on lists of several.
+    Without a list of the unit, `named` says where another unit's has the name: `here`, which is in
+    `experiment`, or `elsewhere`; None: nowhere.
+    """
+    lists = impressions
     other = impressions.alias()
-    names_it = or_(other.c.id == clicks.c.list_id, other.c.query_id == clicks.c.list_id)
-    is_of_unit = other.c.unit == clicks.c.unit
-    in_experiment = other.c.experiment == config.name
-    is_matched = exists().where(names_it, is_of_unit, or_(in_experiment, clicks.c.experiment == ""))
-    is_other_units = exists().where(names_it, in_experiment)
-    is_another_experiments = exists().where(names_it)
-    reason = case((is_other_units, "unit"), else_="impression")
-    is_named = clicks.c.experiment == config.name
-    is_unnamed = and_(
-        clicks.c.experiment == "",
-        clicks.c.time >= started,
-        or_(is_other_units, ~is_another_experiments),
-    )
+    is_here = case((other.c.experiment == experiment, "here"), else_="elsewhere")
+    named = select(func.max(is_here)).where(_may_be_on(other)).scalar_subquery()
+    needs_ids = clicks.c.object_id.is_not(None)
     query = (
-        select(reason.label("reason"), func.count().label("clicks"))
-        .select_from(clicks)
-        .where(clicks.c.metric.in_(_metrics(config)), or_(is_named, is_unnamed), ~is_matched)
-        .group_by(reason)
+        select(
+            clicks.c.number,
+            clicks.c.experiment,
+            clicks.c.id,
+            clicks.c.unit,
+            clicks.c.metric,
+            clicks.c.value,
+            clicks.c.time,
+            clicks.c.list_id,
+            clicks.c.index.label("clicked_index"),
+            clicks.c.rank,
+            clicks.c.object_id,
+            lists.c.experiment.label("list_experiment"),
+            lists.c.id.label("impression"),
+            lists.c.content,
+            lists.c.teams_by_index,
+            case((clicks.c.index.is_(None), lists.c.places), else_="[]").label("places"),
+            case((needs_ids, lists.c.ids)).label("ids"),
+            lists.c.time.label("shown"),
+            case((lists.c.number.is_(None), named)).label("named"),
+        )
+        .select_from(clicks.outerjoin(lists, and_(_may_be_on(lists), lists.c.unit == clicks.c.unit)))
+        .where(where)
+        .order_by(clicks.c.time, clicks.c.number, lists.c.experiment != experiment, lists.c.number)
     )
-    return Counter({row.reason: int(row.clicks) for row in db.execute(query)})
-
-
-def find_lists(db: Connection, names: Collection[str]) -> Mapping[str, list[Any]]:
-    """Return the lists with these impression ids or query ids: experiment, unit, places, teams and ids."""
-    found: defaultdict[str, list[Any]] = defaultdict(list)
-    columns = (
-        impressions.c.experiment,
-        impressions.c.id,
-        impressions.c.query_id,
-        impressions.c.unit,
-        impressions.c.teams_by_index,
-        impressions.c.places,
-        impressions.c.ids,
-        impressions.c.content,
-    )
-    wanted = sorted(names)
-    for row in db.execute(
-        select(*columns).where(or_(impressions.c.id.in_(wanted), impressions.c.query_id.in_(wanted)))
-    ):
-        for name in {row.id, row.query_id} & set(wanted):
-            found[name].append(row)
-    return found
-
-
-def _metrics(config: ExperimentConfig) -> list[str]:
-    return sorted(metric.name for metric in config.metrics)
-
-
-def _by_click(db: Connection, config: ExperimentConfig) -> Iterator[list[Any]]:
-    """Yield the rows of each click that is on a list of its unit, one for each row of the list.
-
-    Earlier clicks come first.
-    """
-    by_id = impressions.c.id == clicks.c.list_id
-    by_query_id = and_(impressions.c.query_id == clicks.c.list_id, impressions.c.id != clicks.c.list_id)
-    both = _joined(config, by_id).union_all(_joined(config, by_query_id)).subquery()
-    query = select(both).order_by(both.c.time, both.c.number).execution_options(yield_per=ROWS_AT_ONCE)
-    rows = db.execute(query)
+    rows: Iterable[Row[Any]] = db.execute(query.execution_options(yield_per=ROWS_AT_ONCE))
     for _, of_click in groupby(rows, key=lambda row: row.number):
         yield list(of_click)
 
 
-def _joined(config: ExperimentConfig, on: Any) -> Select[Any]:
-    """Return the clicks with the lists of their unit that a condition joins them with."""
-    of_list = and_(on, impressions.c.experiment == config.name, impressions.c.unit == clicks.c.unit)
-    of_unit = and_(exposures.c.experiment == impressions.c.experiment, exposures.c.unit == impressions.c.unit)
-    needs_ids = clicks.c.object_id.is_not(None)
-    return (
-        select(
-            clicks.c.number,
-            clicks.c.metric,
-            clicks.c.time,
-            clicks.c.index.label("clicked_index"),
-            clicks.c.rank,
-            clicks.c.object_id,
-            impressions.c.id,
-            impressions.c.unit,
-            impressions.c.content,
-            impressions.c.teams_by_index,
-            case((clicks.c.index.is_(None), impressions.c.places), else_="[]").label("places"),
-            case((needs_ids, impressions.c.ids)).label("ids"),
-            impressions.c.time.label("shown"),
-            exposures.c.time.label("exposed"),
-        )
-        .select_from(clicks.join(impressions, of_list).outerjoin(exposures, of_unit))
-        .where(clicks.c.experiment.in_((config.name, "")), clicks.c.metric.in_(_metrics(config)))
-    )
+def _may_be_on(lists: FromClause) -> Condition:
+    """Return the condition that a click names a list, and no other experiment than the list's."""
+    is_named = or_(lists.c.id == clicks.c.list_id, lists.c.query_id == clicks.c.list_id)
+    return and_(is_named, or_(clicks.c.experiment == "", clicks.c.experiment == lists.c.experiment))
 
 
 def _lists(experiment: str) -> Select[Any]:

@@ -1,14 +1,14 @@
 """Reads the rows of an experiment in pages, as warehouses want them: who, when, which experiment and arm."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from sqlalchemy import ColumnElement, Row, Select, Table, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, case, func, select
 
 from headroom.service.descriptions import documented
-from headroom.service.experiments.clicks import Shown
+from headroom.service.experiments.clicks import Shown, with_lists
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import clicks, exposures, impressions, outcomes
 
@@ -67,43 +67,41 @@ def page(store: Store, experiment: str, source: Source, after: str = "", limit: 
     after: `next` of the page before; "" begins.
     """
     table = TABLES[source]
-    query = _clicks(experiment) if source == "clicks" else _rows(table, experiment)
+    names = (experiment, "") if source == "clicks" else (experiment,)
+    columns = [column for column in table.c if column.name not in ("ids", "arm")]
+    arm = table.c.arm if table is exposures else _arm_of(table.c.unit, experiment)
+    query = select(*columns, arm.label("variation_id")).where(table.c.experiment.in_(names))
     query = query.where(table.c.number > int(after or 0)).order_by(table.c.number).limit(limit)
     with store.read_in_order() as db:
-        found = list(db.execute(query))
-    rows = [_values(row, source, experiment) for row in found]
+        found: Sequence[Any] = db.execute(query).all()
+        clicked = _clicked(db, [row.number for row in found], experiment) if source == "clicks" else {}
+    rows = [
+        _values(row, source, experiment) | clicked.get(row.number, {})
+        for row in found
+        if source != "clicks" or row.number in clicked
+    ]
     return Page(
         [[values.get(name) for name in COLUMNS] for values in rows],
         str(found[-1].number) if len(found) == limit else None,
     )
 
 
-def _rows(table: Table, experiment: str) -> Select[Any]:
-    """Return the query of the rows of an experiment with the arms of their units."""
-    columns = [column for column in table.c if column.name not in ("ids", "arm")]
-    arm = table.c.arm if table is exposures else _arm_of(table.c.unit, experiment)
-    return select(*columns, arm.label("variation_id")).where(table.c.experiment == experiment)
+def _clicked(db: Connection, numbers: Sequence[int], experiment: str) -> Mapping[int, dict[str, Any]]:
+    """Return the lists and titles of the clicks of an experiment, by number.
 
-
-def _clicks(experiment: str) -> Select[Any]:
-    """Return the query of the clicks that name an experiment, or none and a list of it, with their lists."""
-    candidate = impressions.alias()
-    names_it = or_(candidate.c.id == clicks.c.list_id, candidate.c.query_id == clicks.c.list_id)
-    is_units = and_(candidate.c.experiment == experiment, candidate.c.unit == clicks.c.unit)
-    its_list = select(func.min(candidate.c.number)).where(names_it, is_units).scalar_subquery()
-    is_on_list = and_(clicks.c.experiment == "", impressions.c.number.is_not(None))
-    return (
-        select(
-            *clicks.c,
-            _arm_of(clicks.c.unit, experiment).label("variation_id"),
-            func.coalesce(impressions.c.id, clicks.c.list_id).label("impression"),
-            impressions.c.teams_by_index,
-            impressions.c.places,
-            impressions.c.ids,
-        )
-        .select_from(clicks.outerjoin(impressions, impressions.c.number == its_list))
-        .where(or_(clicks.c.experiment == experiment, is_on_list))
-    )
+    A click that names no experiment, and fits no list of this one, is missing. The title is None if its list
+    is not stored or did not show it.
+    """
+    clicked = {}
+    for rows in with_lists(db, clicks.c.number.in_(numbers), experiment):
+        click = rows[0]
+        if click.list_experiment == experiment:
+            index = Shown.of(click).index_of(click.clicked_index, click.rank, click.object_id)
+            team = None if index is None else TEAMS.get(click.teams_by_index[index])
+            clicked[click.number] = {"impression": click.impression, "index": index, "team": team}
+        elif click.experiment == experiment:
+            clicked[click.number] = {"impression": click.list_id, "index": None}
+    return clicked
 
 
 def _arm_of(unit: ColumnElement[str], experiment: str) -> ColumnElement[str]:
@@ -115,20 +113,9 @@ def _arm_of(unit: ColumnElement[str], experiment: str) -> ColumnElement[str]:
 def _values(row: Row[Any], source: Source, experiment: str) -> dict[str, Any]:
     """Return a row's values by the names of COLUMNS, and others."""
     values = dict(row._mapping)
-    values |= {"experiment_id": experiment, "timestamp": row.time, "kind": source.removesuffix("s")}
+    kind = "outcome" if source == "clicks" else source.removesuffix("s")
+    values |= {"experiment_id": experiment, "timestamp": row.time, "kind": kind}
     if source == "impressions":
         shown = [row.teams_by_index[place] for place in json.loads(row.places)]
         values |= {"id": None, "impression": row.id, "teams": "".join(shown)}
-    elif source == "clicks":
-        index = _clicked_index(row)
-        team = None if index is None else TEAMS.get(row.teams_by_index[index])
-        values |= {"kind": "outcome", "index": index, "team": team}
     return values
-
-
-def _clicked_index(row: Row[Any]) -> int | None:
-    """Return the index of the clicked title in its list; None if its list is missing or did not show it."""
-    if row.teams_by_index is None:
-        return None
-    shown = Shown(row.teams_by_index, row.places, row.ids)
-    return shown.index_of(row._mapping["index"], row.rank, row.object_id)

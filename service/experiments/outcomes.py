@@ -4,14 +4,14 @@ A click is stored whether or not its list is there: lists are written in the bac
 first. The report joins the two (clicks.py).
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, Table
+from sqlalchemy import Row, Table, tuple_
 
 from headroom.service.experiments import tables
-from headroom.service.experiments.clicks import Shown, find_lists
+from headroom.service.experiments.clicks import Shown, with_lists
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import (
     Click,
@@ -25,8 +25,8 @@ from headroom.service.experiments.events import (
 from headroom.service.experiments.interleaving import NOT_SHOWN
 from headroom.service.experiments.store import Store
 
-LISTS_AT_ONCE = 20
-"""Lists looked up at once: the ids of one may take 1 MB."""
+CLICKS_AT_ONCE = 500
+"""Clicks looked up at once; both databases limit a statement's parameters."""
 
 MAX_LISTED = 10
 """Names of metrics in a message, at most."""
@@ -51,15 +51,17 @@ def record(
     clicks = {number: row for number, row in wanted.items() if isinstance(row, Click)}
     duplicates |= _insert(store, tables.clicks, clicks)
     unmatched: Counter[UnmatchedReason] = Counter()
-    for number, (click, found) in _with_lists(store, clicks).items():
-        problem = _problem_on_list(click, found)
+    with_list = _by_key(store, clicks.values())
+    for number, click in clicks.items():
+        found = with_list[click.experiment, click.id]
+        problem = _problem_on_list(found)
         if problem is not None:
             problems[number] = problem
         if number in duplicates:
             continue
         if problem is not None:
             unmatched["unit" if problem[0] == "unit" else "index"] += 1
-        elif not found:
+        elif found[0].list_experiment is None:
             unmatched["impression"] += 1
     duplicates -= problems.keys()
     receipt = OutcomeReceipt(
@@ -92,50 +94,46 @@ def _insert(store: Store, table: Table, rows: Mapping[int, Outcome | Click]) -> 
     return duplicates
 
 
-def _with_lists(store: Store, clicks: Mapping[int, Click]) -> Mapping[int, tuple[Click, Sequence[Row[Any]]]]:
-    """Return clicks with the stored lists that they name, by number."""
-    numbers_by_list = defaultdict(list)
-    for number, click in clicks.items():
-        numbers_by_list[click.list_id].append(number)
-    joined = {}
-    for names in tables.chunks(sorted(numbers_by_list), LISTS_AT_ONCE):
+def _by_key(store: Store, sent: Collection[Click]) -> Mapping[tuple[str, str], Sequence[Row[Any]]]:
+    """Return stored clicks with the lists that they name, by experiment and id."""
+    keys = sorted({(click.experiment, click.id) for click in sent})
+    found = {}
+    for some in tables.chunks(keys, CLICKS_AT_ONCE):
+        is_sent = tuple_(tables.clicks.c.experiment, tables.clicks.c.id).in_(some)
         with store.read() as db:
-            found = find_lists(db, names)
-        for name in names:
-            for number in numbers_by_list[name]:
-                click = clicks[number]
-                of_experiment = [
-                    row for row in found.get(name, ()) if click.experiment in ("", row.experiment)
-                ]
-                joined[number] = (click, of_experiment)
-    return joined
+            for rows in with_lists(db, is_sent):
+                found[rows[0].experiment, rows[0].id] = rows
+    return found
 
 
-def _problem_on_list(click: Click, found: Sequence[Row[Any]]) -> Problem | None:
+def _problem_on_list(found: Sequence[Row[Any]]) -> Problem | None:
     """Return why a click joins with none of the stored lists that it names; None if it does, or there are
-    none yet."""
-    if not found:
-        return None
-    of_unit = [row for row in found if row.unit == click.unit]
-    if not of_unit:
+    none yet.
+
+    found: its rows of `with_lists`.
+    """
+    click = found[0]
+    if click.list_experiment is None:
+        if click.named is None:
+            return None
         return "unit", f"impression {click.list_id!r} is not one of the unit {click.unit!r}"
-    if len({row.content for row in of_unit}) > len({row.experiment for row in of_unit}):
+    if len({row.content for row in found}) > len({row.list_experiment for row in found}):
         return "index", (
             f"several lists were shown to the unit as {click.list_id!r}; send each list's request with "
             "its own id"
         )
-    shown = [Shown(row.teams_by_index, row.places, row.ids) for row in of_unit]
-    if any(each.index_of(click.index, click.rank, click.object_id) is not None for each in shown):
+    what = click.clicked_index, click.rank, click.object_id
+    if any(Shown.of(row).index_of(*what) is not None for row in found):
         return None
-    return "index", _not_shown(click, shown[0])
+    return "index", _not_shown(click)
 
 
-def _not_shown(click: Click, shown: Shown) -> str:
+def _not_shown(click: Row[Any]) -> str:
     """Say that a list did not show the clicked title."""
-    names = {"index": click.index, "object_id": click.object_id, "rank": click.rank}
+    names = {"index": click.clicked_index, "object_id": click.object_id, "rank": click.rank}
     what = " at ".join(f"{name} {value!r}" for name, value in names.items() if value is not None)
-    titles = sum(team != NOT_SHOWN for team in shown.teams_by_index)
-    ids = "" if shown.ids is not None else " and no ids"
+    titles = sum(team != NOT_SHOWN for team in click.teams_by_index)
+    ids = "" if click.ids is not None else " and no ids"
     return f"{what} was not shown in impression {click.list_id!r}, which has {titles} titles{ids}"
 
 
