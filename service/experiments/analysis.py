@@ -184,7 +184,7 @@ def compare_arm(
 
     moments: by arm, control's first. arms: how many are compared with control, over which p is corrected.
     """
-    control, treated, pooled = _estimates(metric, moments, adjusted=metric.covariate is not None)
+    control, treated, pooled = _estimates(metric, moments)
     effect = contrast(control, treated, pooled, boundary)
     to_margin = effect
     shift = 0.0
@@ -215,30 +215,17 @@ def compare_arm(
         margin=metric.margin,
         margin_relative=metric.relative,
         better=metric.better,
-        variance_explained=_variance_explained(metric, moments, control),
         decision=decision,
         text=text,
     )
 
 
-def _variance_explained(
-    metric: Metric, moments: Mapping[str, Moments], adjusted_control: Estimate
-) -> float | None:
-    """Return the share of control's variance that the covariate explains; None without one."""
-    if metric.covariate is None:
-        return None
-    plain, _, _ = _estimates(metric, moments, adjusted=False)
-    return finite(1 - adjusted_control.variance / plain.variance) if plain.variance > 0 else None
-
-
-def _estimates(
-    metric: Metric, moments: Mapping[str, Moments], *, adjusted: bool
-) -> tuple[Estimate, Estimate, Estimate]:
+def _estimates(metric: Metric, moments: Mapping[str, Moments]) -> tuple[Estimate, Estimate, Estimate]:
     """Return the metric's estimates of control, of the arm, and of both together."""
     control, arm = moments.values()
     pooled = control + arm
     of_control, of_arm, of_both = (
-        estimate(part, pooled, ratio=metric.kind == "ratio", adjusted=adjusted)
+        estimate(part, pooled, ratio=metric.kind == "ratio", adjusted=metric.covariate is not None)
         for part in (control, arm, pooled)
     )
     return of_control, of_arm, of_both

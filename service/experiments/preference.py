@@ -54,7 +54,6 @@ def preference_report(
         margin=metric.margin,
         margin_relative=False,
         better="higher",
-        variance_explained=None,
         decision=decision,
         text=text,
         preference=found,

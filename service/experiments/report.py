@@ -120,8 +120,6 @@ class MetricReport(Effect):
     """Whether the margin is a share of control's value."""
     better: Literal["higher", "lower"]
     """Whether higher or lower values are better."""
-    variance_explained: float | None
-    """Share of the variance that the covariate explains."""
     decision: Decision
     """The verdict that follows from the interval and the margin."""
     text: str

@@ -111,7 +111,9 @@ def test_an_arm_that_is_no_worse_than_the_margin_may_ship(file_store: Store) -> 
         in (report.text)
     )
     assert spent.decision == "undecided"
-    assert spent.variance_explained == pytest.approx(1 / (1 + 0.3**2), abs=0.03)
+    assert spent.high is not None
+    assert spent.low is not None
+    assert spent.high - spent.low < 0.2, "without its covariate it is 0.37 wide"
     assert arm.shadow is not None
     delta, loss = arm.shadow.measures["mean_delta"], arm.shadow.measures["ndcg_loss"]
     assert delta.low is not None
