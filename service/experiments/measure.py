@@ -15,9 +15,7 @@ from sqlalchemy import (
     CTE,
     ColumnElement,
     Double,
-    FromClause,
     Select,
-    Subquery,
     and_,
     bindparam,
     case,
@@ -48,6 +46,8 @@ NOW = bindparam("now", type_=Double)
 UNTIL = bindparam("until", type_=Double)
 """The times of a look, in Unix seconds, as `measure` takes them."""
 
+_IN_ONE_ARM = ~has_other_arm(UNTIL)
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -60,36 +60,21 @@ class Comparison:
     periods: tuple[Period, ...]
     end: float = math.inf
 
-    def had_arm(self, units: FromClause, time: Expression) -> Condition:
-        """Return the condition that a unit has its arm at a time.
-
-        units: rows with the columns `bucket`, `slot` and `arm` of exposures.
-        """
+    def had_arm(self, time: Expression) -> Condition:
+        """Return the condition that a unit has its arm at a time."""
         exposing = [
-            and_(time >= period.since, time < period.until, _exposes(units, period))
-            for period in self.periods
+            and_(time >= period.since, time < period.until, _exposes(period)) for period in self.periods
         ]
         return or_(false(), *exposing)
 
-    def had_arm_throughout(self, units: FromClause, seconds: float) -> Condition:
+    def had_arm_throughout(self, seconds: float) -> Condition:
         """Return the condition that a unit had its arm from its exposure on for so many seconds."""
-        window_end = units.c.time + seconds
+        window_end = exposures.c.time + seconds
         others = [
-            and_(window_end >= period.since, units.c.time < period.until, not_(_exposes(units, period)))
+            and_(window_end >= period.since, exposures.c.time < period.until, not_(_exposes(period)))
             for period in self.periods
         ]
         return and_(window_end < self.end, not_(or_(false(), *others)))
-
-    def units(self, experiment: str) -> Subquery:
-        """Return the exposures of the arms while both ran, without units that came to two arms."""
-        query = select(exposures).where(
-            exposures.c.experiment == experiment,
-            exposures.c.arm.in_(self.arms),
-            exposures.c.time <= UNTIL,
-            exposures.c.time < self.end,
-            ~has_other_arm(UNTIL),
-        )
-        return query.subquery()
 
 
 def comparison(experiment: Experiment, arm: str) -> Comparison:
@@ -101,15 +86,15 @@ def comparison(experiment: Experiment, arm: str) -> Comparison:
     return Comparison((experiment.config.control, arm), tuple(periods), end)
 
 
-def _exposes(units: FromClause, period: Period) -> Condition:
+def _exposes(period: Period) -> Condition:
     """Return the condition that a period exposes a unit. The caller's own choice has no slot."""
-    limit = case(dict(period.limits), value=units.c.arm, else_=NO_BUCKET)
-    is_exposed: Condition = units.c.bucket < limit
+    limit = case(dict(period.limits), value=exposures.c.arm, else_=NO_BUCKET)
+    is_exposed: Condition = exposures.c.bucket < limit
     if period.slots == ALL_SLOTS:
         return is_exposed
     first, end = period.slots
-    is_within = and_(units.c.slot >= first, units.c.slot < end)
-    return and_(is_exposed, or_(units.c.bucket == NO_BUCKET, is_within))
+    is_within = and_(exposures.c.slot >= first, exposures.c.slot < end)
+    return and_(is_exposed, or_(exposures.c.bucket == NO_BUCKET, is_within))
 
 
 def moments_query(experiment: str, metric: Metric, during: Comparison) -> Select[Any]:
@@ -146,35 +131,44 @@ def measure(store: Store, query: Select[Any], now: float, until: float = math.in
 
 
 def _units(experiment: str, metric: Metric, during: Comparison) -> CTE:
-    """Return a query with one row per unit: arm, value, denominator, covariate."""
-    units = during.units(experiment)
-    exposed_at = units.c.time - WHOLE_SECOND
+    """Return a query with one row per unit of the arms while both ran: arm, value, denominator, covariate.
+
+    Units that came to two arms are left out.
+    """
+    exposed_at = exposures.c.time - WHOLE_SECOND
     if metric.window_s is None:
-        counts = during.had_arm(units, outcomes.c.time)
+        counts = during.had_arm(outcomes.c.time)
     else:  # a unit that lost its arm within its window is left out as a whole
-        counts = outcomes.c.time < units.c.time + metric.window_s
+        counts = outcomes.c.time < exposures.c.time + metric.window_s
     is_after = and_(outcomes.c.time > exposed_at, outcomes.c.time <= UNTIL, counts)
     value = _total(metric.name, is_after)
     if metric.kind == "proportion":
         value = case((value > 0, 1.0), else_=0.0)
     of_unit = and_(
-        outcomes.c.experiment == units.c.experiment,
-        outcomes.c.unit == units.c.unit,
+        outcomes.c.experiment == exposures.c.experiment,
+        outcomes.c.unit == exposures.c.unit,
         outcomes.c.metric.in_(sorted(metric.sources)),
     )
     query = (
         select(
-            units.c.arm,
+            exposures.c.arm,
             value.label("value"),
             _total(metric.denominator, is_after).label("denominator"),
             _total(metric.covariate, outcomes.c.time <= exposed_at).label("covariate"),
         )
-        .select_from(units.outerjoin(outcomes, of_unit))
-        .group_by(units.c.unit, units.c.arm)
+        .select_from(exposures.outerjoin(outcomes, of_unit))
+        .where(
+            exposures.c.experiment == experiment,
+            exposures.c.arm.in_(during.arms),
+            exposures.c.time <= UNTIL,
+            exposures.c.time < during.end,
+            _IN_ONE_ARM,
+        )
+        .group_by(exposures.c.unit, exposures.c.arm)
     )
     if metric.window_s is not None:  # the window is over, and the unit had its arm until then
-        has_arm = during.had_arm_throughout(units, metric.window_s)
-        query = query.where(units.c.time <= NOW - metric.window_s, has_arm)
+        has_arm = during.had_arm_throughout(metric.window_s)
+        query = query.where(exposures.c.time <= NOW - metric.window_s, has_arm)
     return query.cte("units")
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from headroom.service.errors import Conflict, DatabaseUnavailable, Draining
 from headroom.service.experiments.admin import ExperimentAdmin
 from headroom.service.experiments.guardrails import Breach
 from headroom.service.experiments.log import Entry
-from headroom.service.experiments.report_cache import REPORT_SECONDS
 from headroom.service.experiments.store import Store
 from tests.service.experimenting import config
 from tests.service.experiments.making import act, exposure, in_log, live_of
@@ -43,12 +42,6 @@ async def replica(store: Store, configs: Any = CONFIGS, **clocks: Any) -> AsyncI
         await live.close(1)
 
 
-@pytest.fixture
-async def two(url: str) -> AsyncIterator[list[ExperimentAdmin]]:
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(replica(Store(url))) for _ in range(2)]
-
-
 def kinds(admin: ExperimentAdmin) -> list[str]:
     admin._ledger.refresh()
     return [action.kind for action in admin._ledger.experiments["prune20"].history]
@@ -58,17 +51,6 @@ async def refused(call: Awaitable[Any]) -> str:
     with pytest.raises(Conflict) as refusal:
         await call
     return str(refusal.value)
-
-
-async def test_of_two_ships_at_once_one_is_refused(two: list[ExperimentAdmin]) -> None:
-    first, second = two
-    answers = await asyncio.gather(
-        first.act("prune20", "ship", arm="pruned", actor="boss"),
-        second.act("prune20", "ship", arm="control", actor="boss"),
-        return_exceptions=True,
-    )
-    assert sorted(type(answer).__name__ for answer in answers) == ["Conflict", "ExperimentDetail"]
-    assert kinds(first) == kinds(second) == ["start", "ship"]
 
 
 async def test_what_one_replica_ends_another_that_has_not_seen_it_does_not_change(file_url: str) -> None:
@@ -84,18 +66,6 @@ async def test_what_one_replica_ends_another_that_has_not_seen_it_does_not_chang
             assert "is stopped already; to go on, give a new" in refusal
         await second.act("prune20", "ship", arm="control", actor="boss")
         assert kinds(second) == ["start", "ramp", "ship", "stop", "ship"]
-
-
-async def test_an_arm_that_was_rolled_back_does_not_come_back(file_url: str) -> None:
-    """Its users would have met the default meanwhile, and be unlike control's."""
-    async with replica(Store(file_url)) as first, replica(Store(file_url)) as second:
-        first._ledger.roll_back(act("rollback", 1.0, arm="pruned", reason="p99"))
-        first._ledger.flush()
-        assert "is rolled back; to go on, give" in await refused(
-            second.act("prune20", "ramp", traffic=1.0, actor="boss")
-        )
-        shipped = refused(second.act("prune20", "ship", arm="pruned", actor="boss"))
-        assert "its variant can only become the `default`" in await shipped
 
 
 class IsOvertaken(Store):
@@ -139,20 +109,6 @@ async def test_an_action_whose_recording_got_no_answer_counts_once(
     assert live.ledger.experiments["prune20"] == in_log(live.ledger.store)
     assert caplog.text.count("arm pruned rolled back") == 1
     await live.close(1)
-
-
-async def test_a_report_is_made_anew_after_the_clock_was_set_back(file_url: str) -> None:
-    seconds = 0.0
-    store = Store(file_url)
-    async with replica(store, clock=lambda: 1e9 - 3600 * (seconds > 0), monotonic=lambda: seconds) as admin:
-        first = (await admin.show("prune20")).report
-        store.add([exposure("u1", time=1e9 - 5000)])
-        assert (await admin.show("prune20")).report == first
-        seconds = REPORT_SECONDS
-        second = await admin.show("prune20")
-        assert second.report is not None
-        assert second.report.exposures == {"control": 1, "pruned": 0}
-        assert [arm.exposures for arm in second.arms] == [1, 0]  # all numbers are of one moment
 
 
 class SlowFor(Store):

@@ -1,7 +1,5 @@
 """Clicks are stored as they are sent, and joined with their lists when a report is made."""
 
-import pytest
-
 from headroom.service.experiments import clicks
 from headroom.service.experiments.definition import INTERLEAVED, Metric
 from headroom.service.experiments.events import Click, Exposure, Impression, OutcomeReceipt
@@ -41,42 +39,6 @@ def joined(store: Store) -> tuple[list[float], dict[str, int]]:
 
 def counts(receipt: OutcomeReceipt) -> tuple[int, int, int]:
     return receipt.accepted, receipt.duplicates, receipt.unknown
-
-
-def test_a_click_counts_whether_it_comes_before_or_after_its_list(store: Store) -> None:
-    store.add(exposed("u", "v"))
-    sent = [click(0, "a", index=1), click(1, "q", unit="v", rank=2)]
-    assert counts(send(store, sent, [ORDER])) == (2, 0, 0)
-    assert joined(store)[0] == []
-    store.add([shown("a"), shown("b", unit="v", query_id="q")])
-    values, unmatched = joined(store)
-    assert sorted(values) == [-1, 1]
-    assert unmatched == {}
-
-
-@pytest.mark.parametrize(
-    ("what", "index"),
-    [
-        ({"index": 0}, 0),
-        ({"rank": 1}, 1),
-        ({"rank": 3}, 3),
-        ({"object_id": "sku-0"}, 0),
-        ({"object_id": "twice", "rank": 1}, 1),
-        ({"object_id": "sku-0", "rank": 1}, 0),  # the id decides
-        ({"index": 2}, None),  # not shown
-        ({"index": 9}, None),
-        ({"rank": 4}, None),
-        ({"object_id": "twice"}, None),
-        ({"object_id": "none"}, None),
-    ],
-)
-def test_what_was_clicked_follows_from_index_id_and_rank(what: dict[str, object], index: int | None) -> None:
-    fields = {"index": None, "rank": None, "object_id": None} | what
-    title_list = clicks.Shown("ct-s", "[1, 0, 3]", '["sku-0", "twice", "sku-2", "twice"]')
-    assert title_list.index_of(**fields) == index  # type: ignore[arg-type]
-    without_ids = clicks.Shown("ct-s", "[1, 0, 3]")
-    alone = fields | {"object_id": None}
-    assert without_ids.index_of(**fields) == without_ids.index_of(**alone)  # type: ignore[arg-type]
 
 
 def test_the_receipt_says_what_is_known_to_be_wrong_and_the_report_counts_it(store: Store) -> None:

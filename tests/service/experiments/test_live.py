@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from headroom.service.config.settings import LiveConfig
 from headroom.service.experiments.admin import MAX_RECORDING_CALLS
 from headroom.service.experiments.database import connect, parse_url
 from headroom.service.experiments.store import Store
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed
-from tests.service.experiments.making import act, live_of
+from tests.service.experiments.making import act
 from tests.service.experiments.postgres import Cluster
 from tests.service.in_process import QUERY, TITLES, serve
 
@@ -53,44 +52,6 @@ async def test_a_replica_that_watches_no_guardrails_is_not_ready(tiny_checkpoint
         answer = await service.http.get("/health/ready")
         assert answer.status_code == 503
         assert "background task stopped" in answer.json()["error"]["message"]
-
-
-async def test_an_experiment_waits_until_every_replica_has_it(path: Path) -> None:
-    """The start is recorded once and stays: an edit that is undone must not have recorded one."""
-    store = Store(f"sqlite:///{path}")
-    live = live_of(store)
-    configs = LiveConfig.model_validate(config()).experiments
-    (experiment,) = configs
-    try:
-        await asyncio.to_thread(live.apply, configs, "v", may_start=False)
-        await asyncio.to_thread(live.ledger.refresh)
-        assert live.ledger.experiments[experiment.name].status == "pending"
-        assert store.log() == []
-        await asyncio.to_thread(live.apply, configs, "v")
-        assert live.ledger.experiments[experiment.name].status == "running"
-    finally:
-        await live.close(1)
-
-
-async def test_the_edit_that_changed_an_experiment_can_be_undone_while_the_service_runs(path: Path) -> None:
-    """A service that started with other arms shows `paused`; docs/alerts.md says to undo the edit."""
-    url = f"sqlite:///{path}"
-    begun = LiveConfig.model_validate(config()).experiments
-    heavier = config()
-    heavier["experiments"][0]["arms"][1]["weight"] = 2
-    changed = LiveConfig.model_validate(heavier).experiments
-    first = live_of(Store(url))
-    first.apply(begun, "1")
-    await first.close(1)
-    second = live_of(Store(url))
-    second.check(changed)
-    second.apply(changed, "2")
-    assert second.ledger.experiments["prune20"].status == "paused"
-    second.check(changed)  # any other edit of the config
-    second.check(begun)
-    second.apply(begun, "3")
-    assert second.ledger.experiments["prune20"].status == "running"
-    await second.close(1)
 
 
 OUTCOME = {"experiment": "prune20", "unit": "user-0", "metric": "click", "value": 1, "time": 1.0, "id": "o"}

@@ -85,6 +85,13 @@ def test_an_arm_whose_variant_has_left_the_config_is_not_shipped() -> None:
     check_action(act("ship", 1.0, arm="b"), world)
 
 
+def test_an_arm_that_was_rolled_back_does_not_come_back() -> None:
+    """Its users would have met the default meanwhile, and be unlike control's."""
+    rolled_back = replay(EMPTY, [declares(CONFIG), act("rollback", 0.5, arm="a")])
+    with pytest.raises(Conflict, match="its variant can only become the `default`"):
+        check_action(act("ship", 1.0, arm="a"), rolled_back)
+
+
 def test_the_history_says_what_each_edit_changed() -> None:
     edited = CONFIG.model_copy(update={"traffic": 1.0, "slots": (0, 10), "planned_units": 5})
     found = logged(CONFIG, declares(edited, time=1.0), declares(time=2.0), declares(edited, time=3.0))

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments.buckets import NO_BUCKET
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.log import Declared, Entry
 from headroom.service.experiments.store import Store
-from tests.service.experiments.making import act, experiment, in_log, live_of
+from tests.service.experiments.making import act, experiment, live_of
 
 
 class World:
@@ -38,45 +37,10 @@ def world(file_store: Store) -> World:
     return World(file_store)
 
 
-@pytest.mark.parametrize("is_restart", [False, True])
-def test_the_log_is_the_same_whether_an_edit_or_a_restart_brought_a_config(
-    world: World, *, is_restart: bool
-) -> None:
-    """A restart without an experiment was in no log, and what its units did meanwhile counted."""
-    live = world.replica(experiment())
-    for configs in ((experiment(traffic=0.1, slots=(0, 5000)),), (experiment(),), (), (experiment(),)):
-        world.now += 100
-        if is_restart:
-            live = world.replica(*configs)
-        else:
-            world.edit(live, *configs)
-    exposed = [(one.since, one.limits["pruned"], one.slots) for one in in_log(world.store).periods]
-    everybody = (10_000, (0, 10_000))
-    assert exposed == [
-        (0.0, *everybody),
-        (100.0, 5_500, (0, 5_000)),
-        (200.0, *everybody),
-        (300.0, NO_BUCKET, (0, 10_000)),
-        (400.0, *everybody),
-    ]
-    # What a person ramped to stays whatever the file says.
-    world.store.append(act("ramp", 500.0, traffic=0.1))
-    world.edit(live, experiment(traffic=0.5))
-    assert live.ledger.experiments["prune20"].traffic == 0.1
-
-
 def test_replicas_and_restarts_with_one_config_add_one_row(world: World) -> None:
     for _ in range(3):
         world.replica(experiment())
     assert [entry.kind for entry in world.store.log()] == ["config"]
-
-
-def test_an_edit_waits_until_every_replica_has_it(world: World) -> None:
-    live = world.replica(experiment())
-    world.edit(live, experiment(traffic=0.1), may_start=False)
-    assert live.ledger.experiments["prune20"].traffic == 1.0
-    world.edit(live, experiment(traffic=0.1))
-    assert live.ledger.experiments["prune20"].traffic == 0.1
 
 
 class MayBeAway(Store):
@@ -109,25 +73,6 @@ def test_edits_while_the_database_is_away_are_added_with_their_times(tmp_path: P
         for live in (first, second, first):
             live.ledger.refresh()
         assert [entry.time for entry in reader.log()] == [0, 100, 200]
-
-
-def test_a_late_edit_does_not_undo_one_that_came_after_it(tmp_path: Path) -> None:
-    """One replica was cut off from the database, and had nothing to say when it came back."""
-    url = f"sqlite:///{tmp_path / 'x.db'}"
-    with closing(MayBeAway(url)) as cut_off, closing(Store(url)) as store:
-        world = World(store)
-        first = world.replica(experiment(), store=cut_off)
-        second = world.replica(experiment())
-        cut_off.is_away = True
-        world.now = 10.0
-        world.edit(first, experiment(traffic=0.1))
-        world.now = 20.0
-        world.edit(second, experiment(traffic=0.5))
-        cut_off.is_away = False
-        world.now = 30.0
-        first.ledger.refresh()
-        assert [entry.time for entry in store.log()] == [0, 20]
-        assert first.ledger.experiments["prune20"].traffic == 0.5
 
 
 def test_the_operator_is_told_once_what_a_config_takes_out_or_pauses(world: World) -> None:

@@ -61,29 +61,6 @@ def tend(live: LiveExperiments, looks: int = 5) -> None:
     live.ledger.refresh()
 
 
-def test_outcomes_of_a_running_experiment_stay_whatever_the_config_says(
-    file_store: Store, clock: Clock
-) -> None:
-    """Two seconds with a wrong file, or a second service, deleted them for good."""
-    replica(file_store, clock, CONFIG)
-    fill(file_store)
-    fill(file_store, "stranger")  # the log does not have it
-    clock.now = 60 * DAY
-    for configs, version in (((OTHER,), "another"), ((), "none"), ((CONFIG,), "right")):
-        tend(replica(file_store, clock, *configs, version=version))
-        clock.now += DAY
-        assert left(file_store) == left(file_store, "stranger") == 60
-    found = in_log(file_store)
-    assert found.is_running
-    report = analyse(file_store, found, clock.now, {})
-    assert report.recommendation != "invalid"
-    assert report.arms[0].metrics[0].value == 1.0
-    file_store.append(act("stop", clock.now))
-    clock.now += 90 * DAY
-    tend(replica(file_store, clock, CONFIG, version="right"))
-    assert (left(file_store), left(file_store, "stranger")) == (0, 60)
-
-
 def test_the_report_of_one_that_is_over_stays_when_its_rows_go(store: Store, clock: Clock) -> None:
     live = replica(store, clock, CONFIG)
     fill(store)
@@ -156,19 +133,3 @@ def test_a_database_that_fails_before_the_deletion_loses_no_outcome_from_the_las
     tend(live)
     assert left(file_store) == 0
     assert analyse(file_store, in_log(file_store), clock.now, {}).exposures == {"control": 30, "pruned": 31}
-
-
-def test_a_later_ship_keeps_the_rows_for_longer(file_store: Store, clock: Clock) -> None:
-    live = replica(file_store, clock, CONFIG)
-    fill(file_store)
-    for entry in (
-        act("ship", DAY, arm="pruned"),
-        act("rollback", 10 * DAY),
-        act("ship", 20 * DAY, arm="pruned"),
-    ):
-        file_store.append(entry)
-    live.ledger.refresh()
-    for day, rows in ((49, 60), (51, 0)):
-        clock.now = day * DAY
-        tend(live)
-        assert left(file_store) == rows

@@ -61,18 +61,6 @@ def test_a_unit_counts_once_when_it_first_comes(store: Store) -> None:
     assert arms == {"a": "control", "b": "control", "c": "pruned", "d": "control"}
 
 
-def test_an_earlier_exposure_that_is_written_later_is_the_first(store: Store) -> None:
-    store.add([exposure("a", time=200), exposure("b", time=200), exposure("c", time=50)])
-    assert store.add([exposure(unit, time=100) for unit in ("a", "c", "d")]).total() == 1
-    assert times(store) == {"a": 100, "b": 200, "c": 50, "d": 100}
-
-
-def test_replicas_that_see_the_same_units_at_once_count_each_once(stores: list[Store]) -> None:
-    rows = [exposure(f"unit{i}", "control" if i % 2 else "pruned") for i in range(1200)]
-    at_once(*(lambda s=s, k=k: s.add(rows[k * 50 :] + rows[: k * 50]) for k, s in enumerate(stores)))
-    assert stores[0].unit_counts(["prune20"]) == {"prune20": {"control": 600, "pruned": 600}}
-
-
 def test_replicas_that_write_earlier_exposures_of_the_same_units_do_not_block_each_other(
     stores: list[Store],
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from headroom.service.experiments.events import Exposure, Outcome
 from headroom.service.experiments.store import Store
 from tests.service.experimenting import BOSS, KEYS, arms, config
-from tests.service.experiments.making import in_log, send
+from tests.service.experiments.making import send
 from tests.service.experiments.postgres import Cluster
 from tests.service.in_process import Service, serve
 
@@ -93,35 +93,3 @@ async def test_a_second_service_on_the_database_changes_nothing_of_the_first(
     assert number_of_outcomes(database) == 120
     with closing(Store(database, "production")) as store:
         assert [entry.kind for entry in store.log()] == ["config"]
-
-
-async def test_a_restart_with_a_wrong_file_is_in_the_log_and_loses_nothing(
-    tiny_checkpoint: Path, database: str
-) -> None:
-    """The report of an arm that loses half went from `stop` to `ship`, and outcomes were `unknown`."""
-    async with serving(tiny_checkpoint, RUNNING, database, "production") as first:
-        before = await arms(first, UNITS)
-        await asyncio.to_thread(fill, database)
-    async with serving(tiny_checkpoint, OTHER, database, "production") as wrong:
-        found = await shown(wrong)
-        assert found["status"] == "paused"
-        assert "does not declare it" in found["history"][-1]["detail"]
-        rows = [outcome(number, unit, time.time()) for number, unit in enumerate(UNITS)]
-        receipt = await wrong.post("/v1/outcomes", outcomes=rows)
-        assert (receipt["accepted"], receipt["unknown"]) == (40, 0)
-        assert (await shown(wrong))["report"]["recommendation"] != "invalid"
-        await asyncio.sleep(3)  # as above
-    assert number_of_outcomes(database) == 160
-    async with serving(tiny_checkpoint, RUNNING, database, "production") as right:
-        assert await arms(right, UNITS) == before
-        found = await shown(right)
-        assert found["status"] == "running"
-        assert [action["kind"] for action in found["history"]] == ["start", "edit", "edit"]
-        # What they did while everybody got the default says nothing about the arms.
-        (metric,) = found["report"]["arms"][0]["metrics"]
-        assert metric["units"] + metric["control_units"] == 60 + sum(arm is not None for arm in before)
-        clicked = metric["value"] * metric["units"] + metric["control_value"] * metric["control_units"]
-        assert clicked == pytest.approx(60)
-    with closing(Store(database, "production")) as store:
-        assert [entry.kind for entry in store.log()] == ["config"] * 3
-        assert len(in_log(store).periods) == 3

@@ -188,24 +188,6 @@ async def test_names_slots_and_salts_that_are_taken_are_a_conflict(
         assert (await shown(service, "c"))["status"] == "running"
 
 
-async def test_of_starts_at_once_on_two_replicas_exactly_one_wins(tiny_checkpoint: Path, url: str) -> None:
-    async with replica(tiny_checkpoint, url) as first, replica(tiny_checkpoint, url) as second:
-
-        async def race(entries: list[dict[str, Any]]) -> list[int]:
-            calls = [
-                service.http.post("/v1/experiments", json=ENTRY | entry, headers=BOSS)
-                for entry, service in zip(entries, [first, second] * 4, strict=True)
-            ]
-            return sorted(answer.status_code for answer in await asyncio.gather(*calls))
-
-        slots = [{"name": f"n{number}", "salt": str(number)} for number in range(8)]
-        assert await race(slots) == [201] + [409] * 7
-        for service in (first, second):
-            await asyncio.to_thread(service.replica.live.ledger.refresh)
-            listed = (await service.http.get("/v1/experiments")).json()["experiments"]
-            assert [found["status"] for found in listed] == ["running"]
-
-
 async def test_a_ship_is_rolled_back_and_shipped_again(one: Service) -> None:
     await start(one)
     refused = await post(one, "/order/rollback", 409)
@@ -231,40 +213,3 @@ async def test_a_ship_is_rolled_back_and_shipped_again(one: Service) -> None:
     assert variants == {"control": "full", "pruned": "cut", None: "cut"}
     refused = await post(one, "/next/ship", 409, arm="control")
     assert "'order' has shipped arm 'pruned', and everybody can get only one" in refused["message"]
-
-
-async def test_an_edit_that_another_replica_has_not_seen_a_start_for_is_refused_too(
-    tiny_checkpoint: Path, file_url: str
-) -> None:
-    """The start was recorded in the second before."""
-    async with replica(tiny_checkpoint, file_url) as first, replica(tiny_checkpoint, file_url) as second:
-        for task in second.replica._background:
-            task.cancel()  # it learns nothing by itself
-        await start(first)
-        edited = LiveConfig.model_validate(config())
-        await asyncio.to_thread(second.replica.check, edited)
-        with pytest.raises(InvalidConfig, match=r"^experiments: it would pause 'order': slots: "):
-            await asyncio.to_thread(second.replica.apply, edited)
-        assert (await shown(second, "prune20")).get("error"), "it must not have begun"
-        assert [entry.kind for entry in first.replica.live.ledger.store.log()] == ["start"]
-
-
-async def test_a_replica_starts_with_a_config_in_its_way_and_pauses_it(
-    tiny_checkpoint: Path, file_url: str
-) -> None:
-    live = config(slots=[0, 10])
-    async with replica(tiny_checkpoint, file_url) as before:
-        await start(before, slots=[0, 5000])
-        running = await arms(before, UNITS)
-    async with replica(tiny_checkpoint, file_url, live) as service:
-        found = await shown(service)
-        assert found["status"] == "paused"
-        assert found["paused"].startswith("slots: [0, 5000) overlaps [0, 10) of 'prune20'")
-        assert set(await arms(service, UNITS)) == {None}
-        for verb, body in (("ramp", {"traffic": 1}), ("ship", {"arm": "pruned"})):
-            assert "is paused" in (await post(service, f"/order/{verb}", 409, **body))["message"]
-        # Other edits go on to apply, and one that makes way lets it go on.
-        for edit in (live | {"masks": {"a": "0.0"}}, LIVE):
-            await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate(edit))
-        assert (await shown(service))["status"] == "running"
-        assert await arms(service, UNITS) == running
