@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Exists, and_, exists, func, insert, or_, select
+from sqlalchemy import Connection, and_, case, func, insert, or_, select
 
 from headroom.service.experiments import tables
 from headroom.service.experiments.database import may_delete
@@ -82,22 +82,18 @@ def _add_exposures(db: Connection, rows: Sequence[dict[str, Any]]) -> Counter[tu
 
 def count_units(db: Connection, experiment: str) -> tuple[dict[str, int], int]:
     """Return the exposed units by arm, and how many came to several arms, which are in none of these."""
-    of_experiment = exposures.c.experiment == experiment
-    by_arm = select(exposures.c.arm, func.count().label("units")).group_by(exposures.c.arm)
-    several = select(func.count(exposures.c.unit.distinct())).where(of_experiment, has_other_arm())
-    rows = db.execute(by_arm.where(of_experiment, ~has_other_arm()))
-    return {row.arm: int(row.units) for row in rows}, int(db.scalars(several).one())
-
-
-def has_other_arm(until: ColumnElement[float] | None = None) -> Exists:
-    """Return the condition that the unit of an exposure came to another arm, too.
-
-    until: leaves out exposures of later times; None: none.
-    """
-    other = exposures.alias()
-    is_same_unit = and_(other.c.experiment == exposures.c.experiment, other.c.unit == exposures.c.unit)
-    condition = exists().where(is_same_unit, other.c.arm != exposures.c.arm)
-    return condition if until is None else condition.where(other.c.time <= until)
+    units = (
+        select(func.min(exposures.c.arm).label("arm"), func.count().label("arms"))
+        .where(exposures.c.experiment == experiment)
+        .group_by(exposures.c.unit)
+        .subquery()
+    )
+    only_arm = case((units.c.arms == 1, units.c.arm))
+    by_arm = {
+        arm: int(number) for arm, number in db.execute(select(only_arm, func.count()).group_by(only_arm))
+    }
+    in_several = by_arm.pop(None, 0)
+    return by_arm, in_several
 
 
 def delete_some(db: Connection, experiment: str) -> bool:

@@ -19,6 +19,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    exists,
     false,
     func,
     literal,
@@ -31,7 +32,6 @@ from sqlalchemy import (
 from headroom.service.experiments.buckets import NO_BUCKET
 from headroom.service.experiments.definition import ALL_SLOTS, Metric
 from headroom.service.experiments.estimates import Moments
-from headroom.service.experiments.facts import has_other_arm
 from headroom.service.experiments.state import Experiment, Period
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import exposures, outcomes
@@ -46,7 +46,14 @@ NOW = bindparam("now", type_=Double)
 UNTIL = bindparam("until", type_=Double)
 """The times of a look, in Unix seconds, as `measure` takes them."""
 
-_IN_ONE_ARM = ~has_other_arm(UNTIL)
+_other = exposures.alias()
+_IN_ONE_ARM = ~exists().where(
+    _other.c.experiment == exposures.c.experiment,
+    _other.c.unit == exposures.c.unit,
+    _other.c.arm != exposures.c.arm,
+    _other.c.time <= UNTIL,
+)
+"""The condition that the unit of an exposure came to no other arm by then."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -233,20 +234,24 @@ def _read_log(db: Connection, after: int) -> list[Entry]:
 
 
 def _entry_of(row: RowMapping) -> Entry:
-    """Return the row that the table holds.
+    """Return the row that the table holds."""
+    values = {name: row[name] for name in Entry.__slots__ if name != "report"}
+    if row["declared"] is not None:
+        values["declared"] = _declared_of(row["declared"], row["release"])
+    return Entry(**values)
+
+
+@lru_cache(maxsize=32)
+def _declared_of(text: str, release: str) -> Declared:
+    """Return what a row declares. Restarts and edits often declare the same.
 
     An experiment that this release cannot read, because a later one wrote it, is left out.
     """
-    values = {name: row[name] for name in Entry.__slots__ if name != "report"}
-    if row["declared"] is not None:
-        parts = orjson.loads(row["declared"])
-        configs = []
-        for part in parts["experiments"]:
-            try:
-                configs.append(ExperimentConfig.model_validate_json(orjson.dumps(part)))
-            except ValidationError:
-                logger.error(
-                    "release %s declared %r, which this one cannot read", row["release"], part["name"]
-                )
-        values["declared"] = Declared(tuple(configs), parts["variants"], parts["definitions"])
-    return Entry(**values)
+    parts = orjson.loads(text)
+    configs = []
+    for part in parts["experiments"]:
+        try:
+            configs.append(ExperimentConfig.model_validate_json(orjson.dumps(part)))
+        except ValidationError:
+            logger.error("release %s declared %r, which this one cannot read", release, part["name"])
+    return Declared(tuple(configs), parts["variants"], parts["definitions"])

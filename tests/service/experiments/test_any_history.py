@@ -86,6 +86,7 @@ class Histories(RuleBasedStateMachine):
         self.happened: set[str] = set()
         self.replicas: dict[int, Replica] = {}
         self.names = 0
+        self.world = World()  # what the database's log says
         self.log: list[Entry] = []
         self.exposed: dict[tuple[str, str, str], tuple[float, int]] = {}  # time and bucket
         self.stored: dict[tuple[str, float], reference.Row] = {}  # other facts by id and time
@@ -118,7 +119,8 @@ class Histories(RuleBasedStateMachine):
         return self.replicas.get(number) or self.replicas[1 - number]
 
     def version_in_force(self) -> str:
-        return replay(World(), self.observer.log()).config.config_version
+        self.world = replay(self.world, self.observer.log(self.world.number))
+        return self.world.config.config_version
 
     def next_name(self) -> str:
         self.names += 1

@@ -75,6 +75,25 @@ def test_edits_while_the_database_is_away_are_added_with_their_times(tmp_path: P
         assert [entry.time for entry in reader.log()] == [0, 100, 200]
 
 
+def test_a_late_edit_does_not_undo_one_that_came_after_it(tmp_path: Path) -> None:
+    """One replica was cut off from the database, and had nothing to say when it came back."""
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    with closing(MayBeAway(url)) as cut_off, closing(Store(url)) as store:
+        world = World(store)
+        first = world.replica(experiment(), store=cut_off)
+        second = world.replica(experiment())
+        cut_off.is_away = True
+        world.now = 10.0
+        world.edit(first, experiment(traffic=0.1))
+        world.now = 20.0
+        world.edit(second, experiment(traffic=0.5))
+        cut_off.is_away = False
+        world.now = 30.0
+        first.ledger.refresh()
+        assert [entry.time for entry in store.log()] == [0, 20]
+        assert first.ledger.experiments["prune20"].traffic == 0.5
+
+
 def test_the_operator_is_told_once_what_a_config_takes_out_or_pauses(world: World) -> None:
     free = experiment(name="free", salt="free", slots=(0, 5000))
     world.replica(experiment(slots=(5000, 10_000)))
