@@ -144,7 +144,7 @@ def with_lists(db: Connection, where: Condition, experiment: str = "") -> Iterat
     lists = impressions
     other = impressions.alias()
     is_here = case((other.c.experiment == experiment, "here"), else_="elsewhere")
-    named = select(func.max(is_here)).where(_may_be_on(other)).scalar_subquery()
+    named = select(func.max(is_here)).where(may_be_on(other)).scalar_subquery()
     needs_ids = clicks.c.object_id.is_not(None)
     query = (
         select(
@@ -168,7 +168,7 @@ def with_lists(db: Connection, where: Condition, experiment: str = "") -> Iterat
             lists.c.time.label("shown"),
             case((lists.c.number.is_(None), named)).label("named"),
         )
-        .select_from(clicks.outerjoin(lists, and_(_may_be_on(lists), lists.c.unit == clicks.c.unit)))
+        .select_from(clicks.outerjoin(lists, and_(may_be_on(lists), lists.c.unit == clicks.c.unit)))
         .where(where)
         .order_by(clicks.c.time, clicks.c.number, lists.c.experiment != experiment, lists.c.number)
     )
@@ -177,7 +177,7 @@ def with_lists(db: Connection, where: Condition, experiment: str = "") -> Iterat
         yield list(of_click)
 
 
-def _may_be_on(lists: FromClause) -> Condition:
+def may_be_on(lists: FromClause) -> Condition:
     """Return the condition that a click names a list, and no other experiment than the list's."""
     is_named = or_(lists.c.id == clicks.c.list_id, lists.c.query_id == clicks.c.list_id)
     return and_(is_named, or_(clicks.c.experiment == "", clicks.c.experiment == lists.c.experiment))

@@ -13,12 +13,10 @@ import orjson
 from sqlalchemy import Connection, and_, case, func, insert, or_, select
 
 from headroom.service.experiments import tables
+from headroom.service.experiments.clicks import may_be_on
 from headroom.service.experiments.database import may_delete
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult, values_of
-from headroom.service.experiments.tables import chunks, clicks, exposures, impressions, outcomes, unit_counts
-
-LISTS_AT_ONCE = 500
-"""Lists that one statement deletes; both databases limit a statement's parameters."""
+from headroom.service.experiments.tables import clicks, exposures, impressions, outcomes, unit_counts
 
 Fact = Exposure | Impression | ShadowResult
 """What a replica stores in the background."""
@@ -124,18 +122,11 @@ def _delete_rows(db: Connection, table: Any, experiment: str) -> int:
 
 def _delete_lists(db: Connection, experiment: str) -> int:
     """Delete lists, and first the clicks on them that name no experiment. Return how many lists were."""
-    of_experiment = select(impressions.c.number).where(impressions.c.experiment == experiment)
-    numbers = list(db.scalars(of_experiment.limit(DELETED_AT_ONCE)))
-    for chunk in chunks(numbers, LISTS_AT_ONCE):
-        is_on_list = and_(
-            impressions.c.number.in_(chunk),
-            impressions.c.unit == clicks.c.unit,
-            or_(impressions.c.id == clicks.c.list_id, impressions.c.query_id == clicks.c.list_id),
-        )
-        is_named = select(func.count()).select_from(impressions).where(is_on_list).scalar_subquery() > 0
-        names = select(impressions.c.id).where(impressions.c.number.in_(chunk))
-        query_ids = select(impressions.c.query_id).where(impressions.c.number.in_(chunk))
-        may_be = or_(clicks.c.list_id.in_(names), clicks.c.list_id.in_(query_ids))
-        db.execute(clicks.delete().where(clicks.c.experiment == "", may_be, is_named))
-        db.execute(impressions.delete().where(impressions.c.number.in_(chunk)))
-    return len(numbers)
+    number = impressions.c.number
+    first = select(number).where(impressions.c.experiment == experiment).order_by(number)
+    first = first.limit(DELETED_AT_ONCE)
+    is_on_list = and_(may_be_on(impressions), impressions.c.unit == clicks.c.unit)
+    on_lists = select(clicks.c.number).join(impressions, is_on_list)
+    on_lists = on_lists.where(clicks.c.experiment == "", number.in_(first))
+    db.execute(clicks.delete().where(clicks.c.number.in_(on_lists)))
+    return int(db.execute(impressions.delete().where(number.in_(first))).rowcount)

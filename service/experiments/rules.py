@@ -50,12 +50,9 @@ def check_edit(world: World, entry: Entry, *, is_start: bool) -> None:
                 f"experiments: it would pause {name!r}: {experiment.paused}; change that, or stop {name!r} "
                 "first"
             )
-    shipped = [name for name, experiment in after.experiments.items() if experiment.everybody_gets]
-    if len(shipped) > 1:
-        raise ValueError(
-            f"experiments: {' and '.join(map(repr, shipped))} have each shipped an arm, and everybody can "
-            "get only one variant: make the one that is to stay the `default`, and take its experiment out"
-        )
+    clause = _shipped_twice(after)
+    if clause is not None:
+        raise ValueError(f"experiments: {clause}")
 
 
 def check_start(config: ExperimentConfig, world: World) -> None:
@@ -88,7 +85,9 @@ def check_action(entry: Entry, world: World) -> None:
         if reason is not None:
             raise InvalidRequest(reason, param="traffic")
     if entry.kind == "ship":
-        _check_others(world)
+        clause = _shipped_twice(advance(world, entry))
+        if clause is not None:
+            raise Conflict(f"{clause[0].upper()}{clause[1:]}.")
 
 
 def _check_arm(experiment: Experiment, arm: str | None, world: World) -> None:
@@ -107,12 +106,13 @@ def _check_arm(experiment: Experiment, arm: str | None, world: World) -> None:
         )
 
 
-def _check_others(world: World) -> None:
-    """Raise Conflict if an experiment has shipped an arm."""
-    for name, other in world.experiments.items():
-        if other.everybody_gets is not None:
-            raise Conflict(
-                f"The experiment {name!r} has shipped arm {other.everybody_gets!r}, and everybody can get "
-                f"only one variant: roll {name!r} back, or make that variant the `default` and stop {name!r} "
-                "or take it out of the config, before you ship another."
-            )
+def _shipped_twice(world: World) -> str | None:
+    """Return that several experiments have each shipped an arm, as a clause; None if at most one has."""
+    shipped = [name for name, experiment in world.experiments.items() if experiment.everybody_gets]
+    if len(shipped) < 2:
+        return None
+    return (
+        f"the experiments {' and '.join(map(repr, shipped))} would each have shipped an arm, and everybody "
+        "can get only one variant: roll one back, or make its variant the `default` and take its experiment "
+        "out"
+    )

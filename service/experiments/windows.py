@@ -14,15 +14,15 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import islice
 from secrets import token_hex
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from sqlalchemy import Connection, Row, delete, select
 
 from headroom.service.errors import DatabaseUnavailable
@@ -49,7 +49,7 @@ MAX_SCORED_UNITS = 1000
 
 MARK_BYTES = 3
 
-FORMAT = 2
+FORMAT = 3
 """Changes with the meaning of a count, so that releases that count otherwise are not added up."""
 
 
@@ -107,6 +107,9 @@ class Counts:
         self.slow_by_unit.update(other.slow_by_unit)
         for mark, bin_ in other.bins.items():
             self.bins.setdefault(mark, bin_)
+
+
+_counts = TypeAdapter(Counts)
 
 
 class SlidingWindow:
@@ -228,7 +231,7 @@ class Windows:
                         "arm": arm,
                         "replica": self._replica,
                         "basis": window.basis,
-                        "counts": _as_json(counts),
+                        "counts": _counts.dump_json(_shared(counts)).decode(),
                     }
                 )
         self._others = await asyncio.to_thread(self._exchange, rows, running) if running else {}
@@ -250,7 +253,7 @@ class Windows:
         for row in found:
             counted = (row.experiment, row.arm, row.basis)
             total = others.setdefault(counted, Counts(replicas=0))
-            total.add(_from_json(row.counts))
+            total.add(_counts.validate_json(row.counts))
             total.replicas += 1
         return others
 
@@ -283,29 +286,13 @@ def _count(by_unit: Counter[int], mark: int) -> None:
         by_unit[mark] += 1
 
 
-def _as_json(counts: Counts) -> str:
-    """Return what the other replicas need of an arm's counts, in at most some kilobytes."""
-    fields = {
-        "requests": counts.requests,
-        "errors": counts.errors,
-        "slow": counts.slow,
-        "errors_by_unit": counts.errors_by_unit.most_common(SHARED_FAILING_UNITS),
-        "slow_by_unit": counts.slow_by_unit.most_common(SHARED_FAILING_UNITS),
-        "bins": list(islice(reversed(counts.bins.items()), SHARED_SCORES)),
-    }
-    return orjson.dumps(fields).decode()
-
-
-def _from_json(text: str) -> Counts:
-    """Return the counts that `_as_json` wrote."""
-    fields = orjson.loads(text)
-    return Counts(
-        requests=fields["requests"],
-        errors=fields["errors"],
-        slow=fields["slow"],
-        errors_by_unit=Counter(dict(fields["errors_by_unit"])),
-        slow_by_unit=Counter(dict(fields["slow_by_unit"])),
-        bins=dict(fields["bins"]),
+def _shared(counts: Counts) -> Counts:
+    """Return what the other replicas need of an arm's counts, which as JSON is at most some kilobytes."""
+    return replace(
+        counts,
+        errors_by_unit=Counter(dict(counts.errors_by_unit.most_common(SHARED_FAILING_UNITS))),
+        slow_by_unit=Counter(dict(counts.slow_by_unit.most_common(SHARED_FAILING_UNITS))),
+        bins=dict(islice(reversed(counts.bins.items()), SHARED_SCORES)),
     )
 
 

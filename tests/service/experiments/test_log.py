@@ -72,7 +72,7 @@ def test_only_one_experiment_may_be_shipped() -> None:
         ],
     )
     both = declares(CONFIG, OTHER)
-    with pytest.raises(ValueError, match="'prune20' and 'other' have each shipped an arm"):
+    with pytest.raises(ValueError, match="'prune20' and 'other' would each have shipped an arm"):
         check_edit(world, both, is_start=True)
 
 

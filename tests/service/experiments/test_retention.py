@@ -133,3 +133,19 @@ def test_a_database_that_fails_before_the_deletion_loses_no_outcome_from_the_las
     tend(live)
     assert left(file_store) == 0
     assert analyse(file_store, in_log(file_store), clock.now, {}).exposures == {"control": 30, "pruned": 31}
+
+
+def test_a_later_ship_keeps_the_rows_for_longer(file_store: Store, clock: Clock) -> None:
+    live = replica(file_store, clock, CONFIG)
+    fill(file_store)
+    for entry in (
+        act("ship", DAY, arm="pruned"),
+        act("rollback", 10 * DAY),
+        act("ship", 20 * DAY, arm="pruned"),
+    ):
+        file_store.append(entry)
+    live.ledger.refresh()
+    for day, rows in ((49, 60), (51, 0)):
+        clock.now = day * DAY
+        tend(live)
+        assert left(file_store) == rows
