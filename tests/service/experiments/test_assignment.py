@@ -24,8 +24,8 @@ def experiment(name: str = "prune20", **more: Any) -> ExperimentConfig:
     return ExperimentConfig.model_validate({"name": name, "salt": f"{name}-salt", "arms": arms, **more})
 
 
-def running(traffic: float = 1.0, rolled_back: str = "", **more: Any) -> Assigner:
-    return Assigner((run(experiment(**more), traffic, rolled_back=frozenset(rolled_back)),))
+def running(traffic: float, **more: Any) -> Assigner:
+    return Assigner((run(experiment(**more), traffic),))
 
 
 @pytest.fixture(scope="module")
@@ -95,17 +95,6 @@ def test_raising_traffic_moves_nobody_from_one_arm_to_another() -> None:
         assert before.items() <= arms.items()
         before = arms
     assert len(before) == len(units)
-
-
-def test_a_rolled_back_arms_units_get_the_default_and_the_others_stay() -> None:
-    arms = [{"name": name, "variant": name} for name in ("control", "a", "b")]
-    units = [f"user-{number}" for number in range(300)]
-    before = {unit: running(arms=arms).assign(unit) for unit in units}
-    assigner = running(rolled_back="a", arms=arms)
-    for unit, assigned in before.items():
-        assert assigned is not None
-        after = assigner.assign(unit)
-        assert after == (None if assigned.arm == "a" else assigned)
 
 
 def test_without_an_experiment_there_is_no_arm() -> None:

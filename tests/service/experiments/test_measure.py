@@ -22,18 +22,6 @@ from tests.service.experiments.making import (
 )
 
 
-def test_an_outcome_in_whole_seconds_comes_after_an_exposure_in_the_same_second(store: Store) -> None:
-    store.add([Exposure("e", "u", "control", 1, 100.7, "v")])
-    send(
-        store,
-        [Outcome("e", f"{time}", "u", "clicks", value, time) for time, value in ((99.0, 1.0), (100.0, 10.0))],
-        [experiment(name="e")],
-    )
-    metric = Metric(name="clicks", covariate="clicks")
-    found = measured(store, "e", metric, 200.0)["control"]
-    assert list(found.mean) == [10, 0, 1]
-
-
 def test_an_arm_that_was_rolled_back_as_soon_as_it_began_is_compared_with_nobody(store: Store) -> None:
     """A unit whose replica's clock was slow counted in control as one without outcomes."""
     store.add([Exposure("prune20", "u", "control", 1, 80.0, "v")])
