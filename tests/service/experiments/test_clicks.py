@@ -85,9 +85,11 @@ def test_a_click_that_names_no_experiment_finds_its_list(store: Store) -> None:
         click(1, "q", experiment="", unit="w", rank=1),
         click(2, "elsewhere", experiment="", rank=1),
         click(3, "a", experiment="", unit="w", rank=1),
+        click(6, "x", experiment="", rank=1),  # another unit's, of the other experiment
     ]
     receipt = send(store, sent, [ORDER, other])
-    assert (counts(receipt), receipt.unknown_outcomes[0].reason) == ((3, 0, 1), "unit")
+    assert counts(receipt) == (3, 0, 2)
+    assert [row.reason for row in receipt.unknown_outcomes] == ["unit", "unit"]
     assert joined(store) == ([-1.0], {"impression": 1, "unit": 1})
     refused = send(store, [click(4, "q", experiment="", rank=1, metric="view")], [ORDER, other])
     assert refused.unknown_outcomes[0].reason == "metric"
