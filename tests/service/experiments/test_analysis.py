@@ -309,7 +309,8 @@ BEGUN = logged(COURSE, time=BEGAN)
 def fill_hours(store: Store, *, until: float) -> None:
     """What happened before a time: a unit each minute for ten hours, and what it did in the next hours."""
     rng = np.random.default_rng(2)
-    exposures, outcomes = [], []
+    in_both_arms = Exposure("prune20", "u0", "pruned", 5001, BEGAN + 15 * HOUR, "v")
+    exposures, outcomes = [in_both_arms], []
     for number in range(600):
         at = BEGAN + 60.0 * number
         arm = ("control", "pruned")[number % 2]
