@@ -22,7 +22,7 @@ from headroom.service.experiments.estimates import (
     finite,
 )
 from headroom.service.experiments.events import values_of
-from headroom.service.experiments.measure import comparison, measure, moments_query
+from headroom.service.experiments.measure import comparison, count_early, measure, moments_query
 from headroom.service.experiments.preference import preference_report
 from headroom.service.experiments.report import (
     ArmReport,
@@ -43,6 +43,7 @@ from headroom.service.experiments.verdicts import (
     changes,
     check_units,
     deletion,
+    early_outcomes,
     units_in_both_arms,
     unmatched_clicks,
     verdict,
@@ -92,7 +93,7 @@ def analyse(
     compare = Comparer(store, experiment)
     arms = _arms(store, config, compare(now))
     unmatched = {} if compare.seen is None else compare.seen.unmatched
-    report = _recommended(experiment, replace(report, arms=arms, unmatched=unmatched))
+    report = _recommended(store, experiment, replace(report, arms=arms, unmatched=unmatched))
     return replace(report, looks=past_looks(compare, look_times(experiment, now), looks, looks_seconds))
 
 
@@ -104,14 +105,16 @@ def _arms(
     return [ArmReport(arm, of_arm, shadow.get(arm)) for arm, of_arm in metrics.items()]
 
 
-def _recommended(experiment: Experiment, report: Report) -> Report:
+def _recommended(store: Store, experiment: Experiment, report: Report) -> Report:
     """Return a report with its recommendation, the reason, and what else a reader must know."""
     config = experiment.config
     running = [arm for arm in report.arms if arm.arm not in experiment.rolled_back]
     recommendation, reason = recommend(config, running, report.sample_ratio)
+    early = {} if config.is_interleaved else count_early(store, config)
     sentences = [
         reason,
         _progress(config, report),
+        early_outcomes(early),
         units_in_both_arms(report.in_both_arms),
         unmatched_clicks(report.unmatched),
         *changes(experiment),

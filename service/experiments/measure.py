@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 
 from headroom.service.experiments.buckets import NO_BUCKET
-from headroom.service.experiments.definition import ALL_SLOTS, Metric
+from headroom.service.experiments.definition import ALL_SLOTS, ExperimentConfig, Metric
 from headroom.service.experiments.estimates import Moments
 from headroom.service.experiments.state import Experiment, Period
 from headroom.service.experiments.store import Store
@@ -41,6 +41,9 @@ Condition = ColumnElement[bool]
 
 WHOLE_SECOND = 1.0
 """Many callers round times down to whole seconds, so an outcome may seem up to this much older."""
+
+SKEW_SECONDS = 60.0
+"""If an outcome is older than its unit's exposure by less than this, the sender's clock is probably slow."""
 
 NOW = bindparam("now", type_=Double)
 UNTIL = bindparam("until", type_=Double)
@@ -135,6 +138,30 @@ def measure(store: Store, query: Select[Any], now: float, until: float = math.in
             centre, sums, products = np.split(np.array(numbers, np.float64), [3, 6])
             moments[arm] = Moments.from_sums(float(units), sums, products.reshape(3, 3), centre)
     return moments
+
+
+def count_early(store: Store, config: ExperimentConfig) -> dict[str, int]:
+    """Return by arm the outcomes from the minute before their unit's exposure, which do not count."""
+    names = {name for metric in config.metrics for name in (metric.name, metric.denominator)}
+    since_exposure = outcomes.c.time - exposures.c.time + WHOLE_SECOND
+    query = (
+        select(exposures.c.arm, func.count().label("early"))
+        .join(
+            outcomes,
+            and_(outcomes.c.experiment == exposures.c.experiment, outcomes.c.unit == exposures.c.unit),
+        )
+        .where(
+            exposures.c.experiment == config.name,
+            outcomes.c.metric.in_(sorted(names - {None})),
+            since_exposure <= 0,
+            since_exposure > -SKEW_SECONDS,
+            _IN_ONE_ARM,
+        )
+        .group_by(exposures.c.arm)
+    )
+    with store.read_all() as db:
+        early = {row.arm: int(row.early) for row in db.execute(query, {"until": math.inf})}
+    return {arm: early.get(arm, 0) for arm in config.spans}
 
 
 def _units(experiment: str, metric: Metric, during: Comparison) -> CTE:

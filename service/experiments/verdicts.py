@@ -155,6 +155,17 @@ def running_p(experiment: Experiment, exposures: ByArm) -> float | None:
     return ratio.sequential_p if experiment.is_running and ratio.units else None
 
 
+def early_outcomes(early: ByArm) -> str:
+    """Return a sentence on the outcomes that do not count because they came too early; empty without any."""
+    if not any(early.values()):
+        return ""
+    by_arm = ", ".join(f"{number:,} of {arm}" for arm, number in early.items())
+    return (
+        f"Outcomes from the minute before their unit's exposure do not count: {by_arm}. If they came after "
+        "it, the sender's clock is behind ours."
+    )
+
+
 def units_in_both_arms(units: int) -> str:
     """Return a sentence on units that came to several arms; empty without any."""
     if not units:

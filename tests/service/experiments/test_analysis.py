@@ -230,6 +230,25 @@ def test_a_p_value_is_below_alpha_exactly_if_the_arms_interval_excludes_0(treatm
     assert min(found[False], found[True]) >= 5, "the rates do not reach both sides"
 
 
+@pytest.mark.parametrize("past", [None, "clicks"])
+def test_outcomes_that_a_slow_clock_puts_before_the_exposure_are_counted_and_said(
+    file_store: Store, past: str | None
+) -> None:
+    """5 s of skew in one arm's sender took half of its clicks away, without a word."""
+    arms = [("control", "pruned")[i % 2] for i in range(200)]
+    file_store.add([Exposure("prune20", f"u{i}", arm, 1, 100.0, "v") for i, arm in enumerate(arms)])
+    times = [110.0 - 5 * (arm == "pruned") - 10 * (i % 4 > 1) for i, arm in enumerate(arms)]
+    send(
+        file_store,
+        [Outcome("prune20", f"c{i}", f"u{i}", "clicks", 1.0, time) for i, time in enumerate(times)]
+        + [Outcome("prune20", f"p{i}", f"u{i}", "clicks" if past else "past", 1.0, 5.0) for i in range(200)],
+        [experiment()],
+    )
+    metric = Metric(name="clicks", kind="proportion", margin=0.3, covariate=past)
+    report = report_of(file_store, metric, Metric(name="views", kind="ratio", denominator="clicks"))
+    assert "do not count: 0 of control, 50 of pruned. If they came after it" in report.text
+
+
 def test_units_of_two_arms_are_left_out_and_told(file_store: Store) -> None:
     fill(file_store)
     file_store.add([Exposure("prune20", "u1", "control", 1, 130.0, "v")])
