@@ -192,7 +192,7 @@ class Engine:
             try:
                 return self._warm_up(row, batch_tokens), batch_tokens
             except OutOfMemory:
-                if had_graphs:  # a pass without memory drops them
+                if had_graphs and not network.ladder:  # their memory is free now
                     continue
                 if batch_tokens <= len(pair):
                     raise

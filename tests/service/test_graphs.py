@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from headroom.models import network
 from headroom.models.batch import PackedBatch
+from headroom.models.classifier import Classifier
 from headroom.service.config.settings import LiveConfig
 from tests.models.graphs_stand_in import CapturedOps, Gpu, stand_in
 from tests.service.in_process import QUERY, TITLES, Service, serve
@@ -79,3 +81,21 @@ async def test_graphs_make_room_for_full_batches(
         assert not service.replica.engine.classifiers[""].network.ladder
     warnings = [record for record in caplog.records if "CUDA graphs" in record.message]
     assert len(warnings) == 1
+
+
+@pytest.mark.usefixtures("gpu")
+async def test_a_batch_for_which_graphs_make_no_room_is_halved(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory may be full before the network is asked: while the batch is packed."""
+    forward = Classifier.forward
+
+    def small(self: Classifier, encoded: Any, weights: Any, **how: Any) -> np.ndarray:
+        if sum(map(len, encoded)) > MAX_BATCH_TOKENS // 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, encoded, weights, **how)
+
+    monkeypatch.setattr(Classifier, "forward", small)
+    async with serve(tiny_checkpoint, {"variants": [FULL]}, max_batch_tokens=MAX_BATCH_TOKENS) as service:
+        assert service.replica.engine.batch_tokens == MAX_BATCH_TOKENS // 2
+        assert service.replica.engine.classifiers[""].network.ladder
