@@ -14,7 +14,7 @@ pip-install = @echo "Installing into .venv; this may take some minutes."; \
   | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed|^WARNING: .*' || true; } \
   || { echo "pip failed. The last lines of .venv/pip.log:"; tail -n 20 .venv/pip.log; exit 1; } >&2
 
-.PHONY: help install dev kernels referees clients page-checks serve tools test test-all numerics sanitize screenshots docs check bench load soak fuzz gpu images release model audit sbom next-ray clean
+.PHONY: help install dev kernels referees clients page-checks serve tools test test-all test-more numerics sanitize screenshots docs check bench load soak fuzz gpu images release model audit sbom next-ray clean
 
 help:
 	@awk -F '  +' 'sub(/^## /, "") { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -34,22 +34,28 @@ test: dev
 	$(PYTEST) -m "not more and not alone" $(TWO_PROCESSES)
 
 ## make test-all  install system packages (it says which) and others' clients, and run all tests
-# All of them, then what measures times, then the network under other number formats. All say what failed.
-test-all: referees .venv/installed-test-all .venv/kernels clients tools page-checks
+## make test-more  of these, what `make test` leaves out: all after it, as in CI
+# First pytest, then what measures times, then networks under other number formats. All say what failed.
+# Where `make test` found no browser or compiler, it ran none of the tests marked `programs`.
+test-all: SELECTED = not alone
+test-more: SELECTED = (more or programs) and not alone
+test-all test-more: referees .venv/installed-test-all .venv/kernels clients tools page-checks
 	@status=0; \
-	$(PYTEST) -m "not alone" $(TWO_PROCESSES) || status=$$?; \
+	$(PYTEST) -m "$(SELECTED)" $(TWO_PROCESSES) || status=$$?; \
 	$(PYTEST) -m alone --durations 5 tests/loadtest || status=$$?; \
 	$(MAKE) --jobs 2 --keep-going --output-sync numerics sanitize || status=$$?; exit $$status
 
 ## make numerics  the tests of what the network computes, as on processors without AVX-512 and with bf16
-# One process for each number format: `make -j2 numerics` runs them side by side. How a stopped training goes on
-# is the same in every format.
+# One process for each number format: `make -j2 numerics` runs them side by side. Of the trainings, one of each kind.
 numerics: numerics-AVX2 numerics-AVX512_CORE_BF16
 numerics-%: dev
 	@echo "ONEDNN_MAX_CPU_ISA=$*"
-	@ONEDNN_MAX_CPU_ISA=$* $(PYTEST) -q -k "not killed and not ctrl_c" $(NUMERICS)
+	@ONEDNN_MAX_CPU_ISA=$* $(PYTEST) -q $(NUMERICS)
 NUMERICS = tests/models/test_network.py tests/models/test_oracle.py tests/models/test_classifier.py tests/models/test_selection.py \
-  tests/models/commands/test_train.py tests/models/training tests/models/compress
+  tests/models/compress tests/models/training/test_training.py \
+  tests/models/commands/test_train.py::test_train_then_score_with_what_came_out \
+  tests/models/training/test_tuning.py::test_two_hundred_pairs_change_the_model_for_the_better \
+  tests/models/training/test_distil.py::test_a_student_comes_nearer_to_its_teacher_on_queries_that_it_never_saw
 
 ## make sanitize  the compiled kernels under ASAN and UBSAN; needs g++
 sanitize: dev

@@ -9,7 +9,7 @@ import pytest
 from tests.checkpoints import write_checkpoint
 from tests.service.ray.real_nodes import story
 
-pytestmark = [pytest.mark.more, pytest.mark.timeout(1600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1600), pytest.mark.more]
 
 
 @pytest.fixture(scope="module")
