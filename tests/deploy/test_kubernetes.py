@@ -1,12 +1,9 @@
 """The chart and the KubeRay manifests: Helm's own engine, Kubernetes' and the operators' schemas."""
 
 import copy
-import importlib.util
 import json
-import os
 import platform
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,25 +13,29 @@ import jsonschema
 import pytest
 import yaml
 
-from headroom.loadtest.server import free_port
 from headroom.service.config import file as config_file
 from headroom.service.config.settings import LiveConfig, Settings
 from headroom.service.config.variants import VariantConfig
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.observe.metrics import Metrics
-from headroom.service.ray import cluster_variables
-from headroom.service.ray.autoscaling import BUSY_SHARE, ByLoad
+from headroom.service.ray.autoscaling import BUSY_SHARE
 from tests.clients import environments
+from tests.deploy.manifests import (
+    DEPLOY,
+    OURS,
+    file_of_keys,
+    hardened,
+    manifests,
+    monitoring,
+    pods,
+    store,
+)
 from tests.prompt import Run
 from tests.prompt import run as run
-from tests.redis_server import wait_until_listening
-from tests.referees import need
 from tests.service.page.seeding import served
 
 pytestmark = pytest.mark.more
 
-ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "headroom"
 SCHEMAS = json.loads(Path(__file__).with_name("schemas.json").read_text("utf-8"))
 
@@ -134,41 +135,6 @@ def charts(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def kind_of(thing: dict[str, Any]) -> str:
     kind: str = thing["kind"]
     return "dashboard" if "grafana_dashboard" in thing["metadata"].get("labels", {}) else kind
-
-
-def manifests() -> dict[str, dict[str, Any]]:
-    """The manifests for KubeRay, by kind."""
-    documents = yaml.safe_load_all((DEPLOY / "kuberay" / "rayservice.yaml").read_text("utf-8"))
-    return {document["kind"]: document for document in documents}
-
-
-def store() -> dict[str, dict[str, Any]]:
-    """The store of the Ray head's state, by kind."""
-    documents = yaml.safe_load_all((DEPLOY / "kuberay" / "valkey.yaml").read_text("utf-8"))
-    return {document["kind"]: document for document in documents}
-
-
-def monitoring() -> dict[str, dict[str, Any]]:
-    """What the command of its README applies for the monitoring of KubeRay, by kind."""
-    readme = (DEPLOY / "kuberay" / "README.md").read_text("utf-8")
-    (command,) = re.findall(
-        r"^\$ (\(cat deploy/kuberay/monitoring.yaml.*) \| kubectl apply", readme, re.MULTILINE
-    )
-    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
-    return {document["kind"]: document for document in yaml.safe_load_all(done.stdout)}
-
-
-def pods() -> list[dict[str, Any]]:
-    """The pods of the Ray cluster, as Kubernetes' schemas can check them."""
-    cluster = manifests()["RayService"]["spec"]["rayClusterConfig"]
-    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
-    return [
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": group["template"]["spec"]}
-        for group in groups
-    ]
-
-
-OURS = {"matchLabels": {"app": "headroom"}}
 
 
 def kserve() -> dict[str, dict[str, Any]]:
@@ -354,18 +320,6 @@ def test_a_pod_has_time_to_drain_and_rights_to_nothing(name: str, charts: dict[s
     assert ("HorizontalPodAutoscaler" in charts[name]) != ("replicas" in charts[name]["Deployment"]["spec"])
 
 
-def file_of_keys(pod: dict[str, Any], only: dict[str, Any]) -> tuple[str, str]:
-    """The Secret and its key that the service's file of API keys holds."""
-    (file,) = [entry["value"] for entry in only["env"] if entry["name"] == "HEADROOM_API_KEYS_FILE"]
-    (mount,) = [mount for mount in only["volumeMounts"] if Path(file).is_relative_to(mount["mountPath"])]
-    assert "subPath" not in mount, "the file would not change with the Secret"
-    (volume,) = [volume["secret"] for volume in pod["volumes"] if volume["name"] == mount["name"]]
-    (item,) = volume["items"]
-    assert Path(file) == Path(mount["mountPath"], item["path"])
-    assert "optional" not in volume, "a pod without keys would start"
-    return volume["secretName"], item["key"]
-
-
 def test_pods_read_their_keys_from_the_secret_and_follow_it(charts: dict[str, dict[str, Any]]) -> None:
     for name, secret in (
         ("plain", ("headroom-keys", "api-keys")),
@@ -414,24 +368,6 @@ def test_helm_test_scores_two_titles_with_the_releases_key(
     assert "does networkPolicy.from admit this one?" in silent.stderr
 
 
-def hardened(pod: dict[str, Any], only: dict[str, Any]) -> bool:
-    """Whether it runs as the image's user, on a read-only root, with /tmp and its state writable."""
-    dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text("utf-8")
-    user, group = (pod["securityContext"][name] for name in ("runAsUser", "runAsGroup"))
-    mounts = {mount["mountPath"] for mount in only["volumeMounts"]}
-    return (
-        f"USER {user}:{group}\n" in dockerfile
-        and pod["securityContext"]["runAsNonRoot"]
-        and only["securityContext"]
-        == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
-        and mounts >= {"/tmp", "/var/lib/headroom"}
-    )
-
-
 MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 
 
@@ -455,100 +391,6 @@ def test_the_network_policies_open_the_services_port_and_no_other(charts: dict[s
         },
         {"from": [{"podSelector": {}}, MONITORING], "ports": [{"port": 8000}]},
     ]
-
-
-def test_a_new_head_finds_what_the_last_one_knew() -> None:
-    """Each cluster in a namespace of its own, which the operator makes: during an update there are two."""
-    cluster = manifests()["RayService"]["spec"]["rayClusterConfig"]
-    options = cluster["gcsFaultToleranceOptions"]
-    assert options.keys() == {"redisAddress", "redisPassword"}
-    service = store()["Service"]
-    (port,) = service["spec"]["ports"]
-    assert options["redisAddress"] == f"{service['metadata']['name']}:{port['port']}"
-    pod = store()["StatefulSet"]["spec"]["template"]
-    (valkey,) = pod["spec"]["containers"]
-    (password,) = valkey["env"]
-    assert password["valueFrom"] == options["redisPassword"]["valueFrom"]
-    assert password["name"] == "PASSWORD"
-    assert service["spec"]["selector"] == pod["metadata"]["labels"]
-    policy = store()["NetworkPolicy"]["spec"]
-    assert policy["podSelector"]["matchLabels"] == pod["metadata"]["labels"]
-    assert policy["ingress"] == [{"from": [{"podSelector": OURS}], "ports": [{"port": 6379}]}]
-    head, _ = pods()
-    assert pod["spec"]["securityContext"] == head["spec"]["securityContext"]
-    assert valkey["securityContext"] == head["spec"]["containers"][0]["securityContext"]
-
-
-def test_the_store_of_the_head_keeps_all_asks_for_its_password_and_shows_it_to_nobody(tmp_path: Path) -> None:
-    """In its arguments, every user of the machine could read it. Redis takes Valkey's command."""
-    (valkey,) = store()["StatefulSet"]["spec"]["template"]["spec"]["containers"]
-    port = free_port()
-    here = f"{need('redis-server')} --bind 127.0.0.1 --port {port} --dir {tmp_path}"
-    *shell, script = valkey["command"]
-    assert script.count("valkey-server --dir /data") == 1
-    command = [*shell, script.replace("valkey-server --dir /data", here)]
-    secret = "pa55word"
-
-    def ask(*commands: str) -> list[str]:
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
-            client.sendall("".join(f"{line}\r\n" for line in (*commands, "QUIT")).encode())
-            return client.makefile().read().splitlines()[:-1]
-
-    with subprocess.Popen(command, env=os.environ | {"PASSWORD": secret}, stdout=subprocess.DEVNULL) as redis:
-        try:
-            wait_until_listening(port)
-            assert ask("GET key")[0].startswith("-NOAUTH")
-            assert ask(f"AUTH {secret}", "SET key value") == ["+OK", "+OK"]
-            arguments = Path(f"/proc/{redis.pid}/cmdline").read_bytes()
-            assert b"redis-server" in arguments, "a shell between them would keep the signal that stops it"
-            assert secret.encode() not in arguments
-        finally:
-            redis.terminate()
-        assert redis.wait(20) == 0
-    assert any(tmp_path.glob("appendonly*/*.aof")), "it keeps all over a restart"
-
-
-def test_kuberay_serves_deploys_config() -> None:
-    shipped = yaml.safe_load((DEPLOY / "serve.yaml").read_text("utf-8"))
-    service = manifests()["RayService"]["spec"]
-    given = yaml.safe_load(service["serveConfigV2"])
-    scaling = given["applications"][0]["deployments"][0].pop("autoscaling_config")
-    assert 1 <= scaling["min_replicas"] < scaling["max_replicas"]
-    assert scaling["policy"]["policy_function"] == f"{ByLoad.__module__}:{ByLoad.__qualname__}"
-    ByLoad(**scaling["policy"]["policy_kwargs"])
-    assert given["http_options"].pop("host") == "0.0.0.0"
-    del shipped["http_options"]["host"]
-    assert given == shipped
-    assert f"ray=={service['rayClusterConfig']['rayVersion']}\n" in (ROOT / "constraints.txt").read_text(
-        "utf-8"
-    )
-    head, worker = pods()
-    for pod in (head, worker):
-        assert hardened(pod["spec"], pod["spec"]["containers"][0])
-    assert worker["spec"]["automountServiceAccountToken"] is False
-    assert "automountServiceAccountToken" not in head["spec"]  # the autoscaler beside it asks Kubernetes
-
-
-def test_a_pod_of_kuberay_has_time_to_drain_and_none_of_its_containers_has_rights() -> None:
-    """The autoscaler, which the operator puts into the head's pod, has the rights of autoscalerOptions."""
-    service, given = manifests()["RayService"]["spec"], cluster_variables.variables()
-    (deployment,) = yaml.safe_load(service["serveConfigV2"])["applications"][0]["deployments"]
-    drain = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
-    ray = importlib.util.find_spec("ray")
-    assert ray is not None
-    assert ray.origin is not None
-    constants = Path(ray.origin).parent / "_private" / "ray_constants.py"
-    assert f'"{drain}"' in constants.read_text("utf-8"), "Ray has renamed it"
-    for pod in pods():
-        grace = pod["spec"]["terminationGracePeriodSeconds"]
-        assert deployment["graceful_shutdown_timeout_s"] < int(given[drain]) < grace
-        assert "restartPolicy" not in pod["spec"]  # the operator's: it refuses others with this autoscaler
-    autoscaler = service["rayClusterConfig"]["autoscalerOptions"]
-    assert autoscaler["version"] == "v2"
-    assert autoscaler["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-    }
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own, when it is imported
