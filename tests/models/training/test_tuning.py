@@ -210,7 +210,7 @@ def test_a_pruned_checkpoint_keeps_its_shape_in_training(
     off = [*([0, head] for head in range(4)), [1, 2]]
     mask = HeadMask.parse({"off": off, "units": "0.0-15"}, layers=3, heads=4, units=64)
     prune(tiny_checkpoint, tmp_path / "pruned", mask)
-    metrics = tune(replace(options, base=str(tmp_path / "pruned")))
+    metrics = tune(replace(options, base=str(tmp_path / "pruned"), epochs=4))
     trained = Classifier.load(options.out, "cpu", "float32")
     assert (trained.config.kept_heads[0], trained.config.widths) == ((), (48, 64, 64))
     assert metrics["loss"]["training"]["after"] < metrics["loss"]["training"]["before"]
@@ -228,7 +228,7 @@ def test_a_plain_encoder_gets_a_classifier_and_the_config_of_one(
         encoder | {"cls.predictions.bias": torch.zeros(9)}, base / "model.safetensors", {"format": "pt"}
     )
     edit_config(base, architectures=["BertForMaskedLM"], id2label=None, label2id=None, dtype="bfloat16")
-    metrics = tune(replace(options, base=str(base)))
+    metrics = tune(replace(options, base=str(base), epochs=4))
 
     assert metrics["loss"]["training"]["after"] < metrics["loss"]["training"]["before"]
     theirs = AutoModelForSequenceClassification.from_pretrained(options.out)
