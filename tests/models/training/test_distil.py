@@ -23,8 +23,8 @@ from headroom.models.classifier import Scores
 from headroom.models.compress.prune import prune
 from headroom.models.quality.labelled import DEFAULT
 from headroom.models.training import loop
+from headroom.models.training.distil import job, running
 from headroom.models.training.distil import pairs as distil_pairs
-from headroom.models.training.distil import running
 from headroom.models.training.distil.job import DistilOptions, StudentSize, prepare
 from headroom.models.training.distil.job import write_pairs as write_pairs_of
 from headroom.models.training.distil.losses import listwise, margin_mse
@@ -148,9 +148,9 @@ def test_an_answer_that_was_kept_is_not_computed_again(
 ) -> None:
     """A large teacher takes hours; of a file that was cut off in the middle, whole parts count."""
     monkeypatch.setattr("headroom.models.training.distil.teacher.PART", 16)
-    job = prepare(options)
-    write_pairs_of(job)
-    teacher = running.Run(job, Mock()).teacher
+    prepared = prepare(options)
+    write_pairs_of(prepared)
+    teacher = running.Run(prepared, Mock()).teacher
     assert teacher is not None
     asked = [distil_pairs.Pair(*pair) for pair in drawn(10, seed=4)]
     file = options.work / "answers.bin"
@@ -238,10 +238,10 @@ def test_the_queries_of_the_test_are_not_trained_on(
 ) -> None:
     tested = "  ".join(judged_file.read_text().splitlines()[1].split(",")[0].upper().split(" "))
     data = write_pairs(tmp_path / "both.csv", [*drawn(30), (tested, "a lamp"), (tested, "steel")])
-    job = prepare(replace(options, data=data))
-    assert (job.survey.left_out, job.survey.pairs) == (2, 120)
-    write_pairs_of(job)
-    written = "".join(file.read_text() for file in job.options.pairs.iterdir())
+    prepared = prepare(replace(options, data=data))
+    assert (prepared.survey.left_out, prepared.survey.pairs) == (2, 120)
+    write_pairs_of(prepared)
+    written = "".join(file.read_text() for file in prepared.options.pairs.iterdir())
     assert tested not in written
     assert written.count("\n") == 120
 
@@ -278,8 +278,14 @@ def test_margins_and_lists_are_those_of_the_papers() -> None:
     assert float(listwise(scores, wanted, LISTS)) == pytest.approx(np.mean(divergences), rel=1e-5)
 
 
-def test_the_layers_without_which_scores_hardly_change_go(options: DistilOptions, tmp_path: Path) -> None:
-    """The first layer passes its input on: its products are 0, and the norms between have nothing to do."""
+def test_the_layers_without_which_scores_hardly_change_go(
+    options: DistilOptions, judged_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first layer passes its input on: its products are 0, and the norms between have nothing to do.
+
+    Without a file of judged pairs, the sample judges; here a smaller one.
+    """
+    monkeypatch.setattr(job, "SAMPLE_TEST", judged_file)
     directory = write_checkpoint(tmp_path / "idle")
     weights = load_file(directory / "model.safetensors")
     for name, tensor in weights.items():
@@ -288,6 +294,7 @@ def test_the_layers_without_which_scores_hardly_change_go(options: DistilOptions
     save_file(weights, directory / "model.safetensors", {"format": "pt"})
     metrics = distil(replace(options, teacher=str(directory), steps=1, test=None))
     assert metrics["kept_layers"] == [1, 2]
+    assert metrics["test"].keys() == load(options.out).quality.keys()
     assert "2 of 3 layers (1, 2)" in str(Taught(options.out, metrics))
     taught, source = (read_tensors(each, read_config(each)) for each in (options.out, directory))
     name = "bert.encoder.layer.{}.intermediate.dense.bias"
