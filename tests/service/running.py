@@ -16,6 +16,7 @@ import psutil
 import yaml
 
 from headroom.loadtest.server import free_port
+from tests.service.client import request, send_raw
 
 PATIENCE_S = 100.0
 """How long a test waits for what must happen sooner or later, however slow the machine."""
@@ -158,6 +159,17 @@ class Server:
         """Return the process of the only replica."""
         (replica,) = self.replicas()
         return replica
+
+    async def own_ports(self) -> list[int]:
+        """Return the port of each ready replica's own HTTP server, so that a test chooses the replica."""
+        replicas = self.replicas()
+        ports = []
+        for process, _, port in self.listening():
+            if process in replicas:
+                with contextlib.suppress(TimeoutError):  # not HTTP
+                    answer = await send_raw(port, request("GET", "/health/ready"), timeout_s=3)
+                    ports += [port] * (answer.status == 200)
+        return ports
 
     def stop(self, number: int = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
         """Ask the program to stop and return its exit status."""

@@ -80,18 +80,6 @@ async def test_an_edit_that_one_of_them_refuses_reaches_neither(
     assert await versions(two) == before
 
 
-async def own_ports(server: Server) -> list[int]:
-    """Return the port of each replica's own HTTP server, so that a test chooses the replica."""
-    replicas = server.replicas()
-    ports = []
-    for process, _, port in server.listening():
-        if process in replicas:
-            with suppress(TimeoutError):  # not HTTP
-                answer = await send_raw(port, request("GET", "/health/ready"), timeout_s=3)
-                ports += [port] * (answer.status == 200)
-    return ports
-
-
 async def test_an_arm_that_fails_a_little_on_each_is_rolled_back_once_for_both(
     two: Server, tmp_path: Path
 ) -> None:
@@ -100,7 +88,7 @@ async def test_an_arm_that_fails_a_little_on_each_is_rolled_back_once_for_both(
     live = config([*LIVE["variants"], broken], name="summed", guardrails={"min_requests": 100})
     await asyncio.to_thread(two.edit, {**live, "masks": LIVE["masks"]})
 
-    ports = await own_ports(two)
+    ports = await two.own_ports()
     assert len(ports) == 2
 
     async def ask(units: range, arm: str) -> None:

@@ -1,4 +1,4 @@
-"""The access log, and what no log may hold, on the whole way through a real `headroom serve`."""
+"""Logs and traces of a real `headroom serve`, and what none of them may hold."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,7 @@ import torch
 
 from tests.checkpoints import VOCABULARY, random_model, write_vocabulary
 from tests.service.client import request, send_raw
+from tests.service.observe.test_traces import Collector
 from tests.service.running import Server, still_there
 
 pytestmark = [pytest.mark.slow, pytest.mark.more]
@@ -27,11 +28,17 @@ TRACE = f"{3:032x}"
 
 @dataclass(frozen=True)
 class Seen:
-    """What the run left. files: the text of every file of the run's directory; output: standard output."""
+    """What the run left.
+
+    files: the text of every file of the run's directory. output: standard output. collector: got its spans.
+    sent_early: whether spans came before the stop.
+    """
 
     files: dict[Path, bytes]
     stderr: str
     output: list[str]
+    collector: Collector
+    sent_early: bool
 
 
 def write_poisoned(directory: Path) -> Path:
@@ -81,15 +88,27 @@ async def traffic(server: Server) -> None:
 
 
 async def crash(server: Server) -> None:
-    """Kill the replica while it works on a long request, and wait until Serve has noticed."""
-    replica = server.replica()
-    long = asyncio.create_task(
-        send_raw(server.port, post("crash", titles=[f"secrettitle {number}" for number in range(1000)]))
-    )
+    """Kill a replica while both work on long requests, and wait until another one serves in its place."""
+    replica = server.replicas()[0]
+    titles = [f"secrettitle {number}" for number in range(1000)]
+    long = [
+        asyncio.create_task(send_raw(server.port, post(f"crash-{number}", titles=titles)))
+        for number in range(4)
+    ]
     await asyncio.sleep(0.2)  # in any order: the test only looks for what the crash leaves
     replica.kill()
-    assert (await long).status in (0, 200, 503)
+    for answer in await asyncio.gather(*long):
+        assert answer.status in (0, 200, 503)
     assert still_there([replica]) == []
+    while len(await server.own_ports()) != 2:  # pytest's timeout is the limit
+        await asyncio.sleep(0.1)
+
+
+async def traced(server: Server) -> None:
+    """Send each replica requests whose ids begin with `traced`."""
+    for port in await server.own_ports():
+        for number in range(5):
+            assert (await send_raw(port, post(f"traced-{port}-{number}"))).status == 200
 
 
 @pytest.fixture(scope="module")
@@ -97,22 +116,32 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     directory = tmp_path_factory.mktemp("followed")
     keys = directory / "keys"
     keys.write_text(f"{KEY}\n")
-    environment = {"HEADROOM_API_KEYS_FILE": str(keys)}
+    collector = Collector()
+    environment = {
+        "HEADROOM_API_KEYS_FILE": str(keys),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+        "OTEL_BSP_SCHEDULE_DELAY": "3600000",  # nothing is sent until the stop
+        "OTEL_SERVICE_NAME": "shop-reranker",
+    }
     model = write_poisoned(directory / "model")
-    server = Server(directory, model, environment=environment, access_log="json", log_format="json")
+    logs = {"access_log": "json", "log_format": "json"}
+    server = Server(directory, model, replicas=2, environment=environment, **logs)
     try:
         assert server.wait_until_ready(), server.stderr
         asyncio.run(traffic(server))
         asyncio.run(crash(server))
+        asyncio.run(traced(server))
         (run,) = server.run_directories()
         found = [Path(folder, name) for folder, _, names in os.walk(run, followlinks=True) for name in names]
         files = {path: contents(path) for path in found if path.is_file()}
+        sent_early = bool(collector.received)
         assert server.stop() == 0, server.stderr
         assert server.process.stdout is not None
         output = server.process.stdout.read().splitlines()
-        yield Seen(files, server.stderr, output)
+        yield Seen(files, server.stderr, output, collector, sent_early)
     finally:
         server.kill()
+        collector.close()
 
 
 def test_what_the_service_reports_is_json_and_an_error_names_its_request(seen: Seen) -> None:
@@ -133,3 +162,13 @@ def test_no_log_and_no_file_of_the_run_holds_a_text_a_key_or_a_header(seen: Seen
         assert secret not in seen.stderr
         assert [str(path) for path, text in seen.files.items() if secret.encode() in text] == []
         assert not [line for line in seen.output if secret in line]
+
+
+def test_replicas_send_their_last_spans_before_they_stop_and_are_told_apart(seen: Seen) -> None:
+    assert not seen.sent_early
+    traced = {name for name in seen.collector.spans() if name.startswith("traced-")}
+    assert len(traced) == 10
+    assert {resource["service.name"] for resource in seen.collector.resources()} == {"shop-reranker"}
+    assert len({resource["service.instance.id"] for resource in seen.collector.resources()}) == 2
+    spans = b"".join(request.SerializeToString() for request in seen.collector.received)
+    assert not [secret for secret in SECRETS if secret.encode() in spans]

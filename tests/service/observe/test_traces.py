@@ -11,7 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
@@ -21,7 +20,6 @@ from headroom.service.observe import open_traces
 from headroom.service.observe.traces import UNSENT, Traces
 from tests.service.experimenting import config, write_broken_checkpoint
 from tests.service.in_process import QUERY, TITLES, serve
-from tests.service.running import running
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -300,25 +298,3 @@ def test_without_a_collector_nothing_of_it_is_imported() -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert ended.stdout.strip() == ""
-
-
-@pytest.mark.slow
-@pytest.mark.more
-def test_replicas_send_their_last_spans_before_they_stop_and_are_told_apart(
-    tmp_path: Path, tiny_checkpoint: Path, collector: Collector
-) -> None:
-    environment = {
-        "OTEL_BSP_SCHEDULE_DELAY": "3600000",  # nothing is sent until the stop
-        "OTEL_SERVICE_NAME": "shop-reranker",
-    }
-    with running(tmp_path, tiny_checkpoint, replicas=2, environment=environment) as server:
-        for number in range(40):
-            headers = {"x-request-id": f"request-{number}"}
-            body = {"query": QUERY, "titles": TITLES}
-            answer = httpx.post(f"{server.url}/v1/score", json=body, headers=headers, timeout=60)
-            assert answer.status_code == 200
-        assert not collector.received
-    spans = collector.spans()
-    assert spans.keys() >= {f"request-{number}" for number in range(40)}
-    assert {resource["service.name"] for resource in collector.resources()} == {"shop-reranker"}
-    assert len({resource["service.instance.id"] for resource in collector.resources()}) == 2
