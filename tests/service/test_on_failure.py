@@ -27,6 +27,7 @@ from tests.service.in_process import (
     long_queue,
     serve,
 )
+from tests.service.running import PATIENCE_S
 
 KEEP = {"on_failure": "original_order"}
 DROPS: dict[str, Any] = {"drain_timeout_s": 0.1}
@@ -337,7 +338,7 @@ async def test_an_edit_that_removes_what_a_waiting_request_names_changes_nothing
             (path, tensors | {"deadline_ms": 500, **KEEP}),
         ]
         answers = [asyncio.create_task(service.http.post(path, json=body)) for path, body in requests]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while len(accepted) < len(answers):
                 await asyncio.sleep(0.01)
         edited = LiveConfig.model_validate({"variants": [{"name": "full"}]})
