@@ -14,7 +14,7 @@ pip-install = @echo "Installing into .venv; this may take some minutes."; \
   | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed|^WARNING: .*' || true; } \
   || { echo "pip failed. The last lines of .venv/pip.log:"; tail -n 20 .venv/pip.log; exit 1; } >&2
 
-.PHONY: help install dev kernels referees clients page-checks serve tools test test-all test-more numerics sanitize screenshots docs check bench load soak fuzz gpu images release model audit sbom next-ray clean
+.PHONY: help install dev kernels referees clients page-checks serve tools test test-all numerics sanitize screenshots docs check bench load soak fuzz gpu images release model audit sbom next-ray clean
 
 help:
 	@awk -F '  +' 'sub(/^## /, "") { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -35,14 +35,10 @@ test: dev
 	$(PYTEST) -m "not more and not alone" -n 2 $(IN_PROCESSES)
 
 ## make test-all  install system packages (it says which) and others' clients, and run all tests
-## make test-more  of these, what `make test` leaves out: all after it, as in CI
-# First pytest, then what measures times, then networks under other number formats. All say what failed.
-# Where `make test` found no browser or compiler, it ran none of the tests marked `programs`.
-test-all: SELECTED = not alone
-test-more: SELECTED = (more or programs) and not alone
-test-all test-more: referees .venv/installed-test-all .venv/kernels clients tools page-checks
+# All of them, then what measures times, then networks under other number formats. All say what failed.
+test-all: referees .venv/installed-test-all .venv/kernels clients tools page-checks
 	@status=0; \
-	$(PYTEST) -m "$(SELECTED)" -n 3 $(IN_PROCESSES) || status=$$?; \
+	$(PYTEST) -m "not alone" -n 3 $(IN_PROCESSES) || status=$$?; \
 	$(PYTEST) -m alone --durations 5 tests/loadtest || status=$$?; \
 	$(MAKE) --jobs 2 --keep-going --output-sync numerics sanitize || status=$$?; exit $$status
 

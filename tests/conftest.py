@@ -83,8 +83,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"{item.nodeid}: `make test-all` looks for `alone` in tests/loadtest")
         if _needs_more(item):
             item.add_marker(pytest.mark.more)
-        if "chromium" in item.fixturenames:
-            item.add_marker(pytest.mark.programs)
     if (seed := config.getoption("shuffle")) is not None:
         _shuffle(items, random.Random(seed))
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -11,8 +11,6 @@ from headroom.models.ops.causal import Causal
 from headroom.models.ops.kernels import Kernels
 from headroom.models.ops.positions import Positions, rotations
 
-pytestmark = pytest.mark.programs
-
 HALF = torch.bfloat16
 
 

@@ -18,13 +18,9 @@ from headroom.models.ops.__main__ import main
 from headroom.models.ops.kernel_build import FLAGS, LEVELS, Level, levels_of_machine
 from tests.referees import need
 
-pytestmark = [
-    pytest.mark.programs,
-    pytest.mark.skipif(
-        sys.platform != "linux" or platform.machine() != "x86_64",
-        reason="the kernels were tried on x86-64 alone",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="the kernels were tried on x86-64 alone"
+)
 
 HERE = [level for level in levels_of_machine() if cpu_flags().issuperset(level.features)]
 AMX, AVX2 = (next(level for level in LEVELS if level.name == name) for name in ("amx", "avx2"))
