@@ -19,11 +19,11 @@ LEAST_TOKENS = 16
 round differently (on CPUs up to 11 rows with MKL, 1 row with oneDNN); a deterministic network must not."""
 
 TOKEN_MULTIPLE = 16
-"""A pack is filled up to a multiple of this many tokens, up to FINE_PACK of half of it."""
+"""A pack is filled up to a multiple of this many tokens."""
 
 FINE_PACK = 64
-"""Packs of up to this many tokens, about three pairs, are filled up more finely: one pair that comes alone
-waits for its filling."""
+"""Packs of up to this many tokens, about three pairs, may be filled up to half of TOKEN_MULTIPLE: one pair
+that comes alone waits for its filling."""
 
 FILL_STEP = 1 / 32
 """Large packs are filled up in steps of about this share of their tokens, because a product of a new shape is
@@ -223,6 +223,7 @@ def pack(
     device: torch.device,
     deterministic: bool = False,
     fill: bool = True,
+    fine: bool = False,
     ladder: Sequence[Rung] = (),
     beginnings: Sequence[Beginning] | None = None,
 ) -> PackedBatch:
@@ -231,7 +232,7 @@ def pack(
     deterministic: sequences share an attention call only if their lengths are equal, so that no result
         depends on its neighbours.
     fill: fill the pack up to a shape that other packs have too: a rung of the ladder that has room for it,
-        or a `filled_size`.
+        or a `filled_size`. fine: which of its sizes.
     beginnings: of a decoder's pairs; each is packed once, as a sequence of its own that its pairs go on from.
         One of a single pair stays with it, unless that would change its last bits in a deterministic network.
     """
@@ -253,8 +254,8 @@ def pack(
         filled_tokens = rung.tokens
         filled_rows = rung.rows
     elif fill:
-        filled_tokens = filled_size(tokens)
-        filled_rows = filled_size(rows)
+        filled_tokens = filled_size(tokens, fine=fine)
+        filled_rows = filled_size(rows, fine=fine)
     layout = _Layout(filled_tokens, filled_rows)
     inputs = layout.inputs(_arrays(pairs, sequences, filled_rows), device)
     fields = layout.tensors(inputs)
@@ -406,14 +407,14 @@ def _without_beginnings(
     return _Sequences.of(ids, np.array(pair_of), np.array(prefixes))
 
 
-def filled_size(count: int) -> int:
+def filled_size(count: int, *, fine: bool = False) -> int:
     """Return the size that a pack of `count` tokens (or rows) is filled up to.
 
-    It is at least LEAST_TOKENS, a multiple of TOKEN_MULTIPLE (up to FINE_PACK, of half of it), and of the
-    largest power of two that is at most FILL_STEP of `count`.
+    It is at least LEAST_TOKENS, a multiple of TOKEN_MULTIPLE, and of the largest power of two that is at most
+    FILL_STEP of `count`. fine: up to FINE_PACK, half of TOKEN_MULTIPLE is enough.
     """
     power_of_two = 1 << max(0, int(count * FILL_STEP).bit_length() - 1)
-    step = max(TOKEN_MULTIPLE // 2 if count <= FINE_PACK else TOKEN_MULTIPLE, power_of_two)
+    step = max(TOKEN_MULTIPLE // 2 if fine and count <= FINE_PACK else TOKEN_MULTIPLE, power_of_two)
     return max(LEAST_TOKENS, -(-count // step) * step)
 
 

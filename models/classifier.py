@@ -284,6 +284,7 @@ class Classifier:
             pairs,
             device=network.device,
             deterministic=network.deterministic,
+            fine=network.fills_finely,
             ladder=network.ladder,
             beginnings=beginnings,
         )

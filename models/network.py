@@ -49,6 +49,7 @@ class Network(Weights):
     ops: default: the fastest that the device has.
     parameters, nbytes: the number of weights, and the bytes that they take up here.
     max_pack_tokens: the tokens of the largest pack that the device computes well; None: no limit.
+    fills_finely: whether products of few rows gain by fewer rows: those of float32 on a CPU do.
     """
 
     reads: Literal["first", "last", "all"] = "first"
@@ -88,6 +89,7 @@ class Network(Weights):
         projected_bytes = 3 * config.hidden_size * dtype.itemsize
         limit = self.ops.max_pack_bytes
         self.max_pack_tokens = None if limit is None else limit // max(inner_bytes, projected_bytes)
+        self.fills_finely = device.type == "cpu" and dtype == torch.float32 and not config.int8
         captures = masking.in_graphs and self.reads == "first"
         self.graphs = Graphs(device, self.selector) if captures else None
         self.ops.synchronize()  # from here on, other threads' streams may use the weights
