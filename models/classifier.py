@@ -285,7 +285,7 @@ class Classifier:
             device=network.device,
             deterministic=network.deterministic,
             fine=network.fills_finely,
-            ladder=network.ladder,
+            ladder=network.ladder_of(masks, sliced=sliced),
             beginnings=beginnings,
         )
         return network.forward(batch, masks, sliced=sliced).numpy(force=True)

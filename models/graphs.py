@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -46,7 +46,7 @@ rung, and waits for nothing."""
 WHOLE: tuple[Hashable, ...] = (None, ((), None, None))
 """The `mask_key` of no masks, and that of masks that multiply all heads."""
 
-_owner = threading.Lock()
+_launching = threading.Lock()
 """Held to capture, or to launch: torch captures one graph at a time in a process."""
 
 _failed: list[torch.cuda.CUDAGraph] = []
@@ -139,43 +139,52 @@ class Graphs:
 
         batch_tokens: the maximum of a batch; the first call's counts.
         """
-        if not self._enabled:
-            return
         key = mask_key(masks, sliced=sliced)
         ladder = self.ladder or ladder_for(batch_tokens)
         try:
             # The outer stream's context also brings the thread back to its stream if a capture fails.
             with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
                 for rung in reversed(ladder):  # the smaller ones use the memory of the largest
-                    if (rung, key) not in self._graphs:
-                        self._graphs[rung, key] = self._captured(compute, rung, masks, sliced=sliced)
+                    self._capture(compute, rung, key, masks, sliced=sliced)
         except (RuntimeError, MemoryError) as error:
             self.drop(f"a capture failed: {first_line(error)}")
-        else:
-            self.ladder = ladder
+        with _launching:
+            if self._enabled:
+                self.ladder = ladder
 
-    def _captured(self, compute: Compute, rung: Rung, masks: RowMasks | None, *, sliced: bool) -> Captured:
-        selection = self._selector.select(masks, slicing="at once" if sliced else "never")
-        head_weights = None
-        if selection.head_weights is not None and not sliced:
-            head_weights = selection.head_weights.new_ones(rung.rows, selection.head_weights.shape[1])
-            selection = replace(selection, head_weights=head_weights)
-        batch = PackedBatch.to_capture(rung, self._device)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with _owner:
+    def _capture(
+        self, compute: Compute, rung: Rung, key: Hashable, masks: RowMasks | None, *, sliced: bool
+    ) -> None:
+        with _launching:
+            if not self._enabled or (rung, key) in self._graphs:
+                return
+            selection = self._selector.select(masks, slicing="at once" if sliced else "never")
+            head_weights = None
+            if selection.head_weights is not None and not sliced:
+                head_weights = selection.head_weights.new_ones(rung.rows, selection.head_weights.shape[1])
+                selection = replace(selection, head_weights=head_weights)
+            batch = PackedBatch.to_capture(rung, self._device)
+            graph = torch.cuda.CUDAGraph()
+            try:
+                self._launched.wait(self._stream)
                 compute(batch, selection)  # kernels are compiled and loaded outside the capture
                 with torch.cuda.graph(
                     graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
                 ):
                     logits = compute(batch, selection)
-                self._launched.wait(self._stream)
                 graph.replay()  # the first launch takes memory
                 self._launched.record(self._stream)
-        except BaseException:
-            _failed.append(graph)
-            raise
-        return Captured(graph, batch, selection, head_weights, logits)
+            except BaseException:
+                graph.reset()  # or it would keep the pool, if its capture had ended
+                _failed.append(graph)
+                raise
+            self._graphs[rung, key] = Captured(graph, batch, selection, head_weights, logits)
+
+    def ladder_of(self, masks: RowMasks | None, *, sliced: bool) -> Sequence[Rung]:
+        """Return the shapes of which there are graphs for these masks."""
+        key = mask_key(masks, sliced=sliced)
+        has_graphs = any((rung, key) in self._graphs for rung in self.ladder[:1])
+        return self.ladder if has_graphs else ()
 
     def logits(self, batch: PackedBatch, masks: RowMasks | None, *, sliced: bool) -> Tensor | None:
         """Return the logits of a pack's answers, (pairs or more, labels).
@@ -190,7 +199,7 @@ class Graphs:
         head_weights = None
         if captured.head_weights is not None:
             head_weights = self._selector.select(masks, batch.order, "never").head_weights
-        with _owner:
+        with _launching:
             stream = torch.cuda.current_stream(self._device)
             self._launched.wait(stream)
             captured.set_inputs(batch, head_weights)
@@ -205,13 +214,13 @@ class Graphs:
         masks: each with whether it is a sliced variant's.
         """
         keys = {*WHOLE, *(mask_key(one, sliced=is_sliced) for one, is_sliced in masks)}
-        with _owner:
+        with _launching:
             self._launched.synchronize()
             self._graphs = {key: graph for key, graph in self._graphs.items() if key[1] in keys}
 
     def drop(self, reason: str) -> None:
         """Compute all later passes without graphs, and log the reason once."""
-        with _owner:
+        with _launching:
             if not self._enabled:
                 return
             self._enabled = False

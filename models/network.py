@@ -117,7 +117,7 @@ class Network(Weights):
             with torch.inference_mode():
                 return self._forward(batch, masks, sliced=sliced)
         except (RuntimeError, MemoryError) as error:
-            if self.graphs is not None and is_out_of_memory(error):
+            if self.graphs is not None and self.ladder and is_out_of_memory(error):
                 self.graphs.drop("the GPU's memory was full")
             raise
 
@@ -136,8 +136,12 @@ class Network(Weights):
 
     @property
     def ladder(self) -> Sequence[Rung]:
-        """Return the shapes of which there are CUDA graphs, for `pack`."""
+        """Return the shapes of which there are CUDA graphs."""
         return () if self.graphs is None else self.graphs.ladder
+
+    def ladder_of(self, masks: RowMasks | None, *, sliced: bool) -> Sequence[Rung]:
+        """Return those of which there are graphs for these masks, for `pack`."""
+        return () if self.graphs is None else self.graphs.ladder_of(masks, sliced=sliced)
 
     def capture(self, batch_tokens: int, masks: RowMasks | None = None, *, sliced: bool = False) -> None:
         """Capture CUDA graphs of the whole network, and of masks that a config names; without a GPU, nothing.

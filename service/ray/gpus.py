@@ -39,7 +39,8 @@ CONTEXT_BYTES = 2**30
 for BERT-base is 2.1 GB; 1.8 GB were measured."""
 
 GRAPHS_BYTES = 2**27
-"""The same of a sliced variant's CUDA graphs. Seven of the network's took 62 MiB; a variant has 14."""
+"""The same of 14 CUDA graphs, of which seven took 62 MiB. A checkpoint has twice as many (the first ones are
+in CONTEXT_BYTES), and a variant with a mask has its own if it is sliced, or skips layers or units."""
 
 USABLE_SHARE = 0.9
 """Share of a GPU's free memory that replicas are planned into."""
@@ -130,7 +131,8 @@ def footprint(config: ConfigFile) -> Footprint:
     activations = GPU_SLOTS * settings.batch_tokens("cuda") * values_of_token * bytes_of_value
     # A file may hold half as many bytes a value as float32 takes.
     resident = sum(file.stat().st_size for file in weights) * (2 if settings.dtype == "float32" else 1)
-    graphs = GRAPHS_BYTES * sum(variant.sliced for variant in config.live.variants)
+    masked = sum(variant.head_mask is not None for variant in config.live.variants)
+    graphs = GRAPHS_BYTES * (masked + 2 * (len(directories) - 1))
     return Footprint(bytes_of_weights(own), resident + activations + graphs + CONTEXT_BYTES)
 
 

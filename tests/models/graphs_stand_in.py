@@ -51,6 +51,9 @@ class Recording(TorchDispatchMode):
         self._calls.append((func, args, kwargs or {}, result))
         return result
 
+    def reset(self) -> None:
+        self._calls.clear()
+
     def replay(self) -> None:
         assert self.gpu is not None
         self.gpu.calls.append("replay")

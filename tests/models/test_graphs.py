@@ -243,12 +243,15 @@ def test_masks_that_skip_layers_or_units_have_graphs_if_a_config_names_them(
     assert gpu.captures == 3 * len(LADDER)
     gpu.calls.clear()
     for weights in AD_HOC.values():
-        assert_right(model, RowMasks(weights, skipped, units_off))
+        masks = RowMasks(weights, skipped, units_off)
+        assert model.ladder_of(masks, sliced=False) == model.ladder
+        assert_right(model, masks)
         assert gpu.replays == 1
     for other in (
         RowMasks(FRACTIONS, (0, *skipped), units_off),
         RowMasks(FRACTIONS, skipped, ~UNITS_OFF),
     ):
+        assert model.ladder_of(other, sliced=False) == (), "filled up for nothing"
         assert_right(model, other)
         assert gpu.replays == 0
 
@@ -418,3 +421,22 @@ def test_a_pass_without_memory_frees_the_graphs(
     assert_right(model)
     (record,) = caplog.records
     assert record.message.endswith("without CUDA graphs, because the GPU's memory was full")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_pass_without_memory_says_nothing_of_graphs_that_there_never_were(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A notebook's first batch may be too large, and is then tried in halves."""
+    model = network()
+
+    def full(*_: object) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(model.ops, "attention", full)
+        with pytest.raises(torch.OutOfMemoryError):
+            scores(model)
+    assert not caplog.records
+    model.capture(BATCH_TOKENS)
+    assert list(model.ladder) == LADDER

@@ -99,7 +99,7 @@ def test_the_estimate_for_bert_base_is_a_little_more_than_was_measured(tmp_path:
     multiplied = {"name": "multiplied", "head_mask": "0.*"}
     sliced = {"name": "sliced", "head_mask": "1.*", "sliced": True}
     with_graphs = gpus.footprint(write_config(tmp_path, model, variants=[multiplied, sliced]))
-    assert with_graphs.resident == footprint.resident + gpus.GRAPHS_BYTES
+    assert with_graphs.resident == footprint.resident + 2 * gpus.GRAPHS_BYTES
 
 
 @pytest.fixture
