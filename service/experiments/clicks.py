@@ -16,7 +16,7 @@ from headroom.service.experiments.interleaving import CONTROL, NOT_SHOWN, TREATM
 from headroom.service.experiments.state import Experiment
 from headroom.service.experiments.tables import clicks, exposures, impressions
 
-ROWS_AT_ONCE = 500
+ROWS_AT_ONCE = 50
 """Rows in memory while the clicks are read; the ids of one list may take 1 MB."""
 
 LIST = np.dtype([("unit", "i8"), ("shown", "f8"), ("known", "f8"), ("differs", "?")])

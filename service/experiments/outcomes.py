@@ -51,17 +51,17 @@ def record(
     clicks = {number: row for number, row in wanted.items() if isinstance(row, Click)}
     duplicates |= _insert(store, tables.clicks, clicks)
     unmatched: Counter[UnmatchedReason] = Counter()
-    with_list = _by_key(store, clicks.values())
+    judged = _judged(store, clicks.values())
     for number, click in clicks.items():
-        found = with_list[click.experiment, click.id]
-        problem = _problem_on_list(found)
+        # A click that is not there any more was deleted meanwhile with its lists.
+        problem, has_list = judged.get((click.experiment, click.id), (None, False))
         if problem is not None:
             problems[number] = problem
         if number in duplicates:
             continue
         if problem is not None:
             unmatched["unit" if problem[0] == "unit" else "index"] += 1
-        elif found[0].list_experiment is None:
+        elif not has_list:
             unmatched["impression"] += 1
     duplicates -= problems.keys()
     receipt = OutcomeReceipt(
@@ -94,15 +94,18 @@ def _insert(store: Store, table: Table, rows: Mapping[int, Outcome | Click]) -> 
     return duplicates
 
 
-def _by_key(store: Store, sent: Collection[Click]) -> Mapping[tuple[str, str], Sequence[Row[Any]]]:
-    """Return stored clicks with the lists that they name, by experiment and id."""
+def _judged(store: Store, sent: Collection[Click]) -> Mapping[tuple[str, str], tuple[Problem | None, bool]]:
+    """Return of stored clicks, by experiment and id, what `_problem_on_list` says, and whether a list of
+    their unit is stored."""
     keys = sorted({(click.experiment, click.id) for click in sent})
     found = {}
     for some in tables.chunks(keys, CLICKS_AT_ONCE):
         is_sent = tuple_(tables.clicks.c.experiment, tables.clicks.c.id).in_(some)
         with store.read() as db:
             for rows in with_lists(db, is_sent):
-                found[rows[0].experiment, rows[0].id] = rows
+                click = rows[0]
+                has_list = click.list_experiment is not None
+                found[click.experiment, click.id] = (_problem_on_list(rows), has_list)
     return found
 
 
@@ -133,7 +136,7 @@ def _not_shown(click: Row[Any]) -> str:
     names = {"index": click.clicked_index, "object_id": click.object_id, "rank": click.rank}
     what = " at ".join(f"{name} {value!r}" for name, value in names.items() if value is not None)
     titles = sum(team != NOT_SHOWN for team in click.teams_by_index)
-    ids = "" if click.ids is not None else " and no ids"
+    ids = " and no ids" if click.object_id is not None and click.ids is None else ""
     return f"{what} was not shown in impression {click.list_id!r}, which has {titles} titles{ids}"
 
 

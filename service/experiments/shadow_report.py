@@ -90,7 +90,8 @@ def shadow_reports(
     for row in rows:
         names = [name for name in RANGES if name not in OF_SCORES or row.arm not in against_order]
         measures = {name: _measure(row, name, boundary) for name in names if row._mapping[f"{name} units"]}
-        reports[row.arm] = ShadowReport(measures)
+        if measures:
+            reports[row.arm] = ShadowReport(measures)
     return {arm: reports[arm] for arm in arms if arm in reports}
 
 

@@ -251,6 +251,8 @@ class Windows:
                 found = _of_others(db, self._replica, experiments)
         others: dict[Counted, Counts] = {}
         for row in found:
+            if not row.basis.startswith(f"{FORMAT} "):  # another release's, which may not be readable here
+                continue
             counted = (row.experiment, row.arm, row.basis)
             total = others.setdefault(counted, Counts(replicas=0))
             total.add(_counts.validate_json(row.counts))

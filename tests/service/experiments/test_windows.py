@@ -142,6 +142,18 @@ async def test_what_is_counted_otherwise_is_not_added(replicas: list[LiveExperim
     assert second.windows.counts("prune20", "pruned").requests == 30
 
 
+async def test_rows_of_another_release_are_not_read(replicas: list[LiveExperiments]) -> None:
+    """While releases change, both share a database, and the other's counts may look otherwise."""
+    first, second, _ = replicas
+    serve(second, "pruned", units("user", 10))
+    await exchange(replicas)
+    with first.ledger.store.write() as db:
+        db.execute(text("UPDATE guardrail_windows SET basis = '1 pruned', counts = 'of another release'"))
+    serve(first, "pruned", units("user", 10))
+    await first.windows.exchange()
+    assert first.windows.counts("prune20", "pruned").requests == 10
+
+
 async def test_replicas_that_are_gone_count_no_longer_and_leave_no_rows(
     replicas: list[LiveExperiments],
 ) -> None:
