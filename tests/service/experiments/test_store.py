@@ -15,6 +15,7 @@ from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.events import Exposure, Outcome, OutcomeReceipt
 from headroom.service.experiments.export import page
 from headroom.service.experiments.log import Declared, Entry
+from headroom.service.experiments.measure import count_early
 from headroom.service.experiments.shadow_report import shadow_reports
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import exposures, metadata, outcomes, owner
@@ -59,6 +60,12 @@ def test_a_unit_counts_once_when_it_first_comes(store: Store) -> None:
     with store.read() as db:
         arms = {row.unit: row.arm for row in db.execute(select(exposures))}
     assert arms == {"a": "control", "b": "control", "c": "pruned", "d": "control"}
+
+
+def test_replicas_that_see_the_same_units_at_once_count_each_once(stores: list[Store]) -> None:
+    rows = [exposure(f"unit{i}", "control" if i % 2 else "pruned") for i in range(1200)]
+    at_once(*(lambda s=s, k=k: s.add(rows[k * 50 :] + rows[: k * 50]) for k, s in enumerate(stores)))
+    assert stores[0].unit_counts(["prune20"]) == {"prune20": {"control": 600, "pruned": 600}}
 
 
 def test_replicas_that_write_earlier_exposures_of_the_same_units_do_not_block_each_other(
@@ -110,11 +117,12 @@ def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path)
     store.add([exposure(f"u{i}", time=50.0) for i in range(3)])
     for metric in (Metric(name="clicks"), Metric(name="a", kind="ratio", denominator="b", covariate="a")):
         measured(store, "prune20", metric, 1e6)
+    count_early(store, OPEN[0])
     store.count_units("prune20")
     shadow_reports(store, "prune20", ["pruned"], 0.05)
     store.close()
-    plain = [s for s in statements if s[0].startswith(("SELECT", "WITH"))]
-    assert len(plain) >= 4
+    plain = [s for s in statements if s[0].startswith(("SELECT", "WITH", "DELETE", "UPDATE"))]
+    assert len(plain) >= 5
     with closing(sqlite3.connect(path)) as db:
         for statement, parameters in plain:
             for *_, step in db.execute(f"EXPLAIN QUERY PLAN {statement}", parameters):
