@@ -486,7 +486,10 @@ OTHERS = 1_000 * int(os.environ.get("HISTORIES", 0))
 
 @pytest.mark.parametrize(
     ("histories", "seed_of_part"),
-    [(50, 0), *(pytest.param(500, part, marks=pytest.mark.more) for part in (1, 2, 3, 4))],
+    [
+        (50, 0),
+        *(pytest.param(500, part, marks=[pytest.mark.more, pytest.mark.slow]) for part in (1, 2, 3, 4)),
+    ],
 )
 @pytest.mark.timeout(3600)
 def test_every_history_gives_the_report_of_the_model(
