@@ -27,18 +27,17 @@ serve: install
 	@exec $(BIN)/headroom serve --host "$(HOST)" --port "$(PORT)" $(if $(MODEL),--model "$$MODEL")
 
 ## make test      install what the tests need from the package index, and run those of one process and one server
-# Two processes, since many tests wait for a server or a browser; three below, where more do. SHUFFLE=7: in the
-# random order of this seed.
+# Two processes, since most tests wait for a server or a browser. SHUFFLE=7: in the random order of this seed.
 PYTEST = $(BIN)/python -m pytest $(if $(SHUFFLE),--shuffle $(SHUFFLE))
-IN_PROCESSES = --no-loadscope-reorder --durations 25
+TWO_PROCESSES = -n 2 --no-loadscope-reorder --durations 25
 test: dev
-	$(PYTEST) -m "not more and not alone" -n 2 $(IN_PROCESSES)
+	$(PYTEST) -m "not more and not alone" $(TWO_PROCESSES)
 
 ## make test-all  install system packages (it says which) and others' clients, and run all tests
 # All of them, then what measures times, then networks under other number formats. All say what failed.
 test-all: referees .venv/installed-test-all .venv/kernels clients tools page-checks
 	@status=0; \
-	$(PYTEST) -m "not alone" -n 3 $(IN_PROCESSES) || status=$$?; \
+	$(PYTEST) -m "not alone" $(TWO_PROCESSES) || status=$$?; \
 	$(PYTEST) -m alone --durations 5 tests/loadtest || status=$$?; \
 	$(MAKE) --jobs 2 --keep-going --output-sync numerics sanitize || status=$$?; exit $$status
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import yaml
 
 from headroom.service.cli.serve import DEFAULT_CONFIG
 from headroom.service.config import file as config_file
+from headroom.service.config.edits import SETTLE_S
 from headroom.service.ray import preflight
 from tests.service.client import Answer, request, send_raw
 from tests.service.running import DEPLOY, Server, restarting, still_there
@@ -116,17 +118,22 @@ async def test_half_of_a_file_is_never_applied(guarded: Server) -> None:
     half = whole[: whole.index("          experiments:")]
     assert "experiments" not in yaml.safe_load(half)["applications"][0]["deployments"][0]["user_config"]
     guarded.config.write_text(whole)
-    while await running(guarded) != ["prune20"]:  # pytest's timeout is the limit
-        pass
-    before = len(guarded.stderr)
-    for _ in range(2):
+    times = 0
+    while times < 2:
+        while await running(guarded) != ["prune20"]:  # pytest's timeout is the limit
+            pass
+        before = len(guarded.stderr)
+        began = time.monotonic()
         guarded.config.write_text(half)
-        listed = [await running(guarded, after_s=0.1) for _ in range(8)]
+        listed = [await running(guarded, after_s=0.1) for _ in range(6)]
         guarded.config.write_text(whole)
+        if time.monotonic() - began >= SETTLE_S:  # on a busy machine the half may be taken for the file
+            continue
         listed += [await running(guarded, after_s=0.1) for _ in range(30)]
-        assert listed == [["prune20"]] * 38
-    applied = {line for line in guarded.stderr[before:].splitlines() if "config applied" in line}
-    assert len(applied) <= 1  # the whole file's, if its line came late; each line names a version
+        assert listed == [["prune20"]] * 36
+        applied = {line for line in guarded.stderr[before:].splitlines() if "config applied" in line}
+        assert len(applied) <= 1  # the whole file's, if its line came late; each line names a version
+        times += 1
 
 
 @pytest.mark.slow
