@@ -182,9 +182,10 @@ class Graphs:
 
     def ladder_of(self, masks: RowMasks | None, *, sliced: bool) -> Sequence[Rung]:
         """Return the shapes of which there are graphs for these masks."""
-        key = mask_key(masks, sliced=sliced)
-        has_graphs = any((rung, key) in self._graphs for rung in self.ladder[:1])
-        return self.ladder if has_graphs else ()
+        ladder = self.ladder  # another thread may drop it
+        if not ladder or (ladder[0], mask_key(masks, sliced=sliced)) not in self._graphs:
+            return ()
+        return ladder
 
     def logits(self, batch: PackedBatch, masks: RowMasks | None, *, sliced: bool) -> Tensor | None:
         """Return the logits of a pack's answers, (pairs or more, labels).

@@ -117,7 +117,7 @@ class Network(Weights):
             with torch.inference_mode():
                 return self._forward(batch, masks, sliced=sliced)
         except (RuntimeError, MemoryError) as error:
-            if self.graphs is not None and self.ladder and is_out_of_memory(error):
+            if self.graphs is not None and self.graphs.ladder and is_out_of_memory(error):
                 self.graphs.drop("the GPU's memory was full")
             raise
 
