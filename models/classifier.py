@@ -20,9 +20,10 @@ from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, loa
 from headroom.models.device import resolve_device, resolve_dtype
 from headroom.models.errors import InvalidMask, ModelError
 from headroom.models.files import Json
-from headroom.models.frame import column_names, values_by_row, with_article
 from headroom.models.generate.generator import Ask, GeneratedQuery, Generator, ranked
 from headroom.models.generate.search import Written
+from headroom.models.given import of_pairs, of_query
+from headroom.models.graphs import by_graph
 from headroom.models.masks.generation import GenerationMask, generation_mask
 from headroom.models.masks.head_mask import HeadMask, check_fits, heads_of
 from headroom.models.network import Network
@@ -201,9 +202,9 @@ class Classifier:
         array([ True, False])
         """
         if isinstance(pairs, str):
-            texts = _titles_of(pairs, titles)
+            texts = of_query(pairs, titles)
         else:
-            texts = _checked(pairs)
+            texts = of_pairs(pairs)
             if titles is not None and head_mask is not None:
                 raise ModelError("titles: pairs hold their titles; give one query and its titles, or pairs")
             head_mask = head_mask if titles is None else cast(Masks, titles)
@@ -256,11 +257,15 @@ class Classifier:
         beginnings = None
         if self.config.decoder is not None:
             beginnings = self.beginnings(pairs, keys_of(masks, len(pairs)))
-        if limit is None or sum(lengths) <= limit:
+        if limit is not None and sum(lengths) > limit:
+            passes: Sequence[Sequence[int]] = list(batches_by_length(lengths, limit, beginnings))
+        else:
+            passes = by_graph(lengths, network.ladder_of(masks, sliced=sliced))
+        if len(passes) == 1:
             logits = self._pass(pairs, masks, beginnings, sliced=sliced)
         else:
             logits = np.empty((len(pairs), len(self.config.label_order)), np.float32)
-            for rows in batches_by_length(lengths, limit, beginnings):
+            for rows in passes:
                 logits[rows] = self._pass(
                     [pairs[row] for row in rows],
                     rows_of(masks, rows),
@@ -326,7 +331,7 @@ class Classifier:
         >>> clf.attention("angle bracket", "Simpson 12-Gauge Angle", heads="2.3,4.0-2").heads
         ((2, 3), (4, 0), (4, 1), (4, 2))
         """
-        (texts,) = _titles_of(query, [title])
+        (texts,) = of_query(query, [title])
         if not isinstance(heads, str):
             heads = ",".join(f"{layer}.{head}" for layer, head in heads)
         try:
@@ -442,58 +447,3 @@ class Classifier:
         network = self.network
         shape = f"{self.num_layers} layers of {self.num_heads} heads"
         return f"Classifier {self.name} ({shape}, {kind}, {network.device}, {network.number_format})"
-
-
-def _titles_of(query: str, titles: object) -> list[tuple[str, str]]:
-    """Return a query with each of its titles. Raises ModelError for anything else."""
-    wanted = "give a list, as in score(query, [title, …])"
-    if titles is None:
-        raise ModelError(f"titles: {query[:40]!r} is a query without titles; {wanted}")
-    if column_names(titles) is not None:
-        raise ModelError(
-            f"titles: {with_article(titles)} has columns; give one of them, as in table['title']"
-        )
-    is_unordered = isinstance(titles, Mapping | set | frozenset)
-    if isinstance(titles, str | HeadMask) or is_unordered or not isinstance(titles, Iterable):
-        raise ModelError(
-            f"titles: {'one string' if isinstance(titles, str) else with_article(titles)}; {wanted}"
-        )
-    texts = [(query, title) for title in titles]
-    for index, (_, title) in enumerate(texts):
-        if not isinstance(title, str):
-            raise ModelError(f"titles[{index}]: {title!r} is not text")
-    return texts
-
-
-def _checked(pairs: Iterable[object]) -> list[tuple[str, str]]:
-    """Return pairs as tuples: of a table its columns query and title, of mappings these keys.
-
-    Raises ModelError for anything else.
-    """
-    columns = column_names(pairs)
-    if columns is not None:
-        for name in ("query", "title"):
-            if columns.count(name) != 1:
-                raise ModelError(
-                    f"pairs: {with_article(pairs)} needs one column {name!r}; found "
-                    f"{', '.join(map(repr, columns[:10])) or 'none'}"
-                )
-        pairs = values_by_row(pairs, ("query", "title"))
-    elif isinstance(pairs, Mapping | set | frozenset) or not isinstance(pairs, Iterable):
-        raise ModelError(f"pairs: {pairs!r:.60}; give a query and its titles, or pairs (query, title)")
-    return [_pair(index, pair) for index, pair in enumerate(pairs)]
-
-
-def _pair(index: int, pair: object) -> tuple[str, str]:
-    """Return a pair of texts. Raises ModelError for anything else; a set has no order."""
-    query = title = None
-    if isinstance(pair, Mapping):
-        query = pair.get("query")
-        title = pair.get("title")
-    elif isinstance(pair, Sequence | np.ndarray) and not isinstance(pair, str) and len(pair) == 2:
-        query, title = pair
-    if not isinstance(query, str) or not isinstance(title, str):
-        raise ModelError(
-            f"pairs[{index}]: {pair!r:.60} is not a pair of texts (query, title), nor a dict of both"
-        )
-    return query, title

@@ -27,6 +27,7 @@ class DecoderNetwork(Network):
     """A decoder with a classifier on the last token."""
 
     reads = "last"
+    parts = "causal", "maps"
 
     def lay_out(self, tensors: Tensors) -> None:
         """Make the embeddings, layers and classifier."""

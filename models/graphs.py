@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from headroom.models.batch import PackedBatch, Rung, filled_size
+from headroom.models.batch import PackedBatch, Rung, filled_size, rung_of
 from headroom.models.errors import first_line
 from headroom.models.selection import RowMasks, Selection, Selector
 
@@ -70,6 +70,28 @@ def ladder_for(batch_tokens: int) -> tuple[Rung, ...]:
     for bound in LONGEST:
         rungs.append(Rung(full, full_rows, bound, above))
     return tuple(rungs)
+
+
+def by_graph(lengths: Sequence[int], ladder: Sequence[Rung]) -> list[Sequence[int]]:
+    """Return which sequences to compute together, so that one long title costs the others no graph.
+
+    lengths: of the sequences. If all together have no graph, but those of at most `LONGEST` tokens have one
+    and the longer ones another, the two are returned apart.
+    """
+    rows = range(len(lengths))
+    if not ladder or max(lengths) <= LONGEST[-1] or _has_graph(lengths, ladder):
+        return [rows]
+    parts = [
+        [row for row in rows if lengths[row] <= LONGEST[-1]],
+        [row for row in rows if lengths[row] > LONGEST[-1]],
+    ]
+    if all(_has_graph([lengths[row] for row in part], ladder) for part in parts):
+        return list(parts)
+    return [rows]
+
+
+def _has_graph(lengths: Sequence[int], ladder: Sequence[Rung]) -> bool:
+    return len(lengths) > 0 and rung_of(ladder, sum(lengths), len(lengths), max(lengths)) is not None
 
 
 def mask_key(masks: RowMasks | None, *, sliced: bool) -> Hashable:

@@ -19,7 +19,7 @@ The tests hold them to transformers' BertModel and ModernBertModel.
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -55,6 +55,9 @@ class Network(Weights):
     reads: Literal["first", "last", "all"] = "first"
     """The tokens of a sequence that the classifier reads; the last layer computes no others."""
 
+    parts: ClassVar[Sequence[str]] = "attention", "maps"
+    """What it computes of `headroom.models.ops.trial.PARTS`: a GPU's kernels of these are tried first."""
+
     word_embeddings: Tensor
     """(vocabulary, D), or as wide as the embeddings are."""
 
@@ -71,7 +74,7 @@ class Network(Weights):
         deterministic: bool = False,
         ops: TorchOps | None = None,
     ) -> None:
-        super().__init__(config, ops or choose(config, device, dtype))
+        super().__init__(config, ops or choose(config, device, dtype, self.parts))
         self.device = device
         self.dtype = dtype
         self.deterministic = deterministic

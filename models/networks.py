@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 class Deberta(Bert):
     """DeBERTa-v2 with a classifier on the first token."""
 
+    parts = "distances", "maps"
+
     def lay_out(self, tensors: Tensors) -> None:
         """Make the embeddings of distances and of tokens, layers and classifier."""
         assert self.config.distances is not None
@@ -55,6 +57,8 @@ class Deberta(Bert):
 
 class AlibiBert(Bert):
     """BERT whose heads lower their scores by distance, each by a slope of its own."""
+
+    parts = "distances", "maps"
 
     def positions(self, number: int, projection: Linear) -> Positions:  # noqa: ARG002
         """Return the slopes of the heads that a layer has."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch  # for annotations alone: `headroom.models.ops.torch` takes its name when it is imported
@@ -15,7 +15,7 @@ from headroom.models.ops import kernel_library
 from headroom.models.ops.cpu import CpuOps
 from headroom.models.ops.kernels import DTYPES
 from headroom.models.ops.torch import CudaOps, TorchOps
-from headroom.models.ops.trial import disagreement
+from headroom.models.ops.trial import PARTS, disagreement
 from headroom.models.ops.varlen import VarlenAttention
 
 __all__ = ["TorchOps", "choose"]
@@ -26,22 +26,30 @@ HEAD_SIZES = (16, 32, 64, 128)
 log = logging.getLogger(__name__)
 
 
-def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> TorchOps:
-    """Return the operators for a checkpoint on a device; called once, when the checkpoint is loaded."""
+def choose(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype, parts: Sequence[str] = PARTS
+) -> TorchOps:
+    """Return the operators for a checkpoint on a device; called once, when the checkpoint is loaded.
+
+    parts: what its network computes, of `trial.PARTS`.
+    """
     if device.type == "cpu":
         return CpuOps(dtype, kernel_library.choice().kernels if dtype in DTYPES else None)
-    return choose_on_gpu(config.head_size, device, dtype, decoder=config.decoder is not None)
+    return choose_on_gpu(config.head_size, device, dtype, parts)
 
 
 def choose_on_gpu(
-    head_size: int, device: torch.device, dtype: torch.dtype, *, decoder: bool = False
+    head_size: int, device: torch.device, dtype: torch.dtype, parts: Sequence[str] = PARTS
 ) -> CudaOps:
-    """Return the fastest operators that work on this GPU for heads of this size."""
+    """Return the fastest operators that work on this GPU for heads of this size.
+
+    parts: what they are to compute, of `trial.PARTS`.
+    """
     is_half = dtype in (float16, bfloat16)
     if not is_half or cuda.get_device_capability(device) < (8, 0):
         return CudaOps(device, dtype)
     varlen: VarlenAttention | None = None
-    if decoder:
+    if "causal" in parts:
         packed = _if_it_works(
             lambda: CudaOps(device, dtype, VarlenAttention.of_torch()),
             partial(disagreement, head_size=head_size, parts=("causal",)),
@@ -57,7 +65,7 @@ def choose_on_gpu(
 
         return TritonOps(device, dtype, varlen)
 
-    check = partial(disagreement, head_size=head_size)
+    check = partial(disagreement, head_size=head_size, parts=parts)
     return _if_it_works(ours, check, "our Triton kernels are not used") or CudaOps(device, dtype, varlen)
 
 

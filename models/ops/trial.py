@@ -22,8 +22,8 @@ SPAN = 16
 """Tokens of the sequences that are tried: less and more than a vector, a tile, and a block of queries."""
 
 
-PARTS = ("attention", "causal", "maps")
-"""What is tried: methods of `_Trial`."""
+PARTS = ("attention", "distances", "causal", "maps")
+"""What may be tried: methods of `_Trial`. On a GPU each kind of attention is several kernels to compile."""
 
 
 def disagreement(ops: TorchOps, head_size: int, parts: Sequence[str] = PARTS) -> str | None:
@@ -72,23 +72,32 @@ class _Trial:
             yield from getattr(self, part)()
 
     def attention(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the attention of encoders."""
-        ops = self.ops
-        slopes = torch.tensor(alibi_slopes(HEADS), device=ops.device)
+        """Yield the attention of encoders whose scores are of queries and keys alone."""
+        yield from self.attended(None, PLAIN_POSITIONS)
+        yield from self.attended(self.head_weights(), Positions(window=9))
+        yield from self.attended(self.head_weights(), Positions(self.angles, 9))
+
+    def distances(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the attention of encoders that add scores of distances: ALiBi's and DeBERTa's."""
+        slopes = torch.tensor(alibi_slopes(HEADS), device=self.ops.device)
+        single_distances = self.relative(2 * max(LENGTHS), None)
+        yield from self.attended(None, Positions(relative=self.relative(SPAN, slopes)))
+        yield from self.attended(None, Positions(relative=single_distances))
+        yield from self.attended(self.head_weights(), Positions(relative=Relative(slopes=slopes)))
+        yield from self.attended(self.head_weights(), Positions(relative=single_distances))
+
+    def attended(self, head_weights: Tensor | None, positions: Positions) -> Iterator[tuple[str, Tensor]]:
+        """Yield the attention of all tokens, and of first tokens alone."""
         projected = self.random(len(self.batch.ids), 3 * HEADS * self.size)
-        weights = self.random(self.batch.rows, HEADS).float()
+        whole = self.ops.attention(projected, self.batch, HEADS, head_weights, positions)
+        yield "attention", whole[: sum(LENGTHS)]
         only_first = replace(self.batch, read="first")
-        for head_weights, positions in (
-            (None, PLAIN_POSITIONS),
-            (weights, Positions(window=9)),
-            (weights, Positions(self.angles, 9)),
-            (None, Positions(relative=self.relative(SPAN, slopes))),
-            (None, Positions(relative=self.relative(2 * max(LENGTHS), None))),  # of single distances alone
-        ):
-            whole = ops.attention(projected, self.batch, HEADS, head_weights, positions)
-            yield "attention", whole[: sum(LENGTHS)]
-            first = ops.attention(projected, only_first, HEADS, head_weights, positions)
-            yield "attention of first tokens", first[: self.batch.rows]
+        first = self.ops.attention(projected, only_first, HEADS, head_weights, positions)
+        yield "attention of first tokens", first[: self.batch.rows]
+
+    def head_weights(self) -> Tensor:
+        """Return a random weight of each head of each sequence."""
+        return self.random(self.batch.rows, HEADS).float()
 
     def relative(self, buckets: int, slopes: Tensor | None) -> Relative:
         """Return scores of distances, of random tables and these slopes."""
@@ -99,7 +108,7 @@ class _Trial:
     def causal(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the attention of decoders, with norms and prefixes and without them."""
         projected = self.random(len(self.batch.ids), (HEADS + 4) * self.size)
-        weights = self.random(self.batch.rows, HEADS).float()
+        weights = self.head_weights()
         query_norm, key_norm = self.random(2, self.size).float()
         shortest, single, beginning, longest = LENGTHS
         pairs = _pairs(beginning + shortest, beginning + longest, single)

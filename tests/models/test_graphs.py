@@ -5,6 +5,7 @@ import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headroom.models.batch import Rung, pack, rung_of
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.graphs import ladder_for
+from headroom.models.classifier import Classifier
+from headroom.models.graphs import by_graph, ladder_for
 from headroom.models.network import Network
 from headroom.models.selection import RowMasks
 from tests.checkpoints import random_model
@@ -186,6 +188,48 @@ def test_scores_are_right_at_each_border_of_the_ladder(
             assert gpu.replays == replayed
             each = None if weights is None else np.broadcast_to(weights, (len(lengths), 3, 4)).copy()
             np.testing.assert_allclose(found, reference(MODEL, pairs, torch.float32, each), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "apart"),
+    [
+        ([100] * 10 + [128], False),  # all together have a graph
+        ([100] * 10 + [129], True),
+        ([100] * 3 + [200], False),  # a graph of at most 512 tokens takes any length
+        ([100] * 10 + [200, 312], True),
+        ([100] * 10 + [200, 313], False),  # the long ones have no graph
+        ([100] * 40 + [96, 129], True),
+        ([100] * 40 + [97, 129], False),  # the short ones have none
+        ([129] * 5, False),
+    ],
+)
+def test_long_titles_that_cost_the_others_their_graph_are_computed_apart(
+    lengths: list[int], apart: bool
+) -> None:
+    everything = list(range(len(lengths)))
+    short = [row for row in everything if lengths[row] <= 128]
+    long = [row for row in everything if lengths[row] > 128]
+    for order in (everything, everything[::-1]):
+        found = by_graph([lengths[row] for row in order], ladder_for(16_384))
+        packs = [sorted(order[row] for row in rows) for rows in found]
+        assert packs == ([short, long] if apart else [everything])
+    assert by_graph(lengths, ()) == [range(len(lengths))]
+
+
+def test_a_long_title_takes_no_graph_from_the_others(gpu: Gpu, clf: Classifier) -> None:
+    """The classifier computes what is apart with graphs, and returns it in the order of the pairs."""
+    model = network()
+    model.capture(600)
+    graphs = replace(clf, network=model, config=model.config)
+    pairs = pairs_of([100, 129, *[100] * 4, 99])
+    masks = RowMasks(np.stack([HALF, 1 - HALF, *[ONES] * 5]))
+    expected = replace(graphs, network=PLAIN).forward(pairs, masks)
+
+    assert gpu.replays > 0
+    found = graphs.forward(pairs, masks)
+
+    assert gpu.replays == 2
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_graphs_are_captured_once_and_before_traffic(gpu: Gpu) -> None:

@@ -265,6 +265,28 @@ def test_operators_that_compute_something_else_are_found_out(dtype: torch.dtype)
     assert disagreement(OneHead(CPU, dtype), 64) == f"attention in {dtype} is not what plain torch computes"
 
 
+@pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2", "qwen3"])
+def test_a_network_names_what_it_computes_and_only_that_is_tried(family: str) -> None:
+    computed = {"maps"}
+
+    class Watched(CudaOps):
+        def attention(self, *arguments: Any) -> Tensor:
+            positions = arguments[-1]
+            computed.add("attention" if positions.relative is None else "distances")
+            return super().attention(*arguments)
+
+        def causal(self, *arguments: Any) -> Tensor:
+            computed.add("causal")
+            return super().causal(*arguments)
+
+    network = network_of(model_of(family, 11), ops=Watched(CPU, torch.float32))
+    logits_of(network, pairs_of())
+    assert computed == set(network.parts)
+    computed.clear()
+    assert disagreement(network.ops, 16, network.parts) is None
+    assert computed == set(network.parts) - {"maps"}
+
+
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_what_fills_a_pack_up_reaches_no_score(family: str, pooling: str) -> None:

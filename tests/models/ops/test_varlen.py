@@ -229,7 +229,7 @@ def test_a_decoder_on_a_gpu_without_the_kernel_attends_one_sequence_after_the_ot
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setitem(sys.modules, "headroom.models.ops.triton", None)
     with caplog.at_level(logging.WARNING):
-        ops = choose_on_gpu(16, CPU, torch.bfloat16, decoder=True)
+        ops = choose_on_gpu(16, CPU, torch.bfloat16, ["causal", "maps"])
     assert ops.varlen is None
     assert caplog.records[0].getMessage() == (
         "the GPU is not as fast as it could be: a decoder attends to one sequence after the other: " + reason
