@@ -9,7 +9,20 @@ from typing import Any, Self
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, FromClause, Row, Select, and_, case, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    FromClause,
+    Row,
+    Select,
+    and_,
+    case,
+    func,
+    or_,
+    select,
+    union_all,
+)
 
 from headroom.service.experiments.events import UnmatchedReason
 from headroom.service.experiments.interleaving import CONTROL, NOT_SHOWN, TREATMENT
@@ -146,6 +159,7 @@ def with_lists(db: Connection, where: Condition, experiment: str = "") -> Iterat
     is_here = case((other.c.experiment == experiment, "here"), else_="elsewhere")
     named = select(func.max(is_here)).where(may_be_on(other)).scalar_subquery()
     needs_ids = clicks.c.object_id.is_not(None)
+    matches = _matches(where).subquery()
     query = (
         select(
             clicks.c.number,
@@ -168,7 +182,11 @@ def with_lists(db: Connection, where: Condition, experiment: str = "") -> Iterat
             lists.c.time.label("shown"),
             case((lists.c.number.is_(None), named)).label("named"),
         )
-        .select_from(clicks.outerjoin(lists, and_(may_be_on(lists), lists.c.unit == clicks.c.unit)))
+        .select_from(
+            clicks.outerjoin(matches, matches.c.click == clicks.c.number).outerjoin(
+                lists, lists.c.number == matches.c.list
+            )
+        )
         .where(where)
         .order_by(clicks.c.time, clicks.c.number, lists.c.experiment != experiment, lists.c.number)
     )
@@ -177,10 +195,34 @@ def with_lists(db: Connection, where: Condition, experiment: str = "") -> Iterat
         yield list(of_click)
 
 
+def _matches(where: Condition) -> CompoundSelect[Any]:
+    """Return the query of which click, by its number, names which list of its unit.
+
+    Two joins by equality, because PostgreSQL compares all clicks of a unit with all of its lists for one by
+    `may_be_on`: a unit may be a program with tens of thousands of both.
+    """
+    lists = impressions
+    is_own = and_(lists.c.unit == clicks.c.unit, _is_of_its_experiment(lists))
+    by_id = lists.c.id == clicks.c.list_id
+    by_query = and_(lists.c.query_id == clicks.c.list_id, lists.c.query_id != lists.c.id)
+    return union_all(
+        *(
+            select(clicks.c.number.label("click"), lists.c.number.label("list"))
+            .select_from(clicks.join(lists, and_(is_named, is_own)))
+            .where(where)
+            for is_named in (by_id, by_query)
+        )
+    )
+
+
 def may_be_on(lists: FromClause) -> Condition:
     """Return the condition that a click names a list, and no other experiment than the list's."""
     is_named = or_(lists.c.id == clicks.c.list_id, lists.c.query_id == clicks.c.list_id)
-    return and_(is_named, or_(clicks.c.experiment == "", clicks.c.experiment == lists.c.experiment))
+    return and_(is_named, _is_of_its_experiment(lists))
+
+
+def _is_of_its_experiment(lists: FromClause) -> Condition:
+    return or_(clicks.c.experiment == "", clicks.c.experiment == lists.c.experiment)
 
 
 def _lists(experiment: str) -> Select[Any]:

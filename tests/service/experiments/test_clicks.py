@@ -1,5 +1,7 @@
 """Clicks are stored as they are sent, and joined with their lists when a report is made."""
 
+from sqlalchemy import true
+
 from headroom.service.experiments import clicks
 from headroom.service.experiments.definition import INTERLEAVED, Metric
 from headroom.service.experiments.events import Click, Exposure, Impression, OutcomeReceipt
@@ -117,3 +119,14 @@ def test_a_deletion_takes_an_experiments_lists_and_their_clicks_and_nobody_elses
     with store.read() as db:
         assert [row.id for row in db.execute(clicks.clicks.select())] == ["c2"]
         assert [row.id for row in db.execute(clicks.impressions.select())] == ["x"]
+
+
+def test_a_list_that_has_one_name_twice_is_one_list(store: Store) -> None:
+    store.add([*exposed("u"), shown("a", query_id="a"), shown("b", query_id="a"), shown("a", unit="other")])
+    send(store, [click(0, "a", index=0), click(1, "b", index=0)], [ORDER])
+    with store.read() as db:
+        found = [list(rows) for rows in clicks.with_lists(db, true(), "order")]
+    assert [[(row.unit, row.impression) for row in rows] for rows in found] == [
+        [("u", "a"), ("u", "b")],
+        [("u", "b")],
+    ]
