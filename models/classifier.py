@@ -257,10 +257,11 @@ class Classifier:
         beginnings = None
         if self.config.decoder is not None:
             beginnings = self.beginnings(pairs, keys_of(masks, len(pairs)))
+        passes: Sequence[Sequence[int]] = [range(len(pairs))]
         if limit is not None and sum(lengths) > limit:
-            passes: Sequence[Sequence[int]] = list(batches_by_length(lengths, limit, beginnings))
-        else:
-            passes = by_graph(lengths, network.ladder_of(masks, sliced=sliced))
+            passes = list(batches_by_length(lengths, limit, beginnings))
+        elif ladder := network.ladder_of(masks, sliced=sliced):
+            passes = by_graph(lengths, ladder)
         if len(passes) == 1:
             logits = self._pass(pairs, masks, beginnings, sliced=sliced)
         else:

@@ -79,7 +79,7 @@ def by_graph(lengths: Sequence[int], ladder: Sequence[Rung]) -> list[Sequence[in
     and the longer ones another, the two are returned apart.
     """
     rows = range(len(lengths))
-    if not ladder or max(lengths) <= LONGEST[-1] or _has_graph(lengths, ladder):
+    if max(lengths) <= LONGEST[-1] or _has_graph(lengths, ladder):
         return [rows]
     parts = [
         [row for row in rows if lengths[row] <= LONGEST[-1]],

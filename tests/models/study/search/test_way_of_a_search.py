@@ -21,7 +21,7 @@ OF_THE_NETWORK = tuple(
     f"models/{name}"
     for name in (
         *("checkpoint/", "generate/", "masks/", "ops/"),
-        *("batch", "classifier", "cores", "device", "frame", "layer", "lru"),
+        *("batch", "classifier", "cores", "device", "frame", "given", "layer", "lru"),
         *("network.", "networks.", "scores", "selection", "weight_cache", "weights"),
     )
 )
