@@ -46,7 +46,7 @@ def accuracy(bench: Bench) -> list[Row]:
         theirs = transformers_logits(reference.to(bench.device, dtype), pairs) - truth
         bound = 2 * float(np.abs(theirs).max()) + 1e-5
         plain = CudaOps(bench.device, dtype)
-        fastest = plain if bench.dry else choose(exact.config, bench.device, dtype)
+        fastest = plain if bench.dry else choose(exact.config, bench.device, dtype, exact.network.parts)
         for ops in (plain,) if type(fastest) is CudaOps else (fastest, plain):
             network = build(exact.config, tensors, device=bench.device, dtype=dtype, ops=ops)
             network.capture(bench.tokens)

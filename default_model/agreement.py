@@ -1,6 +1,6 @@
 """Measures how far smaller networks rank titles as the shipped model does, on queries that nobody judged.
 
-    python -m default_model.agreement --webquestions test.json --checkpoints models/default/networks/fast
+    python -m default_model.agreement --checkpoints models/default/networks/fast --data runs/data
 
 Of each query the model's expected grades of twenty titles are the gains of NDCG@10, so the model itself has 1
 and a network loses what it ranks otherwise. Judged queries are too few to tell networks apart: 209 of them
@@ -11,13 +11,14 @@ have a standard error of 0.010. There are four strata of about 400 queries:
   CC BY 4.0), with their answers, answers to others, and names of DBpedia;
 - Korean and Chinese: queries of the folds 2 and 3 of data/multilingual.
 
-Half of the titles are those of their stratum that share most with the query; the others are drawn.
+Up to four titles are a query's own, ten are those of the stratum that share most with it, and the others are
+drawn.
 """
 
 import argparse
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,17 +34,17 @@ from headroom.models.classifier import Classifier
 from headroom.models.quality.bootstrap import Interval, estimate, resample, standard_errors
 
 QUERIES = 400
-"""Of a stratum, at most."""
+"""The most queries of a stratum."""
 
 TITLES = 20
 NEAR = 10
-"""So many of the titles share most with the query, besides those that belong to it."""
+"""The titles of a query, and those of them that share most with it and are not its own."""
 
 POOL = 1500
 """Titles of a stratum that are looked at for each query."""
 
 OWN = 4
-"""Titles that belong to a query, at most."""
+"""The most titles that are a query's own."""
 
 RESAMPLES = 2000
 CUT_OFF = 10
@@ -57,7 +58,7 @@ class Asked(NamedTuple):
 
 
 class Stratum(NamedTuple):
-    """Queries of one kind, each with the titles that belong to it. titles: of which others are taken."""
+    """Queries of one kind, each with its own titles. titles: the pool that other titles are taken from."""
 
     language: str
     own: Mapping[str, Sequence[str]]
@@ -68,13 +69,13 @@ class Stratum(NamedTuple):
         drawn = rng.sample(sorted(self.own), min(QUERIES, len(self.own)))
         pool = rng.sample(sorted(set(self.titles)), min(POOL, len(set(self.titles))))
         score = overlap(pool, self.language)
-        found = []
+        queries = []
         for query in drawn:
             own = rng.sample(list(self.own[query]), min(OWN, len(self.own[query])))
             near = sorted(pool, key=lambda title: -score(query, title))[:NEAR]
             titles = list(dict.fromkeys([*own, *near, *rng.sample(pool, TITLES)]))[:TITLES]
-            found.append(Asked(query, titles))
-        return found
+            queries.append(Asked(query, titles))
+        return queries
 
 
 def strata(data: Path, webquestions: Path) -> dict[str, Stratum]:
@@ -121,22 +122,24 @@ def _evenly(lists: Sequence[Sequence[ListedPair]]) -> Sequence[Sequence[ListedPa
 def ndcg10(gains: Floats, scores: Floats) -> float:
     """Return NDCG@10 of a list with gains that are any numbers of at least 0. gains, scores: (titles,)."""
     discounts = 1 / np.log2(np.arange(2, CUT_OFF + 2))
-    found = gains[np.argsort(-scores, kind="stable")][:CUT_OFF]
+    ranked = gains[np.argsort(-scores, kind="stable")][:CUT_OFF]
     best = np.sort(gains)[::-1][:CUT_OFF]
     ideal = float(best @ discounts[: len(best)])
-    return float(found @ discounts[: len(found)]) / ideal if ideal else 1.0
+    return float(ranked @ discounts[: len(ranked)]) / ideal if ideal else 1.0
 
 
-Expected = Callable[[Sequence[tuple[str, str]]], Floats]
-"""Returns the expected grade of each (query, title), (pairs,)."""
-
-
-def losses(asked: Sequence[Asked], model: Expected, network: Expected) -> Floats:
-    """Return what a network loses on each query: 1 − NDCG@10 with the model's grades as gains, (queries,)."""
+def grades_of(clf: Classifier, asked: Sequence[Asked]) -> list[Floats]:
+    """Return the expected grades of each query's titles."""
     pairs = [(one.query, title) for one in asked for title in one.titles]
     borders = np.cumsum([len(one.titles) for one in asked])[:-1]
-    gains = np.split(model(pairs), borders)
-    scores = np.split(network(pairs), borders)
+    return np.split(clf.score(pairs).expected_grade.astype(np.float64), borders)
+
+
+def losses(gains: Sequence[Floats], scores: Sequence[Floats]) -> Floats:
+    """Return what a network loses on each query: 1 − NDCG@10, (queries,).
+
+    gains, scores: the expected grades that the model and the network give to each query's titles.
+    """
     return np.array([1 - ndcg10(*both) for both in zip(gains, scores, strict=True)])
 
 
@@ -146,26 +149,23 @@ def mean(values: Floats) -> Interval:
     return estimate(counts @ values / len(values), standard_errors(values - values.mean(), counts)).interval()
 
 
-def expected_of(clf: Classifier) -> Expected:
-    """Return the expected grades of a classifier."""
-    return lambda pairs: clf.score(pairs).expected_grade.astype(np.float64)
-
-
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", help="checkpoint directory or hub id; default: the shipped model")
     parser.add_argument("--checkpoints", type=Path, nargs="+", required=True, help="of the networks")
-    parser.add_argument("--webquestions", type=Path, required=True, help="main/test.json of WebQuestions")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
+    parser.add_argument("--webquestions", type=Path, help="its directory; default: DATA/webquestions")
     options = parser.parse_args()
-    model = expected_of(Classifier.load(options.model, "cpu", "bfloat16"))
-    for name, stratum in strata(options.data, options.webquestions).items():
+    model = Classifier.load(options.model, "cpu", "bfloat16")
+    networks = {path.name: Classifier.load(path, "cpu", "bfloat16") for path in options.checkpoints}
+    webquestions = options.webquestions or options.data / "webquestions"
+    for name, stratum in strata(options.data, webquestions / "test.json").items():
         asked = stratum.asked(random.Random(0))
-        for directory in options.checkpoints:
-            network = expected_of(Classifier.load(str(directory), "cpu", "bfloat16"))
-            lost = mean(losses(asked, model, network))
-            print(f"{name:<10}{len(asked):5d} queries  {directory.name:<20} loses {lost.text(4)}", flush=True)
+        gains = grades_of(model, asked)
+        for network, clf in networks.items():
+            lost = mean(losses(gains, grades_of(clf, asked)))
+            print(f"{name:<10}{len(asked):5d} queries  {network:<20} loses {lost.text(4)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ default_model.mixture.
     python -m default_model.fetch --out runs/data
 
 Files that are there with the right SHA-256 are not fetched again, so an interrupted run goes on where it
-stopped. The raw files (63 MB) and their licences are listed in public.yaml. Chorus's product text (Icecat),
+stopped. The raw files (64 MB) and their licences are listed in public.yaml. Chorus's product text (Icecat),
 the movies and what is CC BY-SA among the lists are for training only: do not commit them.
 
 ESCI (Reddy et al. 2022, arXiv:2206.06588): what people searched for on Amazon, and products judged for it. An

@@ -22,7 +22,7 @@ from headroom.models.errors import InvalidMask, ModelError
 from headroom.models.files import Json
 from headroom.models.generate.generator import Ask, GeneratedQuery, Generator, ranked
 from headroom.models.generate.search import Written
-from headroom.models.given import of_pairs, of_query
+from headroom.models.given import checked_pairs, pairs_of_query
 from headroom.models.graphs import by_graph
 from headroom.models.masks.generation import GenerationMask, generation_mask
 from headroom.models.masks.head_mask import HeadMask, check_fits, heads_of
@@ -202,9 +202,9 @@ class Classifier:
         array([ True, False])
         """
         if isinstance(pairs, str):
-            texts = of_query(pairs, titles)
+            texts = pairs_of_query(pairs, titles)
         else:
-            texts = of_pairs(pairs)
+            texts = checked_pairs(pairs)
             if titles is not None and head_mask is not None:
                 raise ModelError("titles: pairs hold their titles; give one query and its titles, or pairs")
             head_mask = head_mask if titles is None else cast(Masks, titles)
@@ -332,7 +332,7 @@ class Classifier:
         >>> clf.attention("angle bracket", "Simpson 12-Gauge Angle", heads="2.3,4.0-2").heads
         ((2, 3), (4, 0), (4, 1), (4, 2))
         """
-        (texts,) = of_query(query, [title])
+        (texts,) = pairs_of_query(query, [title])
         if not isinstance(heads, str):
             heads = ",".join(f"{layer}.{head}" for layer, head in heads)
         try:

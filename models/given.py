@@ -9,7 +9,7 @@ from headroom.models.frame import column_names, values_by_row, with_article
 from headroom.models.masks.head_mask import HeadMask
 
 
-def of_query(query: str, titles: object) -> list[tuple[str, str]]:
+def pairs_of_query(query: str, titles: object) -> list[tuple[str, str]]:
     """Return a query with each of its titles. Raises ModelError for anything else."""
     wanted = "give a list, as in score(query, [title, …])"
     if titles is None:
@@ -30,7 +30,7 @@ def of_query(query: str, titles: object) -> list[tuple[str, str]]:
     return texts
 
 
-def of_pairs(pairs: Iterable[object]) -> list[tuple[str, str]]:
+def checked_pairs(pairs: Iterable[object]) -> list[tuple[str, str]]:
     """Return pairs as tuples: of a table its columns query and title, of mappings these keys.
 
     Raises ModelError for anything else.

@@ -76,17 +76,18 @@ def by_graph(lengths: Sequence[int], ladder: Sequence[Rung]) -> list[Sequence[in
     """Return which sequences to compute together, so that one long title costs the others no graph.
 
     lengths: of the sequences. If all together have no graph, but those of at most `LONGEST` tokens have one
-    and the longer ones another, the two are returned apart.
+    and the longer ones another, the two are returned apart. A full batch gains less by its graph than a
+    second one costs.
     """
     rows = range(len(lengths))
-    if max(lengths) <= LONGEST[-1] or _has_graph(lengths, ladder):
+    if max(lengths) <= LONGEST[-1] or sum(lengths) > MEDIUM[-1] or _has_graph(lengths, ladder):
         return [rows]
-    parts = [
+    parts: list[Sequence[int]] = [
         [row for row in rows if lengths[row] <= LONGEST[-1]],
         [row for row in rows if lengths[row] > LONGEST[-1]],
     ]
     if all(_has_graph([lengths[row] for row in part], ladder) for part in parts):
-        return list(parts)
+        return parts
     return [rows]
 
 

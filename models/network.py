@@ -56,7 +56,8 @@ class Network(Weights):
     """The tokens of a sequence that the classifier reads; the last layer computes no others."""
 
     parts: ClassVar[Sequence[str]] = "attention", "maps"
-    """What it computes of `headroom.models.ops.trial.PARTS`: a GPU's kernels of these are tried first."""
+    """The parts of `headroom.models.ops.trial.PARTS` that it computes; a GPU's kernels for them are checked
+    before use."""
 
     word_embeddings: Tensor
     """(vocabulary, D), or as wide as the embeddings are."""

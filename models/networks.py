@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class Deberta(Bert):
     """DeBERTa-v2 with a classifier on the first token."""
 
-    parts = "distances", "maps"
+    parts = "tables", "maps"
 
     def lay_out(self, tensors: Tensors) -> None:
         """Make the embeddings of distances and of tokens, layers and classifier."""
@@ -58,7 +58,7 @@ class Deberta(Bert):
 class AlibiBert(Bert):
     """BERT whose heads lower their scores by distance, each by a slope of its own."""
 
-    parts = "distances", "maps"
+    parts = "slopes", "maps"
 
     def positions(self, number: int, projection: Linear) -> Positions:  # noqa: ARG002
         """Return the slopes of the heads that a layer has."""

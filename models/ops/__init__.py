@@ -15,7 +15,7 @@ from headroom.models.ops import kernel_library
 from headroom.models.ops.cpu import CpuOps
 from headroom.models.ops.kernels import DTYPES
 from headroom.models.ops.torch import CudaOps, TorchOps
-from headroom.models.ops.trial import PARTS, disagreement
+from headroom.models.ops.trial import disagreement
 from headroom.models.ops.varlen import VarlenAttention
 
 __all__ = ["TorchOps", "choose"]
@@ -26,9 +26,7 @@ HEAD_SIZES = (16, 32, 64, 128)
 log = logging.getLogger(__name__)
 
 
-def choose(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype, parts: Sequence[str] = PARTS
-) -> TorchOps:
+def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype, parts: Sequence[str]) -> TorchOps:
     """Return the operators for a checkpoint on a device; called once, when the checkpoint is loaded.
 
     parts: what its network computes, of `trial.PARTS`.
@@ -38,9 +36,7 @@ def choose(
     return choose_on_gpu(config.head_size, device, dtype, parts)
 
 
-def choose_on_gpu(
-    head_size: int, device: torch.device, dtype: torch.dtype, parts: Sequence[str] = PARTS
-) -> CudaOps:
+def choose_on_gpu(head_size: int, device: torch.device, dtype: torch.dtype, parts: Sequence[str]) -> CudaOps:
     """Return the fastest operators that work on this GPU for heads of this size.
 
     parts: what they are to compute, of `trial.PARTS`.
@@ -65,7 +61,8 @@ def choose_on_gpu(
 
         return TritonOps(device, dtype, varlen)
 
-    check = partial(disagreement, head_size=head_size, parts=parts)
+    others = [part for part in parts if part != "causal"]
+    check = partial(disagreement, head_size=head_size, parts=others)
     return _if_it_works(ours, check, "our Triton kernels are not used") or CudaOps(device, dtype, varlen)
 
 

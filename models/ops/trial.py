@@ -22,7 +22,7 @@ SPAN = 16
 """Tokens of the sequences that are tried: less and more than a vector, a tile, and a block of queries."""
 
 
-PARTS = ("attention", "distances", "causal", "maps")
+PARTS = ("attention", "tables", "slopes", "causal", "maps")
 """What may be tried: methods of `_Trial`. On a GPU each kind of attention is several kernels to compile."""
 
 
@@ -77,14 +77,18 @@ class _Trial:
         yield from self.attended(self.head_weights(), Positions(window=9))
         yield from self.attended(self.head_weights(), Positions(self.angles, 9))
 
-    def distances(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the attention of encoders that add scores of distances: ALiBi's and DeBERTa's."""
+    def tables(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the attention of encoders that add scores of distances from tables, as DeBERTa does."""
+        single_distances = self.of_tables(2 * max(LENGTHS))
+        for head_weights in (None, self.head_weights()):
+            for relative in (self.of_tables(SPAN), single_distances):
+                yield from self.attended(head_weights, Positions(relative=relative))
+
+    def slopes(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the attention of encoders that lower scores by distance, as ALiBi does."""
         slopes = torch.tensor(alibi_slopes(HEADS), device=self.ops.device)
-        single_distances = self.relative(2 * max(LENGTHS), None)
-        yield from self.attended(None, Positions(relative=self.relative(SPAN, slopes)))
-        yield from self.attended(None, Positions(relative=single_distances))
-        yield from self.attended(self.head_weights(), Positions(relative=Relative(slopes=slopes)))
-        yield from self.attended(self.head_weights(), Positions(relative=single_distances))
+        for head_weights in (None, self.head_weights()):
+            yield from self.attended(head_weights, Positions(relative=Relative(slopes=slopes)))
 
     def attended(self, head_weights: Tensor | None, positions: Positions) -> Iterator[tuple[str, Tensor]]:
         """Yield the attention of all tokens, and of first tokens alone."""
@@ -99,11 +103,11 @@ class _Trial:
         """Return a random weight of each head of each sequence."""
         return self.random(self.batch.rows, HEADS).float()
 
-    def relative(self, buckets: int, slopes: Tensor | None) -> Relative:
-        """Return scores of distances, of random tables and these slopes."""
+    def of_tables(self, buckets: int) -> Relative:
+        """Return scores of distances, of random tables."""
         order = log_buckets(buckets, 4 * buckets, max(LENGTHS) - 1).to(self.ops.device)
         keys, queries = self.random(2, HEADS, 2 * buckets, self.size)
-        return Relative((keys, queries, order), buckets // 2, slopes)
+        return Relative((keys, queries, order), buckets // 2)
 
     def causal(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the attention of decoders, with norms and prefixes and without them."""

@@ -157,9 +157,9 @@ def with_lists(db: Connection, where: Condition, experiment: str = "") -> Iterat
     lists = impressions
     other = impressions.alias()
     is_here = case((other.c.experiment == experiment, "here"), else_="elsewhere")
-    named = select(func.max(is_here)).where(may_be_on(other)).scalar_subquery()
+    named = select(func.max(is_here)).where(_may_be_on(other)).scalar_subquery()
     needs_ids = clicks.c.object_id.is_not(None)
-    matches = _matches(where).subquery()
+    matches = matches_of(where).subquery()
     query = (
         select(
             clicks.c.number,
@@ -195,11 +195,13 @@ def with_lists(db: Connection, where: Condition, experiment: str = "") -> Iterat
         yield list(of_click)
 
 
-def _matches(where: Condition) -> CompoundSelect[Any]:
+def matches_of(where: Condition) -> CompoundSelect[Any]:
     """Return the query of which click, by its number, names which list of its unit.
 
-    Two joins by equality, because PostgreSQL compares all clicks of a unit with all of its lists for one by
-    `may_be_on`: a unit may be a program with tens of thousands of both.
+    where: which clicks and lists.
+
+    Two joins by equality: by `_may_be_on`, which has an OR, PostgreSQL compares all clicks of a unit with all
+    of its lists, and a unit may be a program with tens of thousands of both.
     """
     lists = impressions
     is_own = and_(lists.c.unit == clicks.c.unit, _is_of_its_experiment(lists))
@@ -215,7 +217,7 @@ def _matches(where: Condition) -> CompoundSelect[Any]:
     )
 
 
-def may_be_on(lists: FromClause) -> Condition:
+def _may_be_on(lists: FromClause) -> Condition:
     """Return the condition that a click names a list, and no other experiment than the list's."""
     is_named = or_(lists.c.id == clicks.c.list_id, lists.c.query_id == clicks.c.list_id)
     return and_(is_named, _is_of_its_experiment(lists))

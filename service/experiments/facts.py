@@ -13,7 +13,7 @@ import orjson
 from sqlalchemy import Connection, and_, case, func, insert, or_, select
 
 from headroom.service.experiments import tables
-from headroom.service.experiments.clicks import may_be_on
+from headroom.service.experiments.clicks import matches_of
 from headroom.service.experiments.database import may_delete
 from headroom.service.experiments.events import Exposure, Impression, ShadowResult, values_of
 from headroom.service.experiments.tables import clicks, exposures, impressions, outcomes, unit_counts
@@ -125,8 +125,6 @@ def _delete_lists(db: Connection, experiment: str) -> int:
     number = impressions.c.number
     first = select(number).where(impressions.c.experiment == experiment).order_by(number)
     first = first.limit(DELETED_AT_ONCE)
-    is_on_list = and_(may_be_on(impressions), impressions.c.unit == clicks.c.unit)
-    on_lists = select(clicks.c.number).join(impressions, is_on_list)
-    on_lists = on_lists.where(clicks.c.experiment == "", number.in_(first))
-    db.execute(clicks.delete().where(clicks.c.number.in_(on_lists)))
+    on_lists = matches_of(and_(clicks.c.experiment == "", number.in_(first))).subquery()
+    db.execute(clicks.delete().where(clicks.c.number.in_(select(on_lists.c.click))))
     return int(db.execute(impressions.delete().where(number.in_(first))).rowcount)

@@ -198,8 +198,10 @@ def test_scores_are_right_at_each_border_of_the_ladder(
         ([100] * 3 + [200], False),  # a graph of at most 512 tokens takes any length
         ([100] * 10 + [200, 312], True),
         ([100] * 10 + [200, 313], False),  # the long ones have no graph
-        ([100] * 40 + [96, 129], True),
-        ([100] * 40 + [97, 129], False),  # the short ones have none
+        ([100] * 38 + [100, 196], True),
+        ([100] * 38 + [100, 197], False),  # over 4,096 tokens
+        ([1] * 600 + [200], False),  # the short ones have none: too many rows
+        ([100] * 160 + [200], False),  # a full batch
         ([129] * 5, False),
     ],
 )

@@ -121,7 +121,10 @@ class Objective:
 
     def loss(self, model: Learner, lesson: Lesson) -> Tensor:
         """Return the sum of the losses of a batch."""
-        logits, states = model.with_states(lesson.pairs)
+        return self.of_outputs(*model.with_states(lesson.pairs), lesson)
+
+    def of_outputs(self, logits: Tensor, states: Tensor, lesson: Lesson) -> Tensor:
+        """Return the sum of the losses of a batch. logits, states: what `Learner.with_states` returns."""
         ours = calibrated(logits, self.config)
         scores = raw_scores(ours)
         device = scores.device

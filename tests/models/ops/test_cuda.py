@@ -2,7 +2,10 @@
 device whose values the host must not read."""
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,8 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headroom.models.batch import Beginning, PackedBatch, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.classifier import Classifier
 from headroom.models.masks.head_mask import HeadMask
 from headroom.models.network import Bert, Network
+from headroom.models.ops import choose_on_gpu
 from headroom.models.ops.torch import CudaOps, TorchOps
 from headroom.models.ops.trial import disagreement
 from headroom.models.ops.varlen import VarlenAttention
@@ -32,6 +37,7 @@ from tests.models.reference import (
     random_weights,
 )
 from tests.modernberts import random_modernbert
+from tests.own_code import write_own_code
 
 pytestmark = pytest.mark.more
 
@@ -265,26 +271,59 @@ def test_operators_that_compute_something_else_are_found_out(dtype: torch.dtype)
     assert disagreement(OneHead(CPU, dtype), 64) == f"attention in {dtype} is not what plain torch computes"
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2", "qwen3"])
-def test_a_network_names_what_it_computes_and_only_that_is_tried(family: str) -> None:
+@pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2", "jina-bert", "qwen3"])
+def test_a_network_names_what_it_computes_and_only_that_is_tried(
+    family: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     computed = {"maps"}
 
     class Watched(CudaOps):
         def attention(self, *arguments: Any) -> Tensor:
             positions = arguments[-1]
-            computed.add("attention" if positions.relative is None else "distances")
+            part = "attention"
+            if positions.relative is not None:
+                part = "slopes" if positions.relative.tables is None else "tables"
+            computed.add(part)
             return super().attention(*arguments)
 
         def causal(self, *arguments: Any) -> Tensor:
             computed.add("causal")
             return super().causal(*arguments)
 
-    network = network_of(model_of(family, 11), ops=Watched(CPU, torch.float32))
-    logits_of(network, pairs_of())
-    assert computed == set(network.parts)
+    tried = []
+
+    def choose(_: object, device: torch.device, dtype: torch.dtype, parts: Sequence[str]) -> CudaOps:
+        tried.append(parts)
+        return Watched(device, dtype)
+
+    monkeypatch.setattr("headroom.models.network.choose", choose)
+    if family == "jina-bert":
+        network = Classifier.load(write_own_code(tmp_path, family), "cpu", "float32").network
+    else:
+        network = network_of(model_of(family, 11))
+    logits_of(network, pairs_of(vocabulary=90))
+    assert [computed] == list(map(set, tried))
     computed.clear()
     assert disagreement(network.ops, 16, network.parts) is None
     assert computed == set(network.parts) - {"maps"}
+
+
+def test_a_gpu_tries_what_it_is_asked_to_and_a_decoders_attention_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = list[Sequence[str]]()
+    monkeypatch.setattr("headroom.models.ops.disagreement", lambda *_, parts, **__: tried.append(parts))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setitem(sys.modules, "headroom.models.ops.triton", SimpleNamespace(TritonOps=CudaOps))
+    monkeypatch.setattr(VarlenAttention, "of_torch", lambda: VarlenAttention(Mock()))
+    for parts in (["attention", "maps"], ["tables", "maps"], ["causal", "maps"]):
+        choose_on_gpu(16, CPU, torch.bfloat16, parts)
+    assert [list(parts) for parts in tried] == [
+        ["attention", "maps"],
+        ["tables", "maps"],
+        ["causal"],
+        ["maps"],
+    ]
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
