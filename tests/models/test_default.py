@@ -58,7 +58,7 @@ def test_the_smaller_networks_change_what_the_documentation_says() -> None:
         return GradedEvaluation(sample, scores.probabilities, scores.raw_score).metrics()["qwk"]
 
     intact = qwk(Classifier.load(device="cpu"))
-    for name, change, error in (("fast", 0.028, 0.019), ("rough", -0.026, 0.020)):  # of so few queries
+    for name, change, error in (("fast", 0.022, 0.019), ("rough", -0.020, 0.020)):  # of so few queries
         smaller = Classifier.load(DEFAULT / "networks" / name, "cpu")
         assert qwk(smaller) - intact == pytest.approx(change, abs=2 * error), name
 
