@@ -25,7 +25,7 @@ MAX_BATCH_TOKENS = 256
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    monkeypatch.setattr(network, "choose", lambda _, device, dtype: CapturedOps(device, dtype))
+    monkeypatch.setattr(network, "choose", lambda _, device, dtype, __: CapturedOps(device, dtype))
     return stand_in(monkeypatch)
 
 
