@@ -27,11 +27,11 @@ import numpy as np
 from default_model.groups import TRAINING_FOLDS, VALIDATION_FOLDS
 from default_model.mixture import read_judged
 from default_model.multilingual import ListedPair, read_lists
+from default_model.question_figures import interval
 from default_model.typed import typed
 from default_model.yardstick import overlap
 from headroom.models.arrays import Floats
 from headroom.models.classifier import Classifier
-from headroom.models.quality.bootstrap import Interval, estimate, resample, standard_errors
 
 QUERIES = 400
 """The most queries of a stratum."""
@@ -46,7 +46,6 @@ POOL = 1500
 OWN = 4
 """The most titles that are a query's own."""
 
-RESAMPLES = 2000
 CUT_OFF = 10
 
 
@@ -143,12 +142,6 @@ def losses(gains: Sequence[Floats], scores: Sequence[Floats]) -> Floats:
     return np.array([1 - ndcg10(*both) for both in zip(gains, scores, strict=True)])
 
 
-def mean(values: Floats) -> Interval:
-    """Return the mean of one value per query with its 95 % interval."""
-    counts = resample(len(values), RESAMPLES, seed=0)
-    return estimate(counts @ values / len(values), standard_errors(values - values.mean(), counts)).interval()
-
-
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -164,7 +157,7 @@ def main() -> None:
         asked = stratum.asked(random.Random(0))
         gains = grades_of(model, asked)
         for network, clf in networks.items():
-            lost = mean(losses(gains, grades_of(clf, asked)))
+            lost = interval(losses(gains, grades_of(clf, asked)))
             print(f"{name:<10}{len(asked):5d} queries  {network:<20} loses {lost.text(4)}", flush=True)
 
 

@@ -23,7 +23,8 @@ LAST = 1 / 3
 class StatesObjective(Objective):
     """The loss of the answers and of the states of BERT's layers.
 
-    whole: the network that teaches, in plain torch. steps: of the training; done: those that are over.
+    whole: the network that teaches, in plain torch. steps: of the training, each with one loss; done: those
+    that are over.
     """
 
     whole: Network
@@ -33,6 +34,7 @@ class StatesObjective(Objective):
     def loss(self, model: Learner, lesson: Lesson) -> Tensor:
         """Return the sum of the losses of a batch."""
         weight = min(1.0, (1 - self.done / self.steps) / LAST)
+        self.done += 1
         if weight <= 0:
             return super().loss(model, lesson)
         with torch.no_grad():

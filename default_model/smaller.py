@@ -53,7 +53,7 @@ from headroom.models.training.distil.lessons import (
 from headroom.models.training.distil.pairs import Pair
 from headroom.models.training.distil.teacher import Teacher
 from headroom.models.training.distil.teaching import WARM_UP, WORDS, Student, peak_rate, teach
-from headroom.models.training.loop import Progress, Schedule, read_saved
+from headroom.models.training.loop import Schedule, read_saved
 
 SEED = 2
 
@@ -159,11 +159,6 @@ def taught(
         whole = teacher.network.in_plain_torch()
         done = read_saved(checkpoint)["progress"]["step"] if checkpoint.exists() else 0
         objective = StatesObjective(config, scale.spread, whole, schedule.steps, done)
-
-    def after_step(progress: Progress) -> None:
-        if isinstance(objective, StatesObjective):
-            objective.done = progress.step
-
     return teach(
         Learner(config, tensors).to(teacher.network.device),
         objective,
@@ -171,7 +166,7 @@ def taught(
         schedule,
         checkpoint,
         seed=SEED,
-        after_step=after_step,
+        after_step=lambda _: None,
     )
 
 
