@@ -54,6 +54,9 @@ KILL_AFTER_DRAIN_S = 10.0
 WRITE_S = 8.0
 """Seconds beyond `drain_timeout_s` for the replicas to write exposures and the access log."""
 
+HEARS_S = 5.0
+"""Seconds within which this process hears from Serve which replicas there are, if some have just changed."""
+
 SHUTDOWN_S = 1.0
 """How long Ray's library in this process may take to let go of its cluster."""
 
@@ -210,8 +213,7 @@ class Cluster:
         if self._handle is None:
             return
         deadline = time.monotonic() + drain_timeout_s
-        with contextlib.suppress(Exception):  # HAProxy then waits for the answers
-            self.ask_all("drain", limit_s=drain_timeout_s + WRITE_S)
+        self._drain_all(drain_timeout_s + WRITE_S)
         haproxies = descendants_named(("haproxy",))
         for haproxy in haproxies:
             with contextlib.suppress(psutil.Error):
@@ -219,6 +221,23 @@ class Cluster:
         psutil.wait_procs(haproxies, timeout=max(CLOSE_S, deadline - time.monotonic()))
         if not haproxies:  # Serve's Python proxies
             wait([run_in_thread(serve.shutdown)], CLOSE_S)
+
+    def _drain_all(self, limit_s: float) -> None:
+        """Ask the replicas to drain until as many have done so as Serve runs.
+
+        This process's handle hears of changed replicas a moment after they serve: it may not know the newest
+        one yet, or ask a dead one and fail.
+        """
+        deadline = time.monotonic() + limit_s
+        hears_until = time.monotonic() + min(HEARS_S, limit_s)
+        is_last = False
+        while not is_last:
+            is_last = time.monotonic() > hears_until
+            with contextlib.suppress(Exception):  # HAProxy then waits for the answers
+                drained = self.ask_all("drain", limit_s=deadline - time.monotonic())
+                if len(drained) >= count_replicas(self.status(), SERVING):
+                    return
+            time.sleep(POLL_S)
 
     def end(self) -> None:
         """End every process of this cluster.
@@ -282,6 +301,16 @@ class Cluster:
 def _is_free(deployment: Mapping[str, Any]) -> bool:
     """Return whether a deployment leaves the number of its replicas to the machine."""
     return deployment.keys().isdisjoint(("num_replicas", "autoscaling_config"))
+
+
+SERVING = ("RUNNING", "UPDATING")
+"""The states in which Serve lists a replica."""
+
+
+def count_replicas(application: Any, states: Sequence[str]) -> int:
+    """Return the number of replicas in these states. application: what Serve says about it."""
+    deployments = application.deployments.values()
+    return sum(deployment.replica_states.get(state, 0) for deployment in deployments for state in states)
 
 
 def _waits_for(application: Any) -> str:

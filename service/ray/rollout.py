@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ray.serve.schema import ApplicationStatus
 
 from headroom.service.config.edits import Unsettled
-from headroom.service.ray.cluster import CHECK_TIMEOUT_S, NoAnswer
+from headroom.service.ray.cluster import CHECK_TIMEOUT_S, SERVING, NoAnswer, count_replicas
 
 if TYPE_CHECKING:
     from headroom.service.config.file import ConfigFile
@@ -25,9 +25,6 @@ APPLY_TIMEOUT_S = 60.0
 
 POLL_S = 0.1
 """How often a rollout looks at the replicas."""
-
-SERVING = ("RUNNING", "UPDATING")
-"""The states in which Serve lists a replica."""
 
 
 def apply(cluster: Cluster, config: ConfigFile) -> str | None:
@@ -131,10 +128,10 @@ def _progress(cluster: Cluster, config: ConfigFile, may_start: bool) -> RolloutP
     application = cluster.status()
     states = cluster.ask_all("edit_state", config.live.version, may_start)
     applied = [state for state, _ in states].count("applied")
-    serving = _count(application, SERVING)
+    serving = count_replicas(application, SERVING)
     is_running = application.status == ApplicationStatus.RUNNING
     return RolloutProgress(
-        replicas=serving + _count(application, ("STARTING", "RECOVERING")),
+        replicas=serving + count_replicas(application, ("STARTING", "RECOVERING")),
         applied=applied,
         reasons=[reason for state, reason in states if state == "refused"],
         is_finished=is_running and 0 < applied == len(states) == serving,
@@ -156,9 +153,3 @@ def _refused_by(reasons: Sequence[str], replicas: int) -> str:
     if len(reasons) == replicas:
         return reasons[0]
     return f"{len(reasons)} of {replicas} replicas refused it: {reasons[0]}"
-
-
-def _count(application: Any, states: Sequence[str]) -> int:
-    """Return the number of replicas in these states."""
-    deployments = application.deployments.values()
-    return sum(deployment.replica_states.get(state, 0) for deployment in deployments for state in states)
