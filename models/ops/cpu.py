@@ -60,20 +60,37 @@ class CpuOps(TorchOps):
         """Attend as `TorchOps.causal` does."""
         if self.kernels is None or spec.rotation.shape[1] % SIZE_MULTIPLE:
             return super().causal(projected, batch, spec, weights)
-        prefixes = None if batch.prefixes is None else torch.from_numpy(batch.prefixes)
         return self.kernels.causal(
-            projected, batch.offsets, spec, weights, prefixes=prefixes, last_only=batch.read == "last"
+            projected,
+            batch.offsets,
+            spec,
+            weights,
+            prefixes=_prefixes(batch),
+            last_only=batch.read == "last",
         )
 
     def attention(
         self, projected: Tensor, batch: PackedBatch, heads: int, weights: Tensor | None, positions: Positions
     ) -> Tensor:
         """Attend as `TorchOps.attention` does; the kernel reads the pack sequence by sequence."""
-        if self.kernels is None or projected.shape[1] // (3 * heads) % SIZE_MULTIPLE:
+        has_size = projected.shape[1] // (3 * heads) % SIZE_MULTIPLE == 0
+        is_whole = positions.query_alone and batch.prefixes is None
+        if self.kernels is None or not has_size or is_whole:
             return super().attention(projected, batch, heads, weights, positions)
         return self.kernels.attention(
-            projected, batch.offsets, heads, weights, positions, first_only=batch.read == "first"
+            projected,
+            batch.offsets,
+            heads,
+            weights,
+            positions,
+            prefixes=_prefixes(batch),
+            first_only=batch.read == "first",
         )
+
+
+def _prefixes(batch: PackedBatch) -> Tensor | None:
+    """Return the prefixes of a pack's sequences, (B or more,) int32; None: no sequence has one."""
+    return None if batch.prefixes is None else torch.from_numpy(batch.prefixes)
 
 
 class TileLinear(Linear):

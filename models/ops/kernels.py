@@ -35,9 +35,9 @@ FINISHES = ("none", "gelu", "gelu_tanh", "silu", "add", "multiply", "quantized_g
 """What a map's kernel does with its sums; the order is that of `Finish` in native/affine.h."""
 
 DECLARATIONS = """
-int attend_T(T* projected, long tokens, int* offsets, long sequences, long heads, long size, float* weights,
-    long weight_rows, int first_only, float* rotation, long positions, long window, void* relative, T* out,
-    int threads)
+int attend_T(T* projected, long tokens, int* offsets, int* prefixes, long sequences, long heads, long size,
+    float* weights, long weight_rows, int first_only, float* rotation, long positions, long window,
+    void* relative, T* out, int threads)
 int causal_T(T* projected, long tokens, int* offsets, int* prefixes, long sequences, int* borders,
     long groups, long size, float* weights, long weight_rows, int last_only, float* rotation, long positions,
     float* query_norm, float* key_norm, float epsilon, T* out, int threads)
@@ -82,12 +82,14 @@ class Kernels:
         head_weights: Tensor | None = None,
         positions: Positions = PLAIN_POSITIONS,
         *,
+        prefixes: Tensor | None = None,
         first_only: bool = False,
     ) -> Tensor:
         """Attend as `TorchOps.attention` does; heads have a multiple of SIZE_MULTIPLE numbers.
 
         projected: float32 or bfloat16; offsets: (B + 1,) int32, where sequences begin and end.
-        first_only: only each sequence's first token attends. positions: as far as the longest sequence.
+        positions: as far as the longest sequence. prefixes: (B,) int32, as in `PackedBatch`; only if
+        attention knows no positions. first_only: only each sequence's first token attends.
         Returns projected's dtype. A sequence's result has the same bits in any pack and for any thread count.
         Raises MemoryError if there is not enough for the longest sequence, ValueError for tensors of another
         form.
@@ -106,6 +108,7 @@ class Kernels:
             _address(projected, dtype, tokens * 3 * heads * size),
             tokens,
             _address(offsets, torch.int32, sequences + 1),
+            _address(prefixes, torch.int32, sequences),
             sequences,
             heads,
             size,

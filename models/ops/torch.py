@@ -193,7 +193,8 @@ class TorchOps:
     def attention(
         self, projected: Tensor, batch: PackedBatch, heads: int, weights: Tensor | None, positions: Positions
     ) -> Tensor:
-        """Attend within each sequence of a pack, head by head: softmax(q kᵀ/√d)·v, times the head's weight.
+        """Attend within each sequence of a pack, and to its prefix, head by head: softmax(q kᵀ/√d)·v, times
+        the head's weight.
 
         projected: (T, 3·h·d), queries, keys and values of h heads; weights: of the heads, (B, h), or (1, h)
         for all sequences, float32. A sequence's result in an exact batch has the same bits in any other one.
@@ -203,16 +204,19 @@ class TorchOps:
         if positions.rotation is not None:
             parts = rotated(parts, positions.rotation[batch.positions])
         contexts = []
-        for tokens, exists, index in batch.groups:
+        is_whole = positions.query_alone and batch.prefixes is None
+        for tokens, existing, keys, exists in batch.groups:
             query, key, value = parts[tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
+            if keys is not tokens:
+                key, value = parts[keys][:, :, 1:].permute(2, 0, 3, 1, 4)  # (count, h, most, d) each
             if batch.exact:  # products of one sequence and of several round alike only in one layout
                 query = query.contiguous()
                 key = key.contiguous()
                 value = value.contiguous()
-            bias = positions.bias(query, key, exists)
+            bias = positions.bias(query, key, exists, batch.of_query[tokens] if is_whole else None)
             scale = positions.scale(query.shape[-1])
             context = self._attend(query, key, value, bias, scale).transpose(1, 2).flatten(0, 1)
-            contexts.append(context if index is None else context[index])
+            contexts.append(context if existing is None else context[existing])
         joined = torch.cat(contexts)  # (tokens, h, d)
         if weights is not None:
             if len(weights) > 1:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headroom.models.batch import Beginning, pack
+from headroom.models.batch import pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.ops.causal import Causal
 from headroom.models.ops.int8 import Int8Linear
@@ -15,6 +15,7 @@ from headroom.models.ops.int8_products import QuantizedMap, TensorScale
 from headroom.models.ops.positions import PLAIN_POSITIONS, Positions, rotations
 from headroom.models.ops.relative import Relative, alibi_slopes, log_buckets
 from headroom.models.ops.torch import TorchOps
+from headroom.models.sequences import Beginning
 
 LENGTHS = (1, 16, 37, 70)
 HEADS = 3

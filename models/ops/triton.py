@@ -223,6 +223,8 @@ class TritonOps(CudaOps):
 
         What fills the pack up is undefined, NaN among it; it reaches no sequence.
         """
+        if positions.query_alone:
+            return super().attention(projected, batch, heads, weights, positions)
         if positions.rotation is not None:
             parts = projected.view(len(projected), 3, heads, -1)
             projected = rotated(parts, positions.rotation[batch.positions]).flatten(1)
