@@ -151,19 +151,20 @@ class PackedBatch:
         groups = []
         for first, end in itertools.pairwise(borders):
             own = starts[first:end, None], self.lengths[first:end, None]
-            tokens = _padded(*own)
+            tokens, is_token = _padded(*own)
+            arrays = [tokens, np.flatnonzero(is_token), is_token]
             has_prefix = before[first:end].any()
-            keys = tokens
             if has_prefix:
-                keys = _padded(*own, prefix_starts[first:end, None], before[first:end, None])
-            arrays = [*tokens, np.flatnonzero(tokens[1]), *keys]
-            index, _, existing, seen, exists = to_device(arrays, self.ids.device)
+                arrays += _padded(*own, prefix_starts[first:end, None], before[first:end, None])
+            moved = to_device(arrays, self.ids.device)
+            index, existing = moved[:2]
+            exists = None if arrays[-1].all() else moved[-1].bool()
             groups.append(
                 Group(
-                    index,
-                    None if tokens[1].all() else existing,
-                    seen if has_prefix else index,
-                    None if keys[1].all() else exists.bool(),
+                    tokens=index,
+                    existing=None if is_token.all() else existing,
+                    keys=moved[3] if has_prefix else index,
+                    exists=exists,
                 )
             )
         return groups

@@ -46,13 +46,13 @@ class Sequences(NamedTuple):
         """Return the position of each token in its pair, (T,) int64."""
         lengths = self.lengths
         starts = lengths.cumsum() - lengths
-        in_sequence = np.arange(lengths.sum()) - starts.repeat(lengths)
-        shared = np.where(self.prefix < 0, 0, lengths[self.prefix]).repeat(lengths)
-        positions: np.ndarray = in_sequence + np.where(in_sequence < self.start, 0, shared)
+        first = np.where(self.prefix < 0, 0, lengths[self.prefix])
         if self.start:
-            is_prefix = np.zeros(len(lengths), np.bool_)
-            is_prefix[self.prefix[self.prefix >= 0]] = True
-            positions += self.start * is_prefix.repeat(lengths)
+            first[self.prefix[self.prefix >= 0]] = self.start
+        positions: np.ndarray = np.arange(lengths.sum()) + (first - starts).repeat(lengths)
+        if self.start:
+            before = np.arange(self.start)
+            positions[starts[self.prefix >= 0, None] + before] = before
         return positions
 
     def by_length(self) -> "Sequences":
