@@ -307,7 +307,7 @@ class Classifier:
         start = 1 if self.config.shares_query else 0  # after [CLS]
         beginnings = []
         for pair, mask in zip(pairs, masks, strict=True):
-            ids = pair.query if self.config.shares_query else pair.beginning
+            ids = pair.shared_query if self.config.shares_query else pair.beginning
             beginnings.append(Beginning((ids.tobytes(), mask), len(ids), start))
         return beginnings
 

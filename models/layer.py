@@ -59,7 +59,7 @@ class AttentionHeads:
     def probabilities(self, x: Tensor, of_query: Tensor | None = None) -> Tensor:
         """Return the attention probabilities within one sequence, (n, d_model) → (h, n, n).
 
-        of_query: (n,) bool, the tokens that see each other alone; None: all see all.
+        of_query: (n,) bool, the tokens that see only each other; None: all see all.
         """
         projected = self.query_key_value(x).float().view(len(x), -1, self.head_size)
         return attention_probabilities(*self.positions.scored(projected, of_query))

@@ -120,7 +120,7 @@ class EncodedPair:
         return self.ids[: min(self.title_start, len(self.ids) - 1)]
 
     @property
-    def query(self) -> Ids:
+    def shared_query(self) -> Ids:
         """Return what an encoder that `shares_query` computes once: the query and the tokens after it."""
         return self.ids[len(self.template.before) : self.title_start]
 
@@ -413,7 +413,8 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
     template = tokenizer.template
     check(
         not config.shares_query or (template.two_segments and len(template.before) == 1),
-        f"{directory}: headroom.shares_query is for pairs of [CLS], a query and a title of token type 1",
+        f"{directory}: a query that titles share needs a tokenizer that gives pairs of [CLS], the query of "
+        "token type 0 and the title of token type 1",
     )
     skipped = None
     structure = template.ids

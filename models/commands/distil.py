@@ -45,7 +45,8 @@ ShareQuery = Annotated[
     bool,
     typer.Option(
         "--share-query",
-        help="The student's query tokens see the query alone: they are computed once for all titles.",
+        help="The student's query tokens see the query alone: they are computed once for all titles. Only "
+        "headroom scores with such a checkpoint.",
     ),
 ]
 Test = Annotated[

@@ -73,7 +73,7 @@ def write_checkpoint(
 
 
 def transformers_refusal(config: ModelConfig) -> str | None:
-    """Return why transformers cannot load a checkpoint of this configuration; None if it can."""
+    """Return why transformers cannot score with a checkpoint of this configuration; None if it can."""
     if not FAMILIES[config.family].in_transformers:
         return "transformers has no network of its family"
     if config.int8:

@@ -74,8 +74,7 @@ class CpuOps(TorchOps):
     ) -> Tensor:
         """Attend as `TorchOps.attention` does; the kernel reads the pack sequence by sequence."""
         has_size = projected.shape[1] // (3 * heads) % SIZE_MULTIPLE == 0
-        is_whole = positions.query_alone and batch.prefixes is None
-        if self.kernels is None or not has_size or is_whole:
+        if self.kernels is None or not has_size or positions.hides_titles(batch):
             return super().attention(projected, batch, heads, weights, positions)
         return self.kernels.attention(
             projected,

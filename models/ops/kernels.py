@@ -375,7 +375,7 @@ def _check(problem: int, tokens: int) -> None:
         raise ValueError(
             f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
             "sequence, a row of the rotation for each position and one of `order` for each distance; a "
-            "prefix must be a sequence without one"
+            "prefix must be a sequence without one, and positions must then be plain"
         )
 
 

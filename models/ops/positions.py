@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from headroom.models.batch import PackedBatch
 from headroom.models.ops.causal import turned
 from headroom.models.ops.relative import Relative
 
@@ -26,6 +27,10 @@ class Positions:
     window: int | None = None
     relative: Relative | None = None
     query_alone: bool = False
+
+    def hides_titles(self, batch: PackedBatch) -> bool:
+        """Return whether a pack's sequences are whole pairs, in which query tokens must not see the title."""
+        return self.query_alone and batch.prefixes is None
 
     def only(self, heads: Sequence[int]) -> tuple[Self, Sequence[int]]:
         """Return the positions of some heads, and the key heads that they read: those of the same index."""
@@ -58,7 +63,7 @@ class Positions:
 
         query: (B, h, n, d); key: (B, h, m, d). exists: (B, m) bool, False for keys that fill up a shorter
         sequence; its queries, whose results nobody reads, see everything. of_query: (B, n) bool, m = n, the
-        tokens that see each other alone; None: there are none.
+        tokens that see only each other; None: there are none.
         """
         keys = key.shape[-2]
         visible = None if exists is None else exists[:, None, None]

@@ -204,7 +204,7 @@ class TorchOps:
         if positions.rotation is not None:
             parts = rotated(parts, positions.rotation[batch.positions])
         contexts = []
-        is_whole = positions.query_alone and batch.prefixes is None
+        of_query = batch.of_query if positions.hides_titles(batch) else None
         for tokens, existing, keys, exists in batch.groups:
             query, key, value = parts[tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
             if keys is not tokens:
@@ -213,7 +213,7 @@ class TorchOps:
                 query = query.contiguous()
                 key = key.contiguous()
                 value = value.contiguous()
-            bias = positions.bias(query, key, exists, batch.of_query[tokens] if is_whole else None)
+            bias = positions.bias(query, key, exists, None if of_query is None else of_query[tokens])
             scale = positions.scale(query.shape[-1])
             context = self._attend(query, key, value, bias, scale).transpose(1, 2).flatten(0, 1)
             contexts.append(context if existing is None else context[existing])

@@ -139,7 +139,12 @@ class Runner:
         """Return the logits of `_part`, in one pass."""
         network = self.classifier.network
         encoded = self.classifier.tokenizer.encode(pairs)
-        batch = pack(encoded, device=network.device, deterministic=network.deterministic)
+        batch = pack(
+            encoded,
+            device=network.device,
+            deterministic=network.deterministic,
+            beginnings=self.classifier.beginnings(encoded, [None] * len(encoded)),  # one mask for all
+        )
         logits = logits_under(network, batch, masks)
         return np.asarray(np.take(logits, self.classifier.config.label_order, axis=2))
 
@@ -153,13 +158,13 @@ def identity_of(directory: Path, classifier: Classifier) -> str:
 
 
 def logits_under(network: Network, batch: PackedBatch, masks: Floats32) -> Floats32:
-    """Return the logits of a packed batch under each mask.
+    """Return the logits of a batch's pairs under each mask.
 
     masks: (masks, layers, heads) float32 in the numbering of the unpruned model; any finite weights.
-    Returns (masks, rows, labels) float32, rows in the caller's order, labels as in the checkpoint. A
+    Returns (masks, pairs, labels) float32, pairs in the caller's order, labels as in the checkpoint. A
     deterministic network gives the same bits as one pass for each mask.
     """
-    logits = np.empty((len(masks), batch.rows, len(network.config.labels)), np.float32)
+    logits = np.empty((len(masks), len(batch.answers), len(network.config.labels)), np.float32)
     layers = len(network.layers)
     with torch.inference_mode():
         states = [network.embed(batch)]  # states[n] enters layer n; the last one enters the classifier
@@ -171,7 +176,7 @@ def logits_under(network: Network, batch: PackedBatch, masks: Floats32) -> Float
             later = network.hidden_states(batch, selection, entering=states[first], first=first)
             states[first:] = [state.clone() for state in later]  # the next layer may overwrite it
             pooled = network.pool(states[-1], batch)
-            logits[index, batch.order] = network.classify(pooled)[: batch.rows].numpy(force=True)
+            logits[index] = network.classify(pooled)[batch.answers].numpy(force=True)
             before = masks[index]
     return logits
 

@@ -4,8 +4,10 @@ A query's titles share what is computed of it, so what is shared must be the sam
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,11 +18,14 @@ from transformers import PreTrainedModel
 from headroom.models.batch import pack
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.tokenizer import EncodedPair
-from headroom.models.compress.prune import prune
+from headroom.models.compress.prune import prune, transformers_refusal
 from headroom.models.errors import UnsupportedCheckpoint
 from headroom.models.network import Network
 from headroom.models.selection import RowMasks
 from headroom.models.sequences import Beginning
+from headroom.models.study.runner import logits_under
+from headroom.service.engine.request import added_tokens
+from headroom.service.engine.threads import PairRow, mark_prefixes
 from tests.checkpoints import (
     SHAPE,
     WITHOUT_DROPOUT,
@@ -80,7 +85,7 @@ def shared_logits(
     """Return our logits, computed once for equal queries under equal masks. keys: of the masks."""
     keys = keys or [0] * len(pairs)
     beginnings = [
-        Beginning((pair.query.tobytes(), key), len(pair.query), 1)
+        Beginning((pair.shared_query.tobytes(), key), len(pair.shared_query), 1)
         for pair, key in zip(pairs, keys, strict=True)
     ]
     batch = pack(pairs, device=CPU, deterministic=network.deterministic, beginnings=beginnings)
@@ -89,10 +94,14 @@ def shared_logits(
 
 
 @pytest.mark.parametrize("family", ["bert", "electra"])
+@pytest.mark.parametrize("width", [32, 64])
 @pytest.mark.parametrize("is_masked", [False, True])
-def test_scores_are_those_of_transformers_with_a_mask_of_attention(family: str, is_masked: bool) -> None:
-    """Whole pairs, as studies and trainings pack them, and with equal queries under equal masks once."""
-    shape = SHAPE | {"max_position_embeddings": 128}
+def test_scores_are_those_of_transformers_with_a_mask_of_attention(
+    family: str, width: int, is_masked: bool
+) -> None:
+    """Whole pairs, as studies and trainings pack them, and with equal queries under equal masks once. Our
+    kernels compute heads of 16 numbers, torch those of 8."""
+    shape = SHAPE | {"max_position_embeddings": 128, "hidden_size": width}
     model = random_classifier(family, seed=3, vocab_size=60, **shape, **WITHOUT_DROPOUT)
     pairs = pairs_of()
     of_mask = random_weights(np.random.default_rng(1), 2, 3, 4)
@@ -106,7 +115,7 @@ def test_scores_are_those_of_transformers_with_a_mask_of_attention(family: str, 
 
 
 def test_a_deterministic_network_gives_the_same_bits_alone_and_beside_any_pairs() -> None:
-    network = sharing(random_model(max_position_embeddings=128), deterministic=True)
+    network = sharing(random_model(max_position_embeddings=128, hidden_size=64), deterministic=True)
     pairs = pairs_of()
     together = shared_logits(network, pairs, None)
     for row, pair in enumerate(pairs):
@@ -120,7 +129,7 @@ def test_a_query_is_computed_once_for_its_titles_under_a_mask() -> None:
         for query in ((5, 6, 7), (5, 6))
         for title in (10, 11)
     ]
-    beginnings = [Beginning(pair.query.tobytes(), len(pair.query), 1) for pair in pairs]
+    beginnings = [Beginning(pair.shared_query.tobytes(), len(pair.shared_query), 1) for pair in pairs]
     batch = pack(pairs, device=CPU, beginnings=beginnings, fill=False)
     assert batch.lengths.tolist() == [3, 4, 6, 6, 6, 6]
     ids = [part.tolist() for part in batch.ids.split(batch.lengths.tolist())]
@@ -137,13 +146,13 @@ def test_a_query_is_computed_once_for_its_titles_under_a_mask() -> None:
         assert ids[row] == [2, *pair.ids[start:]]
         assert positions[row] == [0, *range(start, len(pair))]
         assert segments[row] == [0, 1, 1, 1, 1, 1]
-        assert ids[prefix] == pair.query.tolist()
+        assert ids[prefix] == pair.shared_query.tolist()
     assert batch.order[batch.answers].tolist() == [0, 1, 2, 3]
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = write_checkpoint(tmp_path_factory.mktemp("sharing"))
+    directory = write_checkpoint(tmp_path_factory.mktemp("sharing"), hidden_size=64)
     return share(directory)
 
 
@@ -169,8 +178,35 @@ def test_a_classifier_scores_each_pair_as_it_does_alone_under_any_mask(checkpoin
     whole = logits_of(clf.network, clf.tokenizer.encode(TEXTS))
     np.testing.assert_allclose(clf.score(TEXTS).logits, whole, atol=2e-5)
     assert (
-        np.abs(whole - load(write_checkpoint(checkpoint.parent / "usual")).score(TEXTS).logits).max() > 0.01
+        np.abs(
+            whole - load(write_checkpoint(checkpoint.parent / "usual", hidden_size=64)).score(TEXTS).logits
+        ).max()
+        > 0.01
     )
+
+
+def test_a_study_of_masks_gives_the_scores_that_are_served(checkpoint: Path) -> None:
+    """Of masks with most heads off, a study cuts heads out."""
+    clf = load(checkpoint)
+    encoded = clf.tokenizer.encode(TEXTS)
+    masks = [clf.mask(spec) for spec in ("none", "keep:0.1,1.2", "0.0-2,2.3")]
+    matrices = np.stack([mask.matrix for mask in masks]).astype(np.float32)
+    for beginnings in (None, clf.beginnings(encoded, [None] * len(encoded))):
+        batch = pack(encoded, device=CPU, beginnings=beginnings)
+        for mask, logits in zip(masks, logits_under(clf.network, batch, matrices), strict=True):
+            np.testing.assert_allclose(logits, clf.score(TEXTS, head_mask=mask).logits, atol=2e-5)
+
+
+def test_a_query_counts_once_in_a_batch(checkpoint: Path) -> None:
+    """Rows of another mask count it again."""
+    clf = load(checkpoint)
+    encoded = clf.tokenizer.encode(TEXTS)
+    lane = Mock(classifier=clf)
+    rows = [PairRow(len(pair), lane, pair=pair, mask=mask) for mask in ("one", "other") for pair in encoded]
+    mark_prefixes(rows)
+    queries = {pair.shared_query.tobytes(): len(pair.shared_query) for pair in encoded}
+    own = sum(len(pair) - len(pair.shared_query) for pair in encoded)
+    assert sum(added_tokens(rows)) == 2 * (own + sum(queries.values()))
 
 
 def test_no_token_of_a_query_attends_to_a_title(checkpoint: Path) -> None:
@@ -188,12 +224,23 @@ def test_what_is_pruned_or_quantized_shares_its_query_too(checkpoint: Path, tmp_
     prune(checkpoint, tmp_path / "pruned", mask)
     pruned = load(tmp_path / "pruned")
     assert pruned.config.shares_query
+    assert transformers_refusal(pruned.config) is not None
     np.testing.assert_allclose(pruned.score(TEXTS).logits, clf.score(TEXTS, head_mask=mask).logits, atol=2e-5)
 
     int8 = load(write_int8(checkpoint, tmp_path / "int8"))
     assert int8.config.shares_query
     exact = clf.score(TEXTS).logits
     assert np.abs(int8.score(TEXTS).logits - exact).max() < 0.1 * np.abs(exact).max()
+
+
+def test_a_tokenizer_without_token_types_cannot_tell_the_query(checkpoint: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "untyped"
+    shutil.copytree(checkpoint, directory)
+    file = directory / "tokenizer_config.json"
+    fields = json.loads(file.read_text())
+    file.write_text(json.dumps(fields | {"model_input_names": ["input_ids", "attention_mask"]}))
+    with pytest.raises(UnsupportedCheckpoint, match="a query that titles share needs a tokenizer that gives"):
+        load(directory)
 
 
 @pytest.mark.parametrize(

@@ -137,15 +137,16 @@ template <class T>
 }
 
 // out (queries x size) = weight · softmax(scale · q·kᵀ) · v of one head, scale in powers of two.
-// query, key, value: the first token's `size` numbers, each with the distance to the next token's. tokens: how many
-// have keys and values. Results are `out_stride` apart.
+// query, key, value: the first token's `size` numbers, each with the distance to the next token's. Results are
+// `out_stride` apart. tokens: how many have keys and values.
 // following: how many rows may be read from the first query on; the rows of later sequences count.
 // window: a query sees this many keys to each side; negative: all keys. memory: as much as `room` says.
 // relative: of distances; null: none. head: its number among them.
 template <class T>
-void attend_head(const T* query, long query_stride, const T* key, long key_stride, const T* value,
-                 long further_stride, long tokens, [[maybe_unused]] long following, long queries, long size, float scale, float weight, long window,
-                 const Relative* relative, long head, const Room<T>& room, char* memory, T* out, long out_stride) {
+void attend_head(const T* query, long query_stride, const T* key, long key_stride, const T* value, long value_stride,
+                 long tokens, [[maybe_unused]] long following, long queries, long size, float scale, float weight,
+                 long window, const Relative* relative, long head, const Room<T>& room, char* memory, T* out,
+                 long out_stride) {
   using U = Unit<T>;
   constexpr bool paired = Room<T>::paired, tiles = Room<T>::tiles;
   constexpr long per_unit = Room<T>::per_unit;
@@ -167,19 +168,19 @@ void attend_head(const T* query, long query_stride, const T* key, long key_strid
   for (long at = key_steps * columns; at < steps * columns; at += kLanes) store(keys + at, Floats{});
 
   const U* value_units = values;
-  long value_stride = size;
+  long unit_value_stride = size;
   if constexpr (paired) {
     for (long step = 0; step < value_steps; ++step)
       for (long column = 0; column < size; column += kLanes) {
-        const T* from = value + 2 * step * further_stride + column;
+        const T* from = value + 2 * step * value_stride + column;
         Words pairs = {};
         if (2 * step < tokens) pairs = to_words(load<Halves>(from));
-        if (2 * step + 1 < tokens) pairs |= to_words(load<Halves>(from + further_stride)) << 16;
+        if (2 * step + 1 < tokens) pairs |= to_words(load<Halves>(from + value_stride)) << 16;
         store(values + step * size + column, pairs);
       }
   } else {
     value_units = value;
-    value_stride = further_stride;
+    unit_value_stride = value_stride;
   }
 
   for (long first = 0; first < queries; first += kQueries) {
@@ -189,7 +190,7 @@ void attend_head(const T* query, long query_stride, const T* key, long key_strid
     const long low = window < 0 ? 0 : std::max(0l, first - window) / 32 * 32;
     const long count = (window < 0 ? tokens : std::min(tokens, first + rows + window)) - low;
     const long vectors = up(count, kLanes) / kLanes;
-    const U* near_values = value_units + low / per_unit * value_stride;
+    const U* near_values = value_units + low / per_unit * unit_value_stride;
     long from_stride = unit_stride;
 #ifdef __AMX_BF16__
     if constexpr (tiles) {
@@ -213,7 +214,7 @@ void attend_head(const T* query, long query_stride, const T* key, long key_strid
                           reinterpret_cast<float*>(memory + up(room.turned, 64)), scores);
     if (window >= 0)
       for (long row = 0; row < rows; ++row) hide_beyond(window, first + row, low, count, scores + row * columns);
-    weigh_values(scores, probabilities, columns, rows, count, scale, near_values, value_stride, size, sums, weight,
+    weigh_values(scores, probabilities, columns, rows, count, scale, near_values, unit_value_stride, size, sums, weight,
                  out + first * out_stride, out_stride);
   }
 }
@@ -269,9 +270,8 @@ void join(const T* of_prefix, long before, const T* own, long length, long strid
 // if none has any; not with a rotation, a window or distances.
 template <class T>
 int attend(const T* projected, long tokens, const int32_t* offsets, const int32_t* prefixes, long sequences,
-            long heads, long size,
-            const float* weights, long weight_rows, bool first_only, const float* rotation, long positions,
-            long window, const Relative* relative, T* out, int threads) {
+           long heads, long size, const float* weights, long weight_rows, bool first_only, const float* rotation,
+           long positions, long window, const Relative* relative, T* out, int threads) {
   const long width = heads * size, stride = 3 * width;
   const long weight_stride = weight_rows == 1 ? 0 : heads;
   const float scale = 1.44269504f / __builtin_sqrtf(size * (relative ? relative->terms : 1));

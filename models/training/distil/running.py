@@ -3,20 +3,21 @@
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headroom.models.checkpoint.tensors import TensorDict
+from headroom.models.checkpoint.tensors import TensorDict, read_tensors
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.classifier import Classifier
 from headroom.models.compress.prune import write_checkpoint
 from headroom.models.device import resolve_device
 from headroom.models.files import Json, write_whole
 from headroom.models.learner import Learner
+from headroom.models.networks import build
 from headroom.models.terminal import ProgressBar
 from headroom.models.training.distil import layers, report
 from headroom.models.training.distil.job import DistilOptions, Job, is_plain_encoder, mask_of, write_pairs
@@ -90,6 +91,8 @@ class Run:
         job = self.job
         source = self.model if job.is_cut_from_teacher else Classifier.load(job.source, self.options.device)
         assert source is not None
+        if job.config.shares_query and not source.config.shares_query:  # as the student computes
+            source = _sharing(source, job)
         pairs = read_portion(self.portions[0])
         order = np.random.default_rng(self.options.seed).permutation(len(pairs))
         texts = [(pairs[row].query, pairs[row].title) for row in sorted(order[: layers.PAIRS])]
@@ -245,6 +248,14 @@ class Run:
         else:
             self.bar.advance(done - self._done)
         self._done = done
+
+
+def _sharing(source: Classifier, job: Job) -> Classifier:
+    """Return a student's source with query tokens that see the query alone."""
+    config = replace(source.config, shares_query=True)
+    tensors = read_tensors(job.source, config)
+    network = build(config, tensors, device=source.network.device, dtype=source.network.dtype)
+    return replace(source, config=config, network=network)
 
 
 def distil(job: Job, bar: ProgressBar) -> Json:

@@ -105,22 +105,25 @@ def test_a_decoder_attends_in_one_call_and_its_titles_share_their_beginning(
 
 @pytest.mark.parametrize("dtype", BOUNDS)
 def test_a_query_that_is_computed_once_gives_the_scores_of_whole_pairs(dtype: torch.dtype) -> None:
-    model = random_model(11)
+    model = random_model(11, hidden_size=64)
     model.config.headroom = {"shares_query": True}
     plain = network_of(model)
     network = network_of(model, dtype, device=DEVICE)
+    assert network.graphs is None
     rng = np.random.default_rng(3)
     first = random_pair(rng, 30, 180)
     pairs = [first]
     for length in (12, 20, 33):
         title = rng.integers(4, 180, length).astype(np.int32)
         pairs.append(replace(first, ids=np.concatenate([first.ids[: first.title_start], title])))
-    beginnings = [Beginning("query", len(first.query), 1)] * len(pairs)
+    beginnings = [Beginning("query", len(first.shared_query), 1)] * len(pairs)
     weights = random_weights(rng, 1, 3, 4).repeat(len(pairs), 0)
     for mask in (None, weights):
         batch = pack(pairs, device=DEVICE, beginnings=beginnings)
         found = network.forward(batch, None if mask is None else RowMasks(mask)).numpy(force=True)
-        assert_close(found, logits_of(plain, pairs, mask), dtype)
+        exact = logits_of(plain, pairs, mask)
+        assert_close(found, exact, dtype)
+        assert_close(on_gpu(network, pairs, mask, False), exact, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

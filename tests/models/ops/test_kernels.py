@@ -114,13 +114,25 @@ def test_attention_sees_the_tokens_of_a_prefix_too(ours: Kernels, size: int, dty
     assert torch.equal(first, whole[offsets[:-1].long()])
 
 
-@pytest.mark.parametrize("prefixes", [[6, -1, -1, -1, -1, -1], [1, 2, -1, -1, -1, -1]])
-def test_a_prefix_that_is_no_sequence_or_has_one_itself_is_refused(
-    ours: Kernels, prefixes: list[int]
+RIGHT_PREFIXES = [1, -1, -1, -1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "positions"),
+    [
+        ([6, -1, -1, -1, -1, -1], PLAIN_POSITIONS),
+        ([1, 2, -1, -1, -1, -1], PLAIN_POSITIONS),
+        (RIGHT_PREFIXES, Positions(rotations(100.0, 130, 16, CPU))),
+        (RIGHT_PREFIXES, Positions(window=3)),
+        (RIGHT_PREFIXES, Positions(relative=Relative(slopes=torch.ones(2)))),
+    ],
+)
+def test_a_wrong_prefix_or_one_beside_positions_is_refused(
+    ours: Kernels, prefixes: list[int], positions: Positions
 ) -> None:
     projected, offsets = packed([1, 5, 33, 64, 90, 130], 2, 16, torch.float32)
-    with pytest.raises(ValueError, match="a prefix must be a sequence without one"):
-        ours.attention(projected, offsets, 2, prefixes=torch.tensor(prefixes).int())
+    with pytest.raises(ValueError, match="a prefix must be a sequence without one, and positions must then"):
+        ours.attention(projected, offsets, 2, None, positions, prefixes=torch.tensor(prefixes).int())
 
 
 def test_the_kernels_work_on_this_machine() -> None:
