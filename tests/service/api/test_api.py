@@ -138,12 +138,9 @@ async def test_health_tells_alive_from_ready() -> None:
     ("given", "kept"),
     [
         ("abc-123", True),
-        ("A1b2/c3+d4=:._", True),
         ("x" * 128, True),
         ("x" * 129, False),
         ("a b", False),
-        ("a<script>", False),
-        ("é", False),
         ("", False),
     ],
 )

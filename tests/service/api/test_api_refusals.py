@@ -26,8 +26,6 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ("/v1/compare", SCORE, "masks", "at least one"),
     ("/v1/compare", {**SCORE, "masks": ["none"] * 32, "variants": ["full"] * 33}, "masks", "64"),
     ("/v1/compare", {**SCORE, "titles": ["a"] * 100, "masks": ["none"] * 41}, "titles", "4096"),
-    ("/v1/attention", {"query": "a", "title": "b"}, "heads", "missing"),
-    ("/v1/condense", {**SCORE, "max_words": 0}, "max_words", "greater than or equal to 1"),
     ("/v1/condense", {"query": "w " * 100, "titles": list("abcdefg")}, "titles", "send at most 5 titles"),
     ("/v1/condense", {**SCORE, "query": "w " * 5000}, "query", "send fewer words"),
     (
@@ -40,19 +38,9 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
         ("/v1/outcomes", {"outcomes": [OUTCOME | {field: wrong}]}, f"outcomes[0].{field}", says)
         for field, wrong, says in [
             ("time", 1_795_000_000_000, "should be seconds since 1970, not milliseconds"),
-            ("time", "yesterday", ""),
-            ("time", True, ""),
-            ("time", -1, ""),
             ("value", 1e16, "should be less than or equal to 1000000000000000"),
-            ("value", "1", ""),
             ("unit", "a\0b", NUL),
-            ("unit", "", ""),
             ("id", "a\0b", NUL),
-            ("id", "x" * 257, ""),
-            ("id", None, ""),
-            ("experiment", "a\0b", NUL),
-            ("metric", "a\0b", ""),
-            ("metric", "two words", ""),
         ]
     ),
     ("/v1/score", {**SCORE, "unit": "a\0b"}, "unit", NUL),
@@ -110,10 +98,7 @@ async def test_json_may_be_called_json_by_several_names(kind: str) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        {"content-type": "application/x-www-form-urlencoded"},
         {"content-type": "text/plain"},
-        {"content-type": "multipart/form-data; boundary=x"},
-        {"content-type": "application/xml"},
         {"content-type": ""},  # as a web page of another site could send it unasked
         {"content-encoding": "gzip"},
     ],

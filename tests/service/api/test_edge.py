@@ -149,26 +149,6 @@ async def test_what_the_application_says_passes_untouched(kind: bytes) -> None:
     assert (await ask(answering(200, PLAIN, b"metrics")))[2] == b"metrics"
 
 
-@pytest.mark.parametrize(
-    ("path", "method", "headers", "status", "kind"),
-    [
-        ("/docs", "GET", {"accept": "text/html"}, 401, "text/html; charset=utf-8"),
-        ("/docs", "GET", {}, 401, "application/json"),
-        ("/nowhere", "GET", {"authorization": "Bearer alpha"}, 404, "application/json"),
-    ],
-)
-async def test_the_applications_answers_are_the_same_behind_the_edge(
-    path: str, method: str, headers: dict[str, str], status: int, kind: str
-) -> None:
-    app = app_with(api_keys="alpha")
-    given = [(name.encode(), value.encode()) for name, value in headers.items()]
-    answered, got, body = await ask(app, given, path, method)
-    assert (answered, got[b"content-type"].decode()) == (status, kind)
-    assert MARK.encode() not in got
-    assert (b"www-authenticate" in got) is (status == 401)
-    assert kind == "application/json" or method == "HEAD" or b"<html" in body
-
-
 @pytest.mark.parametrize(("haproxy", "kind"), [("0", "replica_lost"), ("1", "internal_error")])
 async def test_silence_becomes_an_answer(haproxy: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", haproxy)

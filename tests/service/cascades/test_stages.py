@@ -48,23 +48,6 @@ async def test_the_best_titles_of_a_stage_are_scored_by_the_next(service: Servic
     assert answer["degraded"] is False
 
 
-async def test_any_number_of_stages_each_of_what_the_one_before_kept(
-    service: Service, clf: Classifier
-) -> None:
-    answer = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="three")
-    first = best(own_scores(clf, "0-1.*").score, list(range(20)), 10)
-    second = best(own_scores(clf, "1.*").score, first, 3)
-    of_stage = {
-        name: [row["index"] for row in answer["results"] if row["stage"] == name]
-        for name in ("cheap", "middle", "full")
-    }
-    assert of_stage["full"] == second
-    assert sorted(of_stage["middle"] + second) == first
-    assert [stage["pairs"] for stage in answer["stages"]] == [20, 10, 3]
-    order = [row["stage"] for row in sorted(answer["results"], key=lambda row: -row["score"])]
-    assert order == ["full"] * 3 + ["middle"] * 7 + ["cheap"] * 10
-
-
 async def test_a_stage_that_would_keep_all_titles_is_skipped(service: Service, clf: Classifier) -> None:
     """Its scores are the last variant's own: a single title costs no first stage."""
     answer = await service.post("/v1/score", query=QUERY, titles=TITLES[:5], variant="cascade")

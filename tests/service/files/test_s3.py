@@ -112,14 +112,3 @@ def test_an_upload_that_fails_leaves_the_object_that_was_there(
                     assert stream.read() == before
     with urlopen(f"{endpoint}/logs?uploads") as answer:
         assert "<Upload>" not in answer.read().decode()
-
-
-def test_a_bucket_that_is_missing_is_named(tiny_checkpoint: Path, environment: dict[str, str]) -> None:
-    result = headroom(
-        environment,
-        *("score", "--input", "s3://nowhere/pairs.csv", "--output", "s3://nowhere/scored.csv"),
-        *("--model", tiny_checkpoint),
-    )
-    assert result.returncode != 0
-    assert "s3://nowhere/pairs.csv" in result.stderr
-    assert "Traceback" not in result.stderr

@@ -61,8 +61,7 @@ def score(source: Path, output: object, model: Path, *, overwrite: bool) -> None
     score_all(job, lambda *_: None, window_rows=2)
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("in_store", [False, True])
+@pytest.mark.parametrize(("in_store", "overwrite"), [(False, True), (True, False)])
 def test_the_same_command_ends_a_job_that_was_stopped_at_any_step(
     tiny_checkpoint: Path,
     tmp_path: Path,

@@ -17,27 +17,21 @@ from tests.referees import need
 
 PATIENCE_S = 60
 """How long a test waits for what must be seen sooner or later, however slow the machine."""
-_MODULES = (
-    *("lib/mask", "lib/mask_spec", "lib/texts", "attention/tokens", "live/prometheus"),
-    "playground/time_saved",
-)
+_MODULES = ("lib/mask", "lib/mask_spec", "live/prometheus", "playground/time_saved")
 _ARGUMENTS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-dev-shm-usage", "--force-color-profile=srgb", "--font-render-hinting=none"),
 )
 
-# Before a page's own scripts: the key, and a watch over requests and policy violations.
+# Before a page's own scripts: the key, and a watch over policy violations.
 _WATCH = """
 if (location.protocol.startsWith('http')) (() => {
-window.seen = {requests: 0, violations: []};
+window.seen = {violations: []};
 document.addEventListener('securitypolicyviolation',
   (event) => seen.violations.push(event.violatedDirective));
 const send = window.unwatched = window.fetch; // `window.answer` of a test stands in for it
-window.fetch = (...what) => {
-  seen.requests++;
-  return (window.answer ?? send)(...what);
-};
+window.fetch = (...what) => (window.answer ?? send)(...what);
 })();
 """
 
@@ -80,17 +74,6 @@ class Page:
         self.colours("light")
         browser.execute_cdp_cmd("Network.enable", {})
 
-    def hurry(self, times: int = 20) -> None:
-        """Let the page's clock and timers run so many times as fast, until it is loaded anew."""
-        self.run(
-            """
-            const [times] = arguments, now = Date.now, wait = setTimeout, every = setInterval, began = now();
-            Date.now = () => began + times * (now() - began);
-            window.setTimeout = (call, ms = 0) => wait(call, ms / times);
-            window.setInterval = (call, ms) => every(call, ms / times);""",
-            times,
-        )
-
     def open(self, address: str = "") -> Self:
         """Load the page anew, with what follows the # in its address."""
         self.browser.get("about:blank")
@@ -101,9 +84,9 @@ class Page:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
-    def colours(self, scheme: str, *, still: bool = True) -> None:
-        """Emulate the system's colour scheme, and a person who prefers less motion or does not."""
-        motion = {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"}
+    def colours(self, scheme: str) -> None:
+        """Emulate the system's colour scheme, and a person who prefers less motion."""
+        motion = {"name": "prefers-reduced-motion", "value": "reduce"}
         features = [{"name": "prefers-color-scheme", "value": scheme}, motion]
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
@@ -153,13 +136,11 @@ class Page:
             }}).catch((error) => done(String(error)));"""
         return self.browser.execute_async_script(source, *arguments)
 
-    def screenshot(self, file: Path, *, whole: bool = False) -> None:
-        """Write what is seen, or the whole page, as PNG."""
-        request: dict[str, Any] = {"format": "png"}
-        if whole:
-            size = self.browser.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
-            request["clip"] = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-            request["captureBeyondViewport"] = True
+    def screenshot(self, file: Path) -> None:
+        """Write the whole page as PNG."""
+        size = self.browser.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        request = {"format": "png", "clip": clip, "captureBeyondViewport": True}
         data = self.browser.execute_cdp_cmd("Page.captureScreenshot", request)["data"]
         file.write_bytes(base64.b64decode(data))
 

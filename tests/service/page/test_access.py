@@ -201,7 +201,7 @@ def test_screenshots_for_the_documentation(page: Page, page_server: str) -> None
             name = view if view == "playground" else f"playground-{view}"
             image = IMAGES / f"{name}-{scheme}.png"
             image.unlink(missing_ok=True)
-            page.screenshot(image, whole=True)
+            page.screenshot(image)
             assert image.stat().st_size > 10_000, f"{image.name} shows nothing"
 
 

@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -17,14 +16,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
 LONG = "where can i find a quiet wireless mouse that works with my laptop?"
-
-# How opaque a cell's background is, from 0 to 1.
-OPACITY = """
-const pen = document.createElement('canvas').getContext('2d');
-pen.fillStyle = getComputedStyle(arguments[0]).backgroundColor;
-pen.fillRect(0, 0, 1, 1);
-return pen.getImageData(0, 0, 1, 1).data[3] / 255;
-"""
 
 KEEP_ANSWER = """
 const send = window.fetch;
@@ -83,55 +74,6 @@ def test_words_of_a_long_query_are_struck_out_as_the_loss_grows(page: Page) -> N
     page.until(lambda: page.all(".condense") == [])
 
 
-def test_a_query_is_written_and_shows_what_its_words_attend_to(page: Page) -> None:
-    page.open()
-    Select(page.one("#example")).select_by_visible_text("A long question")
-    Select(page.one(".condense select")).select_by_visible_text("writing it anew")
-    page.run(KEEP_ANSWER)
-    condense(page)
-    page.one(".alignment")
-    answer: dict[str, Any] = page.run("return window.condensed")
-    rows = [str(element.text) for element in page.all(".alignment tbody th")]
-    assert rows == answer["condensed"].split()
-    columns = [str(element.text) for element in page.all(".alignment thead th")]
-    assert "".join(columns) == "".join(LONG.split())
-    heads = {(one["layer"], one["head"]) for one in answer["attention"]["heads"]}
-    options = Select(page.one(".condense .alignment-head")).options
-    assert len(options) == 1 + len(heads)
-    page.one(".written button").click()
-    page.until(lambda: page.one("#query").get_attribute("value") == answer["condensed"])
-
-
-def write_anew(page: Page, question: str) -> None:
-    page.open(f"#playground?q={quote(question)}&t=laptop&t=bag")
-    Select(page.one(".condense select")).select_by_visible_text("writing it anew")
-    condense(page)
-
-
-def test_a_cell_is_darker_the_more_a_word_attends_and_chinese_pieces_have_columns_each(page: Page) -> None:
-    question = "我想买一个适合学生用的轻薄笔记本电脑"
-    write_anew(page, question)
-    page.one(".alignment")
-    columns = [str(element.text) for element in page.all(".alignment thead th")]
-    assert len(columns) > 3
-    assert "".join(columns) == question
-    opacity_of = {
-        int(cell.text.rstrip(" %") or 0): float(page.run(OPACITY, cell))
-        for cell in page.all(".alignment td")[1:]
-    }
-    shares = sorted(opacity_of)
-    assert len(shares) > 3
-    assert [opacity_of[share] for share in shares] == pytest.approx(
-        [share / 100 for share in shares], abs=0.01
-    )
-
-
-def test_a_question_that_is_too_long_to_write_anew_is_not_offered_again(page: Page) -> None:
-    write_anew(page, "lamp " * 200)
-    assert "longer than the model's window" in page.one(".condense .trouble").text
-    assert page.all(".condense .trouble button") == []
-
-
 def pictures(page: Page, slider: WebElement) -> None:
     """Write the documentation's pictures, at three words, if they are wanted."""
     if "SCREENSHOTS" in os.environ:
@@ -141,5 +83,5 @@ def pictures(page: Page, slider: WebElement) -> None:
         page.size(1440, 720)
         for scheme in ("light", "dark"):
             page.colours(scheme)
-            page.screenshot(IMAGES / f"playground-condense-{scheme}.png", whole=True)
+            page.screenshot(IMAGES / f"playground-condense-{scheme}.png")
         page.colours("light")

@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 
 from tests.service.page.browsing import Page
-from tests.service.page.playground import KEY, MOUSE, cell, rows, settled, spec, with_all_heads
+from tests.service.page.playground import KEY, MOUSE, rows, settled
 
 pytestmark = pytest.mark.slow
 
@@ -42,30 +42,6 @@ def test_four_masks_side_by_side_with_a_baseline(page: Page, page_server: str) -
     assert all(row["changes"][1] == "" and row["changes"][0] for row in settled(page, columns=4))
     page.button("Remove mask A").click()
     assert len(settled(page, columns=3)[0]["scores"]) == 3
-
-
-def test_a_shared_address_opens_the_whole_state(page: Page) -> None:
-    with_all_heads(page)
-    page.write("#query", "무선 마우스 & more?")
-    cell(page, 3, 4).click()
-    page.run(
-        "const weight = document.querySelector('.selected [type=range]'); weight.value = 0.35;"
-        "weight.dispatchEvent(new Event('input', {bubbles: true}))"
-    )
-    page.button("Compare one more mask").click()
-    page.button("Lower half off").click()
-    before = settled(page, columns=3)
-    page.button("Copy as…").click()
-    link = page.one("dialog textarea").get_attribute("value")
-    page.button("Close").click()
-    assert link
-    assert link.startswith(f"{page.url}/#playground?")
-    page.until(lambda: page.browser.current_url == link)
-    page.open(link.removeprefix(f"{page.url}/"))
-    assert settled(page, columns=3) == before
-    assert page.one("#query").get_attribute("value") == "무선 마우스 & more?"
-    assert spec(page) == "0-5.*"
-    assert page.one(".chip .label").text == "all heads"
 
 
 def test_copied_commands_run_and_give_the_same_scores(page: Page) -> None:
@@ -112,38 +88,6 @@ def test_what_others_wrote_stays_text(page: Page) -> None:
     page.one(".details")
 
 
-@pytest.mark.more
-def test_a_broken_answer_is_asked_for_again_and_a_missed_deadline_only_by_hand(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse&t=towel")
-    settled(page)
-    page.run("""
-      const real = window.fetch;
-      const broken = () => new ReadableStream({start: (stream) => stream.error(new TypeError('cut'))});
-      window.answer = async () => { window.answer = undefined; return new Response(broken()); };""")
-    page.write("#query", "a mouse")
-    assert page.button("Try now", ".trouble")
-    page.until(lambda: not page.all(".trouble"))
-    page.hurry()
-    for status, kind in ((504, "deadline_exceeded"), (503, "out_of_memory")):
-        page.run(
-            """
-            const [status, type] = arguments;
-            const error = JSON.stringify({error: {type, message: type, param: null}});
-            window.answer = async () => new Response(error, {status, headers: {'retry-after': '1'}});""",
-            *(status, kind),
-        )
-        page.one("#query").send_keys("s")
-        page.until(lambda kind=kind: kind in page.one(".trouble").text)
-        assert "Trying again" not in page.one(".trouble").text
-        asked = page.run("return seen.requests")
-        page.browser.execute_async_script("setTimeout(arguments[0], 10_000)")  # of the page's clock
-        assert page.run("return seen.requests") == asked
-        page.run("window.answer = undefined")
-        page.button("Try now", ".trouble").click()
-        page.until(lambda: not page.all(".trouble"))
-        assert page.run("return seen.requests") == asked + 1
-
-
 def test_titles_are_typed_pasted_and_read_from_a_file(page: Page, tmp_path: Path) -> None:
     page.open("#playground?q=mouse&t=one+mouse")
     settled(page)
@@ -184,23 +128,3 @@ def test_a_change_of_time_is_claimed_only_if_its_interval_leaves_out_none(page: 
             ends = sorted(abs(100 * end) for end in (low, high))
             expected = f"{ends[0]:.0f} % to {ends[1]:.0f} % {claim}: {np.median(active):.1f} ms instead"
         assert said.startswith(expected)
-
-
-@pytest.mark.more
-def test_the_own_order_of_the_titles_is_a_variant_without_scores(page: Page) -> None:
-    titles = ["deck screws", "a wireless mouse", "cotton towel"]
-    given = "".join(f"&t={quote(title)}" for title in titles)
-    page.open(f"#playground?q={quote(MOUSE)}{given}&mask=none&mask=none&base=0&active=1")
-    settled(page)
-    page.one("optgroup option[value='variant:original']").click()
-    page.until(lambda: [row["title"] for row in rows(page)] == titles, "not the order of the titles")
-    ranking = settled(page)
-    assert [row["scores"][1] for row in ranking] == [None] * 3
-    assert [row["changes"] for row in ranking] == [[""]] * 3  # of the model's column; an order has no scores
-    assert "own order" in page.one(".grid-box").text
-    assert not page.all(".time button")
-    page.button("pin mask B as the baseline").click()
-    page.all(".chip .pick")[0].click()
-    ranking = settled(page)
-    assert ranking[0]["title"] == "a wireless mouse"
-    assert ranking[0]["move"] == "▲up 1"

@@ -74,34 +74,3 @@ def test_requests_per_second_are_those_that_score(page: Page) -> None:
     paths = sorted({route.path for route in routes} | {"unmatched"})
     rates = page.evaluate(script, paths)
     assert dict(zip(paths, rates, strict=True)) == {path: 4 if path in SCORING else 0 for path in paths}
-
-
-def test_unknown_pieces_show_their_text(page: Page) -> None:
-    page.open()
-    names = ["[CLS]", "a", "[UNK]", "mouse", "[SEP]", "[UNK]", "[UNK]", "##s", "[SEP]"]
-    texts = [f" {name}" for name in names]
-    texts[7] = "s"
-    special = [name in ("[CLS]", "[SEP]") for name in names]
-    pair = {"tokens": names, "texts": texts, "special": special, "segments": [0] * 5 + [1] * 4}
-    script = "tokens.withUnknown(arguments[0], arguments[1]).texts.map((text) => text.trim())"
-    found = page.evaluate(script, pair, ["A ☃☃ mouse", "龘 𓀀s"])
-    assert found == ["[CLS]", "a", "☃☃", "mouse", "[SEP]", "龘", "𓀀", "s", "[SEP]"]
-
-
-def test_files_are_read_with_quotes_lines_tabs_and_semicolons(page: Page) -> None:
-    page.open()
-    script = "arguments[0].map((text) => texts.readFile(text)).map(({query, titles}) => [query, titles])"
-    files = [
-        '\ufeffquery,title\r\na,"x, ""y""\nz"\r\na,w\r\nb,v\r\n',
-        "Title\tgrade\none\t1\n\ntwo\t2\n",
-        '"query, German";query;title\n1,5;a;"x, y; z"\n2;a;w\n',
-        "just a title\nanother, with a comma\n",
-        "",
-    ]
-    assert page.evaluate(script, files) == [
-        ["a", ['x, "y" z', "w"]],
-        [None, ["one", "two"]],
-        ["a", ["x, y; z", "w"]],
-        [None, ["just a title", "another, with a comma"]],
-        [None, []],
-    ]

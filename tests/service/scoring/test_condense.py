@@ -1,13 +1,11 @@
 """POST /v1/condense on a real (small) network."""
 
-import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 
 from headroom import Classifier, HeadMask
@@ -15,8 +13,6 @@ from headroom.models.condense import search, words
 from headroom.models.condense.local import condense
 from headroom.models.condense.search import METHODS, Method, Task
 from headroom.models.condense.words import read_words
-from headroom.service.engine.runner import Batch
-from tests.service.asgi import DISCONNECT, Exchange, chunk
 from tests.service.in_process import TITLES, Service, in_session, serve
 
 QUERY = "where is a steel angle bracket for the deck?"
@@ -63,13 +59,6 @@ async def test_variants_repeated_titles_and_a_bound(shared: Service) -> None:
 
 
 @in_session
-async def test_one_word_stays_and_a_note_says_why(shared: Service) -> None:
-    one = await shared.post("/v1/condense", query="오리고기맛집", titles=TITLES)
-    assert (one["condensed"], one["loss"]) == ("오리고기맛집", 0.0)
-    assert "one word" in one["note"]
-
-
-@in_session
 @pytest.mark.parametrize("method", METHODS)
 async def test_no_text_of_a_request_is_written_or_read_on_the_event_loop(
     shared: Service, monkeypatch: pytest.MonkeyPatch, method: Method
@@ -97,54 +86,3 @@ async def test_steps_are_cut_to_what_one_request_may_have(tiny_checkpoint: Path,
     async with serve(tiny_checkpoint, max_compare_rows=7) as service:
         answer = await service.post("/v1/condense", query=QUERY, titles=TITLES, max_words=3)
         assert answer["condensed"] == locally(clf, max_words=3).query
-
-
-class Gate:
-    """Holds up the batches of the device until it is opened."""
-
-    def __init__(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.waits, self.open = asyncio.Event(), asyncio.Event()
-        self.batches = 0
-        run = service.replica.engine.run
-
-        async def held(batch: Batch) -> Any:
-            self.batches += 1
-            self.waits.set()
-            await self.open.wait()
-            return await run(batch)
-
-        monkeypatch.setattr(service.replica.scheduler._runner, "forward", held)
-
-
-def ask(service: Service) -> Exchange:
-    """Ask for a condensed query, as a client that can hang up."""
-    message = chunk(orjson.dumps({"query": QUERY, "titles": TITLES}), more=False)
-    return Exchange(service.app, "POST", "/v1/condense", messages=[message])
-
-
-async def hang_up(exchange: Exchange, gate: Gate) -> None:
-    """Hang up once the gate holds up a batch."""
-    async with asyncio.timeout(60):
-        await gate.waits.wait()
-        exchange.incoming.put_nowait(DISCONNECT)
-        await exchange.task
-
-
-async def test_a_client_that_hangs_up_has_its_later_steps_dropped(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = Gate(service, monkeypatch)
-    await hang_up(ask(service), gate)
-    gate.open.set()
-    # The next request is served, and nothing of the dropped one with it.
-    before = gate.batches
-    await service.post("/v1/score", query="angle", titles=["lamp"])
-    assert gate.batches == before + 1
-    assert service.replica.scheduler.queued_tokens == 0
-
-
-async def test_a_deadline_ends_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(service, monkeypatch)
-    error = await service.refused("/v1/condense", 504, query=QUERY, titles=TITLES, deadline_ms=20)
-    assert error["type"] == "deadline_exceeded"
-    gate.open.set()

@@ -50,18 +50,6 @@ async def test_requests_with_different_masks_at_once_get_each_their_own(
         check_scores(answer["results"], expected.score)
 
 
-async def test_batches_side_by_side_score_as_one(tiny_checkpoint: Path, clf: Classifier) -> None:
-    async with serve(tiny_checkpoint, threads=3) as service:
-        titles = TITLES * 20
-        answers = await asyncio.gather(
-            *(service.post("/v1/score", query=QUERY, titles=titles, variant=name) for name in ("full", "cut"))
-        )
-        for answer, spec in zip(answers, ("none", "random:0.5@7"), strict=True):
-            expected = clf.score(pairs(), HeadMask.parse(spec, layers=3, heads=4)).score
-            check_scores(answer["results"], np.tile(expected, 20))
-        assert service.metric("headroom_batch_pairs_count") > 2  # the first request was spread over three
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 async def test_deterministic_scores_are_the_same_bits_under_any_load(
     tiny_checkpoint: Path, threads: int

@@ -21,14 +21,12 @@ from tests.service.in_process import CONFIG, QUERY, TITLES, Service, check_score
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one service for most of the tests
 
-CASCADE = {"name": "cascade", "cascade": [{"variant": "masked", "keep": 2}, {"variant": "full"}]}
-LIVE = CONFIG | {"variants": [*CONFIG["variants"], CASCADE]}
 HITS, MISSES = 'headroom_cache_total{result="hit"}', 'headroom_cache_total{result="miss"}'
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def caching(tiny_checkpoint: Path) -> AsyncIterator[Service]:
-    async with serve(tiny_checkpoint, LIVE, score_cache_size=10_000) as running:
+    async with serve(tiny_checkpoint, CONFIG, score_cache_size=10_000) as running:
         yield running
 
 
@@ -107,7 +105,7 @@ async def test_other_tokens_of_the_same_texts_are_another_score(
         ("/predict", {"inputs": [[QUERY, TITLES[1]], [TITLES[1], QUERY]]}),
         ("/", {"inputs": TITLES[1]}),
     ]
-    async with serve(tiny_checkpoint, LIVE) as plain:
+    async with serve(tiny_checkpoint, CONFIG) as plain:
         for path, body in asked:
             expected = (await plain.http.post(path, json=body)).json()
             for _ in range(2):
@@ -123,28 +121,6 @@ async def test_other_tokens_of_the_same_texts_are_another_score(
                         [row["score"] for row in right], abs=1e-5
                     )
         assert plain.metric(HITS) == plain.metric(MISSES) == 0  # off unless asked for
-
-
-async def test_each_stage_of_a_cascade_recalls_what_it_scored(caching: Service) -> None:
-    titles = [f"{title} cable" for title in TITLES[:3]]
-    body = {"query": QUERY, "variant": "cascade"}
-    with Counting(caching) as first:
-        one = await caching.post("/v1/score", titles=titles, **body)
-    with Counting(caching) as second:
-        other = await caching.post("/v1/score", titles=titles, **body)
-    assert (first.misses, second.hits, second.misses, second.computed) == (5, 5, 0, 0)
-    assert without_times(one) == without_times(other)
-    # One title more: its stages compute what is new in them, in the right places.
-    with Counting(caching) as third:
-        longer = await caching.post("/v1/score", titles=[TITLES[1] + " lamp", *titles], **body)
-    assert third.hits >= 3
-    assert third.hits + third.misses == 6
-    assert third.computed == third.misses
-    assert [row["stage"] for row in longer["results"]].count("full") == 2
-    scores = {row["index"]: row["score"] for row in longer["results"]}
-    for row in one["results"]:
-        if row["stage"] == longer["results"][row["index"] + 1]["stage"] == "full":
-            assert scores[row["index"] + 1] == pytest.approx(row["score"], abs=1e-5)
 
 
 async def test_compare_and_condense_compute_all(caching: Service) -> None:

@@ -18,11 +18,10 @@ from typer.testing import CliRunner
 
 from headroom import Classifier
 from headroom.loadtest.server import free_port
-from headroom.models.errors import ModelError
 from headroom.service.cli.program import app
 from headroom.service.config.file import ConfigFileError
 from headroom.service.scoring import shared_cache
-from headroom.service.scoring.shared_cache import PREFIX, check_url
+from headroom.service.scoring.shared_cache import PREFIX
 from tests.checkpoints import write_checkpoint
 from tests.redis_server import redis_server
 from tests.service.in_process import CONFIG, QUERY, TITLES, Service, check_scores, pairs, read_config, serve
@@ -133,18 +132,6 @@ async def test_a_score_is_never_another_masks_models_or_formats(
     await stored(server, before + len(TITLES))
 
 
-async def test_new_weights_under_the_same_path_begin_anew(tmp_path: Path, server: Redis) -> None:
-    path = write_checkpoint(tmp_path / "model", seed=9)
-    async with serve(path, score_cache=server.url) as service:
-        await scored(service)
-        await stored(server, len(TITLES))
-    write_checkpoint(path, seed=10)
-    async with serve(path, score_cache=server.url) as service:
-        cache, results = await scored(service)
-    assert cache == "miss"
-    check_scores(results, Classifier.load(path, "cpu", "float32").score(pairs()).score)
-
-
 async def test_a_value_that_was_altered_is_computed(
     tiny_checkpoint: Path, clf: Classifier, server: Redis
 ) -> None:
@@ -250,8 +237,3 @@ def test_wrong_settings_are_named(arguments: dict[str, Any], message: str) -> No
     with pytest.raises(ConfigFileError, match=message) as refused:
         read_config({}, **arguments)
     assert "secret" not in str(refused.value)
-
-
-def test_a_wrong_address_is_refused_under_the_name_of_its_option() -> None:
-    with pytest.raises(ModelError, match=r"^--cache: .*redis://"):
-        check_url("http://127.0.0.1", "--cache")

@@ -126,21 +126,6 @@ async def test_a_body_without_a_content_type_from_a_browser_is_not_read(headers:
         assert backend.requests == []
 
 
-async def test_without_keys_weaviate_is_answered_on_this_machine_only() -> None:
-    async with client(app_with()) as session:
-        assert (await send(session, UNTYPED, host="127.0.0.1:8000")).status_code == 200
-        assert (await send(session, UNTYPED, host="rebound.example:8000")).status_code == 403
-
-
-async def test_weaviate_sends_a_key_as_the_password_of_its_url() -> None:
-    """Go's HTTP client makes Basic authentication of http://headroom:KEY@host."""
-    async with client(app_with(api_keys="YOUR-KEY")) as session:
-        for credentials, status in ((("headroom", "YOUR-KEY"), 200), (("YOUR-KEY", ""), 401)):
-            basic = httpx.BasicAuth(*credentials)._auth_header
-            answer = await send(session, UNTYPED, host="headroom:8000", authorization=basic)
-            assert answer.status_code == status
-
-
 async def test_weaviates_errors_are_a_text() -> None:
     """Its client reads `error` as a string, and else says only that it cannot."""
     async with client(app_with()) as session:

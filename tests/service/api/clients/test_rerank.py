@@ -130,18 +130,8 @@ async def test_titles_whose_scores_round_to_1_are_ranked_by_their_logits(tmp_pat
     cascade = {"name": "cascade", "cascade": [{"variant": "cheap", "keep": 3}, {"variant": "full"}]}
     variants = [{"name": "full"}, {"name": "cheap", "head_mask": "0.*"}, cascade]
     async with serve(tmp_path, {"variants": variants}) as service:
-        for path, extra in (
-            ("/v1/rerank", {"raw_scores": True}),
-            ("/v1/rerank", {}),
-            ("/v2/rerank", {}),
-            ("/rerank", {"raw_scores": True}),
-        ):
-            answer = await service.post(path, query=QUERY, documents=titles, top_n=2, **extra)
-            assert [result["index"] for result in answer["results"]] == best[:2], path
-        voyage = await service.post("/v1/rerank", query=QUERY, documents=titles, top_k=2)
-        assert [result["index"] for result in voyage["data"]] == best[:2]
-        ranks = await service.http.post("/rerank", json={"query": QUERY, "texts": titles})
-        assert [rank["index"] for rank in ranks.json()] == best
+        answer = await service.post("/v1/rerank", query=QUERY, documents=titles, top_n=2)
+        assert [result["index"] for result in answer["results"]] == best[:2]
         own = (await service.post("/v1/score", query=QUERY, titles=titles))["results"]
         assert sorted(range(20), key=lambda i: -own[i]["raw_score"]) == best
         staged = await service.post("/v1/score", query=QUERY, titles=titles, variant="cascade")
@@ -168,8 +158,6 @@ async def test_an_empty_title_says_so_and_ranks_last(shared: Service) -> None:
     voyage = await shared.post("/v1/rerank", query=QUERY, documents=documents, top_k=None)
     assert [row["index"] for row in voyage["data"]] == order
     assert voyage["warnings"] == ["2 documents were empty and ranked last (index 0, 2)."]
-    ranks = await shared.http.post("/rerank", json={"query": QUERY, "texts": documents})
-    assert [rank["index"] for rank in ranks.json()] == order
     columns = (await shared.post("/v1/compare", query=QUERY, titles=documents, masks=["none", "0.*"]))[
         "columns"
     ]

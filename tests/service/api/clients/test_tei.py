@@ -18,7 +18,7 @@ from tests.decoders import SHORT, write_decoder
 from tests.families import edit_config
 from tests.service.asgi import client
 from tests.service.fake_backend import FakeBackend, app_with
-from tests.service.in_process import QUERY, TITLES, Service, in_session, pairs, serve
+from tests.service.in_process import QUERY, TITLES, Service, in_session, serve
 
 RERANK = {"query": QUERY, "texts": TITLES}
 APP = app_with(api_keys="alpha")
@@ -38,22 +38,6 @@ async def ask(service: Service, path: str, body: Any) -> Any:
     answer = await service.http.post(path, json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
-
-
-@in_session
-async def test_texts_come_back_sorted_all_of_them_and_with_their_text_if_wanted(
-    shared: Service, clf: Classifier
-) -> None:
-    scores = clf.score(pairs()).score
-    order = np.argsort(-scores, kind="stable").tolist()
-
-    for path in ("/", "/rerank"):
-        ranks = await ask(shared, path, RERANK | {"return_text": True})
-        assert [rank["index"] for rank in ranks] == order
-        assert [rank["text"] for rank in ranks] == [TITLES[index] for index in order]
-        assert [rank["score"] for rank in ranks] == pytest.approx(scores[order], abs=1e-6)
-    (best,) = await ask(shared, "/", RERANK | {"top_n": 1})
-    assert best.keys() == {"index", "score"}
 
 
 @in_session
