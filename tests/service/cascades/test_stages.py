@@ -48,15 +48,6 @@ async def test_the_best_titles_of_a_stage_are_scored_by_the_next(service: Servic
     assert answer["degraded"] is False
 
 
-async def test_a_stage_that_would_keep_all_titles_is_skipped(service: Service, clf: Classifier) -> None:
-    """Its scores are the last variant's own: a single title costs no first stage."""
-    answer = await service.post("/v1/score", query=QUERY, titles=TITLES[:5], variant="cascade")
-    assert {row["stage"] for row in answer["results"]} == {"full"}
-    assert [stage["pairs"] for stage in answer["stages"]] == [0, 5]
-    expected = own_scores(clf, "none", TITLES[:5]).score
-    check_scores(answer["results"], expected)
-
-
 async def test_pairs_of_several_queries_keep_so_many_of_each(service: Service, clf: Classifier) -> None:
     pairs = [[query, title] for title in TITLES[:8] for query in (QUERY, "deck screws")]
     pairs.append(["laptop", TITLES[0]])

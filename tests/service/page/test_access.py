@@ -37,11 +37,6 @@ SHOWN = (
 )
 
 
-@pytest.fixture(autouse=True)
-def state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-
-
 def address(view: str, masks: str = "&mask=none&mask=5-6.*&active=1&base=0") -> str:
     titles = "".join(f"&t={httpx.QueryParams({'t': title})}".replace("&t=t=", "&t=") for title in SHOWN)
     return f"#{view}?q=wireless+mouse{titles}{masks}" + ("&pair=0&head=5.5" if view == "attention" else "")
