@@ -40,6 +40,7 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
             ("time", 1_795_000_000_000, "should be seconds since 1970, not milliseconds"),
             ("value", 1e16, "should be less than or equal to 1000000000000000"),
             ("unit", "a\0b", NUL),
+            ("unit", "", ""),
             ("id", "a\0b", NUL),
         ]
     ),

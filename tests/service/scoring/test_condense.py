@@ -59,6 +59,13 @@ async def test_variants_repeated_titles_and_a_bound(shared: Service) -> None:
 
 
 @in_session
+async def test_one_word_stays_and_a_note_says_why(shared: Service) -> None:
+    one = await shared.post("/v1/condense", query="오리고기맛집", titles=TITLES)
+    assert (one["condensed"], one["loss"]) == ("오리고기맛집", 0.0)
+    assert "one word" in one["note"]
+
+
+@in_session
 @pytest.mark.parametrize("method", METHODS)
 async def test_no_text_of_a_request_is_written_or_read_on_the_event_loop(
     shared: Service, monkeypatch: pytest.MonkeyPatch, method: Method

@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 
 from headroom import Classifier
 from headroom.loadtest.server import free_port
+from headroom.models.errors import ModelError
 from headroom.service.cli.program import app
 from headroom.service.config.file import ConfigFileError
 from headroom.service.scoring import shared_cache
-from headroom.service.scoring.shared_cache import PREFIX
+from headroom.service.scoring.shared_cache import PREFIX, check_url
 from tests.checkpoints import write_checkpoint
 from tests.redis_server import redis_server
 from tests.service.in_process import CONFIG, QUERY, TITLES, Service, check_scores, pairs, read_config, serve
@@ -237,3 +238,8 @@ def test_wrong_settings_are_named(arguments: dict[str, Any], message: str) -> No
     with pytest.raises(ConfigFileError, match=message) as refused:
         read_config({}, **arguments)
     assert "secret" not in str(refused.value)
+
+
+def test_a_wrong_address_is_refused_under_the_name_of_its_option() -> None:
+    with pytest.raises(ModelError, match=r"^--cache: .*redis://"):
+        check_url("http://127.0.0.1", "--cache")

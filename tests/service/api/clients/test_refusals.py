@@ -47,6 +47,10 @@ TITLES = tensor("title", 4)
             "outputs[0].name: should be 'score', 'probabilities' or 'grade'",
         ),
         (
+            *(INFER, tensors(QUERY, tensor("title", 4, parameters={"shared_memory_region": "a"})), 400),
+            "inputs[1].parameters.shared_memory_region: is not supported",
+        ),
+        (
             *(INFER, tensors(QUERY, TITLES, parameters={"timeout": "9" * 400}), 400),
             "parameters.timeout: should be less than or equal to 9007199254740991",
         ),
