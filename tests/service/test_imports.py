@@ -29,7 +29,10 @@ print(len(os.listdir("/proc/self/task")) - before)
 @pytest.mark.parametrize(
     ("modules", "left_out"),
     [
-        ("headroom.service.api.app, headroom.service.replica", ("scipy", "pandas", "sklearn")),
+        (
+            "headroom.service.api.app, headroom.service.replica",
+            ("scipy", "pandas", "sklearn", "headroom.service.observe.traces", "opentelemetry.exporter"),
+        ),
         (  # the program and Ray's own processes; Serve imports pandas
             "headroom.service.cli.program, headroom.service.ray.haproxy, headroom.service.ray.haproxy_files",
             ("scipy", "sqlalchemy", "headroom.service.api.app"),

@@ -13,11 +13,8 @@ def test_with_keys_the_page_asks_for_one_and_tries_requests_with_it(
     page_server: str, chromium: webdriver.Chrome
 ) -> None:
     docs = f"{page_server}/docs"
-    assert (httpx.get(docs).status_code, httpx.get(docs).json()["error"]["type"]) == (401, "unauthorized")
     assert httpx.get(docs, headers={"accept": "text/html"}).status_code == 401
-    assert httpx.get(docs, headers={"authorization": "Bearer plain"}).status_code == 200
     scrape = f"{page_server}/metrics"
-    assert httpx.get(scrape).status_code == 401
     before = models_read(scrape)
     page = Page(chromium, page_server).open("docs")
     field = page.one("#token")

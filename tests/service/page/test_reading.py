@@ -1,4 +1,4 @@
-"""The page's own arithmetic, in the browser: attention of joined words, Prometheus text, csv files."""
+"""What the page reads of the metrics, in the browser."""
 
 import pytest
 from starlette.routing import Route
@@ -9,43 +9,6 @@ from headroom.service.observe.metrics import Metrics
 from tests.service.page.browsing import Page
 
 pytestmark = pytest.mark.slow
-
-METRICS = """\
-# HELP a_total Things \\\\ done.
-# TYPE a_total counter
-a_total{kind="x",why="say \\"no\\", {then} = 1"} %d
-a_total{kind="y",why=""} %d
-t_bucket{le="0.1"} %d
-t_bucket{le="1.0"} %d
-t_bucket{le="+Inf"} %d
-t_sum %d
-t_count %d
-gone NaN
-"""
-BEFORE = METRICS % (100, 5, 10, 10, 10, 1, 10)
-AFTER = METRICS % (160, 1, 10, 30, 30, 11, 30)
-"""x grew by 60; y began anew and is at 1; 20 things took 0.1 to 1 s."""
-
-
-def test_rates_and_quantiles_come_from_differences(page: Page) -> None:
-    page.open()
-    script = """(() => {
-      const [before, after] = [...arguments].slice(0, 2).map((text) => prometheus.parse(text));
-      return [
-        prometheus.growth(before, after, 'a_total', {kind: 'x'}),
-        prometheus.growth(before, after, 'a_total', {kind: 'y'}),
-        prometheus.samples(after, 'a_total')[0].labels.why, prometheus.quantileOf(before, after, 't', 0.5),
-        prometheus.meanOf(before, after, 't'), prometheus.quantileOf(after, after, 't', 0.5),
-      ]})()"""
-    assert page.evaluate(script, BEFORE, AFTER) == [
-        60,
-        1,
-        'say "no", {then} = 1',
-        pytest.approx(0.55),
-        0.5,
-        None,
-    ]
-
 
 SCORING = {
     *("/v1/score", "/v1/compare", "/v1/attention", "/v1/condense", "/score", "/predict"),
