@@ -36,17 +36,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "CPU_SECONDS", 1)
 
 
-def theirs(directory: Path, query: str, title: str, instruction: str | None = None) -> list[int]:
+def theirs(directory: Path, query: str, title: str) -> list[int]:
     """The tokens of a pair as transformers renders and reads them."""
     messages = [{"role": "query", "content": query}, {"role": "document", "content": title}]
-    options: dict[str, Any] = {}
-    if instruction is not None:
-        messages.insert(0, {"role": "system", "content": instruction})
-        options["instruction"] = instruction
     tokenizer = AutoTokenizer.from_pretrained(directory)
-    ids: list[int] = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, return_dict=False, **options
-    )
+    ids: list[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     return ids
 
 

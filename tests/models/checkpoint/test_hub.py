@@ -201,7 +201,6 @@ def test_each_refusal_of_the_hub_says_what_to_do(hub: Hub, tmp_path: Path) -> No
         "org/onnx": "org/onnx has neither model.safetensors nor pytorch_model.bin",
         "org/other": "nothing-we-know",
         "a b/c": "a b/c does not exist",
-        "./models@v1": "./models@v1 does not exist",
         "a/b/c": "a/b/c does not exist",
     }
 

@@ -11,7 +11,7 @@ import torch
 
 from headroom import Classifier, HeadMask, UnsupportedCheckpoint
 from headroom.models.compress.prune import prune
-from tests.checkpoints import WORDS, write_checkpoint
+from tests.checkpoints import WORDS
 from tests.modernberts import write_ettin
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", " ".join(WORDS)), ("a", "b c")]
@@ -107,21 +107,3 @@ def test_other_modules_are_refused_by_name(
 
     with pytest.raises(UnsupportedCheckpoint, match=message):
         Classifier.load(directory, "cpu", "float32")
-
-
-def test_a_cross_encoder_of_one_module_is_a_sequence_classifier(tmp_path: Path) -> None:
-    plain, saved = (write_checkpoint(tmp_path / name, num_labels=1) for name in ("plain", "saved"))
-    module = {
-        "idx": 0,
-        "name": "0",
-        "path": "",
-        "type": "sentence_transformers.base.modules.transformer.Transformer",
-    }
-    (saved / "modules.json").write_text(json.dumps([module]))
-    (saved / "config_sentence_transformers.json").write_text(
-        json.dumps({"activation_fn": "torch.nn.modules.activation.Sigmoid", "model_type": "CrossEncoder"})
-    )
-
-    expected, found = (Classifier.load(d, "cpu", "float32").score(PAIRS).score for d in (plain, saved))
-
-    np.testing.assert_array_equal(found, expected)

@@ -98,26 +98,6 @@ def test_wrong_masks_are_refused_in_one_sentence(wrong: Any) -> None:
     assert 20 < len(message) < 200
 
 
-def test_an_error_says_what_where_and_the_valid_range() -> None:
-    assert refusal("12.0") == "layer 12 does not exist; this model has layers 0 to 11"
-    assert refusal("0.4", 6, 4) == "head 4 does not exist; this model has heads 0 to 3"
-    assert refusal("2.3, 12.0") == ("layer 12 does not exist; this model has layers 0 to 11 (item 2, '12.0')")
-    assert refusal("5-2.*") == "the layer range 5-2 runs backwards; write 2-5"
-    assert refusal({"keep": [[0, 0], [-1, 0]]}) == (
-        "layer -1 does not exist; this model has layers 0 to 11 (keep[1])"
-    )
-    assert "item 2, which is empty" in refusal("2.3,")
-    assert "layers 0 to 11 and heads 0 to 11" in refusal("a.b")
-    assert "'1.5'" in refusal("random:0.2@1.5")
-    assert refusal("skip:a") == (
-        "'skip:a' is not skip:layers (such as skip:3 or skip:6-11); this model has layers 0 to 11"
-    )
-    assert refusal({"skip": [3, 12]}) == "layer 12 does not exist; this model has layers 0 to 11 (skip[1])"
-    assert refusal({"units": "0.3,1.8"}, units=8) == (
-        "units: unit 8 does not exist; this model has units 0 to 7 (item 2, '1.8')"
-    )
-
-
 @pytest.mark.parametrize("spec", LOOSE_SPECS)
 def test_no_implementation_has_to_guess_at_a_loose_spelling(spec: str) -> None:
     assert refusal(spec)
