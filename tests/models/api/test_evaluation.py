@@ -1,6 +1,5 @@
 """`headroom.evaluate`: the command's figures, from a frame, a file or a list."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from headroom import Classifier, Evaluated, ModelError, evaluate
 from tests.checkpoints import load, write_checkpoint
-from tests.prompt import Run
 from tests.prompt import options as options
 from tests.prompt import run as run
 
@@ -78,20 +76,6 @@ def test_a_frame_a_file_and_a_list_give_the_same_figures(
         evaluate(clf, renamed, ["none", "1-2.*"], query="q", title="name", grade="stars", resamples=200),
     ):
         pd.testing.assert_frame_equal(again.to_frame(), evaluated.to_frame())
-
-
-def test_the_report_is_the_commands(
-    run: Run, options: list[str], clf: Classifier, judged: pd.DataFrame, tmp_path: Path
-) -> None:
-    judged.to_csv(tmp_path / "judged.csv", index=False)
-    measured = ("--data", str(tmp_path / "judged.csv"), "--mask", "1-2.*", "--resamples", "200")
-    run("evaluate", *measured, *options, "--out", str(tmp_path / "command"))
-    evaluated = evaluate(clf, tmp_path / "judged.csv", ["none", "1-2.*"], resamples=200)
-    page = evaluated.report(tmp_path / "python")
-    assert page == tmp_path / "python" / "report.html"
-    assert page.read_text() == (tmp_path / "command" / "report.html").read_text()
-    ours, theirs = (json.loads((tmp_path / d / "report.json").read_text()) for d in ("python", "command"))
-    assert ours == theirs
 
 
 def test_several_models_are_compared_in_what_they_share(

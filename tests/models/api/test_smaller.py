@@ -56,7 +56,6 @@ def test_a_pruned_model_is_taught_by_the_whole_one(
     ("options", "message"),
     [
         ({"recover_minutes": 1}, "^recover_minutes and data: give both or none"),
-        ({"data": []}, "^recover_minutes and data: give both or none"),
         ({"test": []}, "^test: it needs recover_minutes"),
         ({"recover_minutes": 0, "data": []}, "^recover_minutes: 0 is outside the valid range, 0.01 or more"),
         ({"recover_minutes": 1, "data": []}, "^data holds no pairs"),

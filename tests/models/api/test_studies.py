@@ -1,7 +1,5 @@
-"""`headroom.study`: the command's answers, from a frame."""
+"""`headroom.study`, from a frame."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +8,6 @@ import pytest
 
 from headroom import Classifier, ModelError, StudyResult, study
 from tests.checkpoints import load, write_checkpoint
-from tests.prompt import Run
 from tests.prompt import run as run
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.more]
@@ -27,13 +24,6 @@ def judged(prefix: str) -> pd.DataFrame:
         for grade in rng.permutation(5)[:4].tolist()
     ]
     return pd.DataFrame(rows, columns=["query", "title", "grade"])
-
-
-def asked(kind: str, clf: Classifier, directory: Path) -> list[str]:
-    """The command line that asks a model quickly about judged.csv, with its report in `command`."""
-    files = ["--data", str(directory / "judged.csv"), "--out", str(directory / "command")]
-    model = ["--model", str(clf.directory), "--device", "cpu", "--dtype", "float32"]
-    return ["study", kind, "--quick", *files, *model]
 
 
 @pytest.fixture(scope="module")
@@ -57,43 +47,16 @@ def test_a_table_has_a_row_per_head_with_its_change_and_interval(single: StudyRe
     assert single.mask is None
 
 
-def test_the_report_is_the_commands(
-    single: StudyResult, one_label: Classifier, run: Run, tmp_path: Path
-) -> None:
-    judged("a").to_csv(tmp_path / "judged.csv", index=False)
-    run(*asked("single", one_label, tmp_path))
-    single.report(tmp_path / "python")
-    ours, theirs = (json.loads((tmp_path / d / "report.json").read_text()) for d in ("python", "command"))
-    assert ours["data"].pop("source") == "data"
-    assert theirs["data"].pop("source") == str(tmp_path / "judged.csv")
-    assert ours["heads"] == theirs["heads"]
-    assert ours["baseline_interval"] == theirs["baseline_interval"]
-
-
 def test_wrong_input_is_refused_in_a_sentence(one_label: Classifier) -> None:
-    pairs = judged("a")
-    with pytest.raises(ModelError, match="data has no column 'grade'"):
-        study.single(one_label, pairs.drop(columns="grade"))
-    with pytest.raises(ModelError, match=r"margin: 0.9 is outside the valid range, 0.001 to 0.5"):
-        study.single(one_label, pairs, margin=0.9)
     with pytest.raises(ModelError, match="what: 'tails' is none of heads, units, layers"):
-        study.search(one_label, pairs, what=("tails",))
-    with pytest.raises(
-        ModelError, match=r"held-out queries must take no part .* holdout shares 120 with data"
-    ):
-        study.search(one_label, pairs, holdout=pairs)
-    with pytest.raises(ModelError, match="data: a study needs at least"):
-        study.single(one_label, pairs[:20])
+        study.search(one_label, judged("a"), what=("tails",))
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "valid"),
     [
         ("single", {"margn": 0.05}, "query, title, grade, seed, quick, out, margin, part$"),
-        ("layers", {"holdout": []}, "out, margin$"),
-        ("similarity", {"margin": 0.05}, "quick, out$"),
         ("initialisation", {"margin": 0.05}, "quick, out, seeds, steps$"),
-        ("all", {"what": ("units",)}, "margin, holdout, seeds, steps$"),
         ("search", {"recover": 5}, "margin, holdout, what, speedup$"),
     ],
 )

@@ -1,7 +1,6 @@
 """`headroom train`, as typed at a prompt."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from headroom import Classifier
 from tests.checkpoints import unusual_modes
 from tests.prompt import Run, write_labelled
-from tests.teaching import PROGRAM, stop_at_a_checkpoint
 
 
 @pytest.fixture
@@ -39,18 +37,3 @@ def test_train_then_score_with_what_came_out(
     rows = [json.loads(line) for line in scored.out.splitlines()]
     labels = {pair.title: pair.label for pair in network.score("lamp 3", ["a lamp", "wood"])}
     assert {row["title"]: row["label"] for row in rows} == labels
-
-
-@pytest.mark.more
-def test_after_ctrl_c_the_same_command_goes_on(tiny_checkpoint: Path, labelled: Path, tmp_path: Path) -> None:
-    out, progress = tmp_path / "mine", tmp_path / "mine.training" / "progress.pt"
-    command = [*PROGRAM, "train"]
-    command += ["--data", str(labelled), "--out", str(out), "--model", str(tiny_checkpoint)]
-    command += ["--labels", "no,yes", "--epochs", "1000", "--device", "cpu"]
-    stop_at_a_checkpoint(command, progress, out)
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    told = next(line for line in process.stderr if "resuming" in line or "headroom:" in line)
-    process.kill()
-    process.communicate()
-    assert "resuming progress.pt at step" in told

@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import pytrec_eval
-from scipy.stats import kendalltau, spearmanr
+from scipy.stats import spearmanr
 
 from headroom.models.arrays import Floats, Ints
 from headroom.models.quality.comparison import same_order
@@ -63,20 +63,6 @@ def test_titles_of_equal_score_share_what_all_their_orders_give(seed: int) -> No
     found = ours(truth, scores, 1)
     for name in MEASURES:
         assert found[name] == pytest.approx(np.mean([one[name] for one in orders]), abs=1e-6), name
-
-
-def test_pair_accuracy_is_kendalls_count_and_ties_are_half() -> None:
-    rng = np.random.default_rng(0)
-    truth = rng.permutation(12)  # without ties, tau = 2 · accuracy − 1
-    scores = rng.normal(size=12)
-    tau = kendalltau(truth, scores).statistic
-    assert pair_accuracy(truth, scores) == pytest.approx((tau + 1) / 2)
-    assert pair_accuracy(truth, np.zeros(12)) == 0.5
-    assert pair_accuracy(np.array([0, 0, 1]), np.array([0.0, 2.0, 1.0])) == 0.5
-
-
-def pair_accuracy(truth: Ints, scores: Floats) -> float:
-    return ours(truth, scores, 1)["pair_accuracy"]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -18,9 +18,7 @@ from transformers import AutoModelForSequenceClassification, BertForSequenceClas
 from headroom import Classifier, ModelError, UnsupportedCheckpoint
 from headroom.models import device
 from headroom.models.checkpoint.tokenizer import PairTokenizer
-from headroom.models.compress.prune import prune
 from headroom.models.compress.quantize import quantize
-from headroom.models.masks.head_mask import HeadMask
 from headroom.models.quality.labelled import LabelledPair, read_labelled
 from headroom.models.scores import Scores
 from headroom.models.training import loop, tuning
@@ -202,18 +200,6 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
         assert not options.out.exists()
         assert not options.out.with_name("mine.training").exists()  # nothing in the way of the right options
     assert read_labelled(options.data, grades=3)
-
-
-def test_a_pruned_checkpoint_keeps_its_shape_in_training(
-    options: TrainingOptions, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    off = [*([0, head] for head in range(4)), [1, 2]]
-    mask = HeadMask.parse({"off": off, "units": "0.0-15"}, layers=3, heads=4, units=64)
-    prune(tiny_checkpoint, tmp_path / "pruned", mask)
-    metrics = tune(replace(options, base=str(tmp_path / "pruned"), epochs=4))
-    trained = Classifier.load(options.out, "cpu", "float32")
-    assert (trained.config.kept_heads[0], trained.config.widths) == ((), (48, 64, 64))
-    assert metrics["loss"]["training"]["after"] < metrics["loss"]["training"]["before"]
 
 
 def test_a_plain_encoder_gets_a_classifier_and_the_config_of_one(

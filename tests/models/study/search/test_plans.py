@@ -221,14 +221,6 @@ def test_parts_without_effect_go_first_and_of_two_equal_ones_only_one() -> None:
     assert elimination.costs[2] == pytest.approx(information[0, 0] / 2, rel=1e-5)
 
 
-def test_of_all_heads_those_that_do_nothing_go_first(study: Study, found: Gradients) -> None:
-    order = plans.fisher_order(found.heads, study.heads)
-    idle = {(layer, head) for layer, heads in IDLE_HEADS.items() for head in heads}
-    idle |= {(IDLE_LAYER, head) for head in range(HEADS)}
-    assert set(order[: len(idle)]) == idle
-    assert sorted(order) == list(study.heads)
-
-
 def test_random_networks_keep_as_many_parts_of_each_layer(study: Study, planner: Planner) -> None:
     config = study.classifier.config
     chosen = planner.fitting(intact_seconds(planner) / 2, [IDLE_LAYER])
