@@ -1,14 +1,9 @@
-"""Multi-head attention against torch's and transformers' own, in its three uses."""
-
-import math
-from typing import Any
+"""Multi-head attention against torch's own, in its three uses."""
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from transformers import BartConfig
-from transformers.models.bart.modeling_bart import BartAttention
+from torch import nn
 
 from headroom.models.attention import MultiHeadAttention
 from headroom.models.batch import pack
@@ -32,27 +27,6 @@ def both(width: int, heads: int) -> tuple[nn.MultiheadAttention, MultiHeadAttent
     return theirs, MultiHeadAttention.from_torch(theirs)
 
 
-def in_plain_torch(
-    attention: MultiHeadAttention, x: Tensor, memory: Tensor, weights: Tensor, hidden: Tensor | None = None
-) -> Tensor:
-    """Return the equation with each head's probabilities times its weight, head by head."""
-    size = attention.head_size
-    rows = []
-    for row in range(len(x)):
-        parts = []
-        for head in range(attention.heads):
-            span = slice(head * size, (head + 1) * size)
-            query = x[row] @ attention.query.weight[span].T + attention.query.bias[span]
-            key = memory[row] @ attention.key.weight[span].T + attention.key.bias[span]
-            value = memory[row] @ attention.value.weight[span].T + attention.value.bias[span]
-            scores = query @ key.T / math.sqrt(size)
-            if hidden is not None:
-                scores = scores.masked_fill(hidden, -math.inf)
-            parts.append(scores.softmax(-1) * weights[row, head] @ value)
-        rows.append(attention.output(torch.cat(parts, -1)))
-    return torch.stack(rows)
-
-
 @pytest.mark.parametrize(("width", "heads"), SHAPES)
 def test_three_uses_equal_torch(width: int, heads: int) -> None:
     theirs, ours = both(width, heads)
@@ -62,22 +36,6 @@ def test_three_uses_equal_torch(width: int, heads: int) -> None:
     torch.testing.assert_close(ours(x), theirs(x, x, x)[0])
     torch.testing.assert_close(ours(x, causal=True), theirs(x, x, x, attn_mask=later)[0])
     torch.testing.assert_close(ours(x, memory), theirs(x, memory, memory)[0])
-
-
-def test_encoder_decoder_attention_equals_barts() -> None:
-    config = BartConfig(d_model=512, decoder_attention_heads=8, attn_implementation="eager")
-    theirs = BartAttention(512, 8, is_decoder=True, config=config, layer_idx=0).eval()
-    ours = MultiHeadAttention(*CLASSIC)
-    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-    state: dict[str, Any] = {
-        f"{own}.{part}": theirs.state_dict()[f"{other}.{part}"]
-        for own, other in names.items()
-        for part in ("weight", "bias")
-    }
-    ours.load_state_dict(state)
-    x = torch.randn(3, 5, 512)
-    memory = torch.randn(3, 9, 512)
-    torch.testing.assert_close(ours(x, memory), theirs(x, key_value_states=memory)[0])
 
 
 def test_the_encoders_packed_heads_compute_the_same() -> None:

@@ -1,9 +1,7 @@
 """What a user does with a checkpoint works for every family: quantize, train, study, look at attention."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from headroom import HeadMask
 from headroom.models.compress.prune import prune
 from headroom.models.study import kinds
 from headroom.models.study.search.plans import gradients
-from headroom.models.training import loop, tuning
 from tests import decoders, own_code
 from tests.checkpoints import load, random_pairs, write_int8
 from tests.families import write_family
@@ -78,25 +75,6 @@ def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
     assert (trained.config.family, trained.max_tokens) == (source.config.family, 64)
     weights = load_file(options.out / "model.safetensors")
     assert weights.keys() == load_file(checkpoint / "model.safetensors").keys()
-
-
-@pytest.mark.parametrize("checkpoint", ["modernbert"], indirect=True)
-def test_a_run_that_is_killed_in_its_second_epoch_goes_on_to_the_same_weights(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = write_pairs(tmp_path / "pairs.csv", queries=20)
-    options = short_run(data, checkpoint, tmp_path / "mine", epochs=3)
-    tune(options)
-    again = replace(options, out=tmp_path / "again")
-    keep = Mock(side_effect=[tuning.keep_if_best, KeyboardInterrupt])  # once, then never again
-    with monkeypatch.context() as patch:
-        patch.setattr(tuning, "keep_if_best", lambda *arguments: keep()(*arguments))
-        patch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)  # its state is written after each step
-        with pytest.raises(KeyboardInterrupt):
-            tune(again)
-    tune(again)
-    weights, same = (load_file(out / "model.safetensors") for out in (options.out, again.out))
-    assert all(torch.equal(tensor, same[name]) for name, tensor in weights.items())
 
 
 @pytest.mark.parametrize("checkpoint", [*FAMILIES, *decoders.FAMILIES], indirect=True)

@@ -44,16 +44,6 @@ def test_an_index_gives_the_result_of_one_pair(graded: Scores) -> None:
         graded["title"]  # type: ignore[call-overload]
 
 
-def test_a_grade_is_the_median_and_not_the_largest_of_two_far_ends() -> None:
-    probabilities = np.array(
-        [[0.35, 0.1, 0.1, 0.05, 0.4], [0.2, 0.2, 0.05, 0.1, 0.45], [0, 0, 0.1, 0.3, 0.6]]
-    )
-    scores = Scores.from_logits(np.log(probabilities + 1e-9).astype(np.float32))
-    assert scores.grade.tolist() == [2, 3, 4]
-    two = np.array([[0.2, -0.1], [-0.1, 0.2]], np.float32)
-    assert Scores.from_logits(two).grade.tolist() == two.argmax(1).tolist()
-
-
 @given(arrays(np.float64, (5,), elements=st.floats(-6, 6)))
 def test_no_grade_is_expected_to_be_nearer_to_the_truth_than_the_median(logits: np.ndarray) -> None:
     scores = Scores.from_logits(logits[None].astype(np.float32))

@@ -63,13 +63,7 @@ def test_a_pruned_checkpoint_takes_masks_in_the_old_numbering_and_can_be_pruned_
     ("mask", "sentence"),
     [
         (HeadMask.none(12, 12), "3 of 4"),
-        *(
-            (
-                HeadMask.parse({"units": "0.0-15"}, layers=3, heads=4, units=units),
-                f"of {units} units; .* 3 of 64",
-            )
-            for units in (32, 128)
-        ),
+        (HeadMask.parse({"units": "0.0-15"}, layers=3, heads=4, units=32), "of 32 units; .* 3 of 64"),
         (
             HeadMask.parse("0-2.*", layers=3, heads=4),
             "all 12 heads, and without any every pair gets the same score",

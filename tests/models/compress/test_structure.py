@@ -11,7 +11,7 @@ from transformers import BertForSequenceClassification
 from headroom import HeadMask, ModelError, UnsupportedCheckpoint
 from headroom.models.checkpoint.config import read_config
 from headroom.models.compress.prune import prune, transformers_refusal
-from tests.checkpoints import WORDS, load, write_int8
+from tests.checkpoints import WORDS, load
 from tests.models.reference import reference
 from tests.modernberts import write_modernbert
 
@@ -38,16 +38,6 @@ def test_modernbert_without_a_layer_keeps_the_windows_of_the_others(tmp_path: Pa
     np.testing.assert_allclose(pruned.score(pairs).logits, whole.score(pairs, mask).logits, atol=3e-5)
     with pytest.raises(ModelError, match="layer 0 of a modernbert cannot be removed"):
         prune(source, tmp_path / "other", mask_of({"skip": [0]}, 4, units))
-
-
-def test_a_network_of_different_widths_can_be_quantized(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    prune(tiny_checkpoint, tmp_path / "pruned", mask_of({"skip": [1], "units": "0.0-31"}))
-    whole = load(tmp_path / "pruned")
-
-    int8 = load(write_int8(tmp_path / "pruned", tmp_path / "int8"))
-
-    assert int8.config.widths == (32, 64)
-    np.testing.assert_allclose(int8.score(PAIRS).logits, whole.score(PAIRS).logits, atol=0.15)
 
 
 def test_transformers_loads_what_has_fewer_layers_and_equal_widths(

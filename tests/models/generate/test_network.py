@@ -75,18 +75,6 @@ def test_masks_of_a_batch_equal_zeroed_probabilities_in_plain_torch(
             assert (whole[row] - x[row]).abs().max() > 1e-3  # the mask acts
 
 
-def test_cached_steps_compute_what_the_whole_query_does(writer: Classifier, generator: Generator) -> None:
-    network = generator.network
-    questions = memory(writer)
-    ids = torch.randint(5, 60, (3, 5), generator=torch.manual_seed(2))
-    with torch.inference_mode():
-        whole, _ = network(ids, network.begin(questions))
-        past = network.begin(questions)
-        for position in range(5):
-            x, past = network(ids[:, position : position + 1], past)
-            torch.testing.assert_close(x[:, 0], whole[:, position], atol=1e-5, rtol=1e-5)
-
-
 def test_probabilities_sum_to_one_and_special_tokens_are_not_copied(
     writer: Classifier, generator: Generator
 ) -> None:

@@ -7,7 +7,6 @@ from headroom import Classifier
 from headroom.models.generate.generator import Ask, Generator
 from headroom.models.generate.memory import memory_of, states_of
 from headroom.models.generate.search import Written, search
-from headroom.models.masks.generation import GenerationMask
 from tests.models.generate.test_network import QUESTIONS
 
 
@@ -88,14 +87,6 @@ def test_a_query_counts_as_much_as_the_decoder_finds_it_likely_and_the_classifie
     assert [one.query for one in found] == sorted(expected, key=lambda query: -expected[query])
 
 
-def test_no_piece_comes_more_often_than_in_the_question(writer: Classifier, generator: Generator) -> None:
-    question = "black and black lamp"
-    asked = generator.encode(question).ids.tolist()
-    for one in generator.write([ask(writer, question, 8)])[0]:
-        for piece in set(one.pieces):
-            assert one.pieces.count(piece) <= max(1, asked.count(piece)) or not generator.readable[piece]
-
-
 def test_pieces_that_are_not_writable_come_only_from_the_question(generator: Generator) -> None:
     encoded = [generator.encode(question) for question in QUESTIONS]
     memory = memory_of(encoded, states_of(generator.encoder, encoded), generator.tokenizer.unknown)
@@ -142,8 +133,3 @@ def test_attention_of_each_piece_over_the_question(writer: Classifier, generator
     masked = generator.align(ask(writer, QUESTIONS[0], 1, "cross:1.3"), query)
     assert not masked.probabilities[1, 3].any()
     torch.testing.assert_close(masked.probabilities[0], whole.probabilities[0])
-
-
-def test_the_masks_of_nothing_are_the_whole_generator(writer: Classifier, generator: Generator) -> None:
-    assert writer.generation_mask("none") == generator.all_heads
-    assert isinstance(generator.all_heads, GenerationMask)

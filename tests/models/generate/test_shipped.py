@@ -15,14 +15,6 @@ def shipped() -> Classifier:
     return Classifier.load(device="cpu")
 
 
-def test_the_question_of_our_sources_keeps_its_place_and_its_dish(shipped: Classifier) -> None:
-    """A person wrote 강남역 오리고기 회식장소 맛집."""
-    question = "강남역에서 가장 회식 하기 좋은 오리고기 맛있는 집은 어디야?"
-    words = shipped.generate_query(question)[0].query.split()
-    assert {"강남역", "오리고기"} <= set(words)
-    assert {"맛집", "회식"} & set(words)
-
-
 def test_the_documentations_example_is_what_the_model_writes(shipped: Classifier) -> None:
     examples = re.findall(r'^\$ headroom condense "([^"]+)" --generate\n(.+)$', PAGE, re.MULTILINE)
     assert examples

@@ -172,26 +172,3 @@ def test_the_largest_sums_do_not_overflow_with_or_without_vnni(level: str, bits:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{bits} ['avx2'] avx2 [{largest * 127 * 160.0}]\n"
-
-
-@pytest.mark.usefixtures("_way")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("width", [40, 48])  # without and with our kernels
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_not_finite_never_becomes_a_number(dtype: torch.dtype, width: int, value: float) -> None:
-    x = torch.randn(9, width).to(dtype)
-    x[4, 7] = value
-    ours = kernel_library.choice().kernels
-    for source in (ChannelScale(torch.full((width,), 0.03), torch.zeros(width)), None):
-        linear = Int8Linear(random_map(24, width), dtype=dtype, source=source, kernels=ours)
-        y = linear.add_norm(x, torch.zeros(9, 24).to(dtype), None)
-        assert y.isfinite().all(1).tolist() == [row != 4 for row in range(9)]
-
-
-@pytest.mark.usefixtures("_way")
-def test_units_that_a_mask_turns_off_become_the_zero_point() -> None:
-    down = Int8Linear(random_map(24, 48), dtype=torch.float32, source=TensorScale(0.02, 9))
-    x = torch.randint(0, 128, (30, 48)).to(torch.uint8)
-    weights = torch.randint(0, 2, (1, 48)).float()
-    expected = torch.where(weights == 1, x, round(9 / merged()))
-    assert torch.equal(down.mask_inputs(x, weights), expected)

@@ -45,14 +45,6 @@ def copies(built: Path) -> Path:
     return built
 
 
-def compiler(tmp_path: Path, script: str) -> str:
-    """A compiler of that shell script; it says its version as g++ does."""
-    path = tmp_path / "compiler"
-    path.write_text(f'#!/bin/sh\ncase "$*" in --version) exec g++ --version;; esac\n{script}\n')
-    path.chmod(0o755)
-    return str(path)
-
-
 NAMES = {
     "bmi": "bmi1",
     "lzcnt": "abm",

@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 from transformers import PreTrainedModel
 
 from headroom.models.batch import PackedBatch, pack
@@ -139,29 +138,6 @@ def test_each_layer_is_one_call_and_keys_are_copied_only_where_they_must_be(mode
     calls.clear()
     network.forward(packed(pairs_of()), RowMasks(UNEVEN), sliced=True)
     assert calls == [(3, 3, False)] * LAYERS
-
-
-def test_the_stand_in_attends_as_torch_does_on_a_gpu() -> None:
-    """The last query is aligned with the last key, of which each head serves as many heads of queries."""
-    generator = torch.Generator().manual_seed(0)
-    lengths = [(1, 9), (4, 4), (5, 12)]
-    query, key, value = (torch.randn(*shape, 8, generator=generator) for shape in ((10, 6), (25, 2), (25, 2)))
-    offsets, key_offsets = (
-        F.pad(torch.tensor(column).cumsum(0), (1, 0)).int() for column in zip(*lengths, strict=True)
-    )
-    found = exact_varlen(query, key, value, offsets, key_offsets, 5, 12, window_size=(-1, 0), enable_gqa=True)
-    parts = zip(
-        *(
-            x.split(sizes)
-            for x, sizes in zip((query, key, value), ([1, 4, 5], *[[9, 4, 12]] * 2), strict=True)
-        ),
-        strict=True,
-    )
-    for (own, keys), ours, theirs in zip(lengths, found.split([1, 4, 5]), parts, strict=True):
-        q, k, v = (part.transpose(0, 1)[None] for part in theirs)
-        bias = causal_lower_right(own, keys)._materialize()
-        exact = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=True)[0]
-        torch.testing.assert_close(ours, exact.transpose(0, 1), atol=1e-6, rtol=1e-5)
 
 
 @takes_torchs_arguments
