@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -84,8 +84,17 @@ def cases(draw: st.DrawFn) -> tuple[str, str, dict[str, Any], Exception | None, 
     return path, field, {"query": QUERY, field: titles, **more, **given_fields}, fails, passes
 
 
-def check(path: str, titles: list[str], body: dict[str, Any], answer: httpx.Response, known: Any) -> str:
-    """Check an answer; return what it says of its order, or "error". known: each title's score."""
+class Known(NamedTuple):
+    """What the model says of a title."""
+
+    score: float
+    grade: int
+
+
+def check(
+    path: str, titles: list[str], body: dict[str, Any], answer: httpx.Response, known: dict[str, Known]
+) -> str:
+    """Check an answer; return what it says of its order, or "error"."""
     keeps_order = body.get("on_failure") == "original_order"
     if answer.status_code != 200:
         content = answer.json()
@@ -109,19 +118,23 @@ def check(path: str, titles: list[str], body: dict[str, Any], answer: httpx.Resp
         assert [index for index, _ in ordered] == [*range(len(titles))][:shown]
         return "own order"
     scored = [
-        (index, score) for index, score in rows if score == pytest.approx(known[titles[index]], abs=1e-5)
+        (index, score)
+        for index, score in rows
+        if score == pytest.approx(known[titles[index]].score, abs=1e-5)
     ]
     rest = [index for index, score in ordered if (index, score) not in scored]
     assert {score for index, score in rows if index in rest} <= {0}
     assert rest == sorted(rest)
-    limit = body.get("min_score") or 0
-    assert all(score >= limit - 1e-6 for _, score in scored)
+    min_score = body.get("min_score") or 0
+    min_grade = body.get("min_grade") or 0
+    assert all(score >= min_score - 1e-6 for _, score in scored)
     match reranked:
         case "true":
             assert not rest
-            if body.get("min_grade") is None:
-                left = sorted((known[title] for title in titles if known[title] >= limit), reverse=True)
-                assert [score for _, score in ordered] == pytest.approx(left[:shown], abs=1e-5)
+            of_titles = [known[title] for title in titles]
+            kept = [each.score for each in of_titles if each.score >= min_score and each.grade >= min_grade]
+            assert [score for _, score in ordered] == pytest.approx(sorted(kept)[::-1][:shown], abs=1e-5)
+            assert answer.headers.get("x-dropped", "0") == str(len(titles) - len(kept))
         case "false":
             assert rest == [*range(len(titles))][:shown]
         case _:
@@ -134,12 +147,12 @@ def test_any_mix_in_any_shape_gives_an_order_or_one_sentence(tiny_checkpoint: Pa
     seen: Counter[str] = Counter()
     with asyncio.Runner() as runner:
 
-        async def start(stack: AsyncExitStack) -> tuple[Service, Device, dict[str, float]]:
+        async def start(stack: AsyncExitStack) -> tuple[Service, Device, dict[str, Known]]:
             service = await stack.enter_async_context(
                 serve(tiny_checkpoint, max_batch_tokens=16, drain_timeout_s=0.1)
             )
             answer = await service.post("/v1/score", query=QUERY, titles=TITLES)
-            known = {TITLES[row["index"]]: row["score"] for row in answer["results"]}
+            known = {TITLES[row["index"]]: Known(row["score"], row["grade"]) for row in answer["results"]}
             return service, Device(service), known
 
         async def ask(

@@ -16,23 +16,6 @@ from tests.service.client import Answer, metric, request, score, send_raw
 from tests.service.running import LIVE, Server
 
 
-def is_error(answer: Answer, status: int, kind: str) -> bool:
-    error = answer.json["error"]
-    assert set(error) == {"type", "message", "param"}
-    return (answer.status, error["type"]) == (status, kind)
-
-
-async def test_a_client_cannot_switch_the_time_limit_off(server: Server) -> None:
-    """With Serve's own header honoured, a body that never ends would be waited for without end."""
-    head = "x-request-timeout-seconds: 0\r\nx-request-disconnect-disabled: ?1\r\n"
-    data = request("POST", "/v1/score", b'{"query":', head).replace(
-        b"content-length: 9", b"content-length: 99"
-    )
-    answer = await send_raw(server.port, data)
-    assert is_error(answer, 408, "request_timeout")
-    assert answer.seconds < 25
-
-
 @pytest.mark.more
 @pytest.mark.slow
 async def test_ten_thousand_idle_connections_do_not_stop_the_service(server: Server) -> None:
@@ -174,14 +157,6 @@ async def test_an_edit_of_the_config_applies_without_a_restart(server: Server) -
     assert server.replica() == replica
 
 
-async def test_an_edit_of_anything_else_waits_for_the_next_start(server: Server) -> None:
-    replica = server.replica()
-    server.write_config(server.live, {"max_pairs": 1})
-    server.wait_for_line("applies at the next start")
-    assert (await send_raw(server.port, score(2))).status == 200
-    assert server.replica() == replica
-
-
 @pytest.mark.more
 async def test_service_survives_the_kill_of_its_only_replica(server: Server) -> None:
     """Under load: 503 with Retry-After or a dropped connection, nobody waits long, back within 15 s."""
@@ -215,5 +190,8 @@ async def test_service_survives_the_kill_of_its_only_replica(server: Server) -> 
     assert max(answer.seconds for answer in after) < 10, "someone waited past the request timeout"
     assert back < max(15, server.start_s), "a new replica took longer than the whole service"
     assert server.replica() != replica
+    line = server.wait_for_line("crashed")
+    assert line.startswith("headroom: Ray Serve: ")
+    assert "Another one is started" in line
     metrics = (await send_raw(server.port, request("GET", "/metrics"))).body.decode()
     assert "headroom_ready 1.0" in metrics, "the dead replica's gauges are still counted"

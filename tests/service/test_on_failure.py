@@ -195,36 +195,6 @@ async def test_labels_have_no_order_to_keep(shared: Service) -> None:
         assert answer.json()["error"].startswith(f"{next(iter(field))}: ")
 
 
-async def test_a_cut_off_leaves_out_what_is_below_it_before_the_best_are_chosen(
-    tiny_checkpoint: Path,
-) -> None:
-    async with serve(tiny_checkpoint) as service:
-        whole = await service.post("/v1/score", query=QUERY, titles=TITLES)
-        scores = sorted((result["score"] for result in whole["results"]), reverse=True)
-        limit = scores[1]
-        cut = await service.post("/v1/score", query=QUERY, titles=TITLES, min_score=limit)
-        assert cut["dropped"] == 2
-        assert cut["results"] == [result for result in whole["results"] if result["score"] >= limit]
-        grades = [result["grade"] for result in whole["results"]]
-        graded = await service.post("/v1/score", query=QUERY, titles=TITLES, min_grade=max(grades))
-        assert graded["results"] == [row for row in whole["results"] if row["grade"] == max(grades)]
-        assert graded["dropped"] == len(grades) - len(graded["results"])
-        for shape, (path, body) in SHAPES.items():
-            if shape == "tensors":
-                continue
-            answer = await service.http.post(path, json=body | {"min_score": limit})
-            assert answer.headers["x-dropped"] == "2", shape
-            assert all(score >= limit for score in scores_of(answer).values())
-            assert len(scores_of(answer)) == 2
-            best = await service.http.post(path, json=body | {"min_score": limit, "top_n": 1, "top_k": 1})
-            if shape not in ("vllm", "ours"):
-                assert list(scores_of(best).values()) == pytest.approx(scores[:1])
-            none = await service.http.post(path, json=body | {"min_score": 1.0})
-            assert none.status_code == 200
-            assert scores_of(none) == {}
-        await service.refused("/v1/score", 422, query=QUERY, titles=TITLES, min_score=2)
-
-
 @pytest.mark.parametrize("passes", [0, 1])
 async def test_a_cascade_with_a_stage_that_fails_keeps_the_order(passes: int, tiny_checkpoint: Path) -> None:
     cascade = {"name": "two", "cascade": [{"variant": "masked", "keep": 2}, {"variant": "full"}]}

@@ -1,11 +1,7 @@
 """A real `headroom serve` with two replicas."""
 
 import asyncio
-import itertools
-import re
-import sqlite3
-import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -13,8 +9,7 @@ import pytest
 from ray._private.services import JEMALLOC_SO
 
 from tests.checkpoints import write_checkpoint
-from tests.service.client import Answer, metric, request, score, send_raw
-from tests.service.experimenting import config, write_broken_checkpoint
+from tests.service.client import Answer, metric, score, send_raw
 from tests.service.running import LIVE, Server
 
 pytestmark = pytest.mark.more
@@ -78,90 +73,6 @@ async def test_an_edit_that_one_of_them_refuses_reaches_neither(
     assert "config refused, the last good one stays" in line
     assert "holds neither model.safetensors nor pytorch_model.bin" in line
     assert await versions(two) == before
-
-
-async def test_an_arm_that_fails_a_little_on_each_is_rolled_back_once_for_both(
-    two: Server, tmp_path: Path
-) -> None:
-    """Neither has the 100 requests that it takes, and there is an edit of something else in between."""
-    broken = {"name": "broken", "checkpoint": str(write_broken_checkpoint(tmp_path / "broken"))}
-    live = config([*LIVE["variants"], broken], name="summed", guardrails={"min_requests": 100})
-    await asyncio.to_thread(two.edit, {**live, "masks": LIVE["masks"]})
-
-    ports = await two.own_ports()
-    assert len(ports) == 2
-
-    async def ask(units: range, arm: str) -> None:
-        for unit in units:
-            answer = await send_raw(ports[unit % 2], score(1, unit=f"{arm}-{unit}", arm=arm))
-            assignment = answer.json["assignment"]  # None once the arm is rolled back
-            assert assignment is None or assignment["fallback"] == (arm == "pruned")
-
-    async def statuses() -> set[str]:
-        answers = await everywhere(two, request("GET", "/v1/experiments"), times=10)
-        return {answer.json["experiments"][0]["status"] for answer in answers}
-
-    while await statuses() != {"running"}:  # pytest's timeout is the limit
-        await asyncio.sleep(0.1)
-    await ask(range(30), "control")
-    await ask(range(70), "pruned")
-    await asyncio.to_thread(two.edit, {**live, "masks": {**LIVE["masks"], "unrelated": "0.0"}})
-    assert await statuses() == {"running"}
-    await ask(range(70, 115), "pruned")
-    line = two.wait_for_line("experiment summed: arm pruned rolled back (error_rate): ")
-    judged = re.search(r"(\d+) of \1 requests on 2 replicas failed; the limit is 0.02 over", line)
-    assert judged, line
-    assert int(judged[1]) >= 100
-    with closing(sqlite3.connect(two.config.parent / "state/headroom/experiments.db")) as db:
-        actions = db.execute("SELECT actor FROM log WHERE experiment = 'summed' AND kind = 'rollback'")
-        assert [row[0] for row in actions] == ["guardrail"]
-    while await statuses() != {"rolled_back"}:
-        await asyncio.sleep(0.1)
-    assert two.stderr.count("arm pruned rolled back") in (1, 2)  # as many as decided it
-    counted = 'headroom_experiment_rollbacks_total{experiment="summed",guardrail="error_rate"}'
-    assert await metric(two.port, counted) == 1
-    await asyncio.to_thread(two.edit, LIVE)
-
-
-@pytest.mark.slow
-async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
-    answers: list[tuple[float, Answer]] = []
-    stop, numbers = asyncio.Event(), itertools.count()
-
-    async def client() -> None:
-        while not stop.is_set():
-            data = score(20, query=f"bracket {next(numbers)}")  # new: the cache answers the others
-            answer = await send_raw(two.port, data, timeout_s=20)
-            answers.append((time.monotonic(), answer))
-
-    clients = [asyncio.create_task(client()) for _ in range(4)]
-    await asyncio.sleep(1)
-    victim = two.replicas()[0]
-    directory = Path(victim.environ()["PROMETHEUS_MULTIPROC_DIR"])
-    before = await metric(two.port, SCORED)
-    victim.kill()
-    killed = time.monotonic()
-    await asyncio.sleep(3)
-    while {answer.status for _, answer in answers[-2 * len(clients) :]} != {200}:  # until all are answered
-        await asyncio.sleep(0.1)
-    stop.set()
-    await asyncio.gather(*clients)
-    line = two.wait_for_line("crashed")
-    assert line.startswith("headroom: Ray Serve: ")
-    assert "Another one is started" in line
-
-    after = [(at, answer) for at, answer in answers if at > killed]
-    fine = [answer for _, answer in after if answer.status == 200]
-    assert await metric(two.port, SCORED) >= before + len(fine) - len(clients)
-    assert not list(directory.glob(f"gauge_live*_{victim.pid}.db"))
-    assert {answer.status for _, answer in after} <= {0, 200, 503}
-    # A client loses what the dead one had in hand, and is refused until the front, which checks every second,
-    # has noticed; on a slow machine, whose cores the next replica's start takes, that is later.
-    assert all(answer.status == 200 for at, answer in after if at > killed + 5)
-    assert len(after) - len(fine) <= len(clients) + 0.05 * len(after)
-    assert max(answer.seconds for answer in fine) < 5
-    while len(two.replicas()) != 2 or victim in two.replicas():  # pytest's timeout is the limit
-        await asyncio.sleep(0.1)
 
 
 async def test_weights_that_are_replaced_are_served_by_no_replica_that_starts_again(two: Server) -> None:
