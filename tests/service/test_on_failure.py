@@ -163,12 +163,10 @@ def scores_of(answer: httpx.Response) -> dict[int, float]:
     return {row["index"]: row.get("relevance_score", row.get("score")) for row in rows}
 
 
-@pytest.mark.parametrize("by", ["request", "config"])
-async def test_every_shape_keeps_the_callers_order_and_says_so(by: str, tiny_checkpoint: Path) -> None:
-    extra = KEEP if by == "request" else {}
-    async with failing("device_failed", tiny_checkpoint, CONFIG | ({} if extra else KEEP)) as service:
+async def test_every_shape_keeps_the_callers_order_and_says_so(tiny_checkpoint: Path) -> None:
+    async with failing("device_failed", tiny_checkpoint, CONFIG | KEEP) as service:
         for shape, (path, body) in SHAPES.items():
-            answer = await service.http.post(path, json=body | extra)
+            answer = await service.http.post(path, json=body)
             assert (answer.status_code, answer.headers["x-reranked"]) == (200, "false"), answer.text
             scores = scores_of(answer)
             assert list(scores) == [0, 1, 2, 3], shape

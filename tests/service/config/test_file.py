@@ -163,7 +163,6 @@ def variants(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
         ({"args": {"access_log": True}}, "args.access_log: Input should be 'off' or 'json'"),
         ({"args": [1]}, "args must be a mapping (name: value), not a list"),
         ({"http_options": {"port": "many"}}, "http_options.port must be a whole number from 1 to 65535"),
-        ({"user_config": {"variants": []}}, "user_config.variants: List should have at least 1 item, not 0"),
         ({"user_config": {"masks": {"a": 2.3}}}, "user_config.masks.a: Input should be a valid string; put"),
         (degrade(variant="no"), "user_config: degrade.variant: there is no variant 'no'; there are full, f"),
         (degrade(variant="full"), "user_config: degrade.variant: 'full' is the default already"),
@@ -186,12 +185,7 @@ def variants(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
             f"{STAGE}: 'original' gives no scores, so it is no st",
         ),
         (variants(FULL, default="original", degrade={"above_queue_tokens": 9, "variant": "original"}), ORDER),
-        ({"user_config": {"degrade": {"above_queue_tokens": 1}}}, "user_config.degrade.variant: Field requi"),
         (variants(FULL, FULL), "user_config: variants: two are called 'full'"),
-        (
-            variants(FULL, {"name": "custom"}),
-            "user_config.variants[1]: the name 'custom' is taken: it stands for",
-        ),
         (
             variants(FULL, OWN),
             "user_config.variants[1]: the name 'original' is taken: it stands for the titles",

@@ -1,16 +1,12 @@
 """What the autoscaling policy asks of Ray Serve, in the context that Serve calls it with."""
 
-import warnings
 from typing import Any
 
 import pytest
+from ray.serve._private.common import DeploymentID, ReplicaID
+from ray.serve.config import AutoscalingConfig, AutoscalingContext
 
 from headroom.service.ray.autoscaling import LOAD, ByLoad
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray's own, at import
-    from ray.serve._private.common import DeploymentID, ReplicaID
-    from ray.serve.config import AutoscalingConfig, AutoscalingContext
 
 
 def context(**reported: list[float]) -> Any:

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,34 +9,26 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
-import yaml
 
-from headroom.service.config import file as config_file
 from headroom.service.config.edits import Unsettled
-from headroom.service.config.file import ConfigFile, Overrides
 from headroom.service.config.settings import InvalidConfig, LiveConfig
-from tests.service.running import DEPLOY
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray's own, at import
-    from headroom.service.ray import autoscaling, cluster, rollout
-    from headroom.service.ray.actor import Relevance
+from headroom.service.ray import autoscaling, cluster, rollout
+from tests.service.ray.conftest import shipped, without_serve
 
 BEFORE: dict[str, Any] = {"variants": [{"name": "full"}]}
 EDITED: dict[str, Any] = {"variants": [{"name": "full"}, {"name": "half", "head_mask": "random:0.5@1"}]}
 
 
 class Replica:
-    """Holds a config. checks, applies: what these do with another one first.
+    """Holds a config and finds none wrong. applies: called before it applies another one.
 
     started: the last config whose experiments might start.
     """
 
-    def __init__(self, checks: Callable[[], None] | None, applies: Callable[[], None] | None) -> None:
+    def __init__(self, applies: Callable[[], None] | None) -> None:
         self.config = LiveConfig.model_validate(BEFORE)
         self.started = self.config
         self.is_drained = False
-        self._checks = checks
         self._applies = applies
 
     @property
@@ -48,9 +39,8 @@ class Replica:
     def config_version(self) -> str:
         return self.config.version
 
-    def check(self, _config: LiveConfig) -> None:
-        if self._checks is not None:
-            self._checks()
+    def check(self, config: LiveConfig) -> None:
+        pass
 
     def apply(self, config: LiveConfig, *, may_start: bool) -> None:
         if self._applies is not None and config.version != self.config.version:
@@ -63,12 +53,8 @@ class Replica:
         self.is_drained = True
 
 
-def replica(checks: Callable[[], None] | None = None, applies: Callable[[], None] | None = None) -> Any:
-    deployment: Any = Relevance
-    ours = deployment.func_or_class.__mro__[1]
-    made = type("Replica", (ours,), {"__del__": lambda _: None})({})
-    made._replica = Replica(checks, applies)
-    return made
+def replica(applies: Callable[[], None] | None = None) -> Any:
+    return without_serve(Replica(applies))
 
 
 class Serve:
@@ -136,23 +122,12 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tu
         monkeypatch.setattr(rollout, "POLL_S", 0.0)
         found = cluster.Cluster(tmp_path, lambda: False, ray_timeout_s=60)
         found._client = found._handle = serve
-        found.deploy(config(tmp_path, BEFORE))
+        found.deploy(shipped(tmp_path, BEFORE))
         while serve._waiting:
             serve.status()
         return found, serve
 
     return start
-
-
-def config(directory: Path, live: Any, **more: Any) -> ConfigFile:
-    """Return deploy/serve.yaml with this user_config and more fields of the deployment; None removes one."""
-    document = yaml.safe_load(DEPLOY.read_text())
-    deployment = document["applications"][0]["deployments"][0] | {"user_config": live} | more
-    fields = {name: value for name, value in deployment.items() if value is not None}
-    document["applications"][0]["deployments"][0] = fields
-    path = directory / "serve.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return config_file.load(path, Overrides(device="cpu"))
 
 
 def refuse(reason: str) -> Callable[[], None]:
@@ -169,11 +144,11 @@ def versions(serve: Serve) -> set[str]:
 def test_if_one_replica_cannot_apply_an_edit_the_others_go_back(running: Any, tmp_path: Path) -> None:
     found, serve = running(replica(), replica(applies=refuse("no memory is left")), replica())
     before = versions(serve)
-    assert rollout.apply(found, config(tmp_path, EDITED)) == "1 of 3 replicas refused it: no memory is left"
+    assert rollout.apply(found, shipped(tmp_path, EDITED)) == "1 of 3 replicas refused it: no memory is left"
     assert versions(serve) == before
     # It is asked again the next time, not remembered.
     serve.replicas[1]._replica._applies = None
-    edited = config(tmp_path, EDITED)
+    edited = shipped(tmp_path, EDITED)
     assert rollout.apply(found, edited) is None
     assert versions(serve) == {edited.live.version}
 
@@ -190,7 +165,7 @@ def test_a_replica_that_never_applies_an_edit_does_not_block_for_ever(
         pass
 
     monkeypatch.setattr(stuck, "reconfigure", hang)
-    reason = rollout.apply(found, config(tmp_path, EDITED))
+    reason = rollout.apply(found, shipped(tmp_path, EDITED))
     assert reason == "1 of 2 replicas have applied it, and no other has in the last 0.05 s"
     assert versions(serve) == before
 
@@ -226,7 +201,7 @@ def test_an_edit_that_is_refused_has_not_started_its_experiment(
     found, serve = running(replica(), replica())
     before = versions(serve)
     monkeypatch.setattr(rollout, "APPLY_TIMEOUT_S", 0.05)
-    edited = config(tmp_path, EDITED | {"experiments": [EXPERIMENT]})
+    edited = shipped(tmp_path, EDITED | {"experiments": [EXPERIMENT]})
     first, second = serve.replicas
     status = serve.status
 
@@ -269,13 +244,13 @@ def test_an_edit_that_serve_may_apply_late_is_not_called_undone(
     monkeypatch.setattr(serve, "deploy_apps", deploy)
     try:
         if silences == 1:
-            assert rollout.apply(found, config(tmp_path, EDITED)) == (
+            assert rollout.apply(found, shipped(tmp_path, EDITED)) == (
                 "Ray has not answered in 0.1 s (ray_timeout_s)"
             )
             assert versions(serve) == before
         else:
             with pytest.raises(Unsettled, match=r"not answered in 0\.1 s .*; back to the config before: Ray"):
-                rollout.apply(found, config(tmp_path, EDITED))
+                rollout.apply(found, shipped(tmp_path, EDITED))
     finally:
         go_on.set()
 
@@ -287,7 +262,7 @@ def test_an_edit_outlives_a_dead_controller_and_a_long_check(
     """Otherwise an edit that is in force would be called refused."""
     found, serve = running(replica(), replica())
     vars(serve).update(trouble)
-    edited = config(tmp_path, EDITED)
+    edited = shipped(tmp_path, EDITED)
     assert rollout.apply(found, edited) is None
     assert versions(serve) == {edited.live.version}
 
@@ -299,7 +274,7 @@ def test_what_a_replica_loads_for_too_long_is_kept_for_the_next_attempt(
     found, serve = running(replica())
     monkeypatch.setattr(cluster, "CHECK_TIMEOUT_S", -1.0)
     serve.unanswered = 1
-    edited = config(tmp_path, EDITED)
+    edited = shipped(tmp_path, EDITED)
     assert "save it again to wait longer" in rollout.apply(found, edited)
     assert serve.asked == [("refusal", (edited.live.model_dump(mode="json"),))]
     assert rollout.apply(found, edited) is None
@@ -309,7 +284,7 @@ def test_a_stop_ends_a_check(running: Any, tmp_path: Path) -> None:
     found, serve = running(replica())
     serve.unanswered = 1_000_000
     found.is_stopping = lambda: True
-    assert rollout.apply(found, config(tmp_path, EDITED)) == (
+    assert rollout.apply(found, shipped(tmp_path, EDITED)) == (
         "the service stops before every replica has checked it"
     )
     assert serve.deployed == 1
@@ -331,7 +306,7 @@ def test_all_replicas_find_a_place_on_two_cores(
     """Otherwise the start would wait for ever, or autoscaling for its last replicas."""
     found, _ = running(replica())
     monkeypatch.setattr(cluster, "cores", lambda: 2)
-    document = found._on_this_machine(config(tmp_path, BEFORE, **fields))
+    document = found._on_this_machine(shipped(tmp_path, BEFORE, **fields))
     deployment = document["applications"][0]["deployments"][0]
     assert deployment["ray_actor_options"]["num_cpus"] == cpus
 
@@ -349,7 +324,7 @@ def test_serve_kills_no_replica_before_its_drain_timeout(
 ) -> None:
     found, _ = running(replica())
     monkeypatch.setenv("HEADROOM_DRAIN_TIMEOUT_S", drain)
-    document = found._on_this_machine(config(tmp_path, BEFORE, graceful_shutdown_timeout_s=in_the_file))
+    document = found._on_this_machine(shipped(tmp_path, BEFORE, graceful_shutdown_timeout_s=in_the_file))
     assert document["applications"][0]["deployments"][0]["graceful_shutdown_timeout_s"] == seconds
 
 
@@ -365,7 +340,7 @@ def test_an_edit_is_refused_if_ray_never_answers(
     monkeypatch.setattr(serve, call, lambda *_: ended.wait())
     try:
         with suppress(Unsettled):
-            assert rollout.apply(found, config(tmp_path, EDITED))
+            assert rollout.apply(found, shipped(tmp_path, EDITED))
     finally:
         ended.set()
 

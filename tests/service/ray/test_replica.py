@@ -5,16 +5,19 @@ import contextlib
 import gc
 import os
 import threading
-import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 from headroom.service.config.settings import InvalidConfig, LiveConfig, Settings
+from headroom.service.ray import build
+from headroom.service.ray.actor import ServingNodes, is_promised_gpu
 from tests.service.metering import samples
+from tests.service.ray.conftest import without_serve
 
 
 class Replica:
@@ -41,15 +44,7 @@ class Replica:
 @pytest.fixture
 def replica() -> Any:
     """The class that Serve makes replicas of, with a fake under it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own, at import
-        from headroom.service.ray.actor import Relevance
-    deployment: Any = Relevance
-    ours = deployment.func_or_class.__mro__[1]
-    # Serve awaits `__del__`; the garbage collector cannot.
-    replica = type("Replica", (ours,), {"__del__": lambda _: None})({})
-    replica._replica = Replica()
-    return replica
+    return without_serve(Replica())
 
 
 LIVE = {"variants": [{"name": "full"}]}
@@ -77,9 +72,6 @@ def test_who_was_promised_a_gpu(
     monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", visible)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own, at import
-        from headroom.service.ray.actor import is_promised_gpu
     assert is_promised_gpu(gpus) == promised
 
 
@@ -121,23 +113,8 @@ async def test_without_another_replica_a_wrong_first_config_does_not_start(
             pass
 
 
-def test_keys_given_to_build_reach_the_replicas(replica: Any) -> None:
-    """What `serve deploy` and `headroom serve` call; the settings travel in the application."""
-    from headroom.service.ray import build
-
-    bound = build({"max_pairs": 7, "api_keys": "s3cr3t,boss;role=admin"})._bound_deployment
-    travelling = bound.init_args[0]
-    assert "s3cr3t" not in str(travelling)
-    settings = type(replica)(travelling)._settings
-    assert settings.max_pairs == 7
-    assert settings.api_keys == Settings(api_keys="s3cr3t,boss;role=admin").api_keys
-    assert build({})._bound_deployment.init_args[0] == {}
-
-
 def test_no_secret_of_the_environment_travels_in_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray keeps it in the store of its head, and later replicas would get the old one after a rotation."""
-    from headroom.service.ray import build
-
     for name, field in Settings.model_fields.items():
         if not field.repr:  # a secret
             scheme = "redis" if name == "score_cache" else "postgresql"
@@ -148,18 +125,17 @@ def test_no_secret_of_the_environment_travels_in_the_application(monkeypatch: py
     travelling = build({})._bound_deployment.init_args[0]
     assert "pa55word" not in str(travelling)
     assert travelling.keys() == {"max_pairs", "api_keys", "service_name"}, "keys are digests"
-    given = {"database_url": "postgresql://me@host/name"}
+    given = {"database_url": "postgresql://me@host/name", "max_pairs": 8}
     assert build(given)._bound_deployment.init_args[0].items() >= given.items()
+    keys = build({"api_keys": "s3cr3t;role=admin"})._bound_deployment.init_args[0]["api_keys"]
+    assert "s3cr3t" not in str(keys)
+    assert Settings(api_keys=keys).api_keys == Settings(api_keys="s3cr3t;role=admin").api_keys
 
 
 def test_nodes_are_counted_by_one_question_however_often_somebody_asks_a_silent_ray(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ray is silent while its head is away; each question would keep a thread until it is back."""
-    import ray
-
-    from headroom.service.ray.actor import ServingNodes
-
     node = {"Alive": True, "Resources": {"CPU": 4.0}}
     head = {"Alive": True, "Resources": {}}
     lost = {"Alive": False, "Resources": {"CPU": 4.0}}

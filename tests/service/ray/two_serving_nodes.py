@@ -41,7 +41,7 @@ from tests.service.running import DEPLOY, LIVE, replicas_among
 KUBERAY = DEPLOY.parent / "kuberay" / "rayservice.yaml"
 
 TITLES = 40
-FIRST_LOAD = 0.5
+FIRST_LOAD = 0.65
 LAST_LOAD = 1.2
 RISE_PER_S = 0.006
 """By how much the load rises in a second, in shares of what one replica does."""
