@@ -18,16 +18,16 @@ WITHOUT_LIVE = GOOD[: GOOD.index("        user_config:")]
 
 
 class Service:
-    """A service with the shipped config. It records what is applied and what the operator is told."""
+    """A service with this config. It records what is applied and what the operator is told."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, content: str = GOOD) -> None:
         self.file = file
         self.applied: list[list[str]] = []
         self.said: list[str] = []
         self.is_refused: bool | None = None
         self.now = 0.0
         self.refusal: str | Exception | None = None
-        file.write_text(GOOD)
+        file.write_text(content)
         config = load(file, Overrides())
         self.edits = self.watch(config)
 
@@ -180,27 +180,12 @@ def test_who_takes_a_wrong_edit_back_is_told_that_all_is_well(service: Service) 
     assert (service.applied, service.is_refused) == ([], False)
 
 
-def test_a_service_that_never_had_a_user_config_does_not_ask_for_one(
-    tmp_path: Path, service: Service
-) -> None:
-    file = tmp_path / "little.yaml"
-    file.write_text(WITHOUT_LIVE)
-    edits = LiveEdits(
-        file,
-        read_state(file),
-        Overrides(),
-        pinned(load(file, Overrides())),
-        apply=lambda _: "never",
-        say=service.said.append,
-        warn=service.said.append,
-        show_refused=lambda _: None,
-        clock=lambda: service.now,
-    )
-    file.write_text(WITHOUT_LIVE.replace("8000", "8001"))
-    edits.look()
-    service.now += SETTLE_S
-    edits.look()
+def test_a_service_that_never_had_a_user_config_does_not_ask_for_one(tmp_path: Path) -> None:
+    service = Service(tmp_path / "little.yaml", WITHOUT_LIVE)
+    service.edits = service.watch(pinned(load(service.file, Overrides())))
+    service.edit(WITHOUT_LIVE.replace("8000", "8001"))
     assert service.said == ["config: what was changed outside user_config applies at the next start"]
+    assert service.applied == []
 
 
 def config(model: Path, masks: str = "{}") -> ConfigFile:

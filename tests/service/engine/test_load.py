@@ -52,12 +52,6 @@ async def test_work_that_nobody_waits_for_is_no_load_and_a_busy_time_is_forgotte
         assert s.scheduler.load.update() == 0
 
 
-def test_before_the_rate_is_known_nothing_is_counted() -> None:
-    load = Load(TokenRate(None), FakeClock())
-    load.ask(1000)
-    assert load.update() == 0
-
-
 def test_beside_a_gpu_the_interpreter_counts_if_it_is_busier() -> None:
     """On an H200 one replica was full while its GPU was busy for 29 % of the time (docs/decisions/014)."""
     clock = FakeClock()

@@ -358,10 +358,8 @@ def test_a_drain_ends_also_if_no_replica_answers(running: Any, monkeypatch: pyte
     ("cores", "gpus", "replicas"),
     [
         (1, 0, 1),
-        (2, 0, 2),
         (8, 0, 8),
         (64, 0, autoscaling.MAX_REPLICAS),
-        (16, 1, 1),
         (16, 4, 4),
         (16, 0.5, 1),
     ],
@@ -373,11 +371,8 @@ def test_a_replica_for_each_gpu_or_core(cores: int, gpus: float, replicas: int) 
 @pytest.mark.parametrize(
     ("replicas", "gpus", "share"),
     [
-        (1, 1, 1),
-        (4, 4, 1),
         (4, 1, 0.25),
         (3, 2, 0.5),
-        (4, 2, 0.5),
         (5, 2, 1 / 3),
         (1, 0.5, 0.5),
         (2, 0.5, 0.25),
