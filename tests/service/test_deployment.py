@@ -124,6 +124,12 @@ async def test_what_is_no_request_of_ours_is_refused_in_our_error_shape_if_it_is
             assert ("allow" in answer.headers) == (status == 405), line[:70]
 
 
+def restarts_told(server: Server) -> int:
+    """Return how often the operator read that HAProxy starts again: also if it died before it had started."""
+    lines = ("headroom: HAProxy ended; starting it again", "headroom: HAProxy did not start; trying again")
+    return sum(server.stderr.count(line) for line in lines)
+
+
 async def test_haproxy_that_is_killed_is_back_within_two_seconds_and_the_operator_told(
     server: Server,
 ) -> None:
@@ -131,13 +137,13 @@ async def test_haproxy_that_is_killed_is_back_within_two_seconds_and_the_operato
     began = time.monotonic()
     subprocess.run([haproxy.exe(), "-v"], check=True, stdout=subprocess.DEVNULL)
     one_start = time.monotonic() - began  # 0.01 s; more while the machine is busy with something else
-    told = server.stderr.count("HAProxy ended")
+    told = restarts_told(server)
     haproxy.kill()
     killed = time.monotonic()
     while (await send_raw(server.port, request("GET", "/health/ready"))).status != 200:
         assert time.monotonic() < killed + 2 + 20 * one_start
         await asyncio.sleep(0.02)
-    while server.stderr.count("headroom: HAProxy ended; starting it again\n") == told:
+    while restarts_told(server) == told:
         await asyncio.sleep(0.02)  # pytest's timeout is the limit
 
 
