@@ -34,7 +34,7 @@ from tests.service.running import LIVE
 PASSWORD = "k7Qm2vXw9"
 AWAY_S = 3.0
 """How long there is no head at least."""
-RECONNECT_S = 15
+RECONNECT_S = 20
 """Seconds after which the worker gives up, if it finds no head. Ray's default is 60."""
 EDITED = LIVE | {"masks": {"lower": "2.*", "more": "0.0"}}
 
