@@ -3,13 +3,10 @@
 import json
 import re
 import sqlite3
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from pyarrow import parquet
@@ -17,11 +14,13 @@ from pyarrow import parquet
 from headroom.service.cli.export import export_rows
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.events import Click, Exposure, Impression, Outcome
-from headroom.service.experiments.export import COLUMNS, Page, page
+from headroom.service.experiments.export import COLUMNS, Page
 from headroom.service.experiments.interleaving import impression_id
 from headroom.service.experiments.store import Store
 from tests.prompt import Run
+from tests.service.experimenting import KEYS
 from tests.service.experiments.making import declares, experiment, exposure, in_log, send
+from tests.service.page.seeding import served
 
 ROOT = Path(__file__).parents[3]
 SQL = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "warehouse.md").read_text("utf-8"), re.DOTALL)
@@ -103,53 +102,24 @@ def test_the_queries_of_the_docs_give_the_preference_of_the_report(
     warehouse.close()
 
 
-def test_an_export_over_http_asks_for_pages_with_the_key(run: Run, url: str, tmp_path: Path) -> None:
-    asked: list[str | None] = []
-    store = Store(url)
-
-    class Service(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            address = urlsplit(self.path)
-            fields = {
-                name: value for name, (value,) in parse_qs(address.query, keep_blank_values=True).items()
-            }
-            asked.append(self.headers["authorization"])
-            status = 404 if "gone" in address.path else 200
-            rows = page(store, address.path.split("/")[-2], fields["source"], fields["after"], 20)  # type: ignore[arg-type]
-            answer = {"columns": COLUMNS, "rows": rows.rows, "next": rows.next}
-            content = json.dumps(answer if status == 200 else {"error": {"message": "no such experiment"}})
-            self.send_response(status)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content.encode())
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    options = ["--url", f"http://127.0.0.1:{server.server_address[1]}", "--key", "boss"]
-    try:
+def test_an_export_over_http_is_that_of_the_database_and_for_admins(
+    run: Run, url: str, tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headroom.service.experiments.export.page.__defaults__", ("", 20))
+    gone = tmp_path / "gone.parquet"
+    with served(tiny_checkpoint, api_keys=KEYS, database_url=url) as address:
+        options = ["--url", address, "--key", "boss"]
         for name in ("order", "prune20"):
             by_http = tmp_path / f"{name}.http.parquet"
             directly = tmp_path / f"{name}.parquet"
             run("experiment", "export", name, "--out", str(by_http), *options)
             run("experiment", "export", name, "--out", str(directly), "--database-url", url)
             assert parquet.read_table(by_http).equals(parquet.read_table(directly))
-        assert set(asked) == {"Bearer boss"}
-        assert len(asked) > 8
-        missing = tmp_path / "gone.parquet"
-        assert (
-            "no such experiment"
-            in run("experiment", "export", "gone", "--out", str(missing), *options, status=1).err
-        )
-        assert not missing.exists()
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-        store.close()
+        missing = run("experiment", "export", "gone", "--out", str(gone), *options, status=1)
+        assert "There is no experiment 'gone'" in missing.err
+        user = run("experiment", "export", "order", "--out", str(gone), *options, "--key", "plain", status=1)
+        assert "admin" in user.err
+    assert not gone.exists()
     assert not list(tmp_path.glob("*.tmp"))
 
 
