@@ -1,5 +1,7 @@
 """What `outcome_days` deletes: only what the log has as over, and only after its report was kept."""
 
+from contextlib import closing
+
 import pytest
 from sqlalchemy import func, select
 
@@ -149,3 +151,21 @@ def test_a_later_ship_keeps_the_rows_for_longer(file_store: Store, clock: Clock)
         clock.now = day * DAY
         tend(live)
         assert left(file_store) == rows
+
+
+def test_another_service_on_the_database_changes_nothing_of_the_first(url: str, clock: Clock) -> None:
+    """Within 1.4 s, it deleted the outcomes of the first one's experiment, and set its traffic."""
+    with closing(Store(url, "production")) as mine, closing(Store(url, "staging")) as other:
+        replica(mine, clock, CONFIG)
+        fill(mine)
+        mine.append(act("stop", 0.0))
+        clock.now = 40 * DAY
+        for config in (OTHER, CONFIG.model_copy(update={"traffic": 0.1})):
+            live = replica(other, clock, config, version="staging")
+            assert "belongs to the service 'production'" in (other.incompatible or "")
+            assert live.ledger.in_force.assigner.assign("u0") is None
+            with pytest.raises(DatabaseUnavailable):
+                send(other, [Outcome("other", "o", "u0", "click", 1.0, 20.0)], [OTHER])
+            tend(live)
+        assert [entry.kind for entry in mine.log()] == ["config", "stop"]
+        assert left(mine) == 60
