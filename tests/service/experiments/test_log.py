@@ -9,7 +9,7 @@ from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.log import EMPTY, Declared, Entry, fold, replay
 from headroom.service.experiments.rules import check_action, check_edit
 from tests.service.experiments.making import act, declares, experiment, logged
-from tests.service.experiments.replicas import NEVER, Database, Replica
+from tests.service.experiments.replicas import METRICS, NEVER, Database, Replica
 
 START = 1_000_000.0
 CONFIG = experiment("control", "a", "b", traffic=0.5)
@@ -118,6 +118,24 @@ def test_a_variant_that_is_changed_is_told_with_its_first_change() -> None:
     assert found.variant_changes == {"a": 1}
 
 
+def test_a_late_edit_does_not_undo_one_that_came_after_it(file_url: str) -> None:
+    """One replica was cut off from the database, and had nothing to say when it came back."""
+    with closing(Database(file_url)) as cut_off, closing(Database(file_url)) as database:
+        first, second = Replica(cut_off), Replica(database)
+        for replica in (first, second):
+            replica.ledger.apply(Declared((CONFIG,)), "start")
+        cut_off.left = 0
+        cut_off.now += 10.0
+        first.ledger.apply(Declared((CONFIG.model_copy(update={"traffic": 0.1}),)), "early")
+        database.now += 20.0
+        second.ledger.apply(Declared((CONFIG.model_copy(update={"traffic": 1.0}),)), "late")
+        cut_off.left = NEVER
+        cut_off.now += 30.0
+        first.ledger.refresh()
+        assert [entry.config_version for entry in database.log()] == ["start", "late"]
+        assert first.ledger.experiments["prune20"].traffic == 1.0
+
+
 def test_the_later_of_two_edits_without_a_database_is_in_force(file_url: str) -> None:
     """A ramp on another replica, which reached the database first, left the earlier one in force."""
     with closing(Database(file_url)) as database:
@@ -133,8 +151,11 @@ def test_the_later_of_two_edits_without_a_database_is_in_force(file_url: str) ->
         database.now += 1.0
         other.ledger.act(lambda _: act("ramp", database.now, traffic=0.4))
         edited.ledger.refresh()
-        *_, last = database.log()
-        assert last.config_version == "third"
+        assert [(entry.config_version, entry.time) for entry in database.log() if entry.kind == "config"] == [
+            ("first", START),
+            ("second", START + 1),
+            ("third", START + 2),
+        ]
 
 
 def test_a_config_without_experiments_that_starts_without_a_database_takes_them_out_later(
@@ -157,3 +178,46 @@ def test_a_config_without_experiments_is_no_row_of_an_empty_log(file_url: str) -
         database.prepare()
         Replica(database).ledger.apply(Declared(), "without")
         assert database.log() == []
+
+
+def test_replicas_and_restarts_with_one_config_add_one_row(file_url: str) -> None:
+    with closing(Database(file_url)) as database:
+        for _ in range(3):
+            Replica(database).ledger.apply(Declared((CONFIG,)), "v")
+        assert [entry.kind for entry in database.log()] == ["config"]
+
+
+def test_the_operator_is_told_once_what_a_config_takes_out_or_pauses(
+    file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = experiment(name="free", salt="free", slots=(0, 5000))
+    told: list[str] = []
+    monkeypatch.setattr(METRICS, "notify_operator", told.append)
+    with closing(Database(file_url)) as database:
+        Replica(database).ledger.apply(Declared((experiment(slots=(5000, 10_000)),)), "first")
+        database.append(Entry("start", START + 1, experiment="free", declared=Declared((free,))))
+        database.now += 2.0
+        restarted = Replica(database)
+        declared = Declared((experiment(name="other", salt="o", slots=(4000, 5000)),))
+        restarted.ledger.apply(declared, "second")
+        assert told == [
+            "the experiment 'prune20' is paused, and its units get the default: the config in force does not "
+            "declare it; change the config, or stop 'prune20'",
+            "the experiment 'free' is paused, and its units get the default: slots: [0, 5000) overlaps "
+            "[4000, 5000) of 'other'; change the config, or stop 'free'",
+        ]
+        restarted.ledger.refresh()
+        assert len(told) == 2
+
+
+def test_a_restored_database_is_read_anew(file_url: str) -> None:
+    with closing(Database(file_url)) as database:
+        replica = Replica(database)
+        replica.ledger.apply(Declared((CONFIG,)), "v")
+        database.append(act("stop", START + 5))
+        replica.ledger.refresh()
+        assert replica.ledger.experiments["prune20"].status == "stopped"
+        with database.write() as db:  # as the backup of before the stop has it
+            db.exec_driver_sql("DELETE FROM log WHERE kind = 'stop'")
+        replica.ledger.refresh()
+        assert replica.ledger.experiments["prune20"].is_running
