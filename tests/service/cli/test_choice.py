@@ -95,11 +95,3 @@ def test_options_come_before_the_config(run: Run, config: Config, plain: dict[st
     assert named == run("score", QUERY, *TITLES, *options(plain), "--mask", "0-1.*")
     wrong = run("score", QUERY, *TITLES, *elsewhere, "--variant", "small", status=1)
     assert "/no/such does not exist" in wrong.err
-
-
-def test_a_variant_of_another_model_needs_a_config(run: Run, plain: dict[str, str]) -> None:
-    output = run("score", QUERY, *TITLES, *options(plain), "--variant", "pruned20", status=1)
-    assert (
-        "there is no variant 'pruned20' (with --model, name its file by --config); there are full"
-        in output.err
-    )

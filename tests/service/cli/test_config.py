@@ -47,19 +47,6 @@ def test_a_file_as_it_should_be(run: Run) -> None:
     assert run("config", "check", str(DEPLOY)).out == f"{DEPLOY}: right; variants: {variants}\n"
 
 
-def test_each_wrong_value_is_a_line_with_its_field_and_range(tmp_path: Path, run: Run) -> None:
-    live = {"on_failure": "retry", "masks": {"A": "0.0"}, "variants": [{"name": "full", "headmask": "0.0"}]}
-    file = write(tmp_path, live, max_pair=10, max_batch_tokens=0, dtype="float8")
-    assert faults(run, file) == [
-        "args.dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16'",
-        "args.max_batch_tokens: Input should be greater than or equal to 1",
-        "args.max_pair: there is no such field",
-        "user_config.masks.A: as a name: should be 1 to 64 of the characters a-z, 0-9, _ and -",
-        "user_config.variants[0].headmask: there is no such field",
-        "user_config.on_failure: Input should be 'error' or 'original_order'",
-    ]
-
-
 def test_a_name_that_serve_does_not_know_is_refused_with_its_place(tmp_path: Path, run: Run) -> None:
     """Serve ignores it: one CPU in place of four, without a word."""
     text = DEPLOY.read_text()

@@ -2,21 +2,14 @@
 
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from headroom.service.experiments import report_page
-from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.plan import PreferenceQuestion, make_plan
-from headroom.service.experiments.store import Store
 from tests.prompt import Run, with_config
-from tests.service.experiments.making import logged
-from tests.service.experiments.test_preference import BEGAN, config_of, fill, units
 
 PLAN = ("experiment", "plan", "--interleave", "--margin", "0.05", "--clicked", "0.3")
 DOCS = Path(__file__).parents[3] / "docs"
@@ -107,52 +100,6 @@ def test_rows_in_the_order_of_their_grades_are_no_order(
         str(tiny_checkpoint),
     )
     assert "stand in the order of their grades" in run("experiment", "plan", *options, status=2).err
-
-
-@pytest.fixture
-def answer(tmp_path: Path) -> dict[str, Any]:
-    """What the service answers about an experiment of 420 units."""
-    config = config_of()
-    store = Store(f"sqlite:///{tmp_path / 'x.db'}")
-    try:
-        fill(store, config, units(200, 190, 20, 10))
-        found = logged(config, time=BEGAN - 1)
-        report = analyse(store, found, 1e6, {})
-        history = [asdict(action) for action in found.history]
-    finally:
-        store.close()
-    assert report.preference is not None
-    return {
-        "name": "prune20",
-        "kind": "interleave",
-        "arms": [
-            {"name": arm.name, "variant": arm.variant, "weight": 1, "control": i == 0, "exposures": 420}
-            for i, arm in enumerate(config.arms)
-        ],
-        "status": "running",
-        "traffic": 1.0,
-        "rolled_back": [],
-        "shipped": None,
-        "history": history,
-        "report": asdict(report),
-        "preference": asdict(report.preference),
-    }
-
-
-def test_the_report_says_whose_titles_were_clicked_and_how_many_lists_differ(answer: dict[str, Any]) -> None:
-    shown = report_page.text(answer)
-    assert "SHIP: pruned on click is good enough" in shown
-    assert "410 of 300 planned units have clicked a title of one arm" in shown
-    (row,) = [" ".join(line.split()) for line in shown.splitlines() if line.startswith("click ")]
-    assert row.startswith("click pruned – – +0.0")
-    assert row.endswith(" good enough")
-    page = report_page.html(answer).replace("\u00a0", " ")
-    for part in (
-        "410 of 300 planned units have clicked a title of one arm.",
-        "200 units clicked more of its titles, 190 more of control's, 20 as many of each. 100 % of 420 lists",
-    ):
-        assert part in shown
-        assert part.replace("'", "&#39;") in page
 
 
 @pytest.mark.parametrize(("page", "plans"), [("experiments.md", 2), ("tutorial.md", 1)])

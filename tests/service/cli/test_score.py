@@ -64,7 +64,6 @@ def test_pairs_from_standard_input(run: Run, options: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [
-        (["score"], 2, "query"),
         (["score", "a"], 2, "TITLES"),
         (["score", "-", "a"], 2, "standard input"),
         (["score", "a", "b", "--prefix", "x"], 2, "--prefix: it needs --input"),

@@ -125,12 +125,12 @@ def test_bad_rows_are_set_aside_with_line_and_reason(score: Run, tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "data", "reason"),
     [
-        ("empty.jsonl", b"", "there are no pairs"),
         ("wide.csv", "query,title\na,b\n".encode("utf-16"), "is UTF-16 text"),
         ("bad.jsonl", b"[]\n{}\n", "no row can be scored; the first that cannot: "),
         ("cut.csv.gz", gzip.compress(b"query,title\na,b\n" * 99, mtime=0)[:-20], "cannot be read"),
+        ("twice.csv", b"query,title,title\na,b,c\n", "two columns are named 'title'"),
+        ("semicolon.csv", b"query;title\na;b\n", "between the cells, give --delimiter ';'"),
         ("taken.csv", b"query,title,score\na,b,1\n", "already has a column 'score'"),
-        ("what.xlsx", b"", "use csv, tsv or jsonl"),
     ],
 )
 def test_a_file_that_cannot_be_scored_is_one_line_and_leaves_nothing(

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import yaml
 
 from headroom.service.cli.serve import DEFAULT_CONFIG
 from headroom.service.config import file as config_file
-from headroom.service.config.edits import SETTLE_S
 from headroom.service.ray import preflight
 from tests.service.client import Answer, request, send_raw
 from tests.service.running import DEPLOY, Server, restarting, still_there
@@ -33,27 +31,12 @@ def proven(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return model
 
 
-def mount(directory: Path, name: str, text: str) -> None:
-    """Make DIRECTORY/serve.yaml this text as Kubernetes does with a ConfigMap: a folder behind a link."""
-    (directory / name).mkdir()
-    (directory / name / "serve.yaml").write_text(text)
-    (directory / "next").symlink_to(name)
-    (directory / "next").rename(directory / "..data")
-    if not (directory / "serve.yaml").is_symlink():
-        (directory / "serve.yaml").symlink_to("..data/serve.yaml")
-
-
 @pytest.fixture(scope="module")
 def ready_server(proven: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Server]]:
     """Returns `guarded`."""
     live = yaml.safe_load(DEPLOY.read_text())["applications"][0]["deployments"][0]["user_config"]
-
-    def start() -> Server:
-        directory = tmp_path_factory.mktemp("guarded")
-        mount(directory, "..first", "")  # `Server` writes through the links
-        return Server(directory, proven, live=live, api_keys=[USER])
-
-    with restarting(start) as ready_server:
+    directory = tmp_path_factory.mktemp("guarded")
+    with restarting(lambda: Server(directory, proven, live=live, api_keys=[USER])) as ready_server:
         yield ready_server
 
 
@@ -109,44 +92,6 @@ async def test_no_edit_ends_the_service_and_the_sample_experiment_applies(guarde
     while not await running(guarded):  # until Serve has handed it to the replica
         pass
     assert await running(guarded) == ["prune20"]
-
-
-@pytest.mark.slow
-async def test_half_of_a_file_is_never_applied(guarded: Server) -> None:
-    """A config that was written in two portions, 0.8 s apart, took all experiments out for 3 s."""
-    whole = with_the_sample()
-    half = whole[: whole.index("          experiments:")]
-    assert "experiments" not in yaml.safe_load(half)["applications"][0]["deployments"][0]["user_config"]
-    guarded.config.write_text(whole)
-    times = 0
-    while times < 2:
-        while await running(guarded) != ["prune20"]:  # pytest's timeout is the limit
-            pass
-        before = len(guarded.stderr)
-        began = time.monotonic()
-        guarded.config.write_text(half)
-        listed = [await running(guarded, after_s=0.1) for _ in range(6)]
-        guarded.config.write_text(whole)
-        if time.monotonic() - began >= SETTLE_S:  # on a busy machine the half may be taken for the file
-            continue
-        listed += [await running(guarded, after_s=0.1) for _ in range(30)]
-        assert listed == [["prune20"]] * 36
-        applied = {line for line in guarded.stderr[before:].splitlines() if "config applied" in line}
-        assert len(applied) <= 1  # the whole file's, if its line came late; each line names a version
-        times += 1
-
-
-@pytest.mark.slow
-async def test_a_config_map_that_kubernetes_replaces_applies_as_an_edit_does(guarded: Server) -> None:
-    old, refusals = guarded.config.resolve().parent, guarded.stderr.count("config refused")
-    text = DEPLOY.read_text().replace("- {name: full}\n", "- {name: full}\n            - {name: mounted}\n")
-    mount(guarded.config.parent, "..second", text)
-    shutil.rmtree(old)
-    names: list[str] = []
-    while "mounted" not in names:  # pytest's timeout is the limit
-        answer = await call(guarded, "/v1/variants", USER)
-        names = [variant["name"] for variant in answer.json["variants"]]
-    assert guarded.stderr.count("config refused") == refusals
 
 
 @pytest.mark.slow
