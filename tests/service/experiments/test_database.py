@@ -36,20 +36,6 @@ def test_a_missing_database_is_one_error_and_names_no_password(tmp_path: Path) -
             assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "reason"),
-    [
-        ("mysql://host/db", "mysql is not supported"),
-        ("sqlite://", "needs a file"),
-        ("sqlite:///:memory:", "needs a file"),
-        ("/path/to/file", "not a URL"),
-    ],
-)
-def test_a_wrong_url_is_refused_in_one_sentence(url: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        Store(url)
-
-
 def test_a_store_made_while_the_server_was_down_heals(postgres: Cluster) -> None:
     store = Store(postgres.create("heals"))
     try:

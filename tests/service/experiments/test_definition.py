@@ -38,21 +38,15 @@ def refusal(*experiments: dict[str, Any], **more: Any) -> str:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"salt": ""}, r"^experiments\[0\]\.salt"),
         ({"salt": "layer"}, "salt of the slots"),
         ({"salt": "a\0"}, r"^experiments\[0\]\.salt: must not hold a NUL character"),
         ({"salt": "\ud800"}, r"\.salt: Input should be a valid string"),
-        ({"metrics": [{"name": "a\0"}]}, r"\.metrics\[0\]\.name"),
-        ({"arms": EXPERIMENT["arms"][:1]}, r"^experiments\[0\]\.arms: .*2"),
         ({"arms": [EXPERIMENT["arms"][0]] * 2}, "two are called 'control'"),
         ({"arms": [{"name": "pruned", "variant": "x", "weight": 50}, CONTROL]},
          r"\[0\]\.variant: .*'x'.*full, pruned20"),
-        ({"arms": [{"name": "pruned", "variant": "full", "weight": 0}, CONTROL]}, r"arms\[0\]\.weight"),
         ({"slots": [5, 5]}, "is empty"),
         ({"traffic": 0.0001},
          r"traffic: .*0\.0001 exposes 0 : 0 of the .* control, pruned; 0\.0002 is the next"),
-        ({"arms": [CONTROL, {"name": "pruned", "variant": "pruned20", "weight": 1}], "traffic": 0.001},
-         r"traffic: a traffic of 0\.001 exposes 9 : 0 of the 9,804 : 196 buckets of the arms"),
         ({"arms": [CONTROL | {"weight": 99}, {"name": "pruned", "variant": "pruned20"}],
           "traffic": 0.0199},
          r"traffic: a traffic of 0\.0199 exposes 197 : 1 of the 9,900 : 100 buckets of the arms control, "
@@ -64,7 +58,6 @@ def refusal(*experiments: dict[str, Any], **more: Any) -> str:
         ({"metrics": [{"name": "a", "denominator": "b"}]}, "belongs to kind: ratio"),
         ({"metrics": [{"name": "a", "kind": "ratio", "denominator": "a"}]}, "another metric"),
         ({"metrics": [{"name": "a", "margin": 2.0}]}, "below 1"),
-        ({"planned_units": 0}, r"planned_units: Input should be"),
         ({"planned_units": 1e300}, r"planned_units: Input should be"),  # above 64 bits, an internal error
         ({"planned_units": True}, r"planned_units: should be a whole number"),
     ],
@@ -83,18 +76,14 @@ THIRD = {"name": "third", "variant": "full", "weight": 50}
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"kind": "both"}, r"^experiments\[0\]\.kind: "),
         ({"arms": [*EXPERIMENT["arms"], THIRD]},
          r"^experiments\[0\]: arms: an interleaved experiment draws its lists from exactly 2 arms, not 3$"),
-        ({"arms": [CONTROL, CONTROL]}, "two are called 'control'"),
         ({"arms": [CONTROL, EXPERIMENT["arms"][1] | {"weight": 49}]}, "weights are equal, not 50 and 49"),
         ({"metrics": [{"name": "a", "kind": "proportion"}]}, r"metrics\[0\]\.kind: .* and no kind$"),
-        ({"metrics": [{"name": "a", "kind": "ratio", "denominator": "b"}]}, r"metrics\[0\]\.kind: "),
         ({"metrics": [{"name": "a", "better": "lower"}]}, r"metrics\[0\]\.better: .* and no better$"),
         ({"metrics": [{"name": "a"}, {"name": "b", "covariate": "a"}]}, r"metrics\[1\]\.covariate: "),
         ({"metrics": [{"name": "a", "relative": False}]}, r"metrics\[0\]\.relative: "),
         ({"metrics": [{"name": "a", "margin": 1.5}]}, r"margin: 1\.5 is over 1; .* in \(0, 1\]$"),
-        ({"metrics": [{"name": "a", "margin": -0.1}]}, r"metrics\[0\]\.margin: .*greater than 0"),
         ({"traffic": 0.00009}, r"traffic: .* exposes none of the 10,000 buckets; give 0, or 0\.0001 to 1$"),
     ],
 )  # fmt: skip

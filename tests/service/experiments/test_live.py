@@ -177,8 +177,12 @@ async def test_a_replica_that_never_saw_the_database_assigns_nobody_until_it_doe
     blocked = tmp_path / "state"
     blocked.write_text("a file where a directory is needed")
     async with serve(tiny_checkpoint, config(), database_url=f"sqlite:///{blocked}/x.db") as service:
+        await eventually(lambda: service.metric('headroom_experiment_pending{experiment="prune20"}') == 1)
         answer = await service.post("/v1/score", query=QUERY, titles=TITLES, unit="user-1")
         assert (answer["assignment"], answer["variant"]) == (None, "full")
+        assert service.metric('headroom_experiment_share{experiment="prune20"}') == 0
+        assert service.metric("headroom_unit_requests_total") == 1
+        assert service.metric('headroom_experiment_requests_total{experiment="prune20"}') == 0
         assert (await service.http.get("/health/ready")).status_code == 200
         blocked.unlink()
         await eventually(lambda: service.replica.live.ledger.experiments["prune20"].is_running)

@@ -9,25 +9,14 @@ from scipy import stats
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.estimates import NOBODY, Moments, estimate
 from headroom.service.experiments.events import Exposure, Outcome
-from headroom.service.experiments.measure import comparison
 from headroom.service.experiments.store import Store
 from tests.service.experiments.making import (
-    act,
     assert_alike,
     experiment,
-    logged,
     measured,
     moments_of,
     send,
 )
-
-
-def test_an_arm_that_was_rolled_back_as_soon_as_it_began_is_compared_with_nobody(store: Store) -> None:
-    """A unit whose replica's clock was slow counted in control as one without outcomes."""
-    store.add([Exposure("prune20", "u", "control", 1, 80.0, "v")])
-    found = logged(experiment(), act("rollback", 90.0, arm="pruned"), time=100.0)
-    during = comparison(found, "pruned")
-    assert measured(store, "prune20", Metric(name="clicks"), 200.0, during)["control"].units == 0
 
 
 @pytest.fixture(scope="module")

@@ -59,16 +59,6 @@ async def test_a_request_with_a_unit_and_a_variant_exposes_nobody_and_shows_that
     assert service.metric(WAITS) == 0, "it is over"
 
 
-async def test_an_experiment_whose_start_cannot_be_recorded_waits(tiny_checkpoint: Path) -> None:
-    url = "postgresql://nobody@127.0.0.1:1/none"
-    async with serve(tiny_checkpoint, config(), database_url=url) as service:
-        await eventually(lambda: service.metric(WAITS) == 1)
-        await score(service, "a")
-        assert service.metric(SHARE) == 0
-        assert service.metric("headroom_unit_requests_total") == 1
-        assert service.metric(EXPOSED) == 0
-
-
 async def test_a_unit_that_two_replicas_see_is_one_exposure(tiny_checkpoint: Path, file_url: str) -> None:
     series = ('headroom_exposures_total{arm="control"', 'headroom_exposures_total{arm="pruned"')
     async with (

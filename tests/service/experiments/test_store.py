@@ -22,7 +22,6 @@ from headroom.service.experiments.tables import exposures, metadata, outcomes, o
 from tests.service.experiments.making import act, at_once, experiment, exposure, measured, send
 
 OPEN = [experiment()]  # without metrics it takes any
-SPENT = [experiment(metrics=[{"name": "clicks", "covariate": "spent"}])]
 
 
 def outcome(

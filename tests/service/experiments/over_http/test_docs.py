@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from headroom.service.experiments import report_page
 from tests.service.experimenting import BOSS, KEYS, USER
 from tests.service.in_process import serve
 
@@ -47,6 +48,8 @@ async def test_the_walk_of_the_docs_ends_with_a_click_that_counts(
         assert metric["preference"] == found["preference"]
         page = (await service.http.get("/v1/experiments/prune20-order/report.html")).text
         assert "planned units have clicked a title of one arm" in page
+        (row,) = [line.split() for line in report_page.text(found).splitlines() if line.startswith("click ")]
+        assert row[:4] == ["click", "pruned", "–", "–"]
         path = "/v1/experiments/prune20-order/ship"
         shipped = await service.http.post(path, json={"arm": "pruned", "reason": "test"}, headers=BOSS)
         assert shipped.json()["shipped"] == "pruned"
