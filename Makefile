@@ -35,7 +35,7 @@ test: dev
 
 ## make test-all  install system packages (it says which) and others' clients, and run all tests
 # All of them, then what measures times, then networks under other number formats. All say what failed.
-test-all: referees .venv/installed-test-all .venv/kernels clients tools page-checks
+test-all: referees .venv/installed-test-all .venv/kernels clients page-checks
 	@status=0; \
 	$(PYTEST) -m "not alone" $(TWO_PROCESSES) || status=$$?; \
 	$(PYTEST) -m alone --durations 5 tests/loadtest || status=$$?; \

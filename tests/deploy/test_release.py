@@ -22,14 +22,12 @@ from headroom.version import ROOT, version
 pytestmark = pytest.mark.more
 
 Run = Callable[..., str]
-TOOLS = ROOT / ".venv-release" / "bin"
 
 
 def write(part: str, folder: Path, **variables: str) -> list[Path]:
     """Write a part of a release into a folder; return the files that are there then."""
     command = ["bash", ROOT / "deploy" / "release.sh", part, folder]
-    tools = {"PYTHON": sys.executable, "TOOLS": str(TOOLS)}
-    subprocess.run(command, env=os.environ | tools | variables, check=True)
+    subprocess.run(command, env=os.environ | {"PYTHON": sys.executable} | variables, check=True)
     return sorted(folder.iterdir())
 
 
