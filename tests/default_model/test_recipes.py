@@ -2,19 +2,16 @@
 
 import gzip
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from scipy import constants
 from tokenizers import Tokenizer
 
 from default_model.base import MAX_TOKENS
 from default_model.build import Phase, Training, build
-from default_model.differences import converted
 from default_model.drawers import LISTS, SENTENCES, all_sources
 from default_model.groups import TEST_FOLDS, VALIDATION_FOLDS
 from default_model.mixture import mixed_groups
@@ -131,24 +128,3 @@ def test_a_model_made_from_nothing_ends_with_the_recipes_that_are_named(tmp_path
     build(data, base, plain, tmp_path / "other", [training], [], without=())
     name = "bert.encoder.layer.0.output.dense.weight"
     assert not load_file(out / "model.safetensors")[name].equal(load_file(plain / "model.safetensors")[name])
-
-
-@pytest.mark.parametrize(
-    ("number", "unit", "language", "other", "size"),
-    [
-        ("27", "inch", "en", "cm", constants.inch / constants.centi),
-        ("5", "lb", "en", "kg", constants.pound),
-        ("2", "kg", "en", "lb", 1 / constants.pound),
-        ("12", "oz", "en", "ml", 29.5735295625),  # a fluid ounce of the United States
-        ("65", "인치", "ko", "cm", constants.inch / constants.centi),
-        ("10", "斤", "zh", "kg", 0.5),
-    ],
-)
-def test_the_same_amount_in_another_unit(
-    number: str, unit: str, language: str, other: str, size: float
-) -> None:
-    amounts = converted(number, unit, language)
-    values = [
-        float(amount.removesuffix(other)) for amount in amounts if re.fullmatch(rf"[\d.]+{other}", amount)
-    ]
-    assert values == pytest.approx([float(number) * size], rel=0.005)
