@@ -1,6 +1,5 @@
 """One importable package, `headroom`: what else is called `models` or `service` does not matter to it."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,27 +7,8 @@ from pathlib import Path
 import pytest
 
 import headroom
-from tests.service.page.seeding import served
 
 ROOT = Path(__file__).parents[1]
-PROGRAM = Path(sys.executable).with_name("headroom")
-
-
-def _run(*words: str | Path) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.more
-@pytest.mark.slow
-@pytest.mark.usefixtures("foreign")
-def test_the_load_tester_works_where_other_packages_have_our_folders_names(tiny_checkpoint: Path) -> None:
-    load = "load run --scenario steady --rate 5 --duration 1s --warmup 0 --max-lag 10s --slo p99=9s --json"
-    with served(tiny_checkpoint) as url:
-        assert json.loads(_run(PROGRAM, *load.split(), url))["requests"]["ok"] > 0
-    imported = "from headroom import Classifier, HeadMask; print(Classifier.__module__)"
-    assert _run(sys.executable, "-c", imported).strip() == "headroom.models.classifier"
 
 
 def test_an_editable_install_puts_nothing_but_headroom_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,11 +48,3 @@ def test_threads_that_wait_for_each_other_soon_sleep_unless_the_user_chose_other
     command = [sys.executable, "-c", "from headroom import Classifier"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     assert f"GOMP_SPINCOUNT = '{spins}'" in shown
-
-
-def test_the_load_tester_is_a_program_of_its_own_in_a_checkout() -> None:
-    """`python -m loadtest` (the documented name) is `python -m headroom.loadtest` in the checkout's root."""
-    short = subprocess.run(
-        [sys.executable, "-m", "loadtest", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert short.stdout == _run(sys.executable, "-m", "headroom.loadtest", "--help")
