@@ -5,7 +5,6 @@
 
 import argparse
 import asyncio
-import itertools
 import json
 import os
 import signal
@@ -33,10 +32,8 @@ WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %
 class Reference:
     """`python -m tests.loadtest.servers` in a process of its own; it can be frozen and killed."""
 
-    def __init__(self, *delays: str) -> None:
-        command = [sys.executable, "-m", "tests.loadtest.servers"]
-        for delay in delays:
-            command += ["--delay", delay]
+    def __init__(self, delay: str) -> None:
+        command = [sys.executable, "-m", "tests.loadtest.servers", "--delay", delay]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
@@ -65,9 +62,9 @@ class Reference:
 
 
 @contextmanager
-def reference(*delays: str) -> Iterator[Reference]:
-    """Answers after the delays, in turn."""
-    server = Reference(*delays)
+def reference(delay: str = "0") -> Iterator[Reference]:
+    """Answers after this delay."""
+    server = Reference(delay)
     try:
         yield server
     finally:
@@ -180,8 +177,8 @@ ANSWER = (
 class Delayed(asyncio.Protocol):
     """One connection, which answers each whole request whatever it asks for."""
 
-    def __init__(self, delays: Iterator[float]) -> None:
-        self._delays = delays
+    def __init__(self, delay: float) -> None:
+        self._delay = delay
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -191,8 +188,8 @@ class Delayed(asyncio.Protocol):
         self._buffer += data
         while (size := _size(self._buffer)) is not None:
             self._buffer = self._buffer[size:]
-            if delay := next(self._delays):
-                asyncio.get_running_loop().call_later(delay, self._answer)
+            if self._delay:
+                asyncio.get_running_loop().call_later(self._delay, self._answer)
             else:
                 self._answer()
 
@@ -214,10 +211,10 @@ def _size(buffer: bytes) -> int | None:
     return whole if len(buffer) >= whole else None
 
 
-async def serve(delays: Iterator[float], port: int) -> None:
-    """Serve on 127.0.0.1 until SIGINT or SIGTERM, with the delays in turn; print the URL at first."""
+async def serve(delay: float, port: int) -> None:
+    """Serve on 127.0.0.1 until SIGINT or SIGTERM, with this delay in seconds; print the URL at first."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Delayed(delays), "127.0.0.1", port, backlog=4096)
+    server = await loop.create_server(lambda: Delayed(delay), "127.0.0.1", port, backlog=4096)
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, over.set)
@@ -228,9 +225,8 @@ async def serve(delays: Iterator[float], port: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--delay", action="append", help="such as 100ms; several take turns; default: none")
+    parser.add_argument("--delay", default="0", help="such as 100ms; default: none")
     parser.add_argument("--port", type=int, default=0)
     arguments = parser.parse_args()
-    turns = itertools.cycle([seconds(delay) for delay in arguments.delay or ["0"]])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(turns, arguments.port))
+        runner.run(serve(seconds(arguments.delay), arguments.port))

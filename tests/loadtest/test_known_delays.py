@@ -20,19 +20,6 @@ from tests.referees import need
 pytestmark = pytest.mark.alone
 
 
-def test_percentiles_of_two_delays_are_each_of_them_at_its_share():
-    with reference("1s", "1s", "1s", "2s") as server:
-
-        def claim():
-            outcome = measure(server.url, rate=60, duration=3, warmup=0)
-            assert outcome.recorder.ok == outcome.recorder.scheduled == 180
-            p50, p70, p80, p99 = percentiles(outcome, 50, 70, 80, 99)
-            true = {"p50": (p50, 1000), "p70": (p70, 1000), "p80": (p80, 2000), "p99": (p99, 2000)}
-            return {**true, "mean": (outcome.recorder.latency().mean_ms(), 1250)}
-
-        assert_soon(claim)
-
-
 @pytest.mark.slow
 def test_a_frozen_server_shows_the_whole_wait_that_a_closed_loop_hides():
     with reference("1s") as server, reference("50ms") as other, ThreadPoolExecutor(1) as beside:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.more
 
 
 def test_requests_that_the_client_had_no_time_for_count_as_unsent() -> None:
-    with reference("0") as server:
+    with reference() as server:
         outcome = measure(server.url, rate=1e6, duration=0.2, warmup=0, timeout=0.1, connections=4)
     recorder = outcome.recorder
     assert recorder.scheduled == arrivals.count(outcome.plan) == 200_000

@@ -52,10 +52,9 @@ def test_a_score_request_is_what_the_service_takes():
     assert {body(request)["unit"] for request in made} == {f"user-{i}" for i in range(5)}
 
 
-@pytest.mark.parametrize("order", ["by query", "mixed"])
-def test_texts_repeat_as_zipfs_law_says(order):
+def test_texts_repeat_as_zipfs_law_says():
     """A search of two titles has two pairs, which come again only if it does: so does each, as 1/k of 10."""
-    pairs = PAIRS if order == "by query" else [PAIRS[7 * number % 40] for number in range(40)]
+    pairs = [PAIRS[7 * number % 40] for number in range(40)]
     made = [body(r) for r in requests([{"titles": 2, "zipf": 1.0}], pairs=pairs, duration=100)]
     queries = Counter(sent["query"] for sent in made)
     scored = Counter((sent["query"], title) for sent in made for title in sent["titles"])
@@ -152,23 +151,15 @@ def test_pairs_are_read_from_the_files_that_people_have(tmp_path):
     jsonl = tmp_path / "a.jsonl"
     jsonl.write_text("\n".join(json.dumps({"query": q, "title": t, "grade": 1}) for q, t in pairs) + "\n\n")
     assert read_pairs(csv) == read_pairs(tsv) == read_pairs(jsonl) == pairs
-    for file in (csv, tsv, jsonl):
-        packed = tmp_path / f"{file.name}.gz"
-        packed.write_bytes(gzip.compress(file.read_bytes()))
-        assert read_pairs(packed) == pairs
-    assert read_pairs(jsonl.rename(tmp_path / "a.ndjson")) == pairs
+    packed = tmp_path / "a.tsv.gz"
+    packed.write_bytes(gzip.compress(tsv.read_bytes()))
+    assert read_pairs(packed) == pairs
 
 
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("a.csv", "query,name\na,b\n", "'title' in include_columns does not exist"),
         ("a.csv", "query,title\na,b\n ,b\n", "row 2: expected the texts query and title"),
-        (
-            "a.jsonl",
-            '{"query": "a", "title": "b"}\n{"query": 3}\n',
-            "Column\\(/query\\) changed from string to number",
-        ),
         ("a.jsonl", "{\n", "cannot be read"),
         (
             "a.tsv",
