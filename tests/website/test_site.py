@@ -24,16 +24,14 @@ ROOT = Path(__file__).parents[2]
 
 
 class Reading(HTMLParser):
-    """A page's anchors, headings, what it loads, and its paragraphs without their code."""
+    """A page's anchors, headings, and what it loads."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.ids: set[str] = set()
         self.loaded: list[str] = []
         self.headings: list[str] = []
-        self.prose: list[str] = []
-        self._open: dict[str, str] = {}  # the text so far of the elements that are open
-        self._in_code = False
+        self._heading: str | None = None  # the text so far of one that is open
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -43,19 +41,17 @@ class Reading(HTMLParser):
             self.loaded.append(values["href"])
         elif "src" in values:
             self.loaded.append(values["src"])
-        if tag in ("p", "h3"):
-            self._open[tag] = ""
-        self._in_code |= tag == "code"
+        if tag == "h3":
+            self._heading = ""
 
     def handle_endtag(self, tag: str) -> None:
-        self._in_code &= tag != "code"
-        if tag in self._open:
-            (self.prose if tag == "p" else self.headings).append(self._open.pop(tag))
+        if tag == "h3" and self._heading is not None:
+            self.headings.append(self._heading)
+            self._heading = None
 
     def handle_data(self, data: str) -> None:
-        for tag in self._open:
-            if not self._in_code:
-                self._open[tag] += data
+        if self._heading is not None:
+            self._heading += data
 
 
 @dataclass(frozen=True)
