@@ -12,7 +12,7 @@ from torch import Tensor
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.device import is_out_of_memory
 from headroom.models.errors import ModelError
-from headroom.models.sequences import Beginning, Sequences, sequences_of
+from headroom.models.sequences import Beginning, Sequences, in_parts
 
 LEAST_TOKENS = 16
 """A pack is filled up to at least this many tokens. Products of fewer rows may take other code paths and
@@ -252,7 +252,11 @@ def pack(
         A decoder's, of a single pair, stays with it, unless that would change its last bits in a
         deterministic network.
     """
-    sequences = sequences_of(pairs, beginnings, every=deterministic).by_length()
+    if beginnings is None:
+        sequences = Sequences.of([pair.ids for pair in pairs], np.arange(len(pairs)), np.full(len(pairs), -1))
+    else:
+        sequences = in_parts(pairs, beginnings, every=deterministic)
+    sequences = sequences.by_length()
     lengths = sequences.lengths
     rows = len(lengths)
     tokens = int(lengths.sum())

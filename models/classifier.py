@@ -256,7 +256,7 @@ class Classifier:
         lengths = [len(pair.ids) for pair in pairs]
         limit = network.max_pack_tokens
         beginnings = None
-        if self.config.shares_beginnings:
+        if self.config.decoder is not None or self.config.shares_query:
             beginnings = self.beginnings(pairs, keys_of(masks, len(pairs)))
         passes: Sequence[Sequence[int]] = [range(len(pairs))]
         if limit is not None and sum(lengths) > limit:
@@ -302,12 +302,13 @@ class Classifier:
 
         A pass computes equal ones once.
         """
-        if not self.config.shares_beginnings:
+        shares_query = self.config.shares_query
+        if self.config.decoder is None and not shares_query:
             return None
-        start = 1 if self.config.shares_query else 0  # after [CLS]
+        start = 1 if shares_query else 0  # after [CLS]
         beginnings = []
         for pair, mask in zip(pairs, masks, strict=True):
-            ids = pair.shared_query if self.config.shares_query else pair.beginning
+            ids = pair.shared_query if shares_query else pair.beginning
             beginnings.append(Beginning((ids.tobytes(), mask), len(ids), start))
         return beginnings
 

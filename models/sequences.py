@@ -68,16 +68,12 @@ class Sequences(NamedTuple):
         )
 
 
-def sequences_of(
-    pairs: Sequence[EncodedPair], beginnings: Sequence[Beginning] | None, *, every: bool
-) -> Sequences:
+def in_parts(pairs: Sequence[EncodedPair], beginnings: Sequence[Beginning], *, every: bool) -> Sequences:
     """Return each beginning that several pairs share as one sequence, and the rest of each pair.
 
-    beginnings: one per pair, with one `start`; None: each pair is one sequence. every: beginnings of single
-    pairs are cut off too; those that do not stand first always are.
+    beginnings: one per pair, with one `start`. every: beginnings of single pairs are cut off too; those that
+    do not stand first always are.
     """
-    if beginnings is None:
-        return Sequences.of([pair.ids for pair in pairs], np.arange(len(pairs)), np.full(len(pairs), -1))
     count = Counter(beginnings)
     before = beginnings[0].start
     sequence_of: dict[Beginning, int] = {}

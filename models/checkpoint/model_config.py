@@ -85,11 +85,6 @@ class ModelConfig:
     decoder: Decoder | None = None  # of a network that attends to what stands before a token
     shares_query: bool = False  # query tokens see the query alone, so a query's titles share their states
 
-    @property
-    def shares_beginnings(self) -> bool:
-        """Return whether the pairs of one query have tokens that are computed once for all of them."""
-        return self.decoder is not None or self.shares_query
-
     def is_stored(self, name: str) -> bool:
         """Return whether checkpoints hold a tensor of the network; those that they do not hold are zeros."""
         module, _, part = name.rpartition(".")

@@ -65,7 +65,7 @@ class CpuOps(TorchOps):
             batch.offsets,
             spec,
             weights,
-            prefixes=_prefixes(batch),
+            prefixes=None if batch.prefixes is None else torch.from_numpy(batch.prefixes),
             last_only=batch.read == "last",
         )
 
@@ -74,7 +74,8 @@ class CpuOps(TorchOps):
     ) -> Tensor:
         """Attend as `TorchOps.attention` does; the kernel reads the pack sequence by sequence."""
         has_size = projected.shape[1] // (3 * heads) % SIZE_MULTIPLE == 0
-        if self.kernels is None or not has_size or positions.hides_titles(batch):
+        is_whole = positions.query_alone and batch.prefixes is None  # the kernel hides nothing
+        if self.kernels is None or not has_size or is_whole:
             return super().attention(projected, batch, heads, weights, positions)
         return self.kernels.attention(
             projected,
@@ -82,14 +83,9 @@ class CpuOps(TorchOps):
             heads,
             weights,
             positions,
-            prefixes=_prefixes(batch),
+            prefixes=None if batch.prefixes is None else torch.from_numpy(batch.prefixes),
             first_only=batch.read == "first",
         )
-
-
-def _prefixes(batch: PackedBatch) -> Tensor | None:
-    """Return the prefixes of a pack's sequences, (B or more,) int32; None: no sequence has one."""
-    return None if batch.prefixes is None else torch.from_numpy(batch.prefixes)
 
 
 class TileLinear(Linear):

@@ -8,7 +8,6 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from headroom.models.batch import PackedBatch
 from headroom.models.ops.causal import turned
 from headroom.models.ops.relative import Relative
 
@@ -27,10 +26,6 @@ class Positions:
     window: int | None = None
     relative: Relative | None = None
     query_alone: bool = False
-
-    def hides_titles(self, batch: PackedBatch) -> bool:
-        """Return whether a pack's sequences are whole pairs, in which query tokens must not see the title."""
-        return self.query_alone and batch.prefixes is None
 
     def only(self, heads: Sequence[int]) -> tuple[Self, Sequence[int]]:
         """Return the positions of some heads, and the key heads that they read: those of the same index."""

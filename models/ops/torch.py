@@ -204,7 +204,7 @@ class TorchOps:
         if positions.rotation is not None:
             parts = rotated(parts, positions.rotation[batch.positions])
         contexts = []
-        of_query = batch.of_query if positions.hides_titles(batch) else None
+        of_query = batch.of_query if positions.query_alone and batch.prefixes is None else None
         for tokens, existing, keys, exists in batch.groups:
             query, key, value = parts[tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
             if keys is not tokens:

@@ -73,7 +73,7 @@ class RowQueries(NamedTuple):
 def mark_prefixes(rows: Sequence[PairRow]) -> None:
     """Set what rows share within a lane and mask, if their network has such a part."""
     classifier = rows[0].lane.classifier
-    if not classifier.config.shares_beginnings:
+    if classifier.config.decoder is None and not classifier.config.shares_query:
         return
     keys = ((row.lane, id(row.mask)) for row in rows)
     prefixes = classifier.beginnings((row.pair for row in rows), keys)

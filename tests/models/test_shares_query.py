@@ -7,7 +7,6 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,8 +23,6 @@ from headroom.models.network import Network
 from headroom.models.selection import RowMasks
 from headroom.models.sequences import Beginning
 from headroom.models.study.runner import logits_under
-from headroom.service.engine.request import added_tokens
-from headroom.service.engine.threads import PairRow, mark_prefixes
 from tests.checkpoints import (
     SHAPE,
     WITHOUT_DROPOUT,
@@ -191,18 +188,6 @@ def test_a_study_of_masks_gives_the_scores_that_are_served(checkpoint: Path) -> 
         batch = pack(encoded, device=CPU, beginnings=beginnings)
         for mask, logits in zip(masks, logits_under(clf.network, batch, matrices), strict=True):
             np.testing.assert_allclose(logits, clf.score(TEXTS, head_mask=mask).logits, atol=2e-5)
-
-
-def test_a_query_counts_once_in_a_batch(checkpoint: Path) -> None:
-    """Rows of another mask count it again."""
-    clf = load(checkpoint)
-    encoded = clf.tokenizer.encode(TEXTS)
-    lane = Mock(classifier=clf)
-    rows = [PairRow(len(pair), lane, pair=pair, mask=mask) for mask in ("one", "other") for pair in encoded]
-    mark_prefixes(rows)
-    queries = {pair.shared_query.tobytes(): len(pair.shared_query) for pair in encoded}
-    own = sum(len(pair) - len(pair.shared_query) for pair in encoded)
-    assert sum(added_tokens(rows)) == 2 * (own + sum(queries.values()))
 
 
 def test_no_token_of_a_query_attends_to_a_title(checkpoint: Path) -> None:
