@@ -485,22 +485,22 @@ OTHERS = 1_000 * int(os.environ.get("HISTORIES", 0))
 
 
 @pytest.mark.parametrize(
-    ("histories", "first_seed"),
+    ("histories", "seed_of_part"),
     [
         (50, 0),
-        pytest.param(500, 1, marks=[pytest.mark.more, pytest.mark.slow]),
+        *(pytest.param(500, part, marks=[pytest.mark.more, pytest.mark.slow]) for part in (1, 2, 3, 4)),
     ],
 )
 @pytest.mark.timeout(3600)
 def test_every_history_gives_the_report_of_the_model(
-    file_url: str, histories: int, first_seed: int, caplog: pytest.LogCaptureFixture
+    file_url: str, histories: int, seed_of_part: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "headroom")  # what replicas log of thousands of outages
     happened: Counter[str] = Counter()
     with closing(Database(file_url)) as database, closing(Store(file_url)) as observer:
         database.prepare()
         run_state_machine_as_test(
-            seed(first_seed + OTHERS)(lambda: Histories(database, observer, happened)),
+            seed(seed_of_part + OTHERS)(lambda: Histories(database, observer, happened)),
             settings=settings(
                 backend="anew",
                 database=None,
