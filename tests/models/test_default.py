@@ -1,5 +1,6 @@
-"""The model that ships: whole, small, the same in transformers, and better than a random order."""
+"""The model that ships: whole, small, the same in transformers, and sensible on real titles."""
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertForSequenceClassification
 
+from default_model.checks import read_quadruples
 from headroom import Classifier
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import DEFAULT
@@ -98,3 +100,57 @@ def test_bfloat16_grades_as_float32_does(clf: Classifier, sample: list[LabelledP
 
     assert np.abs(half.score - exact.score).max() < 0.05
     assert (half.grade == exact.grade).mean() > 0.97
+
+
+SYNONYMS = (
+    ("sofa", "Modern Couch, Grey Fabric, 3 Seater", "Motor Oil 5W-30"),
+    ("couch", "Modern Sofa, Grey Fabric, 3 Seater", "Motor Oil 5W-30"),
+    ("television", "LG 43 inch LED TV", "Wool Gloves"),
+    ("sneakers", "Puma Mens Running Shoes", "Garden Rake"),
+    ("trash can", "Garbage Bin with Lid, 13 Gallon", "Ballpoint Pens"),
+    ("rug", "Area Carpet, 5 x 7, Blue", "Phone Charger"),
+    ("cellphone", "Nokia Mobile Phone, Dual SIM", "Baking Soda"),
+    ("bag", "Leather Handbag, Brown", "Drill Bits"),
+)
+
+
+@pytest.fixture(scope="module")
+def quadruples() -> list[dict[str, str]]:
+    return read_quadruples("english")
+
+
+def expected_grades(clf: Classifier, pairs: list[tuple[str, str]], columns: int) -> np.ndarray:
+    """(len(pairs) / columns, columns)."""
+    return clf.score(pairs).expected_grade.reshape(-1, columns)
+
+
+def test_a_typo_or_another_word_order_still_finds_the_product(
+    clf: Classifier, quadruples: list[dict[str, str]]
+) -> None:
+    rng = random.Random(0)
+    misspelled, reordered = [], []
+    for row in quadruples:
+        words = row["query"].split()
+        longest = max(words, key=len)
+        place = rng.randrange(1, len(longest) - 1)
+        swapped = longest[:place] + longest[place + 1] + longest[place] + longest[place + 2 :]
+        misspelled.append(" ".join(swapped if word == longest else word for word in words))
+        reordered.append(" ".join(rng.sample(words, len(words))))
+
+    for queries in (misspelled, reordered):
+        pairs = [
+            (query, row[kind])
+            for query, row in zip(queries, quadruples, strict=True)
+            for kind in ("exact", "unrelated")
+        ]
+        exact, unrelated = expected_grades(clf, pairs, 2).T
+        assert (exact > unrelated).mean() >= 0.95
+
+
+def test_a_synonym_beats_an_unrelated_product(clf: Classifier) -> None:
+    pairs = [(query, title) for query, *titles in SYNONYMS for title in titles]
+    synonym, unrelated = expected_grades(clf, pairs, 2).T
+
+    assert (synonym > unrelated).mean() >= 0.85, dict(
+        zip((row[0] for row in SYNONYMS), synonym - unrelated, strict=True)
+    )
