@@ -38,11 +38,16 @@ def measure(rounds: int, requests: int = REQUESTS) -> Report:
         "turns. Both have the shipped weights, which were not taught to share, so only times are compared."
     )
     lines = []
-    for name, shortest in (("all queries", 0), (f"queries of {LONG} tokens and more", LONG)):
+    for name, shortest, score in (
+        ("alone", 0, _one_by_one),
+        (f"alone, queries of {LONG} tokens and more", LONG, _one_by_one),
+        ("in full batches", 0, _in_full_batches),
+        (f"in full batches, queries of {LONG} tokens and more", LONG, _in_full_batches),
+    ):
         encoded = _requests(clf, shortest)[:requests]
         sides: dict[str, Callable[[], None]] = {
-            SHARED: partial(_score, sharing, encoded),
-            APART: partial(_score, clf, encoded),
+            SHARED: partial(score, sharing, encoded),
+            APART: partial(score, clf, encoded),
         }
         with one_thread():
             seconds = alternate(sides, rounds, warm_ups=2)
@@ -74,6 +79,10 @@ def _requests(clf: Classifier, shortest: int) -> list[list[EncodedPair]]:
     return [pairs for pairs in requests if pairs[0].query_tokens >= shortest]
 
 
-def _score(clf: Classifier, requests: list[list[EncodedPair]]) -> None:
+def _one_by_one(clf: Classifier, requests: list[list[EncodedPair]]) -> None:
     for pairs in requests:
         clf.forward(pairs)
+
+
+def _in_full_batches(clf: Classifier, requests: list[list[EncodedPair]]) -> None:
+    clf.logits([pair for pairs in requests for pair in pairs], None)
