@@ -92,6 +92,7 @@ class PackedBatch:
     answers: (pairs,) int64, the packed sequence that ends each of the caller's pairs.
     inputs: (words,) int64, the memory of all these tensors (`_Layout`).
     longest: no sequence has more tokens.
+    title_starts: (B,) numpy int64, the number of tokens before the title in each sequence's pair.
     prefixes: (B or more,) numpy int32: the sequence of the pack whose tokens those of each one see too
         (`headroom.models.sequences`), −1 for none. None: no sequence has one.
     exact: padded groups hold sequences of one length only, as a deterministic network needs it.
@@ -112,6 +113,7 @@ class PackedBatch:
     answers: Tensor
     inputs: Tensor
     longest: int
+    title_starts: np.ndarray
     exact: bool
     prefixes: np.ndarray | None = None
     read: Literal["all", "first", "last"] = "all"
@@ -129,8 +131,12 @@ class PackedBatch:
 
     @property
     def of_query(self) -> Tensor:
-        """Return which tokens of whole pairs are of the query, [SEP] included: (T or more,) bool."""
-        return (self.segments == 0) & (self.positions > 0)
+        """Return which tokens of whole pairs stand between [CLS] and the title: (T or more,) bool."""
+        starts = self.lengths.cumsum() - self.lengths
+        position = np.arange(self.lengths.sum()) - starts.repeat(self.lengths)
+        of_query = np.zeros(len(self.ids), np.bool_)
+        of_query[: len(position)] = (position > 0) & (position < self.title_starts.repeat(self.lengths))
+        return to_device([of_query], self.ids.device)[0].bool()
 
     @property
     def groups(self) -> Sequence[Group]:
@@ -209,6 +215,7 @@ class PackedBatch:
             lengths=np.empty(0, np.int64),
             order=np.empty(0, np.int64),
             longest=rung.longest,
+            title_starts=np.empty(0, np.int64),
             exact=False,
             rung=rung,
             captured=True,
@@ -271,7 +278,9 @@ def pack(
         filled_tokens = filled_size(tokens, fine=fine)
         filled_rows = filled_size(rows, fine=fine)
     layout = _Layout(filled_tokens, filled_rows)
-    inputs = layout.inputs(_arrays(pairs, sequences, filled_rows), device)
+    title_starts = np.array([pairs[pair].title_start for pair in sequences.pair.tolist()], np.int64)
+    first_segments = title_starts if pairs[0].template.two_segments else None
+    inputs = layout.inputs(_arrays(sequences, first_segments, filled_rows), device)
     fields = layout.tensors(inputs)
     fields["answers"] = fields["answers"][: len(pairs)]
     prefixes = None
@@ -283,6 +292,7 @@ def pack(
         lengths=lengths,
         order=sequences.pair,
         longest=longest,
+        title_starts=title_starts,
         exact=deterministic,
         prefixes=prefixes,
         rung=rung,
@@ -345,22 +355,27 @@ class _Layout(NamedTuple):
         return tensors
 
 
-def _arrays(pairs: Sequence[EncodedPair], sequences: Sequences, rows: int) -> dict[str, np.ndarray]:
-    """Return the values of a pack's tensors by name. sequences: shortest first. rows: of the filled pack."""
+def _arrays(sequences: Sequences, first_segments: np.ndarray | None, rows: int) -> dict[str, np.ndarray]:
+    """Return the values of a pack's tensors by name.
+
+    sequences: shortest first. first_segments: (B,), how many tokens of each one's pair have token type 0;
+    None: all. rows: of the filled pack.
+    """
     lengths = sequences.lengths
     positions = sequences.positions
     row_of_token = np.arange(len(lengths)).repeat(lengths)
     ends_pair = np.ones(len(lengths), np.bool_)
     ends_pair[sequences.prefix[sequences.prefix >= 0]] = False
     last_rows = np.flatnonzero(ends_pair)
-    first_segments = np.array([pairs[pair].first_segment for pair in sequences.pair.tolist()], np.int64)
     offsets = np.full(2 * (rows // 2 + 1), len(positions), np.int32)
     offsets[0] = 0
     offsets[1 : len(lengths) + 1] = lengths.cumsum()
     return {
         "ids": np.concatenate(sequences.ids),
         "positions": positions,
-        "segments": positions >= first_segments[row_of_token],
+        "segments": np.zeros_like(positions)
+        if first_segments is None
+        else positions >= first_segments[row_of_token],
         "row_of_token": row_of_token,
         "first_token": offsets[: len(lengths)],
         "answers": last_rows[sequences.pair[last_rows].argsort()],

@@ -211,15 +211,15 @@ def _shares_query(stored: Any, shape: ModelConfig) -> bool:
         stored,
         "it must be true or false",
     )
-    wanted = "it is for networks with two token types whose positions are embeddings alone, such as BERT"
+    wanted = "it is for networks whose positions are embeddings alone, such as BERT"
     need(not stored or can_share_query(shape), "headroom.shares_query", stored, wanted)
     return bool(stored)
 
 
 def can_share_query(shape: ModelConfig) -> bool:
-    """Return whether a network's query tokens can be told from its others, and may see the query alone."""
+    """Return whether a network's query tokens may see the query alone: no attention knows positions."""
     knows_positions = shape.ropes or shape.distances or shape.decoder is not None
-    return shape.type_vocab_size > 1 and shape.absolute_positions and not knows_positions
+    return shape.absolute_positions and not knows_positions
 
 
 def _score_activation(raw: Fields, shape: ModelConfig) -> ScoreActivation:

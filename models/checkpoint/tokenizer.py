@@ -412,9 +412,8 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
     )
     template = tokenizer.template
     check(
-        not config.shares_query or (template.two_segments and len(template.before) == 1),
-        f"{directory}: a query that titles share needs a tokenizer that gives pairs of [CLS], the query of "
-        "token type 0 and the title of token type 1",
+        not config.shares_query or len(template.before) == 1,
+        f"{directory}: a query that titles share needs pairs that begin with one special token, as [CLS] is",
     )
     skipped = None
     structure = template.ids

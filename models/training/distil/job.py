@@ -229,8 +229,8 @@ def _sharing(source: Path, config: ModelConfig) -> ModelConfig:
     """Return the configuration of a student whose query tokens see the query alone."""
     if not can_share_query(config):
         raise ModelError(
-            f"--share-query: {source} is not like BERT; it is for networks with two token types, whose "
-            "positions are embeddings alone"
+            f"--share-query: {source} is not like BERT; it is for networks whose positions are embeddings "
+            "alone"
         )
     return replace(config, shares_query=True)
 

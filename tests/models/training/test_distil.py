@@ -30,16 +30,8 @@ from headroom.models.training.distil.job import DistilOptions, StudentSize, prep
 from headroom.models.training.distil.job import write_pairs as write_pairs_of
 from headroom.models.training.distil.losses import listwise, margin_mse
 from headroom.models.training.distil.student import kept_mask
-from tests.checkpoints import (
-    SHAPE,
-    VOCABULARY,
-    WORDS,
-    load,
-    random_classifier,
-    write_checkpoint,
-    write_int8,
-    write_vocabulary,
-)
+from tests.checkpoints import WORDS, load, write_checkpoint, write_int8
+from tests.families import model_of
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.more]
 
@@ -140,9 +132,7 @@ def test_a_student_whose_query_sees_no_title_comes_nearer_to_its_teacher(
 
 def test_only_a_student_like_bert_can_share_its_query(options: DistilOptions, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    model = random_classifier("roberta", 0, vocab_size=len(VOCABULARY), type_vocab_size=1, **SHAPE)
-    model.save_pretrained(other)
-    write_vocabulary(other)
+    model_of("modernbert", 0).save_pretrained(other)
     with pytest.raises(ModelError, match=r"--share-query: .*other is not like BERT"):
         prepare(replace(options, teacher=str(other), share_query=True))
 
