@@ -2,22 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
-
-import torch
 
 from benchmarks.measure import alternate, ratio
 from benchmarks.report import Report, times_as_fast
 from benchmarks.workload import SAMPLE
 from headroom import Classifier
-from headroom.models.checkpoint.hub import DEFAULT
-from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.device import one_thread
-from headroom.models.networks import build
 from headroom.models.quality.labelled import read_labelled
+from headroom.models.training.distil.running import sharing_query
 
 TITLES = 20
 REQUESTS = 30
@@ -32,7 +27,7 @@ TARGET = 1.2
 def measure(rounds: int, requests: int = REQUESTS) -> Report:
     """Measure requests of TITLES titles in bf16, from tokens to logits, on one thread."""
     clf = Classifier.load(device="cpu", dtype="bfloat16")
-    sharing = _sharing(clf)
+    sharing = sharing_query(clf)
     report = Report(
         f"requests of {TITLES} titles from the sample, tokens to logits, in bf16 on one thread, {rounds} "
         "turns. Both have the shipped weights, which were not taught to share, so only times are compared."
@@ -57,14 +52,6 @@ def measure(rounds: int, requests: int = REQUESTS) -> Report:
         report.rows.append(times_as_fast(f"{name}: × {APART}", times, TARGET))
     report.tables["The query's tokens are computed"] = lines
     return report
-
-
-def _sharing(clf: Classifier) -> Classifier:
-    """Return the same weights as a network whose query tokens see the query alone."""
-    config = replace(clf.config, shares_query=True)
-    tensors = read_tensors(DEFAULT, config)
-    network = build(config, tensors, device=torch.device("cpu"), dtype=torch.bfloat16)
-    return replace(clf, config=config, network=network)
 
 
 def _requests(clf: Classifier, shortest: int) -> list[list[EncodedPair]]:

@@ -132,11 +132,8 @@ class PackedBatch:
     @property
     def of_query(self) -> Tensor:
         """Return which tokens of whole pairs stand between [CLS] and the title: (T or more,) bool."""
-        starts = self.lengths.cumsum() - self.lengths
-        position = np.arange(self.lengths.sum()) - starts.repeat(self.lengths)
-        of_query = np.zeros(len(self.ids), np.bool_)
-        of_query[: len(position)] = (position > 0) & (position < self.title_starts.repeat(self.lengths))
-        return to_device([of_query], self.ids.device)[0].bool()
+        (title_starts,) = to_device([self.title_starts], self.ids.device)
+        return (self.positions > 0) & (self.positions < title_starts[self.row_of_token])
 
     @property
     def groups(self) -> Sequence[Group]:

@@ -22,6 +22,7 @@ from headroom.models.network import Network
 from headroom.models.selection import RowMasks
 from headroom.models.sequences import Beginning
 from headroom.models.study.runner import logits_under
+from headroom.models.training.distil.running import sharing_query
 from tests.checkpoints import (
     SHAPE,
     WITHOUT_DROPOUT,
@@ -178,8 +179,9 @@ def test_a_classifier_scores_each_pair_as_it_does_alone_under_any_mask(checkpoin
     np.testing.assert_allclose(together, alone, atol=2e-5)
     whole = logits_of(clf.network, clf.tokenizer.encode(TEXTS))
     np.testing.assert_allclose(clf.score(TEXTS).logits, whole, atol=2e-5)
-    usual = load(write_checkpoint(checkpoint.parent / "usual", hidden_size=64)).score(TEXTS).logits
-    assert np.abs(whole - usual).max() > 0.01
+    usual = load(write_checkpoint(checkpoint.parent / "usual", hidden_size=64))
+    assert np.abs(whole - usual.score(TEXTS).logits).max() > 0.01
+    np.testing.assert_allclose(sharing_query(usual).score(TEXTS).logits, whole, atol=2e-5)
 
 
 def test_a_study_of_masks_gives_the_scores_that_are_served(checkpoint: Path) -> None:

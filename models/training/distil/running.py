@@ -92,7 +92,7 @@ class Run:
         source = self.model if job.is_cut_from_teacher else Classifier.load(job.source, self.options.device)
         assert source is not None
         if job.config.shares_query and not source.config.shares_query:  # as the student computes
-            source = _sharing(source, job)
+            source = sharing_query(source)
         pairs = read_portion(self.portions[0])
         order = np.random.default_rng(self.options.seed).permutation(len(pairs))
         texts = [(pairs[row].query, pairs[row].title) for row in sorted(order[: layers.PAIRS])]
@@ -250,12 +250,13 @@ class Run:
         self._done = done
 
 
-def _sharing(source: Classifier, job: Job) -> Classifier:
-    """Return a student's source with query tokens that see the query alone."""
-    config = replace(source.config, shares_query=True)
-    tensors = read_tensors(job.source, config)
-    network = build(config, tensors, device=source.network.device, dtype=source.network.dtype)
-    return replace(source, config=config, network=network)
+def sharing_query(clf: Classifier) -> Classifier:
+    """Return the weights of a classifier that was loaded, with query tokens that see the query alone."""
+    assert clf.directory is not None
+    config = replace(clf.config, shares_query=True)
+    tensors = read_tensors(clf.directory, config)
+    network = build(config, tensors, device=clf.network.device, dtype=clf.network.dtype)
+    return replace(clf, config=config, network=network)
 
 
 def distil(job: Job, bar: ProgressBar) -> Json:
