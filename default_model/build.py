@@ -12,7 +12,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,7 +110,7 @@ def build(
     """Tune, average, calibrate and write the model; return how it ranks the validation folds.
 
     recipes: what the average is trained by afterwards, one after another; calibrated before, because its
-    opinion of graded pairs is kept.
+    opinion of graded pairs is kept by the first.
 
     If judged sources are left out, return how it ranks these, and write nothing.
     """
@@ -121,9 +120,8 @@ def build(
     validation = [row for row in read_judged(data, VALIDATION_FOLDS) if row.family not in without]
     if recipes:
         calibrate(model, tokenizer, validation)
-    teacher = deepcopy(model).eval()
     for number, recipe in enumerate(recipes, 1):
-        progress.append(follow(recipe, model, teacher, base, data, without, work / f"recipe-{number}.pt"))
+        progress.append(follow(recipe, model, base, data, without, work / f"recipe-{number}.pt"))
 
     def probabilities(rows: Sequence[Judged]) -> Floats:
         return np.asarray(softmax(logits_of(model, tokenizer, rows), axis=1))

@@ -252,20 +252,17 @@ def _cut(title: str, language: str) -> str:
 
 
 class OneWordApart:
-    """Real titles that differ in one word, which the query names.
+    """Real English titles that differ in one word, which the query names.
 
     words_of: returns a title's words in order.
     """
 
-    def __init__(
-        self, titles: Sequence[str], language: str, words_of: Splitter, *, without: Collection[str] = ()
-    ) -> None:
-        self._language = language
+    def __init__(self, titles: Sequence[str], words_of: Splitter, *, without: Collection[str] = ()) -> None:
         left_out = {text.lower() for text in without}
         rests = defaultdict[tuple[str, ...], dict[str, tuple[str, int]]](dict)
         self._words: dict[str, list[str]] = {}
         for title in sorted(set(titles)):
-            cut = _cut(title, language)
+            cut = _cut(title, "en")
             words = words_of(cut)
             if len(words) < 3 or title.lower() in left_out:
                 continue
@@ -294,8 +291,7 @@ class OneWordApart:
         chosen = rng.sample(others, min(len(others), rng.randint(1, 3)))
         kept = {words[index], *chosen}
         asked = list(dict.fromkeys(word for word in words if word in kept))
-        separator = "" if self._language == "zh" and rng.random() < 0.5 else " "
-        query = separator.join(asked)
+        query = " ".join(asked)
         query = query.lower() if rng.random() < 0.7 else query
         contrary = [text for text, _ in found if text != title]
         group = [taught_example(query, title, FITS)]

@@ -37,7 +37,7 @@ LISTS = {
     "osm": "osm_presets",
     "cldr": "cldr_annotations",
 }
-SENTENCES = {"klue": "klue_sts_train", "korsts": "korsts"}
+SENTENCES = {"klue": "klue_sts_train"}
 """The kinds of groups that are drawn from data/multilingual, and their directories."""
 
 CHINESE_TITLES = ("openbg", "dureader")
@@ -61,7 +61,7 @@ def all_sources(data: Path, without: Collection[str], tokenizer: Tokenizer) -> S
     }
     judged = [rows for name in SHOPS if name in shares for rows in sources.judged[name]]
     openbg = [pair for pairs in lists.get("openbg", ()) for pair in pairs]
-    drawers |= contradiction_drawers(sources, openbg, partial(words_of, tokenizer=tokenizer))
+    drawers |= contradiction_drawers(sources, openbg)
     drawers |= title_drawers(sources.catalogue, judged, lists, partial(words_of, tokenizer=tokenizer))
     for language in LANGUAGES:
         drawers |= written_drawers(language)
@@ -108,7 +108,6 @@ def title_drawers(
         "titled_ko": PiecedTitles(korean, str.split).group,
         "titled_zh": PiecedTitles(chinese, split_chinese).group,
         "changed_en": ChangedTitles(titles_of(judged), "en", first_words).group,
-        "changed_ko": ChangedTitles(korean, "ko", str.split).group,
         "changed_zh": ChangedTitles(chinese, "zh", split_chinese).group,
         "short_en": ShortTitles(judged, first_words).group,
         "negated_en": negated(titles_of(judged), "en", first_words).group,
@@ -120,11 +119,7 @@ def title_drawers(
     return drawers
 
 
-def contradiction_drawers(
-    sources: Sources,
-    openbg: Sequence[ListedPair],
-    split_chinese: Callable[[str], list[str]],
-) -> dict[str, Drawer]:
+def contradiction_drawers(sources: Sources, openbg: Sequence[ListedPair]) -> dict[str, Drawer]:
     """Return the drawers of lists in which one title contradicts the query, in the three languages."""
     left_out = measured_texts()
     judged = [rows for name in SHOPS if name in sources.judged_shares for rows in sources.judged[name]]
@@ -137,23 +132,15 @@ def contradiction_drawers(
         for pair in openbg
         if pair.grade == BEST and isinstance(pair, ListedPair) and pair.source == "openbg_category"
     ]
-    splitters: dict[str, Callable[[str], list[str]]] = {
-        "en": first_words,
-        "ko": str.split,
-        "zh": split_chinese,
-    }
     drawers: dict[str, Drawer] = {}
     for language, pairs in (("en", english), ("ko", korean), ("zh", chinese)):
         real = ContradictedTitles(pairs, language, without=left_out)
         drawers[f"contradicted_{language}"] = real.group
         drawers[f"differing_{language}"] = WrittenContradictions(language, without=left_out).group
-        titles = [row.title for rows in judged for row in rows] if language == "en" else []
-        titles += [pair.title for pair in pairs]
-        if language == "zh":
-            titles += [pair.title for pair in openbg]
-        apart = OneWordApart(titles, language, splitters[language], without=left_out)
-        if len(apart):
-            drawers[f"apart_{language}"] = apart.group
+    titles = [row.title for rows in judged for row in rows] + [pair.title for pair in english]
+    apart = OneWordApart(titles, first_words, without=left_out)
+    if len(apart):
+        drawers["apart_en"] = apart.group
     return drawers
 
 

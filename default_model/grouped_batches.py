@@ -68,7 +68,7 @@ def grouped_spans(lengths: Sequence[int], sizes: Sequence[int], *, batch_tokens:
 def ranking_loss(logits: Tensor, targets: Tensor, groups: Tensor) -> Tensor:
     """Return the logistic loss of each two pairs of a group whose grades differ, weighted by the difference.
 
-    RankNet (Burges et al. 2005) on the expected grades, which are what the service ranks by.
+    RankNet (Burges et al. 2005) on the expected grades.
     targets: (B, grades); groups: (B,). 0 if no two pairs of a group differ.
     """
     grades = torch.arange(logits.shape[-1], dtype=torch.float32, device=logits.device)

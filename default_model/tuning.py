@@ -16,6 +16,7 @@ from default_model.groups import Group
 from headroom.models.checkpoint.shapes import POSITIONS
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.learner import Learner
+from headroom.models.training.distil.teaching import WORDS
 from headroom.models.training.job import GRADES
 from headroom.models.training.tuning import start, write_learner
 
@@ -34,7 +35,7 @@ def untuned(base: Path) -> Learner:
     model = start(base, GRADES, seed=0)
     model.dropout = 0.0
     model.attention_dropout = 0.0
-    model.weight("bert.embeddings.word_embeddings.weight").requires_grad_(False)
+    model.weight(WORDS).requires_grad_(False)
     return model
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from default_model.recipes import (
 from default_model.tuning import untuned
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.classifier import Classifier
+from headroom.models.training.distil.teaching import WORDS
 from tests.checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.more
@@ -88,15 +90,23 @@ def test_a_recipe_trains_what_is_not_frozen_and_goes_on_where_it_was_killed(
     recipe = Recipe(3, 1e-3, {"ranked": 0.5, "brands_en": 0.5}, batch_tokens=256, frozen_layers=1, kept=0.5)
     model = untuned(base)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    progress = follow(recipe, model, untuned(base).eval(), base, data, [], tmp_path / "progress.pt")
+    progress = follow(recipe, model, base, data, [], tmp_path / "progress.pt")
     assert progress.step == 3
-    changed = {layer_of(name) for name, weight in model.named_parameters() if not weight.equal(before[name])}
-    assert changed == {1, 2, 1000}
+
+    def changed() -> set[int]:
+        weights = model.named_parameters()
+        return {layer_of(name) for name, weight in weights if not weight.equal(before[name])}
+
+    assert changed() == {1, 2, 1000}
 
     again = untuned(base)
-    follow(recipe, again, untuned(base).eval(), base, data, [], tmp_path / "progress.pt")
+    follow(recipe, again, base, data, [], tmp_path / "progress.pt")
     for name, weight in again.named_parameters():
         torch.testing.assert_close(weight, model.get_parameter(name))
+
+    follow(replace(recipe, frozen_layers=0), model, base, data, [], tmp_path / "next.pt")
+    assert changed() == {0, 1, 2, 1000}, "the next recipe trains what the one before it froze"
+    assert model.weight(WORDS).equal(before[WORDS.replace(".", "/")])
 
 
 def test_a_model_made_from_nothing_ends_with_the_recipes_that_are_named(tmp_path: Path) -> None:
