@@ -68,5 +68,5 @@ class Front(_Relevance):
 
 
 def build(arguments: dict[str, Any]) -> Any:
-    """Return the Serve application, as `headroom.service.ray.build` does."""
+    """Return the Serve application of the front alone."""
     return bind(serve.deployment(name=DEPLOYMENT, user_config={})(Front), arguments)

@@ -118,7 +118,7 @@ def headroom(
 
 
 Start = Callable[..., AbstractContextManager[Server]]
-"""Starts a server as `headroom` does, which takes the same arguments."""
+"""Starts a server. Takes the arguments of `headroom`."""
 
 
 def ask(url: str, request: Texts) -> list[float]:

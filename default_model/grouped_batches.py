@@ -20,7 +20,8 @@ SHARPNESS = 2.0
 class GroupedBatch(Batch):
     """A batch whose pairs of one query are ranked.
 
-    groups: (B,) int64, the same number for pairs of one query. taught: (B,) bool, as `Example` has it.
+    groups: (B,) int64, the same number for pairs of one query.
+    taught: (B,) bool, pairs whose grades are taught.
     """
 
     groups: Tensor

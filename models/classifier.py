@@ -440,7 +440,7 @@ class Classifier:
         return masks
 
     def named_mask(self, param: str, form: MaskForm) -> HeadMask:
-        """Return the mask of a form, as `mask` does; InvalidMask names the parameter."""
+        """Return the mask of a form. Raises InvalidMask with the parameter's name."""
         try:
             return self.mask(form)
         except InvalidMask as error:

@@ -54,7 +54,8 @@ class Scores(Sequence[PairScore]):
     A sequence: an index gives one pair's `PairScore`, a slice gives `Scores`.
 
     logits, probabilities: (n, grades) float32. expected_grade: (n,) float32, Σ grade·probability.
-    grade: (n,) int64, as `median_grade` has it. score: (n,) float32 in [0, 1], expected_grade / (grades − 1).
+    grade: (n,) int64, the median of the probabilities. score: (n,) float32 in [0, 1],
+        expected_grade / (grades − 1).
     raw_score: (n,) float64, the log-odds of score: log(score / (1 − score)). It ranks titles, because it
         tells apart those whose score rounds to 1 or 0.
     A one-label cross-encoder has one column: probabilities, expected_grade and score are its sigmoid, and

@@ -87,7 +87,7 @@ def keys_of(masks: RowMasks | None, rows: int) -> Iterable[Hashable]:
 
 
 def by_structure(masks: Sequence[HeadMask]) -> list[list[int]]:
-    """Return the indices of masks in groups that may share a batch, as `RowMasks.of` takes them."""
+    """Return the indices of masks in groups that may share a batch: of equal `structure`."""
     groups: dict[bytes, list[int]] = {}
     for index, mask in enumerate(masks):
         groups.setdefault(mask.structure, []).append(index)

@@ -178,7 +178,7 @@ def parameters_of_layers(config: ModelConfig) -> int:
 
 
 def _rotation(rope: Rope, config: ModelConfig, device: torch.device) -> Tensor:
-    """Return cosines and sines of the angles, (positions, d) float32, as `rotations` does."""
+    """Return cosines and sines of the angles, (positions, d) float32, of one kind of layers."""
     size = config.head_size
     divisor = torch.tensor(rope.factor)
     if rope.ramp is not None:

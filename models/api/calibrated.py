@@ -43,7 +43,7 @@ class Calibrated:
     document: Json
 
     def load(self, device: str = "auto", dtype: str = "auto") -> Classifier:
-        """Return its classifier, as `Classifier.load` does."""
+        """Return its classifier. device, dtype: "auto", or a name of torch's."""
         from headroom.models.classifier import Classifier
 
         return Classifier.load(self.path, device, dtype)

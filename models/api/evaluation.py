@@ -189,8 +189,11 @@ def evaluate(
 def order_columns(
     columns: Columns, position: str | None, order: str | PathLike[str] | None, by: str | None
 ) -> Columns:
-    """Return the columns with those of the order that a model is compared with; arguments as `evaluate` takes
-    them. Raises ModelError if both position and order are given."""
+    """Return the columns with those of the order that a model is compared with.
+
+    position: the column of ranks from 1; or order: a file that holds the order. by: a column of classes, or
+    a built-in class. Raises ModelError if both position and order are given.
+    """
     if position is not None and order is not None:
         raise ModelError("--position, --order: give one of them")
     return replace(

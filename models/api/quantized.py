@@ -77,7 +77,7 @@ class Quantized:
     speed: Interval
 
     def load(self, device: str = "auto", dtype: str = "auto") -> Classifier:
-        """Return its classifier, as `Classifier.load` does."""
+        """Return its classifier. device, dtype: "auto", or a name of torch's."""
         from headroom.models.classifier import Classifier
 
         return Classifier.load(self.path, device, dtype)
@@ -142,7 +142,7 @@ def quantize(
     """Write a copy with 8-bit weights and activations, and measure what it gains and loses on this machine.
 
     out: an empty or new directory. data: query–title pairs to calibrate with: a DataFrame, a file, or (query,
-    title) tuples; None for the sample's. test: judged pairs to measure the loss on, as `evaluate` takes them;
+    title) tuples; None for the sample's. test: judged pairs to measure the loss on, a DataFrame or a file;
     None for the sample's, if they fit. query, title, grade: the names of the columns; a test's file that
     lacks one may have it under the usual name.
     Raises ModelError for wrong data, or if the checkpoint is int8 already or `out` is not empty.

@@ -90,8 +90,8 @@ def chunk_pairs(
     """Yield one ChunkedPair per (query, title), in order, and None after each portion of a long title.
 
     pairs: from `PairTokenizer.padded_pairs`. texts: from `encode_texts` of them. A title that fits, and each
-    with "truncate", is encoded as `PairTokenizer.join` does. Beside a title that is cut up, a query keeps at
-    most half of the window, in a prompt three quarters.
+    with "truncate", is encoded whole or cut at the window's end. Beside a title that is cut up, a query
+    keeps at most half of the window, in a prompt three quarters.
     """
     max_tokens = long_titles.max_tokens or sys.maxsize
     for query_text, title_text in pairs:

@@ -94,7 +94,10 @@ def read_raw(directory: Path) -> Json:
 
 @reading("config.json")
 def parse_config(raw: Fields, label_order: Sequence[str] | None = None) -> ModelConfig:
-    """Check a config that is already parsed, as `read_config` does."""
+    """Return the configuration that a parsed config.json describes, checked.
+
+    label_order: the labels, least relevant first. Raises UnsupportedCheckpoint with the field that is wrong.
+    """
     name = family_of(raw)
     family = FAMILIES[name]
     shape = family.shape(raw)

@@ -117,7 +117,10 @@ class ModelConfig:
             )
 
     def parse_mask(self, form: str | Mapping[str, object], stored: Mapping[str, HeadMask]) -> HeadMask:
-        """Return the mask of a spec or a JSON form, as `HeadMask.parse` does; it may switch units off."""
+        """Return the mask of a spec or a JSON form; it may switch units off. stored: masks by name.
+
+        Raises InvalidMask.
+        """
         shape = {"layers": self.num_layers, "heads": self.num_heads, "units": self.intermediate_size}
         return HeadMask.parse(form, **shape, stored=stored)
 

@@ -368,7 +368,7 @@ class PairTokenizer(TextReader):
         return spelled(zip(pieces, parts, strict=True))
 
     def texts_of(self, ids: Iterable[int]) -> list[str]:
-        """Return what the pieces of one text spell, as `texts` does."""
+        """Return what each piece of one text spells."""
         tokens = (str(self._tokenizer.id_to_token(id_)).removeprefix(SPECIAL) for id_ in ids)
         return spelled((self._bytes_of(token), None) for token in tokens)
 

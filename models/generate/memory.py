@@ -25,7 +25,7 @@ def states_of(
 ) -> list[Tensor]:
     """Return the encoder's last output for each question, (tokens, D), in their order.
 
-    questions: at least one. masks: of the encoder's heads, as `Network.forward` takes them.
+    questions: at least one. masks: of the encoder's heads, a mask for each question or one for all.
     """
     batch = pack(questions, device=network.device, deterministic=network.deterministic)
     with torch.inference_mode():

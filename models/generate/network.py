@@ -195,7 +195,7 @@ class GeneratorNetwork(nn.Module):
         """Return what leaves the last layer for further pieces, (B, n, D), and the past with them.
 
         ids: (B, n) int64, the pieces that follow `past`; several only if nothing is before them. maps: gets
-        each layer's attention to the question, as `GeneratorLayer.forward` says.
+        each layer's attention to the question, (B, heads, n, tokens).
         """
         length = past.length + ids.shape[1]
         x = F.embedding(ids, self.words[0]) + self.positions[past.length : length]

@@ -106,7 +106,7 @@ class HeadMask:
         units: int | None,
         stored: Mapping[str, HeadMask],
     ) -> HeadMask:
-        """Return the mask of a spec or a JSON form, as `parse` does. shape: (layers, heads)."""
+        """Return the mask of a spec or a JSON form. shape: (layers, heads). stored: masks by name."""
         if isinstance(value, str):
             check_length(value, "the spec", "characters")
         if (name := stored_name(value)) is not None:

@@ -134,9 +134,10 @@ class Int8Linear(Linear):
 def read_map(
     tensors: Tensors, names: Sequence[str], *, reads: str, feeds: str | None, **how: Any
 ) -> Int8Linear:
-    """Return an int8 checkpoint's affine map as `headroom.models.weights.Weights.map` does, on the CPU.
+    """Return an affine map of an int8 checkpoint, on the CPU.
 
-    how: what else `Int8Linear` takes.
+    names: of the maps that are one, row by row. reads, feeds: names of what it reads and of the map that its
+    output feeds, whose scales the checkpoint has. how: what else `Int8Linear` takes.
     """
     weight, scale, bias = (
         torch.cat([tensors[f"{name}.{part}"] for name in names]) for part in QuantizedMap._fields

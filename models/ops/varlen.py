@@ -23,7 +23,7 @@ CAUSAL = (-1, 0)
 
 
 class VarlenAttention:
-    """Attends as `TorchOps.causal` does, without a loop over sequences.
+    """Causal attention of a pack in one call, without a loop over sequences.
 
     function: has the signature of `torch.nn.attention.varlen.varlen_attn`; if it lacks `enable_gqa`, as in
         older releases, each head of queries gets a copy of its keys.

@@ -164,7 +164,7 @@ class Evaluation:
         return np.asarray(self.query_of[first])
 
     def of_list(self, name: str) -> Floats:
-        """Return a metric of each list, (lists,), as `Rankings.metric` does."""
+        """Return a metric of `rankings.BY_QUERY` of each list, (lists,); nan where a list has none."""
         if name not in self._of_list:
             self._of_list[name] = self._rankings.metric(name)
         return self._of_list[name]
@@ -183,7 +183,10 @@ class Evaluation:
         return np.stack([self._by_cluster(values), self._by_cluster(np.isfinite(values))], axis=1)
 
     def mean_over_lists(self, name: str, counts: Floats) -> Floats:
-        """Return a metric of `rankings.BY_QUERY` of resamples, as `resampled` does."""
+        """Return the mean of a metric of `rankings.BY_QUERY` over the lists of resamples.
+
+        counts: (resamples, clusters), how often each cluster was drawn.
+        """
         return _means(counts @ self._sum_and_count(name))[..., 0]
 
     def _by_cluster(self, of_list: NDArray[np.generic]) -> Floats:

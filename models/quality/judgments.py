@@ -50,7 +50,9 @@ TITLES = ("title", "product_title")
 GRADES = ("grade", "rating", "esci_label")
 QUERY_IDS = ("query_id", "qid", "query", "query_text")
 DOCUMENT_IDS = ("docid", "doc_id", "product_id", "corpus_id")
-"""Names of columns that no option names, as `_plain` has them. The first that is there counts."""
+"""Names of columns that no option names, in small letters, with underscores for other characters.
+
+The first that is there counts."""
 
 IDS = ("id", "_id", *DOCUMENT_IDS, *QUERY_IDS[:2])
 QUERY_TEXTS = ("query", "text", "title")

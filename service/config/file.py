@@ -360,7 +360,7 @@ def first_problem(error: ValidationError, root: str = "") -> str:
 
 
 def problems(error: ValidationError, root: str = "") -> list[str]:
-    """Return one line about each problem, as `first_problem` does."""
+    """Return one line about each problem, with its place below `root` and without the value."""
     messages: dict[str, str] = {}
     found = error.errors(include_url=False)
     inner = {details["loc"][:depth] for details in found for depth in range(len(details["loc"]))}

@@ -32,7 +32,7 @@ class Scored:
 
 
 def base_variant(classifier: Classifier) -> Variant:
-    """Return a model as `score` takes it, with everything on."""
+    """Return the variant of a model with everything on."""
     return build_catalog(LiveConfig(), {BASE: classifier}, Classifier.load).choose(None, None)
 
 

@@ -85,8 +85,9 @@ class Encoder:
         long_titles: LongTitles | None = None,
         max_rows: int = sys.maxsize,
     ) -> Sequence[Pair]:
-        """Return the tokens of (query, title) pairs, long titles truncated or as `long_titles` says.
+        """Return the tokens of (query, title) pairs.
 
+        long_titles: how titles beyond the window are cut into chunks; None: they are truncated.
         max_rows: how many rows the pairs may have together if long titles are cut into chunks.
         Raises QueueFull if too much text waits, and TooManyRows.
         """

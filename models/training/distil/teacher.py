@@ -75,8 +75,7 @@ class Teacher:
     def kept_answers(
         self, pairs: Sequence[Pair], file: Path, notify: Callable[[], None] = lambda: None
     ) -> np.ndarray:
-        """Return the answers to pairs as `answers` does: those in the file, and others, which are added to
-        it.
+        """Return the answers to pairs: those in the file, and others, which are added to it.
 
         notify: is called after each part. The parts are the same in every run, and so are their answers.
         """

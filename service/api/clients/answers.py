@@ -14,7 +14,7 @@ WARNED_DOCUMENTS = 10
 class ScoredBy(TypedDict):
     """The model, variant and mask that judged the documents: ours, in each answer."""
 
-    model: Annotated[str, Field(description="What scored, as `model` takes it: `NAME@VARIANT`.")]
+    model: Annotated[str, Field(description="What scored: `NAME@VARIANT`. A request's `model` takes it.")]
     head_mask: Annotated[
         HeadMaskInfo, Field(description="Ours: the mask that was applied, the variant's included.")
     ]
@@ -35,7 +35,7 @@ def scored_by(response: ScoreResponse) -> ScoredBy:
 
 
 def model_name(response: ScoreResponse) -> str:
-    """Return what scored, as `model` takes it: `NAME@VARIANT`."""
+    """Return what scored: `NAME@VARIANT`."""
     return f"{response.model}@{response.variant}"
 
 
