@@ -35,6 +35,7 @@ class Setup:
     dtype: str
     path: Path | None
     label_order: tuple[str, ...] | None = None
+    deterministic: bool = False
 
     def label_order_of(self, variant: VariantConfig) -> tuple[str, ...] | None:
         """Return the order of the labels of a variant's checkpoint; None: as it says."""
@@ -96,7 +97,7 @@ def read_setup(
     if device == "auto":
         device = settings.device
     if dtype == "auto":
-        dtype = "float32" if settings.deterministic else settings.dtype
+        dtype = settings.dtype
     return Setup(
         model or settings.model,
         file.live,
@@ -104,6 +105,7 @@ def read_setup(
         dtype,
         path,
         label_order=label_order or (settings.label_order if model is None else None),
+        deterministic=settings.deterministic,
     )
 
 
@@ -126,7 +128,7 @@ def both(network: Network) -> tuple[Variant, Variant]:
     from headroom import Classifier
     from headroom.service.scoring.catalog import BASE, build_catalog
 
-    load = partial(Classifier.load, device=setup.device, dtype=setup.dtype)
+    load = partial(Classifier.load, device=setup.device, dtype=setup.dtype, deterministic=setup.deterministic)
     catalog = build_catalog(live, {BASE: load(setup.model, label_order=setup.label_order)}, load)
     return catalog.choose(default, None), catalog.choose(network.variant, form, with_units=True)
 
@@ -152,7 +154,14 @@ def _resolve_with_model(network: Network) -> tuple[Variant, Classifier]:
 
     from headroom.service.scoring.catalog import load_catalog  # torch comes after the checks without it
 
-    catalog = load_catalog(live, setup.model, setup.device, setup.dtype, setup.label_order)
+    catalog = load_catalog(
+        live,
+        setup.model,
+        setup.device,
+        setup.dtype,
+        setup.label_order,
+        deterministic=setup.deterministic,
+    )
     return catalog.choose(None, form, with_units=True), catalog.base
 
 

@@ -140,7 +140,9 @@ def prepared(
     from headroom.service.files.scoring import WindowScorer
 
     device = resolve_device(options.device)
-    dtype = str(resolve_dtype(options.dtype, device, deterministic=False)).removeprefix("torch.")
+    dtype = str(resolve_dtype(options.dtype, device, deterministic=options.deterministic)).removeprefix(
+        "torch."
+    )
     resolved = replace(job.options, device=str(device), dtype=dtype)
     return replace(job, options=resolved), lambda: closing(WindowScorer(resolved))
 
@@ -186,4 +188,5 @@ def options_of(
         dtype=setup.dtype,
         prefix=prefix,
         label_order=setup.label_order,
+        deterministic=setup.deterministic,
     )

@@ -348,8 +348,7 @@ OnFailure = Literal["error", "original_order"]
 class LiveConfig(ConfigPart):
     """Settings that may change while the service runs; Ray Serve's `user_config`."""
 
-    # Validation here needs no model; `resolve_masks` checks the masks against one. Both happen before a
-    # replica gets a config, because a replica that refuses a config stops the service.
+    # Validation here needs no model; `resolve_masks` checks the masks against one.
 
     masks: dict[ConfigName, MaskForm] = Field(
         default_factory=dict,

@@ -19,7 +19,7 @@ class ScoreOptions:
     model: a checkpoint's directory or hub id, or None for the shipped one. live: the variant, its default,
     and stored masks. mask: laid on the variant; it may switch units off. graded: whether there are grades.
     prefix: begins the names of the new columns. label_order: of the model's labels, from least to most
-    relevant; None: as it says.
+    relevant; None: as it says. deterministic: float32 scores that are the same bits in any batch.
     """
 
     model: str | None
@@ -32,6 +32,7 @@ class ScoreOptions:
     dtype: str = "auto"
     prefix: str = ""
     label_order: tuple[str, ...] | None = None
+    deterministic: bool = False
 
     @property
     def texts(self) -> tuple[str, str]:

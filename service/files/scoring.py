@@ -52,7 +52,12 @@ class WindowScorer:
     def __init__(self, options: ScoreOptions) -> None:
         self.options = options
         catalog = load_catalog(
-            options.live, options.model, options.device, options.dtype, options.label_order
+            options.live,
+            options.model,
+            options.device,
+            options.dtype,
+            options.label_order,
+            deterministic=options.deterministic,
         )
         self.variant = catalog.choose(None, options.mask, with_units=True)
         self.device = self.variant.classifier.network.device

@@ -270,13 +270,16 @@ def load_catalog(
     device: str,
     dtype: str,
     label_order: Sequence[str] | None = None,
+    *,
+    deterministic: bool = False,
 ) -> Catalog:
     """Load what a live config names, for use without a server.
 
-    model: the service's own checkpoint; None: the shipped one. label_order: of its labels, as
-    `Classifier.load` takes it. Raises ModelError and InvalidConfig.
+    model: the service's own checkpoint; None: the shipped one. label_order: of its labels, from least to most
+    relevant. deterministic: float32 scores that are the same bits in any batch. Raises ModelError and
+    InvalidConfig.
     """
-    load = partial(Classifier.load, device=device, dtype=dtype)
+    load = partial(Classifier.load, device=device, dtype=dtype, deterministic=deterministic)
     return build_catalog(config, {BASE: load(model, label_order=label_order)}, load)
 
 

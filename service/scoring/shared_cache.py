@@ -24,14 +24,16 @@ logger = logging.getLogger("headroom.score_cache")
 READ_S = 0.005
 """A request waits for the server at most this long."""
 
-WRITE_S = 1.0
-"""Writing a batch of scores, or connecting, is given up after this time."""
+ANSWER_S = 1.0
+"""Connecting, reading and writing are given up after this time."""
 
 PAUSE_S = 1.0
 """Seconds in which a server that cannot be reached is not asked again."""
 
 WAITING_ROWS = 20_000
 """At most this many scores wait to be written; more are not stored."""
+
+CONNECTIONS = 64
 
 PREFIX = b"headroom:1:"
 """Begins every key. The number changes with the form of keys or values."""
@@ -64,28 +66,39 @@ class SharedCache:
         self._metrics = metrics
         self._waiting: dict[bytes, bytes] = {}
         self._has_waiting = asyncio.Event()
+        self._reading: set[asyncio.Task[list[bytes | None]]] = set()
         self._asked_again_at = 0.0
 
     async def read(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the float32 logits under each key; None where there are none, or if they come too late."""
-        import redis
-
-        nothing: list[bytes | None] = [None] * len(keys)
+        values: list[bytes | None] = [None] * len(keys)
         if not keys or time.monotonic() < self._asked_again_at:
-            return nothing
-        values = nothing
-        try:
-            async with asyncio.timeout(READ_S):
-                values = await self._client.mget([PREFIX + key for key in keys])
-        except TimeoutError:
+            return values
+        # Not cancelled when it is late: that would close its connection, and a new one takes longer still.
+        reading = asyncio.create_task(self._values(keys))
+        self._reading.add(reading)
+        reading.add_done_callback(self._reading.discard)
+        if (await asyncio.wait({reading}, timeout=READ_S))[0]:
+            values = reading.result()
+        else:
             self._metrics.count("shared_cache_failures_total", "timeout")
-        except (redis.RedisError, OSError) as error:
-            self._failed(error)
         found = [unsealed(key, value) for key, value in zip(keys, values, strict=True)]
         misses = found.count(None)
         self._metrics.count("shared_cache_total", "hit", by=len(keys) - misses)
         self._metrics.count("shared_cache_total", "miss", by=misses)
         return found
+
+    async def _values(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return what the server has under each key; None for each if it has failed."""
+        import redis
+
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                values: list[bytes | None] = await self._client.mget([PREFIX + key for key in keys])
+                return values
+        except (TimeoutError, redis.RedisError, OSError) as error:
+            self._failed(error)
+            return [None] * len(keys)
 
     def keep(self, scored: Mapping[bytes, bytes]) -> None:
         """Store float32 logits by their keys, soon."""
@@ -113,6 +126,8 @@ class SharedCache:
         """Write what waits, and end the connections."""
         if self._waiting:
             await self._write(self._waiting)
+        for reading in self._reading:
+            reading.cancel()
         await self._client.aclose()
 
     async def _write(self, values: Mapping[bytes, bytes]) -> bool:
@@ -120,12 +135,9 @@ class SharedCache:
         import redis
 
         try:
-            async with asyncio.timeout(WRITE_S):
+            async with asyncio.timeout(ANSWER_S):
                 await self._client.mset(dict(values))
-        except TimeoutError:
-            self._metrics.count("shared_cache_failures_total", "timeout")
-            return False
-        except (redis.RedisError, OSError) as error:
+        except (TimeoutError, redis.RedisError, OSError) as error:
             self._failed(error)
             return False
         return True
@@ -133,7 +145,8 @@ class SharedCache:
     def _failed(self, error: Exception) -> None:
         """Count an error, say the first of many, and leave the server alone for PAUSE_S."""
         if time.monotonic() >= self._asked_again_at + PAUSE_S:
-            logger.warning("score_cache: %s; scores are computed meanwhile", error)
+            problem = str(error) or f"no answer within {ANSWER_S:g} s"
+            logger.warning("score_cache: %s; scores are computed meanwhile", problem)
         self._asked_again_at = time.monotonic() + PAUSE_S
         self._metrics.count("shared_cache_failures_total", "error")
 
@@ -156,6 +169,11 @@ def _client(url: str) -> redis.asyncio.Redis:
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
 
-    return redis.asyncio.Redis.from_url(
-        url, retry=Retry(NoBackoff(), 0), socket_connect_timeout=WRITE_S, max_connections=64
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        url,
+        retry=Retry(NoBackoff(), 0),
+        socket_connect_timeout=ANSWER_S,
+        max_connections=CONNECTIONS,
+        timeout=None,  # a read that waits for a connection is late, and the server has not failed
     )
+    return redis.asyncio.Redis.from_pool(pool)

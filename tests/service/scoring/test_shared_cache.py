@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,15 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 import redis
+import yaml
 from typer.testing import CliRunner
 
 from headroom import Classifier
 from headroom.loadtest.server import free_port
 from headroom.models.errors import ModelError
 from headroom.service.cli.program import app
+from headroom.service.cli.serve import DEFAULT_CONFIG
 from headroom.service.config.file import ConfigFileError
+from headroom.service.observe.metrics import Metrics
 from headroom.service.scoring import shared_cache
-from headroom.service.scoring.shared_cache import PREFIX, check_url
+from headroom.service.scoring.shared_cache import CONNECTIONS, PREFIX, SharedCache, check_url
 from tests.checkpoints import write_checkpoint
 from tests.redis_server import redis_server
 from tests.service.in_process import CONFIG, QUERY, TITLES, Service, check_scores, pairs, read_config, serve
@@ -160,6 +164,7 @@ async def test_a_server_that_hangs_costs_a_request_milliseconds(
         await stored(server, len(TITLES))
         frozen()
         monkeypatch.setattr(shared_cache, "READ_S", 0.005)
+        monkeypatch.setattr(shared_cache, "ANSWER_S", 60.0)
         waits = []
         for number in range(5):
             began = time.monotonic()
@@ -171,6 +176,59 @@ async def test_a_server_that_hangs_costs_a_request_milliseconds(
             assert service.metric('headroom_shared_cache_failures_total{reason="timeout"}') > missing, number
         # Not the client's own timeout of seconds. The least: other programs may hold up one of them.
         assert min(waits) < 0.5
+
+
+@asynccontextmanager
+async def far_away(port: int, delay_s: float) -> AsyncIterator[int]:
+    """Yield the port of a proxy whose server's answers take so long."""
+
+    async def forward(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float = 0.0
+    ) -> None:
+        while data := await reader.read(65_536):
+            await asyncio.sleep(delay_s)
+            writer.write(data)
+        writer.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(forward(reader, server[1]), forward(server[0], writer, delay_s))
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as proxy:
+        yield proxy.sockets[0].getsockname()[1]
+
+
+async def test_a_server_that_answers_in_time_is_used_although_connecting_takes_longer(
+    tiny_checkpoint: Path, server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve(tiny_checkpoint, score_cache=server.url) as service:
+        await scored(service)
+        await stored(server, len(TITLES))
+    monkeypatch.setattr(shared_cache, "READ_S", 0.6)
+    monkeypatch.setattr(shared_cache, "ANSWER_S", 60.0)
+    async with (
+        far_away(server.port, 0.4) as port,  # connecting takes an answer or more of its own
+        serve(tiny_checkpoint, score_cache=f"redis://127.0.0.1:{port}/0") as service,
+    ):
+        assert (await scored(service))[0] == "miss"  # it is still connecting
+        async with asyncio.timeout(20):
+            while (await scored(service))[0] != "hit":
+                pass
+        assert (await scored(service))[0] == "hit"
+
+
+async def test_more_reads_at_once_than_connections_are_all_answered(
+    server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_cache, "ANSWER_S", 60.0)
+    metrics = Metrics()
+    cache = SharedCache(server.url, metrics)
+    cache.keep({b"key": b"logits"})
+    await cache.close()
+    cache = SharedCache(server.url, metrics)
+    found = await asyncio.gather(*(cache.read([b"key"]) for _ in range(2 * CONNECTIONS)))
+    await cache.close()
+    assert found == [[b"logits"]] * 2 * CONNECTIONS
 
 
 async def test_a_server_that_is_away_is_taken_up_again(
@@ -204,12 +262,26 @@ async def test_both_levels_together_ask_the_server_once(tiny_checkpoint: Path, s
         assert service.metric(COMPUTED) == 0
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
 def test_a_file_fills_the_cache_for_the_service(
-    tiny_checkpoint: Path, tmp_path: Path, clf: Classifier, server: Redis
+    tiny_checkpoint: Path, tmp_path: Path, clf: Classifier, server: Redis, deterministic: bool
 ) -> None:
     file = tmp_path / "head.csv"
     file.write_text("query,title\n" + "".join(f'{QUERY},"{title}"\n' for title in TITLES), "utf-8")
-    options = ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
+    document = yaml.safe_load(DEFAULT_CONFIG.read_text("utf-8"))
+    document["applications"][0]["args"] = {"deterministic": deterministic}
+    config = tmp_path / "serve.yaml"
+    config.write_text(yaml.safe_dump(document), "utf-8")
+    options = [
+        "--model",
+        str(tiny_checkpoint),
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+        "--config",
+        str(config),
+    ]
     command = ["score", "--input", str(file), "--cache", server.url, *options]
     first = CliRunner().invoke(app, command, catch_exceptions=False)
     assert first.exit_code == 0, first.output
@@ -219,7 +291,7 @@ def test_a_file_fills_the_cache_for_the_service(
     assert "4 were known" in second.stdout
 
     async def ask() -> tuple[str, list[dict[str, Any]]]:
-        async with serve(tiny_checkpoint, score_cache=server.url) as service:
+        async with serve(tiny_checkpoint, score_cache=server.url, deterministic=deterministic) as service:
             return await scored(service)
 
     cache, results = asyncio.run(ask())
