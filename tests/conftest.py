@@ -43,7 +43,10 @@ SHARED = (
         "tests/service/test_deployment.py",
     ),
     ("tests/service/page/",),
-    ("tests/service/test_dashboard.py", "tests/service/test_replicas.py"),  # `two_replicas`
+    (  # `two_replicas`
+        *("tests/service/test_dashboard.py", "tests/service/test_replicas.py"),
+        "tests/service/experiments/over_http/test_losses.py",
+    ),
 )
 """Files and folders that share what takes long to start: a server, a browser."""
 APART = {"tests/service/experiments/test_any_history.py"}
