@@ -83,6 +83,25 @@ def test_what_a_plan_against_the_order_needs(run: Run, options: tuple[str, ...],
     assert reason in run("experiment", "plan", *options, status=2).err
 
 
+def test_rows_in_the_order_of_their_grades_are_no_order(
+    run: Run, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    data = tmp_path / "judged.csv"
+    rows = [f"q{query},title {3 - grade},{grade}" for query in range(12) for grade in (2, 1, 0)]
+    data.write_text("\n".join(["query,title,grade", *rows]), "utf-8")
+    options = (
+        "--against",
+        "original",
+        "--data",
+        str(data),
+        "--clicked",
+        "0.3",
+        "--model",
+        str(tiny_checkpoint),
+    )
+    assert "stand in the order of their grades" in run("experiment", "plan", *options, status=2).err
+
+
 @pytest.mark.parametrize(("page", "plans"), [("experiments.md", 2), ("tutorial.md", 1)])
 def test_the_plans_of_the_pages_are_what_the_command_prints(run: Run, page: str, plans: int) -> None:
     blocks = re.findall(r"```console\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)

@@ -159,12 +159,15 @@ def variants(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
+        ({"args": {"deterministic": "perhaps"}}, "args.deterministic: should be true or false"),
         ({"args": {"access_log": True}}, "args.access_log: Input should be 'off' or 'json'"),
         ({"args": [1]}, "args must be a mapping (name: value), not a list"),
         ({"http_options": {"port": "many"}}, "http_options.port must be a whole number from 1 to 65535"),
         ({"user_config": {"masks": {"a": 2.3}}}, "user_config.masks.a: Input should be a valid string; put"),
+        (degrade(variant="no"), "user_config: degrade.variant: there is no variant 'no'; there are full, f"),
         (degrade(variant="full"), "user_config: degrade.variant: 'full' is the default already"),
         (cascade(stage("fast", 1.0), stage("full")), f"{PLACE}: {KEEP}: {RANGE}"),
+        (cascade(stage("fast"), stage("full")), f"{PLACE}: {KEEP}: {RANGE}"),
         (cascade(stage("fast", 3), stage("full", 3)), f"{PLACE}: cascade[1].keep: the last stage keeps all"),
         (cascade(stage("gone", 3), stage("full")), f"{STAGE}: there is no variant 'gone'; there are full, f"),
         (cascade(stage("c", 3), stage("full")), f"{STAGE}: 'c' is a cascade itself; name its stages in its"),

@@ -150,6 +150,35 @@ async def test_of_several_nodes_none_starts_an_experiment_in_a_file_of_its_own(
                 pass
 
 
+async def test_names_slots_and_salts_that_are_taken_are_a_conflict(
+    tiny_checkpoint: Path, file_url: str
+) -> None:
+    async with replica(tiny_checkpoint, file_url, config(slots=[0, 5000])) as service:
+        assert (
+            "there is an experiment 'prune20' already"
+            in (await start(service, 409, name="prune20"))["message"]
+        )
+        overlap = await start(service, 409, slots=[4999, 10_000])
+        assert overlap["message"] == (
+            "slots: [4999, 10000) overlaps [0, 5000) of 'prune20'; give this one its own, or stop that one "
+            "first."
+        )
+        await start(service, slots=[5000, 10_000])
+
+        # Whoever is over has no slots any more, in the config or not; the name and its log stay.
+        await post(service, "/order/stop")
+        await start(service, name="b", salt="b", slots=[5000, 10_000])
+        assert "already" in (await start(service, 409))["message"]
+        await post(service, "/prune20/stop")
+        await start(service, name="c", salt="c", slots=[0, 5000])
+        experiments = {(await score(service, unit))["assignment"]["experiment"] for unit in UNITS}
+        assert experiments == {"b", "c"}
+        # Both go on under any edit that leaves them alone.
+        edited = LiveConfig.model_validate(config(slots=[0, 5000], shadow=0.5))
+        await asyncio.to_thread(service.replica.apply, edited)
+        assert (await shown(service, "c"))["status"] == "running"
+
+
 async def test_a_ship_is_rolled_back_and_shipped_again(one: Service) -> None:
     await start(one)
     refused = await post(one, "/order/rollback", 409)
