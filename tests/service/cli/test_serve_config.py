@@ -76,6 +76,7 @@ async def test_no_edit_ends_the_service_and_the_sample_experiment_applies(guarde
     masks = "masks: {}"
     wrong = {
         "not a Ray Serve config": "",
+        "maximum recursion depth": good.replace(masks, f"masks: {'[' * 5000}"),
         "layer 77 does not exist": good.replace(masks, 'masks: {a: "77.0"}'),
     }
     variants = (await call(guarded, "/v1/variants", USER)).json
