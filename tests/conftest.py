@@ -43,9 +43,14 @@ SHARED = (
         "tests/service/test_deployment.py",
     ),
     ("tests/service/page/",),
-    ("tests/service/test_dashboard.py", "tests/service/test_replicas.py"),  # `two_replicas`
+    (  # `two_replicas`
+        *("tests/service/test_dashboard.py", "tests/service/test_replicas.py"),
+        "tests/service/experiments/over_http/test_losses.py",
+    ),
 )
 """Files and folders that share what takes long to start: a server, a browser."""
+APART = {"tests/service/experiments/test_any_history.py"}
+"""Files whose tests share nothing and take minutes: each may run in another process."""
 ENDED_WITH_GROUP = {"server", "two_replicas", "page_server", "chromium"}
 """Fixtures of the whole session that only the tests of one group use."""
 
@@ -109,6 +114,8 @@ def _shuffle(items: list[pytest.Item], order: random.Random) -> None:
 
 def _group(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
+    if file in APART:
+        return nodeid
     return next((paths[0] for paths in SHARED if file.startswith(paths)), file)
 
 

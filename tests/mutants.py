@@ -5,8 +5,10 @@ python -m tests.mutants [--count 60] [--seed 1] [--under models/quality] [--out 
 By hand, before and after tests are taken away: a mutant that died before must not live. One mutant is one
 small change of one line: a comparison that takes the other side, `and` for `or`, + for −, a condition
 turned round, a number one larger, True for False. Its tests are those that mirror its file:
-tests/models/test_x.py for models/x.py, else the folder that mirrors its folder. They run in a copy of
-this checkout until the first failure. Prints each mutant with "died", "lives", or "no tests".
+tests/models/test_x.py for models/x.py, else the folder that mirrors its folder; of these the ones of
+`make test`, or all if there are none. They run in a copy of this checkout until the first failure, which
+must pass without the mutant. Prints each mutant and the words of pytest behind its verdict: "died",
+"lives", "no tests", or "error": the tests took too long, could not start, or fail without the mutant.
 """
 
 import argparse
@@ -19,14 +21,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 PARTS = ("models", "service")
 SECONDS = 600
-"""The longest that a mutant's tests may take; one that hangs has died."""
+"""The longest that a mutant's tests may take."""
 COPIED = (
     "src",
     "models",
@@ -62,10 +67,12 @@ OPPOSITE: dict[type[ast.AST], type[ast.AST]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of one expression. file: below ROOT. before, after: the expression."""
+    """A change of one expression. file: below ROOT. start, end: its columns, in bytes. before, after: it."""
 
     file: str
     line: int
+    start: int
+    end: int
     before: str
     after: str
 
@@ -84,13 +91,14 @@ def main() -> None:
         checkout = Path(directory)
         copy_checkout(checkout)
         for mutant in drawn:
-            verdict = judge(mutant, checkout)
-            verdicts.append(asdict(mutant) | {"verdict": verdict})
-            print(f"{verdict:8} {mutant.file}:{mutant.line}: {mutant.before} → {mutant.after}", flush=True)
+            verdict, words = judge(mutant, checkout)
+            verdicts.append(asdict(mutant) | {"verdict": verdict, "pytest": words})
+            print(f"{verdict:8} {mutant.file}:{mutant.line}: {mutant.before} → {mutant.after}")
+            print(f"         {words}", flush=True)
             if options.out is not None:
                 options.out.write_text(json.dumps(verdicts, indent=1) + "\n", "utf-8")
-    living = sum(verdict["verdict"] == "lives" for verdict in verdicts)
-    print(f"{living} of {len(verdicts)} live (seed {options.seed})")
+    counts = Counter(verdict["verdict"] for verdict in verdicts)
+    print(f"seed {options.seed}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
 
 
 def draw(count: int, seed: int, under: str = "") -> list[Mutant]:
@@ -117,8 +125,11 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
             continue
         changed = changed_copy(node)
         if changed is not None:
-            before = lines[node.lineno - 1][node.col_offset : node.end_col_offset].decode()
-            yield Mutant(name, node.lineno, before, f"({ast.unparse(changed)})")
+            start = node.col_offset
+            end = node.end_col_offset
+            assert end is not None
+            before = lines[node.lineno - 1][start:end].decode()
+            yield Mutant(name, node.lineno, start, end, before, f"({ast.unparse(changed)})")
 
 
 def expressions(node: ast.AST) -> Iterator[ast.AST]:
@@ -160,42 +171,54 @@ def copy_checkout(target: Path) -> None:
         shutil.copy(ROOT / file, target / file)
 
 
-def judge(mutant: Mutant, checkout: Path) -> str:
-    """Return "died", "lives" or "no tests" after the tests of one mutant; the checkout is then as before."""
+def judge(mutant: Mutant, checkout: Path) -> tuple[str, str]:
+    """Return the verdict on a mutant and pytest's words; the checkout is then as before."""
     tests = tests_of(mutant.file)
     if tests is None:
-        return "no tests"
+        return "no tests", ""
     file = checkout / mutant.file
-    source = file.read_text("utf-8")
+    source = file.read_bytes()
     lines = source.splitlines(keepends=True)
-    lines[mutant.line - 1] = lines[mutant.line - 1].replace(mutant.before, mutant.after, 1)
-    file.write_text("".join(lines), "utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not more and not alone",
-    ]
+    line = lines[mutant.line - 1]
+    lines[mutant.line - 1] = line[: mutant.start] + mutant.after.encode() + line[mutant.end :]
+    file.write_bytes(b"".join(lines))
+    try:
+        code, words = run(checkout, tests, "-m", "not more and not alone")
+        if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+            code, words = run(checkout, tests)
+    finally:
+        file.write_bytes(source)
+    match code:
+        case pytest.ExitCode.OK:
+            return "lives", words
+        case pytest.ExitCode.NO_TESTS_COLLECTED:
+            return "no tests", words
+        case pytest.ExitCode.TESTS_FAILED:
+            code, without = run(checkout, tests, "--last-failed", "--last-failed-no-failures", "none")
+            return ("died", words) if code == pytest.ExitCode.OK else ("error", f"without it: {without}")
+        case _:
+            return "error", words
+
+
+def run(checkout: Path, *arguments: str) -> tuple[int | None, str]:
+    """Run pytest in the checkout. Return its exit code (None: too long) and what failed, or its last line."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", *arguments]
     environment = os.environ | {"PYTHONPATH": str(checkout / "src")}
     try:
         done = subprocess.run(
-            [*command, tests],
+            command,
             cwd=checkout,
             env=environment,
             capture_output=True,
+            text=True,
             timeout=SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "died"
-    finally:
-        file.write_text(source, "utf-8")
-    return "lives" if done.returncode == 0 else "died"
+        return None, f"not done in {SECONDS} s"
+    lines = (done.stdout + done.stderr).splitlines()
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    return done.returncode, f"exit {done.returncode}: {' '.join(failed or lines[-1:])}"
 
 
 def tests_of(file: str) -> str | None:

@@ -96,12 +96,12 @@ class Exchange:
 
 @cache
 def _operations() -> list[tuple[re.Pattern[str], dict[str, Any]]]:
-    from tests.service.api.test_openapi import DOCUMENT
+    from tests.service.fake_backend import document
 
     patterns = {"model": ".+"}  # a model's name may hold slashes
     return [
         (re.compile(re.sub(r"\{(\w+)\}", lambda name: patterns.get(name[1], "[^/]+"), path)), methods)
-        for path, methods in sorted(DOCUMENT["paths"].items(), key=lambda item: -len(item[0]))
+        for path, methods in sorted(document()["paths"].items(), key=lambda item: -len(item[0]))
     ]
 
 

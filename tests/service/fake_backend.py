@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,6 +62,12 @@ def app_with(backend: "FakeBackend | None" = None, **settings: Any) -> FastAPI:
     app = create_app(Settings(**settings), Metrics())
     app.state.backend = backend if backend is not None else FakeBackend()
     return app
+
+
+@cache
+def document() -> dict[str, Any]:
+    """The OpenAPI document of a service with keys."""
+    return app_with(api_keys="alpha").openapi()
 
 
 class FakeExperiments:

@@ -42,14 +42,17 @@ def library(direction: str) -> Tokenizer:
     return tokenizer
 
 
-LIBRARIES = {keep_end: library("left" if keep_end else "right") for keep_end in (False, True)}
+@pytest.fixture(scope="module")
+def libraries() -> dict[bool, Tokenizer]:
+    """The library's tokenizers, by whether they keep the end."""
+    return {False: library("right"), True: library("left")}
 
 
 @given(query=texts, title=texts, keep_end=st.booleans())
 def test_pairs_are_cut_as_the_library_cuts_them(
-    tokenizer: PairTokenizer, query: str, title: str, keep_end: bool
+    tokenizer: PairTokenizer, libraries: dict[bool, Tokenizer], query: str, title: str, keep_end: bool
 ) -> None:
-    theirs = LIBRARIES[keep_end].encode(query, title)
+    theirs = libraries[keep_end].encode(query, title)
 
     (ours,) = tokenizer.reading_as(keep_end=keep_end).encode([(query, title)])
 
@@ -61,15 +64,15 @@ def test_pairs_are_cut_as_the_library_cuts_them(
 
 @given(text=texts, keep_end=st.booleans())
 def test_a_text_alone_is_read_as_the_library_reads_it(
-    tokenizer: PairTokenizer, text: str, keep_end: bool
+    tokenizer: PairTokenizer, libraries: dict[bool, Tokenizer], text: str, keep_end: bool
 ) -> None:
-    theirs = LIBRARIES[keep_end].encode(text)
+    theirs = libraries[keep_end].encode(text)
 
     pair, alone = tokenizer.reading_as(keep_end=keep_end, alone={1}).encode([(text, ""), (text, "")])
 
     assert alone.ids.tolist() == theirs.ids
     assert (alone.first_segment, alone.truncated) == (len(theirs.ids), bool(theirs.overflowing))
-    assert pair.ids.tolist() == LIBRARIES[keep_end].encode(text, "").ids
+    assert pair.ids.tolist() == libraries[keep_end].encode(text, "").ids
 
 
 def charsmap() -> normalizers.Normalizer:
@@ -136,8 +139,6 @@ WORD_BY_WORD = {
     "Qwen": qwen,
     "shipped": lambda: Tokenizer.from_file(str(DEFAULT / "tokenizer.json")),
 }
-SPLITTERS = {name: make() for name, make in WORD_BY_WORD.items()}
-READERS = {name: reader(make()) for name, make in WORD_BY_WORD.items()}
 CHARACTERS = (
     "aeLS9 -![].\t\n\0\x1f\x7f\x85\xa0éÀ\u0301\u200b\u3000\u3099▁ﾞｶ½中の한😀´¨ﬁ™\u0600\u0d4e\u200d\U0001f3fb"
 )
@@ -146,12 +147,20 @@ words = st.sampled_from(
 )
 
 
-@pytest.mark.parametrize("name", WORD_BY_WORD)
+@pytest.fixture(scope="module", params=WORD_BY_WORD)
+def splitter(request: pytest.FixtureRequest) -> tuple[Tokenizer, PairTokenizer]:
+    """The library's tokenizer, and ours of the same."""
+    make = WORD_BY_WORD[request.param]
+    return make(), reader(make())
+
+
 @given(parts=st.lists(words | st.text(CHARACTERS, max_size=12)))
 @example(parts=["\u0301", "-\u0301", "=\u0338", "ﾞ\u0301"])
-def test_a_text_read_word_by_word_has_the_ids_of_the_whole(name: str, parts: list[str]) -> None:
+def test_a_text_read_word_by_word_has_the_ids_of_the_whole(
+    splitter: tuple[Tokenizer, PairTokenizer], parts: list[str]
+) -> None:
     for text in (" ".join(parts), "".join(parts), "-".join(parts)):
-        assert_like(SPLITTERS[name], READERS[name], text)
+        assert_like(*splitter, text)
 
 
 class Words:

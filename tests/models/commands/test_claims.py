@@ -8,7 +8,7 @@ import pytest
 
 from headroom.models.quality.labelled import LabelledPair
 from tests.models.study.planted import WORDS, planted_pairs, write_planted
-from tests.prompt import Run
+from tests.prompt import Run, write_labelled
 
 pytestmark = pytest.mark.more
 
@@ -16,9 +16,7 @@ DEVICE = ("--device", "cpu", "--dtype", "float32")
 
 
 def write(file: Path, pairs: list[LabelledPair]) -> str:
-    rows = [json.dumps({"query": one.query, "title": one.title, "grade": one.grade}) for one in pairs]
-    file.write_text("\n".join(rows))
-    return str(file)
+    return str(write_labelled(file, [(pair.query, pair.title, pair.grade) for pair in pairs]))
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +28,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "same": str(write_planted(directory / "same", seed=1)),
         "worse": str(write_planted(directory / "worse", unknown_words=1)),
         "random": str(write_planted(directory / "random", unknown_words=len(WORDS))),
-        "unjudged": write(directory / "unjudged.jsonl", planted_pairs(40, 4, seed=2)),
-        "data": write(directory / "data.jsonl", planted_pairs(10, 6)),
-        "holdout": write(directory / "holdout.jsonl", planted_pairs(250, 2, seed=1)),
+        "unjudged": write(directory / "unjudged.csv", planted_pairs(40, 4, seed=2)),
+        "data": write(directory / "data.csv", planted_pairs(10, 6)),
+        "holdout": write(directory / "holdout.csv", planted_pairs(250, 2, seed=1)),
     }
 
 

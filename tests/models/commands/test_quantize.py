@@ -10,7 +10,7 @@ from headroom import Classifier
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
 from tests.checkpoints import WORDS, random_pairs, unusual_modes
-from tests.prompt import Run
+from tests.prompt import Run, write_labelled
 
 
 @pytest.fixture
@@ -24,17 +24,8 @@ def traffic(tmp_path: Path) -> Path:
 @pytest.fixture
 def judged(tmp_path: Path) -> Path:
     rng = np.random.default_rng(1)
-    file = tmp_path / "judged.jsonl"
-    rows = [
-        {
-            "query": " ".join(rng.choice(WORDS[:6], 1)),
-            "title": " ".join(rng.choice(WORDS, 5)),
-            "grade": int(rng.integers(0, 5)),
-        }
-        for _ in range(60)
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
+    rows = [(str(rng.choice(WORDS[:6])), " ".join(rng.choice(WORDS, 5)), rng.integers(5)) for _ in range(60)]
+    return write_labelled(tmp_path / "judged.csv", rows)
 
 
 def test_the_loss_that_is_printed_is_the_loss(
@@ -45,8 +36,9 @@ def test_the_loss_that_is_printed_is_the_loss(
     output = run("quantize", *options, "--out", str(out), "--json")
     report = json.loads(output.out)
 
-    rows = [json.loads(line) for line in judged.read_text().splitlines()]
-    pairs, labelled = [(row["query"], row["title"]) for row in rows], [LabelledPair(**row) for row in rows]
+    rows = [line.split(",") for line in judged.read_text().splitlines()[1:]]
+    pairs = [(query, title) for query, title, _ in rows]
+    labelled = [LabelledPair(query, title, int(grade)) for query, title, grade in rows]
     exact = clf.score(pairs)
     int8 = Classifier.load(out, "cpu").score(pairs)
     found = report["against_float32"]

@@ -1,6 +1,5 @@
 """`headroom study`, as typed at a prompt."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,26 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-
-def write(path: Path, queries: int, seed: int = 0) -> Path:
-    rng = np.random.default_rng(seed)
-    words = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel"]
-    rows = [
-        {
-            "query": f"lamp {seed} {i % queries}",
-            "title": " ".join(rng.choice(words, 4)),
-            "grade": int(rng.integers(0, 5)),
-        }
-        for i in range(5 * queries)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+from tests.checkpoints import random_pairs
+from tests.prompt import write_labelled
 
 
 @pytest.mark.more
 def test_a_stopped_study_leaves_whole_parts_and_says_how_to_go_on(tmp_path: Path) -> None:
     """Ctrl-C ends it with one line."""
-    data = write(tmp_path / "d.jsonl", 12)
+    rows = [(f"lamp {row % 12}", title, row % 5) for row, (_, title) in enumerate(random_pairs(60))]
+    data = write_labelled(tmp_path / "d.csv", rows)
     out = tmp_path / "out"
     command = [sys.executable, "-c", "from headroom.service.cli import main; main()", "study", "layers"]
     command += ["--data", str(data), "--out", str(out), "--dtype", "float32"]

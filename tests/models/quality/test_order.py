@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import binomtest
-from statsmodels.stats.meta_analysis import combine_effects
 
 from headroom import ModelError
 from headroom.models.arrays import Floats
@@ -105,6 +104,8 @@ def test_a_loss_in_one_class_of_five_is_named_and_no_other_class_is() -> None:
 
 
 def test_partial_pooling_is_dersimonian_and_laird_s() -> None:
+    from statsmodels.stats.meta_analysis import combine_effects
+
     rng = np.random.default_rng(4)
     groups = [rng.normal(centre, 1.0, size) for centre, size in ((0.5, 9), (-0.5, 40), (0.1, 120), (0.0, 12))]
     means = np.array([group.mean() for group in groups])

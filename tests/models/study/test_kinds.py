@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from statsmodels.stats.multitest import multipletests
 from transformers import BertForSequenceClassification
 
 from headroom import Classifier, HeadMask
@@ -133,6 +132,8 @@ def test_without_ranked_queries_no_head_is_called_significant_or_harmless(asked:
 
 def test_heads_and_layers_are_called_harmless_after_a_correction_for_their_number(asked: Study) -> None:
     """With a margin at which some would pass alone, the report counts those that statsmodels leaves."""
+    from statsmodels.stats.multitest import multipletests
+
     many = replace(study(asked.classifier, asked.out, learned(asked, judged(queries=140))), margin=0.05)
     single = [many.without([head]) for head in many.heads]
     layers = [many.without([(layer, head) for head in range(4)]) for layer in range(3)]

@@ -17,7 +17,7 @@ from headroom.models.study.runner import Runner
 from headroom.models.study.search.networks import Networks
 from headroom.models.study.study import Study
 from tests.checkpoints import load, random_model, random_pairs, write_vocabulary
-from tests.prompt import Run
+from tests.prompt import Run, write_labelled
 
 LAYERS = 4
 HEADS = 5
@@ -57,18 +57,13 @@ def some_pairs(first: int, seed: int) -> list[tuple[str, str]]:
 def write_judged(path: Path, pairs: Sequence[tuple[str, str]], relevance: np.ndarray) -> Path:
     """Write five grades, each of a fifth of the pairs."""
     grades = np.searchsorted(np.quantile(relevance, (0.2, 0.4, 0.6, 0.8)), relevance)
-    rows = [
-        {"query": query, "title": title, "grade": int(grade)}
-        for (query, title), grade in zip(pairs, grades, strict=True)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write_labelled(path, [(*pair, grade) for pair, grade in zip(pairs, grades, strict=True)])
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`model`: a random body whose heads in DEAD write nothing, and a head that was fitted to judgments by
-    least squares; `data.jsonl` and `holdout.jsonl`, judgments of the same people."""
+    least squares; `data.csv` and `holdout.csv`, judgments of the same people."""
     directory = tmp_path_factory.mktemp("one label")
     model: BertForSequenceClassification = random_model(
         5, num_hidden_layers=LAYERS, num_attention_heads=HEADS, hidden_size=HEADS * SIZE, num_labels=1
@@ -87,7 +82,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         features = pooled(model, clf, rows)
         relevance = features @ taste
         relevance += 0.1 * relevance.std() * rng.standard_normal(len(rows))
-        write_judged(directory / f"{name}.jsonl", rows, relevance)
+        write_judged(directory / f"{name}.csv", rows, relevance)
         if name == "data":
             centred = features - features.mean(0)
             fitted, *_ = np.linalg.lstsq(centred, relevance - relevance.mean(), rcond=None)
@@ -105,17 +100,17 @@ def read(path: Path) -> dict[str, Any]:
 
 def study(shop: Path, out: Path) -> Study:
     clf = load(shop / "model")
-    data = read_for(clf.config, shop / "data.jsonl", seed=0)
+    data = read_for(clf.config, shop / "data.csv", seed=0)
     return Study(clf, data.take(list(range(60))), Runner(clf), out)
 
 
 @pytest.mark.more
 def test_from_judgments_to_a_smaller_model_that_ranks_as_well(shop: Path, run: Run, tmp_path: Path) -> None:
-    given = ["--model", str(shop / "model"), "--data", str(shop / "data.jsonl"), "--dtype", "float32"]
+    given = ["--model", str(shop / "model"), "--data", str(shop / "data.csv"), "--dtype", "float32"]
     for kind in ("single", "random", "layers", "search"):
         options = [] if kind == "single" else ["--quick"]
         if kind == "search":
-            options += ["--holdout", str(shop / "holdout.jsonl")]
+            options += ["--holdout", str(shop / "holdout.csv")]
         verdict = run("study", kind, *given, *options, "--out", str(tmp_path / kind)).out
         assert "NDCG@10" in verdict or kind == "single"
         for name in ("report.md", "report.html", "report.json"):
@@ -138,7 +133,7 @@ def test_from_judgments_to_a_smaller_model_that_ranks_as_well(shop: Path, run: R
         "--out", str(small))  # fmt: skip
 
     both = ["--model", str(shop / "model"), "--model", str(small), "--dtype", "float32"]
-    judged = json.loads(run("evaluate", *both, "--data", str(shop / "holdout.jsonl"), "--json").out)
+    judged = json.loads(run("evaluate", *both, "--data", str(shop / "holdout.csv"), "--json").out)
     (difference,) = judged["differences"]
     assert difference["change"]["ndcg10"]["value"] == pytest.approx(0, abs=1e-9)
     assert difference["margin_excluded"] == {"ndcg10": True}

@@ -1,6 +1,5 @@
 """Bad data gets one clear sentence; huge data a sample of whole queries."""
 
-import json
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,18 +10,14 @@ import pytest
 from headroom.models.errors import ModelError
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.study.pairs import Judged, check_apart, quick_sample, read_judged, sample_queries, split
+from tests.prompt import write_labelled
+
+Row = tuple[str, str, int]
 
 
-def write(path: Path, rows: list[dict[str, object]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def rows(queries: int, grade: int | None = None) -> list[dict[str, object]]:
+def rows(queries: int, grade: int | None = None) -> list[Row]:
     return [
-        {"query": f"q{i}", "title": f"t{j}", "grade": (i + j) % 5 if grade is None else grade}
-        for i in range(queries)
-        for j in range(3)
+        (f"q{i}", f"t{j}", (i + j) % 5 if grade is None else grade) for i in range(queries) for j in range(3)
     ]
 
 
@@ -34,27 +29,27 @@ def rows(queries: int, grade: int | None = None) -> list[dict[str, object]]:
         (rows(12, grade=4), "every pair has grade 4"),
     ],
 )
-def test_bad_data_is_named(tmp_path: Path, content: list[dict[str, object]], words: str) -> None:
+def test_bad_data_is_named(tmp_path: Path, content: list[Row], words: str) -> None:
     with pytest.raises(ModelError, match=words):
-        read_judged(write(tmp_path / "d.jsonl", content), grades=5, max_pairs=1000, seed=0)
+        read_judged(write_labelled(tmp_path / "d.csv", content), grades=5, max_pairs=1000, seed=0)
 
 
 def test_a_large_file_gives_whole_queries_that_do_not_depend_on_the_order(tmp_path: Path) -> None:
     content = rows(200)
-    first = read_judged(write(tmp_path / "a.jsonl", content), grades=5, max_pairs=100, seed=0)
-    second = read_judged(write(tmp_path / "b.jsonl", content[::-1]), grades=5, max_pairs=100, seed=0)
+    first = read_judged(write_labelled(tmp_path / "a.csv", content), grades=5, max_pairs=100, seed=0)
+    second = read_judged(write_labelled(tmp_path / "b.csv", content[::-1]), grades=5, max_pairs=100, seed=0)
     assert set(first.pairs) == set(second.pairs)
     assert len(first) == 99
     assert len(first.queries) == 33
     assert "600" in first.note
-    other = read_judged(write(tmp_path / "a.jsonl", content), grades=5, max_pairs=100, seed=1)
+    other = read_judged(write_labelled(tmp_path / "a.csv", content), grades=5, max_pairs=100, seed=1)
     assert set(other.queries) != set(first.queries)
 
 
 def test_spellings_of_a_query_are_one_query_of_a_study(tmp_path: Path) -> None:
     """They are drawn together, counted once, and each is ranked by itself."""
-    spelt = [{**row, "query": f" {str(row['query']).upper()}"} for row in rows(200)]
-    file = write(tmp_path / "a.jsonl", rows(200) + spelt)
+    spelt = [(f" {query.upper()}", title, grade) for query, title, grade in rows(200)]
+    file = write_labelled(tmp_path / "a.csv", rows(200) + spelt)
     data = read_judged(file, grades=5, max_pairs=100, seed=0)
     assert len(data.queries) == 16
     assert len(data) == 16 * 6
@@ -62,7 +57,7 @@ def test_spellings_of_a_query_are_one_query_of_a_study(tmp_path: Path) -> None:
     one = [LabelledPair("q", "a", 1), LabelledPair("Q", "b", 0), LabelledPair("r", "a", 1)]
     assert Judged(one, "").ranked_queries == 0
     assert Judged([*one, LabelledPair("Q", "a", 1)], "").ranked_queries == 1
-    few = write(tmp_path / "b.jsonl", [*rows(9), {"query": "Q8", "title": "t", "grade": 1}])
+    few = write_labelled(tmp_path / "b.csv", [*rows(9), ("Q8", "t", 1)])
     with pytest.raises(ModelError, match="there are 9 within"):
         read_judged(few, grades=5, max_pairs=100, seed=0)
 

@@ -4,7 +4,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from statsmodels.stats.multitest import multipletests
 
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
@@ -54,6 +53,8 @@ def test_one_head_of_a_thousand_can_be_found() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 12, 144])
 def test_holm_corrects_as_statsmodels_does(size: int) -> None:
+    from statsmodels.stats.multitest import multipletests
+
     p = np.random.default_rng(size).beta(0.3, 2, size)
     assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])
     assert holm([np.nan, 0.01]).tolist() == [1.0, 0.02]

@@ -1,6 +1,5 @@
 """`headroom train`'s work: somebody's own labels in, a checkpoint that serves out."""
 
-import csv
 import json
 import shutil
 from dataclasses import replace
@@ -28,6 +27,7 @@ from headroom.models.training.tuning import chosen_by_other_half, report, start
 from tests.checkpoints import write_checkpoint
 from tests.families import edit_config
 from tests.models.reference import reference
+from tests.prompt import write_labelled
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -42,15 +42,13 @@ def tune(options: TrainingOptions) -> dict[str, Any]:
 def write_pairs(file: Path, queries: int = 60) -> Path:
     """Titles with a lamp are grade 2, others 0: what even a tiny network learns in seconds."""
     rng = np.random.default_rng(0)
-    with file.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["query", "title", "grade"])
-        for number in range(queries):
-            query = rng.choice(WORDS)
-            for _ in range(6):
-                title = rng.choice(WORDS, 3)
-                writer.writerow([f"{query} {number}", " ".join(title), 2 if "lamp" in title else 0])
-    return file
+    rows = []
+    for number in range(queries):
+        query = rng.choice(WORDS)
+        for _ in range(6):
+            title = rng.choice(WORDS, 3)
+            rows.append((f"{query} {number}", " ".join(title), 2 if "lamp" in title else 0))
+    return write_labelled(file, rows)
 
 
 def short_run(data: Path, base: Path, out: Path, *, epochs: int) -> TrainingOptions:

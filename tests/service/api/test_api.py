@@ -15,7 +15,6 @@ from tests.service.fake_backend import FakeBackend, app_with
 from tests.service.metering import samples
 
 SCORE = {"query": "angle bracket", "titles": ["Simpson Strong-Tie 12-Gauge Angle", ""]}
-SHARED = app_with()
 """For tests that change nothing and count nothing."""
 
 
@@ -82,9 +81,9 @@ async def test_unknown_paths_and_methods_have_the_error_shape() -> None:
 
 
 async def test_every_path_tells_its_methods_to_one_that_it_lacks() -> None:
-    paths = {re.sub(r"\{.*?\}", "x", route.path) for route in SHARED.routes if isinstance(route, Route)}
+    paths = {re.sub(r"\{.*?\}", "x", route.path) for route in app_with().routes if isinstance(route, Route)}
     assert {"/openapi.json", "/docs", "/v1/score"} <= paths
-    async with client(SHARED) as session:
+    async with client(app_with()) as session:
         for path in paths:
             response = await session.put(path)
             assert response.status_code == 405, path
@@ -145,7 +144,7 @@ async def test_health_tells_alive_from_ready() -> None:
     ],
 )
 async def test_a_plain_request_id_comes_back_and_any_other_is_replaced(given: str, kept: bool) -> None:
-    exchange = Exchange(SHARED, "GET", "/health/live", [("X-Request-ID", given)])
+    exchange = Exchange(app_with(), "GET", "/health/live", [("X-Request-ID", given)])
     answer = await exchange.answer()
     assert (answer.headers["x-request-id"] == given) is kept
     assert answer.headers["x-request-id"].isascii()

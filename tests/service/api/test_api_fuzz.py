@@ -28,11 +28,7 @@ MALFORMED_PER_PATH = int(os.environ.get("FUZZ_CASES", "240")) // len(PATHS)
 MANGLED = 200
 SECONDS_PER_REQUEST = 60.0
 """After so long a request hangs, on a machine of any speed."""
-
-
-APP = app_with()
 HERE = {"host": "localhost"}  # schemathesis says "testserver", and without keys no other name is answered
-SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP, headers=HERE)
 
 
 def repeatable(examples: int) -> settings:
@@ -108,9 +104,10 @@ NOT_IN_THE_DOCUMENT = (
 @pytest.mark.parametrize("path", [*PATHS, *(pytest.param(path, marks=pytest.mark.more) for path in OTHERS)])
 def test_requests_that_keep_to_the_document_are_answered_as_it_says(path: str) -> None:
     statuses: Counter[int] = Counter()
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app_with(), headers=HERE)
 
     @repeatable(50 if path in PATHS else 25)
-    @given(case=SCHEMA[path]["POST"].as_strategy(generation_mode=GenerationMode.POSITIVE))
+    @given(case=schema[path]["POST"].as_strategy(generation_mode=GenerationMode.POSITIVE))
     def run(case: Case) -> None:
         response = case.call(headers=HERE)
         assert response.status_code in ((200, 422) if path in PATHS else (200, 400, 422)), response.text[:500]
@@ -160,7 +157,7 @@ def mangled(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[str, bytes]:
 def test_mangled_bytes_are_refused_or_understood_but_never_an_error_of_ours(
     request: tuple[str, bytes],
 ) -> None:
-    answer = ask(APP, *request)
+    answer = ask(app_with(), *request)
     if answer.status != 200:
         assert_refused(answer)
 
@@ -175,6 +172,6 @@ def test_mangled_bytes_are_refused_or_understood_but_never_an_error_of_ours(
     )
 )
 def test_odd_headers_are_no_error_of_ours(headers: dict[str, str]) -> None:
-    answer = ask(APP, "/v1/score", orjson.dumps(GOOD["/v1/score"]), headers)
+    answer = ask(app_with(), "/v1/score", orjson.dumps(GOOD["/v1/score"]), headers)
     if answer.status != 200:
         assert_refused(answer)

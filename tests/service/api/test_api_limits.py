@@ -11,7 +11,6 @@ from tests.service.asgi import DISCONNECT, Exchange, chunk, client
 from tests.service.fake_backend import FakeBackend
 
 BODY = orjson.dumps(SCORE)
-LOCKED = app_with(api_keys="alpha")
 
 
 async def refused(exchange: Exchange) -> int:
@@ -106,7 +105,7 @@ CLOSED = (
 
 @pytest.mark.parametrize("path", OPEN)
 async def test_with_keys_health_and_the_pages_stay_open(path: str) -> None:
-    assert (await Exchange(LOCKED, "GET", path).answer()).status == 200
+    assert (await Exchange(app_with(api_keys="alpha"), "GET", path).answer()).status == 200
 
 
 @pytest.mark.parametrize("path", CLOSED)
@@ -124,11 +123,11 @@ async def test_with_keys_everything_else_is_closed(path: str) -> None:
         "Bearer ÿ",
     ):
         headers = [] if wrong is None else [("Authorization", wrong)]
-        answer = await Exchange(LOCKED, "GET", path, headers).answer()
+        answer = await Exchange(app_with(api_keys="alpha"), "GET", path, headers).answer()
         assert (answer.status, answer.error["type"]) == (401, "unauthorized")
         assert answer.headers["www-authenticate"].startswith("Bearer")
     for right in ("Bearer alpha", "bearer alpha", "BEARER   alpha ", "Basic aGVhZHJvb206YWxwaGE="):
-        answer = await Exchange(LOCKED, "GET", path, [("Authorization", right)]).answer()
+        answer = await Exchange(app_with(api_keys="alpha"), "GET", path, [("Authorization", right)]).answer()
         assert answer.status in (200, 307, 404, 405)
 
 

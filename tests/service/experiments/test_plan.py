@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from statsmodels.stats.power import NormalIndPower
-from statsmodels.stats.proportion import power_proportions_2indep
 
 from headroom.service.experiments.clicks import LIST
 from headroom.service.experiments.estimates import MIN_UNITS, Boundary
@@ -22,6 +20,8 @@ def units_of(question: Question | PreferenceQuestion) -> tuple[int, int]:
 
 
 def test_a_fixed_horizon_is_that_of_statsmodels() -> None:
+    from statsmodels.stats.power import NormalIndPower
+
     for share in (0.5, 0.2):
         question = Question(baseline=10, sd=5, effect=0.4, weights=(1 - share, share))
         solved = NormalIndPower().solve_power(
@@ -33,6 +33,8 @@ def test_a_fixed_horizon_is_that_of_statsmodels() -> None:
 @pytest.mark.parametrize("effect", [0.03, -0.02])
 def test_a_plan_for_shares_is_that_of_statsmodels(effect: float) -> None:
     """It took control's variance for both arms: 0.76 instead of 0.80 where the arm's is larger."""
+    from statsmodels.stats.proportion import power_proportions_2indep
+
     arm = 0.05 + effect
     question = Question(0.05, (0.05 * 0.95) ** 0.5, effect=effect, arm_sd=(arm * (1 - arm)) ** 0.5)
     once, _ = units_of(question)
@@ -122,6 +124,8 @@ def test_units_with_several_clicks_each_need_no_more_than_planned() -> None:
 
 
 def test_one_look_at_a_preference_is_that_of_statsmodels() -> None:
+    from statsmodels.stats.power import NormalIndPower
+
     solved = NormalIndPower(ddof=0).solve_power(effect_size=0.1, alpha=0.05, power=0.8, ratio=0)
     assert units_of(PreferenceQuestion(0.25, 0.5, margin=0.1))[0] == pytest.approx(solved / 0.125, rel=1e-3)
 

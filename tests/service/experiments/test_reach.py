@@ -3,14 +3,13 @@
 from collections.abc import Collection
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.service.experimenting import BOSS, config, eventually, score
+from tests.service.experimenting import BOSS, eventually, score
 from tests.service.experiments.making import experiment, run
-from tests.service.in_process import Service, serve
+from tests.service.in_process import Service
 
 WAITS, SHARE, EXPOSED = (
     f'headroom_experiment_{name}{{experiment="prune20"}}' for name in ("pending", "share", "requests_total")
@@ -57,17 +56,3 @@ async def test_a_request_with_a_unit_and_a_variant_exposes_nobody_and_shows_that
     assert stopped.status_code == 200, stopped.text
     await eventually(lambda: service.metric(SHARE) == 0)
     assert service.metric(WAITS) == 0, "it is over"
-
-
-async def test_a_unit_that_two_replicas_see_is_one_exposure(tiny_checkpoint: Path, file_url: str) -> None:
-    series = ('headroom_exposures_total{arm="control"', 'headroom_exposures_total{arm="pruned"')
-    async with (
-        serve(tiny_checkpoint, config(), database_url=file_url) as one,
-        serve(tiny_checkpoint, config(), database_url=file_url) as other,
-    ):
-        for service in (one, other):
-            for number in range(10):
-                await score(service, f"user-{number}")
-        written = "headroom_exposures_written_total"
-        await eventually(lambda: one.metric(written) + other.metric(written) == 20)
-        assert sum(service.metric(name) for service in (one, other) for name in series) == 10

@@ -137,7 +137,6 @@ async def test_a_unit_beside_the_tensors_or_among_the_parameters_is_assigned(
             assert answer.json()["parameters"]["variant"] == variant, fields
 
 
-APP = app_with(api_keys="alpha")
 KEY = {"authorization": "Bearer alpha"}
 
 
@@ -154,16 +153,15 @@ async def test_mangled_tensors_are_refused_or_understood(
     body, headers = with_bytes(INPUTS)
     mangled = body[:start] + inserted + body[start + end :]
     length_header = {} if length is None else {LENGTH: str(length)}
-    APP.state.backend = FakeBackend()
-    async with client(APP) as http:
+    async with client(app_with(api_keys="alpha")) as http:
         answer = await http.post(INFER, content=mangled, headers=KEY | headers | length_header)
     assert answer.status_code in (200, 400)
     assert answer.status_code == 200 or answer.json().keys() == {"error"}
 
 
 async def test_its_own_timeout_an_unknown_path_and_a_start_are_told_in_the_protocols_shape() -> None:
-    APP.state.backend = FakeBackend(hangs=True)
-    async with client(APP) as http:
+    app = app_with(FakeBackend(hangs=True), api_keys="alpha")
+    async with client(app) as http:
         for deadline in ({"parameters": {"timeout": 1_000}}, {"deadline_ms": 1}):
             async with asyncio.timeout(20):  # the server's own timeout comes after 60 s
                 late = await http.post(INFER, json={"inputs": INPUTS, **deadline}, headers=KEY)
@@ -173,7 +171,7 @@ async def test_its_own_timeout_an_unknown_path_and_a_start_are_told_in_the_proto
             assert (unknown.status_code, type(unknown.json()["error"])) == (404, str)
         for path in ("/v2/health/live", "/v2/health/ready"):
             assert (await http.get(path)).status_code == 200
-        APP.state.backend = None
+        app.state.backend = None
         assert (await http.get("/v2/health/live")).json() == {"live": True}
         starting = await http.get("/v2/health/ready")
         assert (starting.status_code, starting.json()) == (503, {"error": "Not ready: starting."})

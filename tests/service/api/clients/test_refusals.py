@@ -7,7 +7,6 @@ import pytest
 from tests.service.asgi import client
 from tests.service.fake_backend import app_with
 
-APP = app_with()
 PAIR: dict[str, Any] = {"query": "a", "documents": ["a", "b"]}
 INFER = "/v2/models/full/infer"
 
@@ -59,7 +58,7 @@ TITLES = tensor("title", 4)
 async def test_a_wrong_request_is_refused_in_the_words_of_its_client(
     path: str, body: dict[str, Any], status: int, message: str
 ) -> None:
-    async with client(APP) as http:
+    async with client(app_with()) as http:
         answer = await http.post(path, json=body)
     error = answer.json()["error"]
     assert answer.status_code == status, answer.text

@@ -14,15 +14,14 @@ from tests.service.fake_backend import FakeBackend, app_with
 from tests.service.in_process import QUERY, TITLES, Service, in_session, serve
 
 PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")
-APP = app_with()
 """For tests that need no settings or metrics of their own."""
 BODY: dict[str, Any] = {"model": "rerank-v3.5", "query": "angle bracket", "documents": ["a", "b", "c"]}
 
 
 async def requested(path: str, **fields: Any) -> ScoreRequest:
     """What the backend is asked for a request of this shape."""
-    backend = APP.state.backend = FakeBackend()
-    response = await post(APP, path, BODY | fields)
+    backend = FakeBackend()
+    response = await post(app_with(backend), path, BODY | fields)
     assert response.status_code == 200, response.text
     request = backend.requests[0]
     assert isinstance(request, ScoreRequest)

@@ -21,7 +21,6 @@ from tests.service.fake_backend import FakeBackend, app_with
 from tests.service.in_process import QUERY, TITLES, Service, in_session, serve
 
 RERANK = {"query": QUERY, "texts": TITLES}
-APP = app_with(api_keys="alpha")
 
 
 TIMES = ("compute", "total", "tokenization", "queue", "inference")
@@ -118,25 +117,23 @@ async def answered(
     backend: FakeBackend | None, path: str, body: Any, **headers: str
 ) -> tuple[int, dict[str, Any], Any]:
     """Status, JSON and headers of one request."""
-    APP.state.backend = backend
     content = body if isinstance(body, bytes) else orjson.dumps(body)
-    async with client(APP) as http:
+    async with client(app_with(backend, api_keys="alpha")) as http:
         answer = await http.post(path, content=content, headers={"authorization": "Bearer alpha"} | headers)
     return answer.status_code, answer.json(), answer.headers
 
 
 @pytest.mark.parametrize(
-    ("failure", "status", "kind"),
+    ("path", "failure", "status", "kind"),
     [
-        (QueueFull(), 429, "Overloaded"),
-        (DeviceFailed(), 503, "Unhealthy"),
-        (InferenceFailed(), 424, "Backend"),
-        (InternalError(), 500, "Backend"),
-        (DeadlineExceeded(), 504, "Overloaded"),
+        ("/predict", QueueFull(), 429, "Overloaded"),
+        ("/", DeviceFailed(), 503, "Unhealthy"),
+        ("/rerank", InferenceFailed(), 424, "Backend"),
+        ("/predict", InternalError(), 500, "Backend"),
+        ("/rerank", DeadlineExceeded(), 504, "Overloaded"),
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("path", ["/predict", "/", "/rerank"])
 async def test_failures_have_their_statuses_and_types(
     path: str, failure: Exception, status: int, kind: str
 ) -> None:

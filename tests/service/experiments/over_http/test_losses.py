@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -25,7 +24,7 @@ from headroom.service.experiments.tables import impressions
 from tests.checkpoints import WORDS
 from tests.service.client import metric
 from tests.service.experimenting import config
-from tests.service.running import PATIENCE_S, Server
+from tests.service.running import LIVE, PATIENCE_S, Server
 
 pytestmark = pytest.mark.more
 
@@ -42,17 +41,11 @@ Body = dict[str, Any]
 
 
 @pytest.fixture
-def server(tiny_checkpoint: Path, tmp_path: Path, file_url: str) -> Iterator[Server]:
-    """Two replicas with an interleaved experiment."""
-    live = config(kind="interleave", metrics=[{"name": "click"}])
-    running = Server(
-        tmp_path, tiny_checkpoint, live=live, replicas=2, environment={"HEADROOM_DATABASE_URL": file_url}
-    )
-    try:
-        assert running.wait_until_ready(), running.stderr
-        yield running
-    finally:
-        running.kill()
+def shop_server(two: Server) -> Iterator[Server]:
+    """The server has an interleaved experiment."""
+    two.edit(config(kind="interleave", metrics=[{"name": "click"}]))
+    yield two
+    two.edit(LIVE)
 
 
 @dataclass
@@ -151,7 +144,9 @@ async def kill_a_replica(shop: Shop, server: Server, url: str) -> float:
 
 
 @pytest.mark.slow
-async def test_each_click_counts_once_or_is_known_to_be_lost(server: Server, file_url: str) -> None:
+async def test_each_click_counts_once_or_is_known_to_be_lost(shop_server: Server) -> None:
+    server = shop_server
+    file_url = f"sqlite:///{server.config.parent}/state/headroom/experiments.db"
     numbers = iter(range(LISTS))
     async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
         shop = Shop(http)
