@@ -2,7 +2,8 @@
 
 Requests read `in_force`, which is replaced as a whole, and never wait for the database. A thread reads new
 rows every second. While the database is down, the last state stays in force, and what this replica has to add
-waits: a config with the time of its edit, and a guardrail's rollback, which counts here at once.
+waits: a config, or a guardrail's rollback. Both count here at once, and the log gets them with this time.
+Until it has read the log, a replica assigns nobody, so what it has to add gets the time of the first reading.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import rules
@@ -60,6 +61,7 @@ class Ledger:
         self.config_version = ""
         self.in_force = InForce()
         self._world = EMPTY  # what the database's log says
+        self._has_read = False  # the log, at least once
         self._waiting: list[Entry] = []  # rows that the database does not have yet
         self._exchanging = threading.Lock()  # held while a thread talks to the database
         self._lock = threading.Lock()  # guards what such a thread shares with the event loop
@@ -167,15 +169,23 @@ class Ledger:
         return bool(self.declared.experiments) or self.store.is_made
 
     def _config_entry(self, declared: Declared, config_version: str) -> Entry:
-        """Return the row of a config, which comes after the one in force whatever this clock says."""
-        time = max(self.clock(), self._world.config.time)
-        return Entry("config", time, config_version=config_version, declared=declared)
+        """Return the row of a config."""
+        return Entry("config", self._now(), config_version=config_version, declared=declared)
+
+    def _now(self) -> float:
+        """Return the time of a row, which comes after the config in force whatever this clock says."""
+        return max([self.clock(), self._world.config.time, *(entry.time for entry in self._waiting)])
 
     def _exchange(self) -> None:
         """Read the log, and add what waits. Tells when the database goes and comes back."""
         try:
             self.store.check()
             self._read()
+            if not self._has_read:
+                self._has_read = True
+                with self._lock:
+                    now = self._now()
+                    self._waiting = [replace(entry, time=now) for entry in self._waiting]
             while self._waiting:
                 self._add(self._waiting[0])
                 with self._lock:
@@ -254,8 +264,7 @@ class Ledger:
     def _renew(self) -> None:
         """Put what the log and this replica's config say in force."""
         with self._lock:
-            rollbacks = [entry for entry in self._waiting if entry.kind == "rollback"]
-            world = replay(self._world, rollbacks)
+            world = replay(self._world, self._waiting if self._has_read else ())
             declared = {config.name: world.find(config) for config in self.declared.experiments}
             experiments = {**declared, **world.experiments}
             assigned = tuple(

@@ -173,6 +173,44 @@ def test_a_config_without_experiments_that_starts_without_a_database_takes_them_
         assert fold(database.log())["prune20"].status == "paused"
 
 
+def test_an_edit_without_a_database_is_in_force_from_the_time_that_the_log_has(file_url: str) -> None:
+    """Ten hours counted in which the log had the experiment as running, and everybody got the default."""
+    with closing(Database(file_url)) as database:
+        replica = Replica(database)
+        for version, configs in (("first", (CONFIG,)), ("lacks", ())):
+            replica.ledger.apply(Declared(configs), version)
+            database.now += 1.0
+        database.left = 0
+        replica.ledger.apply(Declared((CONFIG,)), "right")
+        assert replica.ledger.experiments["prune20"].is_running
+        restarted = Replica(database)
+        database.now += 36_000.0
+        restarted.ledger.apply(Declared((CONFIG.model_copy(update={"traffic": 1.0}),)), "whole")
+        assert restarted.ledger.experiments["prune20"].status == "pending"
+        database.now += 36_000.0
+        database.left = NEVER
+        for each in (replica, restarted):
+            each.ledger.refresh()
+        limits = [
+            (period.since - START, period.limits["control"])
+            for period in fold(database.log())["prune20"].periods
+        ]
+        assert limits == [(0.0, 1667), (1.0, -1), (2.0, 1667), (72_002.0, 3334)]
+
+
+def test_a_row_of_a_clock_that_is_ahead_postpones_no_later_row(file_url: str) -> None:
+    """The arms' end came a month late, because a later row counts from the one before it on."""
+    with closing(Database(file_url)) as database:
+        fast = Replica(database)
+        fast.skew = 30 * 86_400.0
+        fast.ledger.apply(Declared((CONFIG,)), "v")
+        database.now += 60.0
+        replica = Replica(database)
+        replica.ledger.apply(Declared((CONFIG,)), "v")
+        replica.ledger.act(lambda _: act("stop", replica.clock()))
+        assert replica.ledger.experiments["prune20"].ended == START + 60.0
+
+
 def test_a_config_without_experiments_is_no_row_of_an_empty_log(file_url: str) -> None:
     with closing(Database(file_url)) as database:
         database.prepare()
