@@ -247,19 +247,24 @@ class Ledger:
         return self._world
 
     def _follow_rows(self, before: World, entries: Sequence[Entry]) -> None:
-        """Take new rows over, and tell the operator what the config in force pauses."""
+        """Take new rows over, and tell the operator what does not run because of the config in force."""
         with self._lock:
             self._world = replay(before, entries)
         for name, experiment in self._world.experiments.items():
             known = before.experiments.get(name)
-            is_new = known is not None and known.paused is None
-            if experiment.paused is not None and is_new and experiment.status in ("paused", "shipped"):
+            if known is None or experiment.paused in (None, known.paused):
+                continue
+            if experiment.status in ("paused", "shipped"):
                 sentence = (
                     f"the experiment {name!r} is paused, and its units get the default: {experiment.paused}; "
                     f"change the config, or stop {name!r}"
                 )
-                logger.warning("%s", sentence)
-                self.metrics.notify_operator(sentence)
+            elif self._world.declared.find(name) is not None:
+                sentence = f"an experiment of the config does not run: {experiment.paused}"
+            else:
+                continue  # it is over, and the config lacks it
+            logger.warning("%s", sentence)
+            self.metrics.notify_operator(sentence)
 
     def _renew(self) -> None:
         """Put what the log and this replica's config say in force."""

@@ -117,13 +117,13 @@ class LiveExperiments:
 
         definitions: what each variant computes with: a text that changes if that does.
         """
-        if configs:
+        is_start = not self.ledger.config_version
+        if is_start:
+            self.ledger.refresh()  # reads which experiments were started without a file
+        if configs or (is_start and self.ledger.in_force.assigner.experiments):
             self.check_nodes()
         declared = Declared(configs, variants, definitions or {})
-        is_start = not self.ledger.config_version
         self.ledger.apply(declared, config_version, may_start=may_start)
-        if is_start and self.ledger.in_force.assigner.experiments:  # started without a file
-            self.check_nodes()
         self.writer.start()
 
     def check_nodes(self) -> None:

@@ -45,8 +45,13 @@ def test_the_config_rules_and_what_was_started_over_http_is_paused_until_it_make
         assert (paused.paused or "").startswith(clause)
         assert fold([start, entry, config()])["prune20"].status == "running"
         assert fold([start, act("stop", 1.5), entry])["prune20"].status == "stopped"
-        with pytest.raises(ValueError, match="change that, or stop 'prune20' first"):
-            check_edit(replay(EMPTY, [start]), entry, is_start=False)
+        # Stopping it first would not make way for another of its name.
+        advice = (
+            "another name and salt" if "has begun" in clause else "; change that, or stop 'prune20' first"
+        )
+        for rows in ([start], [start, act("stop", 1.5)])[: 2 if "has begun" in clause else 1]:
+            with pytest.raises(ValueError, match=f"{advice}$"):
+                check_edit(replay(EMPTY, rows), entry, is_start=False)
         check_edit(replay(EMPTY, [start]), entry, is_start=True)  # a start takes any
     ship = act("ship", 1.5, arm="b")
     for entry, everybody_gets in (
@@ -246,6 +251,23 @@ def test_the_operator_is_told_once_what_a_config_takes_out_or_pauses(
         ]
         restarted.ledger.refresh()
         assert len(told) == 2
+
+
+def test_the_operator_is_told_that_an_experiment_with_a_used_name_does_not_run(
+    file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(METRICS, "notify_operator", told.append)
+    with closing(Database(file_url)) as database:
+        Replica(database).ledger.apply(Declared((CONFIG,)), "first")
+        database.append(act("stop", START + 1))
+        Replica(database).ledger.apply(Declared(()), "lacks")
+        assert told == []
+        Replica(database).ledger.apply(Declared((CONFIG.model_copy(update={"salt": "t"}),)), "second")
+        assert len(told) == 1
+        assert told[0].startswith(
+            "an experiment of the config does not run: 'prune20' has begun, so its kind"
+        )
 
 
 def test_a_restored_database_is_read_anew(file_url: str) -> None:

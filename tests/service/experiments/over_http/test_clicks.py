@@ -167,6 +167,15 @@ async def test_a_wrong_body_is_one_sentence(shop: Service) -> None:
         assert (error["param"], message in error["message"]) == (param, True), error
 
 
+async def test_a_page_that_there_cannot_be_is_refused(shop: Service) -> None:
+    for after in ("abc", "9" * 30, str(2**63), "-1", "1.5", "a\0"):
+        path = "/v1/experiments/prune20/rows"
+        answer = await shop.http.get(path, params={"after": after}, headers=BOSS)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (422, "after")
+        assert error["message"].startswith("after: should be "), error
+
+
 SHAPES = [
     ("/v1/score", "titles"),
     ("/v1/rerank", "documents"),
