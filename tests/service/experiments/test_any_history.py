@@ -399,7 +399,9 @@ class Histories(RuleBasedStateMachine):
             receipt, _ = record(ledger.store, rows, configs)
             reasons = {each.id: each.reason for each in receipt.unknown_outcomes}
             for row in rows:
-                if reasons.get(row.id) not in ("experiment", "metric"):
+                # Events that name no experiment may be anything that a shop's page does.
+                is_event = reasons.get(row.id) == "metric" and not row.experiment
+                if reasons.get(row.id) != "experiment" and not is_event:
                     self.stored[row.experiment, row.id, row.time] = values_of(row)
 
     # What must hold.
