@@ -449,7 +449,8 @@ class Histories(RuleBasedStateMachine):
         for key, row in self.stored.items():
             if row["experiment"] == "" and gone & {"order", "again"}:
                 on = named(self.lists, row["list_id"], row["unit"])
-                may_go = on <= gone if on else row["time"] < min(starts, default=math.inf)
+                is_old = row["time"] < min(starts, default=math.inf)
+                may_go = is_old or (bool(on) and on <= gone)
             else:
                 may_go = row["experiment"] in gone
             assert may_go or row.items() <= found[key].items()
