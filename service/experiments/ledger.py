@@ -3,7 +3,7 @@
 Requests read `in_force`, which is replaced as a whole, and never wait for the database. A thread reads new
 rows every second. While the database is down, the last state stays in force, and what this replica has to add
 waits: a config, or a guardrail's rollback. Both count here at once, and the log gets them with this time.
-Until it has read the log, a replica assigns nobody, so what it has to add gets the time of the first reading.
+Until it has read the log, a replica assigns nobody.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import rules
@@ -181,11 +181,7 @@ class Ledger:
         try:
             self.store.check()
             self._read()
-            if not self._has_read:
-                self._has_read = True
-                with self._lock:
-                    now = self._now()
-                    self._waiting = [replace(entry, time=now) for entry in self._waiting]
+            self._has_read = True
             while self._waiting:
                 self._add(self._waiting[0])
                 with self._lock:

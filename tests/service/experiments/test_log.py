@@ -200,7 +200,7 @@ def test_an_edit_without_a_database_is_in_force_from_the_time_that_the_log_has(f
             (period.since - START, period.limits["control"])
             for period in fold(database.log())["prune20"].periods
         ]
-        assert limits == [(0.0, 1667), (1.0, -1), (2.0, 1667), (72_002.0, 3334)]
+        assert limits == [(0.0, 1667), (1.0, -1), (2.0, 1667), (36_002.0, 3334)]
 
 
 def test_a_row_of_a_clock_that_is_ahead_postpones_no_later_row(file_url: str) -> None:
