@@ -97,7 +97,7 @@ class Replica:
         self._in_hand = 0
         self._nothing_in_hand = asyncio.Event()
         self.live = live
-        self._experiments = ExperimentAdmin(live, settings.outcome_days)
+        self._experiments = ExperimentAdmin(live)
         self.scheduler = _scheduler(settings, metrics, engine)
         self._encoder = Encoder(settings.max_queue_s, self.scheduler.load.ask_seconds)
         self._cache = cache

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
+from pydantic import BeforeValidator
 
 from headroom.service.api.clients.vllm import VllmScores
 from headroom.service.api.errors import json_response
@@ -16,10 +17,9 @@ from headroom.service.errors import Forbidden, Unavailable
 from headroom.service.experiments import report_page
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import OutcomeReceipt
-from headroom.service.experiments.export import Page, Source
+from headroom.service.experiments.export import MAX_ROW, Page, Source
 from headroom.service.experiments.log import EntryKind
 from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
-from headroom.service.fields import STORABLE
 from headroom.service.observe.metrics import CONTENT_TYPE, Metrics
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, GenerateResponse
 from headroom.service.schemas.experiments import (
@@ -177,14 +177,18 @@ async def rows(
     request: Request,
     name: _Name,
     source: Annotated[Source, Query(description="What the rows are.")] = "exposures",
-    after: Annotated[str, STORABLE, Query(max_length=256, description="`next` of the page before.")] = "",
+    after: Annotated[
+        int,
+        BeforeValidator(lambda text: text or 0),
+        Query(ge=0, le=MAX_ROW, description="`next` of the page before; empty begins."),
+    ] = 0,
 ) -> Response:
     """A page of one experiment's rows, for a warehouse. Admin, if the service has keys."""
     key = request.scope["state"].get("key")
     if key is not None and key.role != "admin":
         raise Forbidden
     with backend_of(request).experiments() as known:
-        content = await known.rows(name, source, after)
+        content = await known.rows(name, source, str(after))
     return Response(content, media_type="application/json")
 
 

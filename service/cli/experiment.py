@@ -12,7 +12,6 @@ from urllib.parse import quote, urlencode, urlsplit
 import typer
 
 from headroom.models.commands import options
-from headroom.models.numbers import number
 from headroom.service.cli import experiment_plan
 
 TIMEOUT_S = 90
@@ -56,8 +55,7 @@ def start(
     answer = call(url, key, body=experiment.model_dump(mode="json", exclude_unset=True))
     show(answer, as_json)
     if experiment.is_interleaved and not as_json:
-        days = number(answer["kept_days"])
-        print(f"\nLists and clicks are kept until {days} days after the experiment's end.")
+        print("\nLists and clicks are kept until `outcome_days` after the experiment's end.")
 
 
 @app.command()

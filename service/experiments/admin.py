@@ -41,13 +41,9 @@ MAX_RECORDING_CALLS = 32
 
 
 class ExperimentAdmin:
-    """Answers the experiment routes. Asks the database in threads, and raises DatabaseUnavailable.
+    """Answers the experiment routes. Asks the database in threads, and raises DatabaseUnavailable."""
 
-    kept_days: `outcome_days`.
-    """
-
-    def __init__(self, live: LiveExperiments, kept_days: float = 30.0) -> None:
-        self._kept_days = kept_days
+    def __init__(self, live: LiveExperiments) -> None:
         self._live = live
         self._ledger = live.ledger
         self._windows = live.windows
@@ -170,7 +166,6 @@ class ExperimentAdmin:
             **values_of(self._view(experiment, exposures)),
             history=list(experiment.history),
             report=report,
-            kept_days=self._kept_days,
             preference=None if report is None else report.preference,
         )
 

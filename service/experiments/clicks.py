@@ -119,7 +119,7 @@ def read_interleaved(db: Connection, experiment: Experiment) -> Interleaved:
         click = rows[0]
         own = [row for row in rows if row.list_experiment == config.name]
         if not own:
-            unmatched.update(_reason(click, experiment.started))
+            unmatched.update(_reason(click, experiment))
             continue
         index = Shown.of(click).index_of(click.clicked_index, click.rank, click.object_id)
         if len({row.content for row in own}) > 1:
@@ -134,14 +134,15 @@ def read_interleaved(db: Connection, experiment: Experiment) -> Interleaved:
     return Interleaved(np.array(lists, LIST), by_metric, dict(unmatched))
 
 
-def _reason(click: Row[Any], started: float) -> Sequence[UnmatchedReason]:
+def _reason(click: Row[Any], experiment: Experiment) -> Sequence[UnmatchedReason]:
     """Return why a click is on no list of its unit in an experiment; nothing if it may be another's.
 
-    click: a row of `with_lists`. started: of the experiment. A click that names no experiment, and fits no
-    list of any, counts in every experiment that interleaves with its metric, from its start on.
+    click: a row of `with_lists`. A click that names no experiment, and fits no list of any, counts in every
+    experiment that interleaves with its metric, from its start to its end.
     """
     is_on_others = click.list_experiment is not None or click.named == "elsewhere"
-    if click.experiment == "" and (is_on_others or click.time < started):
+    is_during = experiment.started <= click.time < experiment.end
+    if click.experiment == "" and (is_on_others or not is_during):
         return ()
     return ("unit",) if click.named == "here" else ("impression",)
 

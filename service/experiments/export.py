@@ -13,6 +13,8 @@ from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import clicks, exposures, impressions, outcomes
 
 PAGE_ROWS = 2_000
+MAX_ROW = 2**63 - 1
+"""The largest number of a row that a database counts."""
 
 Source = Literal["exposures", "impressions", "outcomes", "clicks"]
 SOURCES: Sequence[Source] = get_args(Source)

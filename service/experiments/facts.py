@@ -97,13 +97,31 @@ def count_units(db: Connection, experiment: str) -> tuple[dict[str, int], int]:
 def delete_some(db: Connection, experiment: str) -> bool:
     """Delete a portion of the outcomes, lists and clicks of an experiment. Return whether there may be more.
 
-    A click that names no experiment goes with its list.
+    A click that names no experiment goes with the last of its lists.
     """
     if not may_delete(db):
         return True
     deleted = [_delete_rows(db, table, experiment) for table in (clicks, outcomes)]
     deleted.append(_delete_lists(db, experiment))
     return max(deleted) == DELETED_AT_ONCE
+
+
+def unmatched_clicks(db: Connection, before: float) -> Sequence[int]:
+    """Return the numbers of a portion of the clicks that name neither an experiment nor a list of their unit.
+
+    before: only those of an earlier time, in Unix seconds.
+    """
+    is_old = and_(clicks.c.experiment == "", clicks.c.time < before)
+    on_lists = matches_of(is_old).subquery()
+    joined = clicks.outerjoin(on_lists, on_lists.c.click == clicks.c.number)
+    query = select(clicks.c.number).select_from(joined).where(is_old, on_lists.c.click.is_(None))
+    return db.scalars(query.limit(DELETED_AT_ONCE)).all()
+
+
+def delete_clicks(db: Connection, numbers: Sequence[int]) -> None:
+    """Delete clicks by their numbers, unless another transaction deletes rows."""
+    if may_delete(db):
+        db.execute(clicks.delete().where(clicks.c.number.in_(numbers)))
 
 
 def _list_values(row: Impression) -> dict[str, Any]:
@@ -121,10 +139,16 @@ def _delete_rows(db: Connection, table: Any, experiment: str) -> int:
 
 
 def _delete_lists(db: Connection, experiment: str) -> int:
-    """Delete lists, and first the clicks on them that name no experiment. Return how many lists were."""
+    """Delete lists, and first the clicks on them that name no experiment. Return how many lists were.
+
+    Clicks that are on lists of other experiments, too, stay.
+    """
     number = impressions.c.number
     first = select(number).where(impressions.c.experiment == experiment).order_by(number)
     first = first.limit(DELETED_AT_ONCE)
     on_lists = matches_of(and_(clicks.c.experiment == "", number.in_(first))).subquery()
-    db.execute(clicks.delete().where(clicks.c.number.in_(select(on_lists.c.click))))
+    is_on_list = clicks.c.number.in_(select(on_lists.c.click))
+    on_others = matches_of(and_(is_on_list, impressions.c.experiment != experiment)).subquery()
+    is_on_other = clicks.c.number.in_(select(on_others.c.click))
+    db.execute(clicks.delete().where(is_on_list, ~is_on_other))
     return int(db.execute(impressions.delete().where(number.in_(first))).rowcount)

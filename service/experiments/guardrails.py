@@ -45,8 +45,8 @@ SLOW_SHARE = 0.01
 """The share of requests that may be slow, since the limit is one of the 99th percentile."""
 
 FAILING_SHARE = 0.5
-"""While control has fewer than `min_requests` requests, and none of them failed, an arm breaks its limit if
-more than this share of its own did."""
+"""While control has fewer than `min_requests` requests, and not all failed, an arm breaks its limit if more
+than this share of its own did."""
 SHIFT_BINS = 10
 # If nothing differs, PSI · nm/(n+m) of n and m units is about χ² with SHIFT_BINS − 1 degrees of freedom.
 # This is the 1 − CHANCE quantile of that distribution.
@@ -234,7 +234,8 @@ def _exceeded_limit(
     """Return the limit that an arm's share exceeds, with and without the unit that has most of it; else None.
 
     It is control's share, without control's own such unit, and the margin; FAILING_SHARE if control has fewer
-    than `min_requests`. (A slow minute says nothing without a control: overload slows all.)
+    than `min_requests`, and not all failed. (A slow minute says nothing without a control: overload slows
+    all.)
     """
     control_count, control_total = _without_one(control)
 
@@ -244,9 +245,10 @@ def _exceeded_limit(
     if _also_without_one(breaks, arm):
         usual = control_count / control_total
         return f"the limit is {margin:g} over the control's {usual:.3g}"
-    has_few = control[1] < min_requests and not control[0]
+    count, total, _ = control
+    has_few = total < min_requests and (count < total or not total)
     if has_few and _also_without_one(partial(exceeds, limit=FAILING_SHARE), arm):
-        return f"the limit is {FAILING_SHARE:g} while the control has only {control[1]} requests"
+        return f"the limit is {FAILING_SHARE:g} while the control has only {total} requests"
     return None
 
 

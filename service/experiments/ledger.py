@@ -2,7 +2,8 @@
 
 Requests read `in_force`, which is replaced as a whole, and never wait for the database. A thread reads new
 rows every second. While the database is down, the last state stays in force, and what this replica has to add
-waits: a config with the time of its edit, and a guardrail's rollback, which counts here at once.
+waits: a config, or a guardrail's rollback. Both count here at once, and the log gets them with this time.
+Until it has read the log, a replica assigns nobody.
 """
 
 import asyncio
@@ -60,6 +61,7 @@ class Ledger:
         self.config_version = ""
         self.in_force = InForce()
         self._world = EMPTY  # what the database's log says
+        self._has_read = False  # the log, at least once
         self._waiting: list[Entry] = []  # rows that the database does not have yet
         self._exchanging = threading.Lock()  # held while a thread talks to the database
         self._lock = threading.Lock()  # guards what such a thread shares with the event loop
@@ -167,15 +169,19 @@ class Ledger:
         return bool(self.declared.experiments) or self.store.is_made
 
     def _config_entry(self, declared: Declared, config_version: str) -> Entry:
-        """Return the row of a config, which comes after the one in force whatever this clock says."""
-        time = max(self.clock(), self._world.config.time)
-        return Entry("config", time, config_version=config_version, declared=declared)
+        """Return the row of a config."""
+        return Entry("config", self._now(), config_version=config_version, declared=declared)
+
+    def _now(self) -> float:
+        """Return the time of a row, which comes after the config in force whatever this clock says."""
+        return max([self.clock(), self._world.config.time, *(entry.time for entry in self._waiting)])
 
     def _exchange(self) -> None:
         """Read the log, and add what waits. Tells when the database goes and comes back."""
         try:
             self.store.check()
             self._read()
+            self._has_read = True
             while self._waiting:
                 self._add(self._waiting[0])
                 with self._lock:
@@ -237,25 +243,29 @@ class Ledger:
         return self._world
 
     def _follow_rows(self, before: World, entries: Sequence[Entry]) -> None:
-        """Take new rows over, and tell the operator what the config in force pauses."""
+        """Take new rows over, and tell the operator what does not run because of the config in force."""
         with self._lock:
             self._world = replay(before, entries)
         for name, experiment in self._world.experiments.items():
             known = before.experiments.get(name)
-            is_new = known is not None and known.paused is None
-            if experiment.paused is not None and is_new and experiment.status in ("paused", "shipped"):
+            if known is None or experiment.paused in (None, known.paused):
+                continue
+            if experiment.status in ("paused", "shipped"):
                 sentence = (
                     f"the experiment {name!r} is paused, and its units get the default: {experiment.paused}; "
                     f"change the config, or stop {name!r}"
                 )
-                logger.warning("%s", sentence)
-                self.metrics.notify_operator(sentence)
+            elif self._world.declared.find(name) is not None:
+                sentence = f"an experiment of the config does not run: {experiment.paused}"
+            else:
+                continue  # it is over, and the config lacks it
+            logger.warning("%s", sentence)
+            self.metrics.notify_operator(sentence)
 
     def _renew(self) -> None:
         """Put what the log and this replica's config say in force."""
         with self._lock:
-            rollbacks = [entry for entry in self._waiting if entry.kind == "rollback"]
-            world = replay(self._world, rollbacks)
+            world = replay(self._world, self._waiting if self._has_read else ())
             declared = {config.name: world.find(config) for config in self.declared.experiments}
             experiments = {**declared, **world.experiments}
             assigned = tuple(

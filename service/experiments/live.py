@@ -35,7 +35,7 @@ SHADOW_DEPTH = 1_000
 """If the buffer holds this many records, shadow results, which may be large, are not added to it."""
 
 MAX_SEEN = 50_000
-"""Units whose exposure is not sent to the database again, at most."""
+"""Units and arms whose exposure is not sent to the database again, at most."""
 
 WARNING_SECONDS = 10.0
 """Between two warnings of failed arms: few lines a minute are shown, and a roll-back must be among them."""
@@ -87,7 +87,7 @@ class LiveExperiments:
         self.windows = Windows(self.ledger)
         self.guard = GuardrailWatcher(self.ledger, self.windows.counts)
         self._shown: set[str] = set()  # the experiments that have gauges
-        self._seen = LeastRecentlyUsed[tuple[str, str], None]()  # experiment and unit
+        self._seen = LeastRecentlyUsed[tuple[str, str, str], None]()  # experiment, unit and arm
         self._next_warning = -math.inf  # of a failed arm, on the monotonic clock
 
     def check(
@@ -117,13 +117,13 @@ class LiveExperiments:
 
         definitions: what each variant computes with: a text that changes if that does.
         """
-        if configs:
+        is_start = not self.ledger.config_version
+        if is_start:
+            self.ledger.refresh()  # reads which experiments were started without a file
+        if configs or (is_start and self.ledger.in_force.assigner.experiments):
             self.check_nodes()
         declared = Declared(configs, variants, definitions or {})
-        is_start = not self.ledger.config_version
         self.ledger.apply(declared, config_version, may_start=may_start)
-        if is_start and self.ledger.in_force.assigner.experiments:  # started without a file
-            self.check_nodes()
         self.writer.start()
 
     def check_nodes(self) -> None:
@@ -293,7 +293,7 @@ class LiveExperiments:
         if assigned is None:
             return
         self.metrics.count("experiment_requests_total", assigned.experiment)
-        member = (assigned.experiment, route.unit)
+        member = (assigned.experiment, route.unit, assigned.arm)
         is_seen = member in self._seen
         self._seen.put(member, None, limit=MAX_SEEN)
         if is_seen:

@@ -40,19 +40,21 @@ def record(
 ) -> tuple[OutcomeReceipt, Counter[UnmatchedReason]]:
     """Store outcomes and clicks. The same id again is a duplicate, whatever its other fields hold.
 
-    configs: the known experiments. An outcome of another experiment, or of a metric that its experiment does
-    not declare, is unknown and not stored. A click on a list that is stored and did not show this title, or
-    is another unit's, is stored and unknown.
+    configs: the known experiments. What belongs to none of them is unknown and not stored. An outcome of a
+    metric that its experiment does not declare is stored and unknown: a later config may declare it. So is a
+    click on a list that is stored and did not show this title, or is another unit's.
     Return what became of them, and how many new clicks are on no shown title that is stored, by reason.
     """
     problems = _problems(rows, configs)
-    wanted = {number: row for number, row in enumerate(rows) if number not in problems}
+    undeclared = {n for n, (reason, _) in problems.items() if reason == "metric" and rows[n].experiment}
+    wanted = {n: row for n, row in enumerate(rows) if n in undeclared or n not in problems}
     duplicates = _insert(store, tables.outcomes, {n: r for n, r in wanted.items() if isinstance(r, Outcome)})
     clicks = {number: row for number, row in wanted.items() if isinstance(row, Click)}
     duplicates |= _insert(store, tables.clicks, clicks)
     unmatched: Counter[UnmatchedReason] = Counter()
-    judged = _judged(store, clicks.values())
-    for number, click in clicks.items():
+    counting = {number: click for number, click in clicks.items() if number not in undeclared}
+    judged = _judged(store, counting.values())
+    for number, click in counting.items():
         # A click that is not there any more was deleted meanwhile with its lists.
         problem, has_list = judged.get((click.experiment, click.id), (None, False))
         if problem is not None:
@@ -141,7 +143,7 @@ def _not_shown(click: Row[Any]) -> str:
 
 
 def _problems(rows: Sequence[Outcome | Click], configs: Collection[ExperimentConfig]) -> dict[int, Problem]:
-    """Return why rows are not stored, by their number."""
+    """Return why rows cannot count, whatever is stored, by their number."""
     by_name = {config.name: config for config in configs}
     interleaved = [config for config in configs if config.is_interleaved]
     problems: dict[int, Problem] = {}

@@ -343,8 +343,6 @@ class ExperimentDetail(ExperimentView):
     """The actions on the experiment, oldest first."""
     report: Report | None
     """The analysis so far; null while the database is down."""
-    kept_days: float
-    """`outcome_days`: how long lists, clicks and outcomes are kept after the experiment's end."""
     preference: Preference | None
     """The preference by the first metric; null while the database is down, and unless the experiment
     interleaves."""

@@ -59,7 +59,17 @@ class Retention:
                 is_more = self._end(experiment, now) or is_more
             elif experiment.deleted is not None:
                 is_more = self._ledger.store.delete_facts(experiment.config.name) or is_more
-        return is_more
+        return self._delete_unmatched() or is_more
+
+    def _delete_unmatched(self) -> bool:
+        """Delete a portion of the clicks on no list that only deleted experiments would count."""
+        interleaved = [each for each in self._ledger.experiments.values() if each.config.is_interleaved]
+        deleted = [each.deleted for each in interleaved if each.deleted is not None]
+        if not deleted:
+            return False
+        # An experiment that this replica does not know yet started after the last deletion that it knows.
+        starts = [each.started for each in interleaved if each.deleted is None]
+        return self._ledger.store.delete_unmatched(min([max(deleted), *starts]))
 
     def _is_due(self, experiment: Experiment, now: float) -> bool:
         over_since = experiment.over_since

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from headroom.service.errors import Conflict, InvalidRequest
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.log import Entry, EntryKind, World, advance
+from headroom.service.experiments.log import Entry, EntryKind, World, advance, changed_identity
 from headroom.service.experiments.state import Experiment, Status
 
 ALLOWED: Mapping[EntryKind, tuple[Status, ...]] = {
@@ -45,6 +45,8 @@ def check_edit(world: World, entry: Entry, *, is_start: bool) -> None:
         is_left_out = experiment.source == "config" and entry.declared.find(name) is None
         if is_start or is_left_out or before is None or before.paused is not None:
             continue
+        if changed_identity(experiment.config, entry.declared) is not None:
+            raise ValueError(f"experiments: {experiment.paused}")
         if experiment.paused is not None:
             raise ValueError(
                 f"experiments: it would pause {name!r}: {experiment.paused}; change that, or stop {name!r} "

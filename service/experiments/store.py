@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -101,6 +102,7 @@ class Store:
     def append(self, propose: Propose | Entry, after: int = 0) -> list[Entry]:
         """Add a row to the log, and return the rows after `after` with it.
 
+        Its time is the database's if that is earlier, because no later row counts from before it.
         propose: the row, or a function that is called in the transaction that adds it, with the rows after
             `after`. If it raises, nothing is added; nor if it returns None.
         """
@@ -111,7 +113,8 @@ class Store:
             entry = propose if isinstance(propose, Entry) else propose(entries)
             if entry is None:
                 return entries
-            db.execute(insert(tables.log).values(_row_of(entry)))
+            dated = replace(entry, time=min(entry.time, self.clock(db)))
+            db.execute(insert(tables.log).values(_row_of(dated)))
             last = entries[-1].number if entries else after
             return [*entries, *_read_log(db, last)]
 
@@ -135,6 +138,17 @@ class Store:
         with self.write_facts() as db:
             return facts.delete_some(db, experiment)
 
+    def delete_unmatched(self, before: float) -> bool:
+        """Delete a portion of the clicks before a time that no experiment will count: those that name neither
+        an experiment nor a stored list. Return whether there may be more.
+        """
+        with self.read_all() as db:
+            numbers = facts.unmatched_clicks(db, before)
+        if numbers:
+            with self.write_facts() as db:
+                facts.delete_clicks(db, numbers)
+        return bool(numbers)
+
     def unit_counts(self, experiments: Collection[str]) -> dict[str, Counter[str]]:
         """Return the exposed units by experiment and arm. The cost does not grow with the units."""
         counts = {experiment: Counter[str]() for experiment in experiments}
@@ -156,7 +170,11 @@ class Store:
         By it things become too old for all replicas, whose clocks differ.
         """
         with self.read() as db:
-            return min(now, db.scalars(select(tables.clock(db))).one())
+            return min(now, self.clock(db))
+
+    def clock(self, db: Connection) -> float:
+        """Return the database's time, in Unix seconds."""
+        return db.scalars(select(tables.clock(db))).one()
 
     def read(self) -> AbstractContextManager[Connection]:
         """Return a transaction for queries of milliseconds."""

@@ -217,10 +217,10 @@ class UbiEvent(_UbiPart):
         rank = None if attributes.position is None else attributes.position.ordinal
         ids = [part.object_id for part in (attributes.object, self.object) if part is not None]
         object_id = next((each for each in ids if each is not None), None)
-        parts = orjson.dumps([self.query_id, self.client_id, self.action_name, rank, object_id])
+        parts = [self.query_id, self.client_id, self.action_name, rank, object_id, self.timestamp]
         return Click(
             experiment="",
-            id=f"ubi-{hashlib.sha256(parts).hexdigest()[:32]}",
+            id=f"ubi-{hashlib.sha256(orjson.dumps(parts)).hexdigest()[:32]}",
             unit=self.client_id or "",
             metric=self.action_name,
             list_id=self.query_id or "",

@@ -7,6 +7,7 @@ from sqlalchemy import select
 
 from headroom.service.experiments.buckets import bucket
 from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig
+from headroom.service.experiments.events import Impression
 from headroom.service.experiments.log import Declared, Entry
 from headroom.service.experiments.report import Report
 from headroom.service.experiments.store import Store
@@ -41,7 +42,9 @@ ORDER = _experiment(
     kind="interleave",
     metrics=[{"name": "click", "window_hours": WINDOW / 3600}, {"name": "buy"}],
 )
-CONFIGS = (PRUNE, FREE, TAKER, ORDER)
+AGAIN = _experiment("again", (5000, 10000), "b", kind="interleave", metrics=METRICS[:1])
+"""The lists of its units have the names of theirs in `order`."""
+CONFIGS = (PRUNE, FREE, TAKER, ORDER, AGAIN)
 VARIANTS = dict.fromkeys(("control", "a", "b"), "a score")
 
 
@@ -61,6 +64,7 @@ FILES = {
     "both": (PRUNE, FREE, ORDER),
     "wrong": (changed(FREE, salt="t"), ORDER),
     "variant": (ORDER,),
+    "again": (PRUNE, AGAIN),
 }
 
 
@@ -118,6 +122,11 @@ def clear(store: Store) -> None:
         for table in metadata.sorted_tables:
             if table is not owner:
                 db.execute(table.delete())
+
+
+def named(lists: list[Impression], name: str, unit: str) -> set[str]:
+    """Return the experiments of a unit's lists of this name."""
+    return {shown.experiment for shown in lists if shown.unit == unit and name in (shown.id, shown.query_id)}
 
 
 def summary(report: Report) -> reference.Row:

@@ -8,7 +8,7 @@ from tests.service.experiments.comparing import FILES, READERS, UNITS, WINDOW
 from tests.service.experiments.replicas import NEVER
 
 REPLICA = st.integers(0, 1)
-FILE = st.sampled_from(["right", "right", "right", *sorted(FILES)])
+FILE = st.sampled_from(["right", "right", "right", "again", *sorted(FILES)])
 INDEX = st.integers(0, 3)
 """Of the experiments to which something can be done, or of the titles of a list."""
 SECONDS = st.sampled_from([-2 * WINDOW, -5.0, -1.0, -0.5, 0.0, 0.0, 0.0, 0.25, 5.0, WINDOW, 1.5 * WINDOW])
@@ -32,7 +32,7 @@ LISTS = st.sampled_from(
 CLICKS = st.lists(
     st.fixed_dictionaries(
         {
-            "experiment": st.sampled_from(["order", "order", ""]),
+            "experiment": st.sampled_from(["order", "again", "", ""]),
             "unit": st.sampled_from(READERS),
             "list_id": LISTS,
             "metric": st.sampled_from(["click", "buy"]),

@@ -246,9 +246,9 @@ def preferences(facts: Facts, config: Row, found: Sequence[Row], units: dict[str
         own = [row for row in named if row["experiment"] == name]
         if click["experiment"] == "":
             of_others = any(row["unit"] == click["unit"] for row in named if row not in own)
-            is_early = click["time"] < found[0]["since"]
+            is_during = found[0]["since"] <= click["time"] < end
             is_mine = any(row["unit"] == click["unit"] for row in own)
-            if not is_mine and (of_others or is_early or (named and not own)):
+            if not is_mine and (of_others or not is_during or (named and not own)):
                 continue
         elif click["experiment"] != name:
             continue

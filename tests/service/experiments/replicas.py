@@ -1,12 +1,14 @@
 """What a history happens to: a database that may be away, and replicas whose clocks may be wrong."""
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments.events import Exposure, Impression
-from headroom.service.experiments.ledger import Ledger
+from headroom.service.experiments.ledger import InForce, Ledger
+from headroom.service.experiments.log import Entry
 from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
 
@@ -50,9 +52,28 @@ class Database(Store):
         self._count()
         return super().write()
 
-    def not_ahead(self, now: float) -> float:
-        self._count()
-        return min(now, self.now)
+    def clock(self, _: Connection) -> float:
+        return self.now
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How a replica assigned units at a time.
+
+    number: of the last row of the log that it knew. waiting: the rows that it had to add.
+    """
+
+    time: float
+    in_force: InForce
+    config_version: str
+    number: int
+    waiting: tuple[Entry, ...]
+
+
+def arm_of(in_force: InForce, unit: str) -> tuple[str, str] | None:
+    """Return the experiment and arm that a replica assigns a unit to."""
+    assigned = in_force.assigner.assign(unit)
+    return None if assigned is None else (assigned.experiment, assigned.arm)
 
 
 class Replica:
@@ -67,3 +88,9 @@ class Replica:
 
     def clock(self) -> float:
         return self.database.now + self.skew
+
+    def answers(self) -> Answers:
+        """Return how it assigns units now."""
+        ledger = self.ledger
+        number = ledger._world.number
+        return Answers(self.clock(), ledger.in_force, ledger.config_version, number, tuple(ledger._waiting))

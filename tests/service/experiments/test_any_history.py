@@ -7,11 +7,13 @@ its facts are drawn. The suite draws the same histories each time.
 """
 
 import logging
+import math
 import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -41,6 +43,7 @@ from tests.service.experiments.comparing import (
     clear,
     declaration,
     facts_of,
+    named,
     plain,
     rounded,
     summary,
@@ -58,7 +61,7 @@ from tests.service.experiments.drawn import (
     SECONDS,
     Action,
 )
-from tests.service.experiments.replicas import NEVER, Database, Replica
+from tests.service.experiments.replicas import NEVER, Answers, Database, Replica, arm_of
 
 # By itself Hypothesis makes five of six histories from the one before, with two steps made alike. Under any
 # other name its generator draws each anew.
@@ -89,11 +92,12 @@ class Histories(RuleBasedStateMachine):
         self.world = World()  # what the database's log says
         self.log: list[Entry] = []
         self.exposed: dict[tuple[str, str, str], tuple[float, int]] = {}  # time and bucket
-        self.stored: dict[tuple[str, float], reference.Row] = {}  # other facts by id and time
+        self.stored: dict[tuple[str, str, float], reference.Row] = {}  # others by experiment, id and time
         self.lists: list[Impression] = []  # stored
         self.unlisted: set[tuple[str, str]] = set()  # units and the lists that they clicked too early
         self.last_edit: tuple[Replica, str] | None = None  # the last file that was put in force, and where
         self.rollbacks: list[tuple[Replica, str, str]] = []  # experiments and arms, and who rolled them back
+        self.answers: list[Answers] = []
         self.last_reports: dict[str, reference.Row] = {}  # of experiments whose facts are deleted
 
     @initialize(file=st.sampled_from(["right", "right", "right", "both", "taken", "less"]))
@@ -106,6 +110,7 @@ class Histories(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.settle()
+        self.units_got_what_the_log_says_of_that_time()
         self.reports_are_those_of_the_model()
         self.happened |= {entry.kind for entry in self.log}
         if self.database.refused:
@@ -258,6 +263,7 @@ class Histories(RuleBasedStateMachine):
     def request(self, number: int, first: int, count: int, arm: str | None, is_written: bool) -> None:
         """Ask for units. arm: of `prune`, if the caller chose it."""
         replica = self.replica(number)
+        self.answers.append(replica.answers())
         assigner = replica.ledger.in_force.assigner
         for unit in (UNITS * 2)[first : first + count]:
             try:
@@ -300,9 +306,10 @@ class Histories(RuleBasedStateMachine):
             assigned = replica.ledger.in_force.assigner.assign(unit)
             if assigned is None or assigned.interleaved is None:
                 continue
-            self.expose(replica, "order", unit, assigned.arm, assigned.bucket)
+            experiment = assigned.experiment
+            self.expose(replica, experiment, unit, assigned.arm, assigned.bucket)
             name = self.next_name() if query is None else f"{unit}-{query}"
-            shown = Impression("order", name, unit, replica.clock(), "", "tcs-", (2, 0, 1), query_id=query)
+            shown = Impression(experiment, name, unit, replica.clock(), "", "tcs-", (2, 0, 1), query_id=query)
             replica.lists.append(shown)
             if self.unlisted & {(unit, name), (unit, query)}:
                 self.happened.add("click before its list")
@@ -322,7 +329,8 @@ class Histories(RuleBasedStateMachine):
                 self.exposed[key] = min(at, self.exposed.get(key, at))
             replica.exposures = []
             replica.ledger.store.add(replica.lists)
-            self.stored |= {(shown.id, shown.time): values_of(shown) for shown in replica.lists}
+            for shown in replica.lists:
+                self.stored[shown.experiment, shown.id, shown.time] = values_of(shown)
             self.lists += replica.lists
             replica.lists = []
 
@@ -376,12 +384,10 @@ class Histories(RuleBasedStateMachine):
     def note_order(self, name: str, unit: str) -> None:
         """Note whether a list is stored when it is clicked."""
 
-        def is_named(shown: Impression) -> bool:
-            return shown.unit == unit and name in (shown.id, shown.query_id)
-
-        if any(map(is_named, self.lists)):
+        unwritten = [shown for replica in self.replicas.values() for shown in replica.lists]
+        if named(self.lists, name, unit):
             self.happened.add("click after its list")
-        elif any(is_named(shown) for replica in self.replicas.values() for shown in replica.lists):
+        elif named(unwritten, name, unit):
             self.happened.add("click with its list")
         else:
             self.unlisted.add((unit, name))
@@ -393,8 +399,10 @@ class Histories(RuleBasedStateMachine):
             receipt, _ = record(ledger.store, rows, configs)
             reasons = {each.id: each.reason for each in receipt.unknown_outcomes}
             for row in rows:
-                if reasons.get(row.id) not in ("experiment", "metric"):
-                    self.stored[row.id, row.time] = values_of(row)
+                # Events that name no experiment may be anything that a shop's page does.
+                is_event = reasons.get(row.id) == "metric" and not row.experiment
+                if reasons.get(row.id) != "experiment" and not is_event:
+                    self.stored[row.experiment, row.id, row.time] = values_of(row)
 
     # What must hold.
 
@@ -431,15 +439,21 @@ class Histories(RuleBasedStateMachine):
     def no_fact_is_lost(self, log: reference.Log) -> None:
         facts = facts_of(self.observer)
         gone = {row["experiment"] for row in log if row["kind"] == "delete"}
-        if "order" in gone:
-            gone.add("")  # clicks that name no experiment go with their lists
+        stay = [name for name in ("order", "again") if name not in gone]
+        starts = [reference.periods(log, name)[0]["since"] for name in stay if name in self.world.experiments]
         found = {
-            (row["id"], row["time"]): row
+            (row["experiment"], row["id"], row["time"]): row
             for table in ("outcomes", "clicks", "impressions")
             for row in facts[table]
         }
         for key, row in self.stored.items():
-            assert row["experiment"] in gone or row.items() <= found[key].items()
+            if row["experiment"] == "" and gone & {"order", "again"}:
+                on = named(self.lists, row["list_id"], row["unit"])
+                is_old = row["time"] < min(starts, default=math.inf)
+                may_go = is_old or (bool(on) and on <= gone)
+            else:
+                may_go = row["experiment"] in gone
+            assert may_go or row.items() <= found[key].items()
         exposed = {
             (row["experiment"], row["unit"], row["arm"]): (row["time"], row["bucket"])
             for row in facts["exposures"]
@@ -464,9 +478,28 @@ class Histories(RuleBasedStateMachine):
                     state["traffic"] if state["status"] == "running" else 0.0,
                 )
             for unit, expected in arms.items():
-                assigned = ledger.in_force.assigner.assign(unit)
-                found = None if assigned is None else (assigned.experiment, assigned.arm)
+                found = arm_of(ledger.in_force, unit)
                 assert found == expected or (found is None and ledger.config_version != version)
+
+    def units_got_what_the_log_says_of_that_time(self) -> None:
+        """Unless another replica's row, which this one did not know, came before its own."""
+        if "wrong clock" in self.happened:
+            return
+        for answers in self.answers:
+            since = accumulate((entry.time for entry in self.log), max)
+            rows = [entry for entry, time in zip(self.log, since, strict=True) if time <= answers.time]
+            unknown = tuple(replace(row, number=0) for row in rows if row.number > answers.number)
+            if unknown != answers.waiting:
+                continue
+            log = [plain(row) for row in rows]
+            states = {name: reference.state(log, name) for name in fold(rows)}
+            versions = [row.config_version for row in rows if row.kind == "config"]
+            for unit in UNITS:
+                expected = reference.arm_of(states, unit)
+                found = arm_of(answers.in_force, unit)
+                known = answers.in_force.experiments.get(expected[0] if expected else "")
+                is_out = known is None or known.status == "pending" or answers.config_version != versions[-1]
+                assert found == expected or (found is None and is_out)
 
     def reports_are_those_of_the_model(self) -> None:
         log = [plain(entry) for entry in self.log]

@@ -107,18 +107,21 @@ def test_clicks_on_no_shown_title_are_counted_once_when_they_come(store: Store) 
 
 
 def test_a_deletion_takes_an_experiments_lists_and_their_clicks_and_nobody_elses(store: Store) -> None:
-    store.add([shown("a"), shown("x", experiment="other")])
+    lists = [shown(name, experiment=name, query_id="both") for name in ("order", "other")]
+    store.add([shown("a"), shown("x", experiment="other"), *lists])
     sent = [
         click(0, "a", index=0),
         click(1, "a", experiment="", index=0),
         click(2, "x", experiment="", index=0),
+        click(3, "both", experiment="", index=0),
     ]
     send(store, sent, [ORDER, experiment(name="other", kind="interleave", salt="o")])
-    while store.delete_facts("order"):
-        pass
-    with store.read() as db:
-        assert [row.id for row in db.execute(clicks.clicks.select())] == ["c2"]
-        assert [row.id for row in db.execute(clicks.impressions.select())] == ["x"]
+    for name, stay in (("order", (["c2", "c3"], ["other", "x"])), ("other", ([], []))):
+        while store.delete_facts(name):
+            pass
+        with store.read() as db:
+            tables = [db.execute(table.select()) for table in (clicks.clicks, clicks.impressions)]
+            assert tuple([row.id for row in rows] for rows in tables) == stay
 
 
 def test_a_list_that_has_one_name_twice_is_one_list(store: Store) -> None:

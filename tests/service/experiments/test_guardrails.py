@@ -60,6 +60,8 @@ def many(name: str, number: int, of: int = 10**9) -> list[str]:
         # Control has too few requests to compare with.
         (counts(10_000, errors=10_000), counts(3), {"error_rate": 0.02}, "error_rate"),
         (counts(10_000, errors=10_000), counts(0), {"error_rate": 0.02}, "error_rate"),
+        (counts(10_000, errors=10_000), counts(3, errors=1), {"error_rate": 0.02}, "error_rate"),
+        (counts(10_000, errors=10_000), counts(8, errors=4), {"error_rate": 0.02}, "error_rate"),
         (counts(10_000, errors=10_000), counts(3, errors=3), {"error_rate": 0.02}, None),
         (counts(errors=400), counts(3), {"error_rate": 0.02}, None),
         (counts(slow=10), counts(), {"p99_ms": 100}, None),

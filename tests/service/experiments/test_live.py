@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import text
 
 from headroom.service.experiments.admin import MAX_RECORDING_CALLS
+from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.database import connect, parse_url
 from headroom.service.experiments.store import Store
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed
-from tests.service.experiments.making import act
+from tests.service.experiments.making import act, experiment, in_log, live_of
 from tests.service.experiments.postgres import Cluster
 from tests.service.in_process import QUERY, TITLES, serve
 
@@ -52,6 +53,18 @@ async def test_a_replica_that_watches_no_guardrails_is_not_ready(tiny_checkpoint
         answer = await service.http.get("/health/ready")
         assert answer.status_code == 503
         assert "background task stopped" in answer.json()["error"]["message"]
+
+
+async def test_a_unit_that_its_caller_sends_to_a_second_arm_counts_for_neither(file_store: Store) -> None:
+    """One replica stored its first exposure only, so it counted for control."""
+    live = live_of(file_store)
+    live.apply((experiment(),), "v")
+    for arm in ("control", "pruned", "control"):
+        live.succeeded(live.choose(live.ledger.in_force.assigner, "u1", arm, "prune20"), 0.01)
+    assert live.writer.flush(5.0)
+    report = analyse(file_store, in_log(file_store), time.time(), {})
+    assert (report.exposures, report.in_both_arms) == ({"control": 0, "pruned": 0}, 1)
+    await live.close(1.0)
 
 
 OUTCOME = {"experiment": "prune20", "unit": "user-0", "metric": "click", "value": 1, "time": 1.0, "id": "o"}

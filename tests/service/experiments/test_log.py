@@ -45,8 +45,13 @@ def test_the_config_rules_and_what_was_started_over_http_is_paused_until_it_make
         assert (paused.paused or "").startswith(clause)
         assert fold([start, entry, config()])["prune20"].status == "running"
         assert fold([start, act("stop", 1.5), entry])["prune20"].status == "stopped"
-        with pytest.raises(ValueError, match="change that, or stop 'prune20' first"):
-            check_edit(replay(EMPTY, [start]), entry, is_start=False)
+        # Stopping it first would not make way for another of its name.
+        advice = (
+            "another name and salt" if "has begun" in clause else "; change that, or stop 'prune20' first"
+        )
+        for rows in ([start], [start, act("stop", 1.5)])[: 2 if "has begun" in clause else 1]:
+            with pytest.raises(ValueError, match=f"{advice}$"):
+                check_edit(replay(EMPTY, rows), entry, is_start=False)
         check_edit(replay(EMPTY, [start]), entry, is_start=True)  # a start takes any
     ship = act("ship", 1.5, arm="b")
     for entry, everybody_gets in (
@@ -173,6 +178,44 @@ def test_a_config_without_experiments_that_starts_without_a_database_takes_them_
         assert fold(database.log())["prune20"].status == "paused"
 
 
+def test_an_edit_without_a_database_is_in_force_from_the_time_that_the_log_has(file_url: str) -> None:
+    """Ten hours counted in which the log had the experiment as running, and everybody got the default."""
+    with closing(Database(file_url)) as database:
+        replica = Replica(database)
+        for version, configs in (("first", (CONFIG,)), ("lacks", ())):
+            replica.ledger.apply(Declared(configs), version)
+            database.now += 1.0
+        database.left = 0
+        replica.ledger.apply(Declared((CONFIG,)), "right")
+        assert replica.ledger.experiments["prune20"].is_running
+        restarted = Replica(database)
+        database.now += 36_000.0
+        restarted.ledger.apply(Declared((CONFIG.model_copy(update={"traffic": 1.0}),)), "whole")
+        assert restarted.ledger.experiments["prune20"].status == "pending"
+        database.now += 36_000.0
+        database.left = NEVER
+        for each in (replica, restarted):
+            each.ledger.refresh()
+        limits = [
+            (period.since - START, period.limits["control"])
+            for period in fold(database.log())["prune20"].periods
+        ]
+        assert limits == [(0.0, 1667), (1.0, -1), (2.0, 1667), (36_002.0, 3334)]
+
+
+def test_a_row_of_a_clock_that_is_ahead_postpones_no_later_row(file_url: str) -> None:
+    """The arms' end came a month late, because a later row counts from the one before it on."""
+    with closing(Database(file_url)) as database:
+        fast = Replica(database)
+        fast.skew = 30 * 86_400.0
+        fast.ledger.apply(Declared((CONFIG,)), "v")
+        database.now += 60.0
+        replica = Replica(database)
+        replica.ledger.apply(Declared((CONFIG,)), "v")
+        replica.ledger.act(lambda _: act("stop", replica.clock()))
+        assert replica.ledger.experiments["prune20"].ended == START + 60.0
+
+
 def test_a_config_without_experiments_is_no_row_of_an_empty_log(file_url: str) -> None:
     with closing(Database(file_url)) as database:
         database.prepare()
@@ -208,6 +251,23 @@ def test_the_operator_is_told_once_what_a_config_takes_out_or_pauses(
         ]
         restarted.ledger.refresh()
         assert len(told) == 2
+
+
+def test_the_operator_is_told_that_an_experiment_with_a_used_name_does_not_run(
+    file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(METRICS, "notify_operator", told.append)
+    with closing(Database(file_url)) as database:
+        Replica(database).ledger.apply(Declared((CONFIG,)), "first")
+        database.append(act("stop", START + 1))
+        Replica(database).ledger.apply(Declared(()), "lacks")
+        assert told == []
+        Replica(database).ledger.apply(Declared((CONFIG.model_copy(update={"salt": "t"}),)), "second")
+        assert len(told) == 1
+        assert told[0].startswith(
+            "an experiment of the config does not run: 'prune20' has begun, so its kind"
+        )
 
 
 def test_a_restored_database_is_read_anew(file_url: str) -> None:

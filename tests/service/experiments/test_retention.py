@@ -6,13 +6,14 @@ import pytest
 from sqlalchemy import func, select
 
 from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments import tables
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.events import Exposure, Outcome
+from headroom.service.experiments.events import Click, Exposure, Outcome
 from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.log import fold
 from headroom.service.experiments.retention import Retention
 from headroom.service.experiments.store import Store
-from headroom.service.experiments.tables import outcomes
 from tests.service.experiments.making import act, experiment, in_log, live_of, send
 
 DAY = 86_400.0
@@ -51,7 +52,7 @@ def fill(store: Store, name: str = "prune20") -> None:
 
 def left(store: Store, name: str = "prune20") -> int:
     with store.read() as db:
-        query = select(func.count()).select_from(outcomes).where(outcomes.c.experiment == name)
+        query = select(func.count()).select_from(tables.outcomes).where(tables.outcomes.c.experiment == name)
         return int(db.scalars(query).one())
 
 
@@ -151,6 +152,29 @@ def test_a_later_ship_keeps_the_rows_for_longer(file_store: Store, clock: Clock)
         clock.now = day * DAY
         tend(live)
         assert left(file_store) == rows
+
+
+def test_clicks_on_no_list_count_and_stay_only_for_experiments_that_ran_then(
+    store: Store, clock: Clock
+) -> None:
+    """A shop that sends all of its clicks filled the last report of an experiment that was over."""
+    first, second = (
+        experiment(name=name, salt=name, kind="interleave", metrics=[{"name": "click"}])
+        for name in ("first", "second")
+    )
+    live = replica(store, clock, first)
+    store.append(act("stop", DAY, "first"))
+    clock.now = 10 * DAY
+    live.apply((second,), "second")
+    clicks = [Click("", f"{day}", "u", "click", f"q{day}", 1.0, day * DAY, rank=1) for day in (0.5, 5, 11)]
+    assert send(store, clicks, [first, second]).accepted == 3
+    configs = fold(store.log())
+    found = {name: analyse(store, each, clock.now, {}).unmatched for name, each in configs.items()}
+    assert found == {"first": {"impression": 1}, "second": {"impression": 1}}
+    clock.now = 40 * DAY
+    tend(live)
+    with store.read() as db:
+        assert [row.id for row in db.execute(tables.clicks.select())] == ["11"]
 
 
 def test_another_service_on_the_database_changes_nothing_of_the_first(url: str, clock: Clock) -> None:

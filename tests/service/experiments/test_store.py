@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import event, inspect, select, update
 
 from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.database import connect, transaction
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.events import Exposure, Outcome, OutcomeReceipt
@@ -19,7 +20,16 @@ from headroom.service.experiments.measure import count_early
 from headroom.service.experiments.shadow_report import shadow_reports
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import exposures, metadata, outcomes, owner
-from tests.service.experiments.making import act, at_once, experiment, exposure, measured, send
+from tests.service.experiments.making import (
+    act,
+    at_once,
+    declares,
+    experiment,
+    exposure,
+    in_log,
+    measured,
+    send,
+)
 
 OPEN = [experiment()]  # without metrics it takes any
 
@@ -98,6 +108,19 @@ def test_duplicates_are_named_by_their_ids(store: Store) -> None:
     with store.read() as db:
         values = db.scalars(select(outcomes.c.value).where(outcomes.c.id == "o9")).all()
     assert values == [2.0], "the first counts"
+
+
+def test_an_outcome_of_a_metric_that_is_declared_later_counts_then(store: Store) -> None:
+    """It was refused, so what came before the edit was lost unless its sender kept it."""
+    without, declared = (experiment(metrics=[{"name": name}]) for name in ("other", "clicks"))
+    store.append(declares(without))
+    store.add([exposure("u", "pruned"), exposure("v")])
+    receipt = send(store, [outcome(1, "u")], [without])
+    assert (counts(receipt), receipt.unknown_outcomes[0].reason) == ((0, 0, 1), "metric")
+    store.append(declares(declared, time=300.0))
+    metric = analyse(store, in_log(store), 400.0, {}).arms[0].metrics[0]
+    assert (metric.value, metric.control_value) == (1.0, 0.0)
+    assert counts(send(store, [outcome(1, "u")], [declared])) == (0, 1, 0)
 
 
 def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path) -> None:

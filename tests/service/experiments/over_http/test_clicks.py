@@ -19,7 +19,8 @@ from tests.service.in_process import QUERY, Service, serve
 @pytest.fixture
 async def shop(tiny_checkpoint: Path, file_url: str) -> AsyncIterator[Service]:
     """A service with an interleaving experiment."""
-    live = config(kind="interleave", metrics=[{"name": "click"}, {"name": "add_to_cart"}])
+    metrics = [{"name": "click"}, {"name": "add_to_cart", "window_hours": 1.0}]
+    live = config(kind="interleave", metrics=metrics)
     async with serve(tiny_checkpoint, live, database_url=file_url, api_keys=KEYS) as running:
         running.http.headers.update(USER)
         yield running
@@ -95,6 +96,21 @@ async def test_a_click_counts_once_by_either_way(shop: Service) -> None:
     }
 
 
+async def test_a_title_that_is_clicked_again_after_its_window_counts_in_whatever_order_it_is_told(
+    shop: Service,
+) -> None:
+    """Two clicks on a title were one event, whose time was that of the one that came first."""
+    impressions = {unit: show(shop, unit) for unit in ("early first", "late first")}
+    await flushed(shop)
+    now = time.time()
+    for unit, delays in (("early first", (60, 86_400)), ("late first", (86_400, 60))):
+        for delay in delays:
+            event = ubi(impressions[unit], client_id=unit, action_name="add_to_cart", timestamp=now + delay)
+            assert (await shop.post("/v1/ubi/events", events=[event]))["accepted"] == 1
+    detail = (await shop.http.get("/v1/experiments/prune20")).json()
+    assert detail["report"]["arms"][0]["metrics"][1]["preference"]["wins"] == 2
+
+
 async def test_foreign_and_wrong_events_are_told_and_keep_no_other_out(shop: Service) -> None:
     impression = show(shop)
     await flushed(shop)
@@ -149,6 +165,15 @@ async def test_a_wrong_body_is_one_sentence(shop: Service) -> None:
         assert answer.status_code == 422, answer.text
         error = answer.json()["error"]
         assert (error["param"], message in error["message"]) == (param, True), error
+
+
+async def test_a_page_that_there_cannot_be_is_refused(shop: Service) -> None:
+    for after in ("abc", "9" * 30, str(2**63), "-1", "1.5", "a\0"):
+        path = "/v1/experiments/prune20/rows"
+        answer = await shop.http.get(path, params={"after": after}, headers=BOSS)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (422, "after")
+        assert error["message"].startswith("after: should be "), error
 
 
 SHAPES = [

@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headroom.service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.experiments.store import Store
 from tests.service.experimenting import BOSS, KEYS, USER, arms, config, score
 from tests.service.in_process import Service, serve
 
@@ -148,6 +149,8 @@ async def test_of_several_nodes_none_starts_an_experiment_in_a_file_of_its_own(
         with pytest.raises(InvalidConfig, match=r"2 nodes .* HEADROOM_DATABASE_URL"):
             async with replica(tiny_checkpoint, url, nodes=2):
                 pass
+        with closing(Store(url)) as store:
+            assert [entry.kind for entry in store.log()] == ["start"], "what is refused is not in the log"
 
 
 async def test_names_slots_and_salts_that_are_taken_are_a_conflict(

@@ -84,10 +84,10 @@ async def test_each_outcome_is_counted_under_what_became_of_it(tiny_checkpoint: 
         assert (
             "no metric 'click'; there are clicks, impressions, past_revenue, revenue" in unknown[1]["message"]
         )
-        # What was not kept is no duplicate: it can be sent again once the config has the metric.
+        # It is kept, and counts once the config has the metric.
         mended = LiveConfig.model_validate(config(metrics=[*metrics, {"name": "click"}]))
         await asyncio.to_thread(service.replica.apply, mended)
-        assert (await service.post("/v1/outcomes", outcomes=[outcome("click")]))["accepted"] == 1
+        assert (await service.post("/v1/outcomes", outcomes=[outcome("click")]))["duplicates"] == 1
         shown = (await service.http.get("/v1/experiments/prune20")).json()
         assert shown["report"]["exposures"] == {arm: arms.count(arm) for arm in ("control", "pruned")}
 
