@@ -47,7 +47,7 @@ numerics: numerics-AVX2 numerics-AVX512_CORE_BF16
 numerics-%: dev
 	@echo "ONEDNN_MAX_CPU_ISA=$*"
 	@ONEDNN_MAX_CPU_ISA=$* $(PYTEST) -q $(NUMERICS)
-NUMERICS = tests/models/test_network.py tests/models/test_shares_query.py tests/models/test_oracle.py tests/models/test_classifier.py tests/models/test_selection.py \
+NUMERICS = tests/models/test_network.py tests/models/test_oracle.py tests/models/test_classifier.py tests/models/test_selection.py \
   tests/models/compress tests/models/training/test_training.py \
   tests/models/commands/test_train.py::test_train_then_score_with_what_came_out \
   tests/models/training/test_tuning.py::test_two_hundred_pairs_change_the_model_for_the_better \

@@ -29,7 +29,6 @@ SECTIONS = {
     "pruned": "the shipped masks in every number format: speed and loss beside the intact model",
     "cascade": "the cascade and `fast` beside the full model, over HTTP",
     "decoder": "a decoder whose titles share their beginning, alone against transformers",
-    "shared_query": "the query's tokens computed once for 20 titles, beside with each title",
     "generate": "milliseconds that writing a short query takes, greedy and with beams",
 }
 

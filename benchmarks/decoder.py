@@ -11,9 +11,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 from benchmarks.measure import alternate, ratio
 from benchmarks.report import Report, times_as_fast
 from benchmarks.workload import encoder
-from headroom.models.batch import pack
+from headroom.models.batch import Beginning, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTemplate
-from headroom.models.sequences import Beginning
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 1024,

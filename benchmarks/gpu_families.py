@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from benchmarks import decoder, workload
 from benchmarks.gpu_bench import Bench
 from benchmarks.report import Row
-from headroom.models.batch import PackedBatch, pack
+from headroom.models.batch import Beginning, PackedBatch, pack
 from headroom.models.checkpoint.config import parse_config
 from headroom.models.checkpoint.families import FAMILIES
 from headroom.models.checkpoint.tokenizer import EncodedPair
@@ -20,7 +20,6 @@ from headroom.models.network import Network
 from headroom.models.networks import build
 from headroom.models.ops.torch import CudaOps
 from headroom.models.selection import RowMasks
-from headroom.models.sequences import Beginning
 
 MAX_REQUESTS = 8
 """Requests in a full batch of a decoder, whose loop over sequences would take the time of the other parts."""

@@ -1,7 +1,8 @@
 """Packs sequences of different lengths end to end, without padding, for one forward pass."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -9,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.checkpoint.tokenizer import EncodedPair, Ids
 from headroom.models.device import is_out_of_memory
 from headroom.models.errors import ModelError
-from headroom.models.sequences import Beginning, Sequences, in_parts
 
 LEAST_TOKENS = 16
 """A pack is filled up to at least this many tokens. Products of fewer rows may take other code paths and
@@ -33,6 +33,16 @@ keeps it (half a MiB)."""
 GROUP_STEP = 16
 """Sequences whose lengths round up to the same multiple of this many tokens share one attention call, where
 attention is computed on padded groups."""
+
+
+class Beginning(NamedTuple):
+    """The tokens before the title of a decoder's pair, which pairs of one query and mask share.
+
+    key: equal for equal tokens under equal masks. tokens: their number.
+    """
+
+    key: Hashable
+    tokens: int
 
 
 class Rung(NamedTuple):
@@ -65,16 +75,14 @@ class Group(NamedTuple):
 
     tokens: (count, longest) int64, the index in the pack of each token; padding has the index of its
         sequence's last token.
+    exists: (count, longest) bool, False for padding; None if there is no padding.
     existing: (n,) int64, the indices of the n tokens that are no padding in the flattened `tokens`; None if
         there is no padding.
-    keys: (count, most) int64, the tokens that those of each sequence see: its own and those of its prefix.
-    exists: (count, most) bool, False for padding; None if there is no padding.
     """
 
     tokens: Tensor
-    existing: Tensor | None
-    keys: Tensor
     exists: Tensor | None
+    existing: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +96,12 @@ class PackedBatch:
     first_token: (B or more,) int64, the index of each sequence's [CLS].
     offsets: (len(first_token) + 1,) int32, where sequences begin and end; those after B are empty.
     lengths: (B,) numpy int64, ascending.
-    order: (B,) numpy int64, the caller's pair of each packed sequence; for a prefix, one of its pairs.
+    order: (B,) numpy int64, the caller's index of each packed sequence; for a prefix, of one of its pairs.
     answers: (pairs,) int64, the packed sequence that ends each of the caller's pairs.
     inputs: (words,) int64, the memory of all these tensors (`_Layout`).
     longest: no sequence has more tokens.
-    title_starts: (B,) numpy int64, the number of tokens before the title in each sequence's pair.
-    prefixes: (B or more,) numpy int32: the sequence of the pack whose tokens those of each one see too
-        (`headroom.models.sequences`), −1 for none. None: no sequence has one.
+    prefixes: (B or more,) numpy int32, for a decoder: the sequence of the pack that each one goes on from,
+        −1 for none. None: no sequence has one.
     exact: padded groups hold sequences of one length only, as a deterministic network needs it.
     read: the tokens of each sequence that leave the layer that computes this batch.
     rung: the rung of its network's ladder that the pack is filled up to; None: of none.
@@ -113,7 +120,6 @@ class PackedBatch:
     answers: Tensor
     inputs: Tensor
     longest: int
-    title_starts: np.ndarray
     exact: bool
     prefixes: np.ndarray | None = None
     read: Literal["all", "first", "last"] = "all"
@@ -130,12 +136,6 @@ class PackedBatch:
         return len(self.lengths)
 
     @property
-    def of_query(self) -> Tensor:
-        """Return which tokens of whole pairs stand between [CLS] and the title: (T or more,) bool."""
-        (title_starts,) = to_device([self.title_starts], self.ids.device)
-        return (self.positions > 0) & (self.positions < title_starts[self.row_of_token])
-
-    @property
     def groups(self) -> Sequence[Group]:
         """Return the sequences in groups of similar length, each padded for one attention call (cached)."""
         groups = self._groups.get(self.exact)
@@ -146,39 +146,20 @@ class PackedBatch:
     def _padded_groups(self) -> Sequence[Group]:
         step = 1 if self.exact else GROUP_STEP
         starts = self.lengths.cumsum() - self.lengths
-        prefix_starts, before = self._prefixes(starts)
-        differs = np.diff(-(-self.lengths // step)) != 0
-        if self.exact:
-            differs |= np.diff(before) != 0
-        borders = [0, *(np.flatnonzero(differs) + 1).tolist(), self.rows]
+        steps = -(-self.lengths // step)
+        borders = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), self.rows]
         groups = []
         for first, end in itertools.pairwise(borders):
-            own = starts[first:end, None], self.lengths[first:end, None]
-            tokens, is_token = _padded(*own)
-            arrays = [tokens, np.flatnonzero(is_token), is_token]
-            has_prefix = before[first:end].any()
-            if has_prefix:
-                arrays += _padded(*own, prefix_starts[first:end, None], before[first:end, None])
-            moved = to_device(arrays, self.ids.device)
-            index, existing = moved[:2]
-            exists = None if arrays[-1].all() else moved[-1].bool()
-            groups.append(
-                Group(
-                    tokens=index,
-                    existing=None if is_token.all() else existing,
-                    keys=moved[3] if has_prefix else index,
-                    exists=exists,
-                )
-            )
+            lengths = self.lengths[first:end, None]
+            position = np.arange(lengths.max())
+            tokens = starts[first:end, None] + np.minimum(position, lengths - 1)
+            exists = position < lengths
+            moved = to_device([tokens, exists, np.flatnonzero(exists)], self.ids.device)
+            if exists.all():
+                groups.append(Group(moved[0], None, None))
+            else:
+                groups.append(Group(moved[0], moved[1].bool(), moved[2]))
         return groups
-
-    def _prefixes(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return where each sequence's prefix begins, and how many tokens it has, (B,) each. starts: of all
-        sequences."""
-        if self.prefixes is None:
-            return starts, np.zeros(self.rows, np.int64)
-        prefixes = self.prefixes[: self.rows]
-        return starts[prefixes], np.where(prefixes < 0, 0, self.lengths[prefixes])
 
     @property
     def keys(self) -> Keys:
@@ -190,14 +171,15 @@ class PackedBatch:
     def _keys_of_sequences(self) -> Keys:
         if self.prefixes is None:
             return Keys(None, self.offsets[: self.rows + 1], self.longest)
+        prefixes = self.prefixes[: self.rows]
         starts = self.lengths.cumsum() - self.lengths
-        prefix_starts, before = self._prefixes(starts)
+        before = np.where(prefixes < 0, 0, self.lengths[prefixes])  # tokens of each one's prefix
         counts = before + self.lengths
         ends = counts.cumsum()
         row = np.arange(self.rows).repeat(counts)
         position = np.arange(ends[-1]) - (ends - counts)[row]
         is_own = position >= before[row]
-        tokens = position + np.where(is_own, (starts - before)[row], prefix_starts[row])
+        tokens = position + np.where(is_own, (starts - before)[row], starts[prefixes[row]])
         index, offsets = to_device([tokens, np.concatenate([[0], ends])], self.ids.device)
         return Keys(index, offsets.int(), int(counts.max()))
 
@@ -212,7 +194,6 @@ class PackedBatch:
             lengths=np.empty(0, np.int64),
             order=np.empty(0, np.int64),
             longest=rung.longest,
-            title_starts=np.empty(0, np.int64),
             exact=False,
             rung=rung,
             captured=True,
@@ -252,14 +233,15 @@ def pack(
         depends on its neighbours.
     fill: fill the pack up to a shape that other packs have too: a rung of the ladder that has room for it,
         or a `filled_size`. fine: which of its sizes.
-    beginnings: what pairs share; each is packed once, as a sequence of its own that its pairs have as prefix.
-        A decoder's, of a single pair, stays with it, unless that would change its last bits in a
-        deterministic network.
+    beginnings: of a decoder's pairs; each is packed once, as a sequence of its own that its pairs go on from.
+        One of a single pair stays with it, unless that would change its last bits in a deterministic network.
     """
     if beginnings is None:
-        sequences = Sequences.of([pair.ids for pair in pairs], np.arange(len(pairs)), np.full(len(pairs), -1))
+        sequences = _Sequences.of(
+            [pair.ids for pair in pairs], np.arange(len(pairs)), np.full(len(pairs), -1)
+        )
     else:
-        sequences = in_parts(pairs, beginnings, every=deterministic)
+        sequences = _without_beginnings(pairs, beginnings, every=deterministic)
     sequences = sequences.by_length()
     lengths = sequences.lengths
     rows = len(lengths)
@@ -275,9 +257,7 @@ def pack(
         filled_tokens = filled_size(tokens, fine=fine)
         filled_rows = filled_size(rows, fine=fine)
     layout = _Layout(filled_tokens, filled_rows)
-    title_starts = np.array([pairs[pair].title_start for pair in sequences.pair.tolist()], np.int64)
-    first_segments = title_starts if pairs[0].template.two_segments else None
-    inputs = layout.inputs(_arrays(sequences, first_segments, filled_rows), device)
+    inputs = layout.inputs(_arrays(pairs, sequences, filled_rows), device)
     fields = layout.tensors(inputs)
     fields["answers"] = fields["answers"][: len(pairs)]
     prefixes = None
@@ -289,25 +269,10 @@ def pack(
         lengths=lengths,
         order=sequences.pair,
         longest=longest,
-        title_starts=title_starts,
         exact=deterministic,
         prefixes=prefixes,
         rung=rung,
     )
-
-
-def _padded(
-    starts: np.ndarray, lengths: np.ndarray, prefix_starts: np.ndarray | int = 0, before: np.ndarray | int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of sequences, those of their prefixes first, filled up to the same number with the
-    last one's index, and which exist: (n, most) each.
-
-    starts, lengths: of the sequences; prefix_starts, before: of their prefixes; (n, 1) each.
-    """
-    counts = before + lengths
-    position = np.arange(counts.max())
-    own = starts - before + np.minimum(position, counts - 1)
-    return np.where(position < before, prefix_starts + position, own), position < counts
 
 
 def rung_of(ladder: Sequence[Rung], tokens: int, rows: int, longest: int) -> Rung | None:
@@ -352,32 +317,94 @@ class _Layout(NamedTuple):
         return tensors
 
 
-def _arrays(sequences: Sequences, first_segments: np.ndarray | None, rows: int) -> dict[str, np.ndarray]:
-    """Return the values of a pack's tensors by name.
-
-    sequences: shortest first. first_segments: (B,), how many tokens of each one's pair have token type 0;
-    None: all. rows: of the filled pack.
-    """
+def _arrays(pairs: Sequence[EncodedPair], sequences: "_Sequences", rows: int) -> dict[str, np.ndarray]:
+    """Return the values of a pack's tensors by name. sequences: shortest first. rows: of the filled pack."""
     lengths = sequences.lengths
     positions = sequences.positions
     row_of_token = np.arange(len(lengths)).repeat(lengths)
     ends_pair = np.ones(len(lengths), np.bool_)
     ends_pair[sequences.prefix[sequences.prefix >= 0]] = False
     last_rows = np.flatnonzero(ends_pair)
+    first_segments = np.array([pairs[pair].first_segment for pair in sequences.pair.tolist()], np.int64)
     offsets = np.full(2 * (rows // 2 + 1), len(positions), np.int32)
     offsets[0] = 0
     offsets[1 : len(lengths) + 1] = lengths.cumsum()
     return {
         "ids": np.concatenate(sequences.ids),
         "positions": positions,
-        "segments": np.zeros_like(positions)
-        if first_segments is None
-        else positions >= first_segments[row_of_token],
+        "segments": positions >= first_segments[row_of_token],
         "row_of_token": row_of_token,
         "first_token": offsets[: len(lengths)],
         "answers": last_rows[sequences.pair[last_rows].argsort()],
         "offsets": offsets.view(np.int64),
     }
+
+
+class _Sequences(NamedTuple):
+    """The n sequences that pairs are packed as.
+
+    ids: the tokens of each. lengths: (n,) int64, how many they are. pair: (n,) int64, its pair.
+    prefix: (n,) int64, the sequence that it goes on from, −1 for none.
+    """
+
+    ids: list[Ids]
+    lengths: np.ndarray
+    pair: np.ndarray
+    prefix: np.ndarray
+
+    @classmethod
+    def of(cls, ids: list[Ids], pair: np.ndarray, prefix: np.ndarray) -> "_Sequences":
+        """Return the sequences of these tokens."""
+        return cls(ids, np.fromiter(map(len, ids), np.int64, len(ids)), pair, prefix)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Return the position of each token, (T,) int64; those of a prefix come before."""
+        lengths = self.lengths
+        starts = lengths.cumsum() - lengths
+        first = np.where(self.prefix < 0, 0, lengths[self.prefix])
+        positions: np.ndarray = np.arange(lengths.sum()) + (first - starts).repeat(lengths)
+        return positions
+
+    def by_length(self) -> "_Sequences":
+        """Return the same sequences, the shortest first."""
+        order = self.lengths.argsort(kind="stable")
+        prefix = self.prefix[order]
+        return _Sequences(
+            ids=[self.ids[index] for index in order.tolist()],
+            lengths=self.lengths[order],
+            pair=self.pair[order],
+            prefix=np.where(prefix < 0, -1, order.argsort()[prefix]),
+        )
+
+
+def _without_beginnings(
+    pairs: Sequence[EncodedPair], beginnings: Sequence[Beginning], *, every: bool
+) -> _Sequences:
+    """Return each beginning that several pairs share as one sequence, and what follows it in each pair.
+
+    every: beginnings of single pairs are cut off too.
+    """
+    count = Counter(beginnings)
+    sequence_of: dict[Beginning, int] = {}
+    ids = list[Ids]()
+    pair_of = list[int]()
+    prefixes = list[int]()
+    for number, (pair, beginning) in enumerate(zip(pairs, beginnings, strict=True)):
+        start = 0
+        prefix = -1
+        if beginning.tokens and (every or count[beginning] > 1):
+            start = beginning.tokens
+            if beginning not in sequence_of:
+                sequence_of[beginning] = len(ids)
+                ids.append(pair.ids[:start])
+                pair_of.append(number)
+                prefixes.append(-1)
+            prefix = sequence_of[beginning]
+        ids.append(pair.ids[start:])
+        pair_of.append(number)
+        prefixes.append(prefix)
+    return _Sequences.of(ids, np.array(pair_of), np.array(prefixes))
 
 
 def filled_size(count: int, *, fine: bool = False) -> int:

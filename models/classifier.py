@@ -10,7 +10,7 @@ import numpy as np
 
 from headroom.models.arrays import Floats32
 from headroom.models.attention_maps import Attention
-from headroom.models.batch import batches_by_length, in_halves, pack
+from headroom.models.batch import Beginning, batches_by_length, in_halves, pack
 from headroom.models.checkpoint.chunks import LongTitles, Overflow, best_chunks, encode_chunks
 from headroom.models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from headroom.models.checkpoint.files import GENERATOR, digest_of, read_head_study, read_quality
@@ -30,7 +30,6 @@ from headroom.models.network import Network
 from headroom.models.networks import build
 from headroom.models.scores import Scores, sigmoid
 from headroom.models.selection import RowMasks, by_structure, keys_of, rows_of
-from headroom.models.sequences import Beginning
 from headroom.models.terminal import warn_once
 
 MaskForm = HeadMask | str | Mapping[str, object]
@@ -256,7 +255,7 @@ class Classifier:
         lengths = [len(pair.ids) for pair in pairs]
         limit = network.max_pack_tokens
         beginnings = None
-        if self.config.decoder is not None or self.config.shares_query:
+        if self.config.decoder is not None:
             beginnings = self.beginnings(pairs, keys_of(masks, len(pairs)))
         passes: Sequence[Sequence[int]] = [range(len(pairs))]
         if limit is not None and sum(lengths) > limit:
@@ -298,19 +297,16 @@ class Classifier:
         return network.forward(batch, masks, sliced=sliced).numpy(force=True)
 
     def beginnings(self, pairs: Iterable[EncodedPair], masks: Iterable[Hashable]) -> list[Beginning] | None:
-        """Return what pairs share under masks, of which these are keys; None if the network has no such part.
+        """Return what a decoder's pairs begin with under masks, of which these are keys; None for an encoder.
 
-        A pass computes equal ones once.
+        A pass computes equal beginnings once.
         """
-        shares_query = self.config.shares_query
-        if self.config.decoder is None and not shares_query:
+        if self.config.decoder is None:
             return None
-        start = 1 if shares_query else 0  # after [CLS]
-        beginnings = []
-        for pair, mask in zip(pairs, masks, strict=True):
-            ids = pair.shared_query if shares_query else pair.beginning
-            beginnings.append(Beginning((ids.tobytes(), mask), len(ids), start))
-        return beginnings
+        return [
+            Beginning((pair.beginning, mask), pair.shared_tokens)
+            for pair, mask in zip(pairs, masks, strict=True)
+        ]
 
     def scores(self, logits: np.ndarray) -> Scores:
         """Return the calibrated scores of logits, (n, labels) float32, that `forward` returned."""

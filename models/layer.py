@@ -56,13 +56,10 @@ class AttentionHeads:
             positions=positions,
         )
 
-    def probabilities(self, x: Tensor, of_query: Tensor | None = None) -> Tensor:
-        """Return the attention probabilities within one sequence, (n, d_model) → (h, n, n).
-
-        of_query: (n,) bool, the tokens that see only each other; None: all see all.
-        """
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Return the attention probabilities within one sequence, (n, d_model) → (h, n, n)."""
         projected = self.query_key_value(x).float().view(len(x), -1, self.head_size)
-        return attention_probabilities(*self.positions.scored(projected, of_query))
+        return attention_probabilities(*self.positions.scored(projected))
 
 
 def head_rows(heads: Sequence[int], head_size: int) -> Tensor:

@@ -94,7 +94,7 @@ class Network(Weights):
         limit = self.ops.max_pack_bytes
         self.max_pack_tokens = None if limit is None else limit // max(inner_bytes, projected_bytes)
         self.fills_finely = device.type == "cpu" and dtype == torch.float32 and not config.int8
-        captures = masking.in_graphs and self.reads == "first" and not config.shares_query
+        captures = masking.in_graphs and self.reads == "first"
         self.graphs = Graphs(device, self.selector) if captures else None
         self.ops.synchronize()  # from here on, other threads' streams may use the weights
 
@@ -260,13 +260,12 @@ class Network(Weights):
     ) -> np.ndarray:
         """Return what some heads attend to in a batch of one pair of n tokens.
 
-        heads: (layer, head) in the numbering of the unpruned model; masks: one mask, as `forward` takes it.
+        heads: (layer, head) in the numbering of the unpruned model; masks: one mask.
         A head that is pruned or has weight w < 1 shows its probabilities times w (zeros if it is off).
         Returns (len(heads), n, n) float32; row i is what token i attends to.
         """
         length = int(batch.lengths[0])
         last = max(layer for layer, _ in heads)
-        of_query = batch.of_query[:length] if self.config.shares_query else None
         maps = np.zeros((len(heads), length, length), np.float32)
         with torch.inference_mode():
             states = self.hidden_states(batch, self.selector.select(masks))
@@ -281,7 +280,7 @@ class Network(Weights):
                 if layer.heads is None or not wanted:
                     continue
                 entering = normed(x[:length], layer.attention_input_norm)
-                probabilities = layer.heads.probabilities(entering, of_query).numpy(force=True)
+                probabilities = layer.heads.probabilities(entering).numpy(force=True)
                 for row, head in wanted.items():
                     weight = 1.0 if masks is None else masks.weights[number, head]
                     maps[row] = probabilities[kept.index(head)] * weight

@@ -86,8 +86,6 @@ class Weights(ABC):
     def positions(self, number: int, projection: Linear) -> Positions | Causal:  # noqa: ARG002
         """Return how a layer's heads see positions. projection: of its queries, keys and values."""
         config = self.config
-        if config.shares_query:
-            return Positions(query_alone=True)
         if not config.ropes:
             return PLAIN_POSITIONS
         window = config.windows[number] if config.windows else None

@@ -27,7 +27,7 @@ BY_ANOTHER = re.compile(
     r"\w: as (?:in |of )?(?:`|[A-Z])"  # mask: as `forward` takes it
     r"|\b(?:Return|Returns|Yield|Yields) what `[^`]+` does\b|\bDo `"
     r"|\bfunction of (?:this|the same) name\b"
-    r"|\bRaises [^.]*\bas `[^`]+` does\b"
+    r"|\bas `[\w.]+` (?:does|takes|has)\b"
     r"|\bthe same of\b|\blikewise\b|\bas there(?! (?:is|are)\b)"
 )
 """Phrases that explain an argument, a result or an error by another function."""

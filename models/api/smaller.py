@@ -31,7 +31,7 @@ class Pruned:
     """A checkpoint without what a mask switches off.
 
     path: its directory. mask: what was removed. sizes: the numbers of heads, units and layers and the bytes
-    of the weights, before and after. transformers: why transformers does not score with it; None if it does.
+    of the weights, before and after. transformers: why transformers does not load it; None if it does.
     recovery: what it learnt from the whole model afterwards; None if it was not taught.
     """
 
@@ -62,7 +62,7 @@ class Pruned:
         parts = [f"{n:,} of {o:,} {name}" for name, (o, n) in sizes.items() if name == "heads" or n != o]
         text = f"{self.path}: {', '.join(parts)}, {new / 1e6:.1f} MB of {old / 1e6:.1f} MB"
         if self.transformers is not None:
-            text += f"\nheadroom scores with it; transformers does not: {self.transformers}"
+            text += f"\nheadroom loads it; transformers does not: {self.transformers}"
         return text if self.recovery is None else f"{text}\n{summary(self.recovery.metrics)}"
 
     __repr__ = __str__

@@ -35,7 +35,7 @@ class Taught:
     metrics: Json
 
     def load(self, device: str = "auto", dtype: str = "auto") -> Classifier:
-        """Return its classifier, as `Classifier.load` does."""
+        """Return its classifier. device, dtype: "auto", or a name of torch's."""
         from headroom.models.classifier import Classifier
 
         return Classifier.load(self.path, device, dtype)
@@ -70,7 +70,6 @@ def distil(
     layers: int | None = None,
     heads: int | None = None,
     units: int | None = None,
-    share_query: bool = False,
     scores: str | None = None,
     test: Data | None = None,
     steps: int | None = None,
@@ -84,9 +83,8 @@ def distil(
 
     teacher: a classifier, a checkpoint's directory or a hub id; None for the shipped model, or with `scores`.
     data: query–title pairs: a DataFrame, a file of any size, or (query, title) tuples. student: a checkpoint;
-    None for the teacher, of which `layers`, `heads` and `units` say what stays. share_query: its query tokens
-    see the query alone, and are computed once for all titles of a call or request. scores: a column of `data`
-    that teaches in place of a model. test: judged pairs, as `evaluate` takes them; None for the sample's, if
+    None for the teacher, of which `layers`, `heads` and `units` say what stays. scores: a column of `data`
+    that teaches in place of a model. test: judged pairs, a DataFrame or a file; None for the sample's, if
     they fit. query, title, grade: the names of the columns; a test's file that lacks one may have it under
     the usual name. A call that was stopped goes on when it is repeated.
     Raises ModelError for wrong data or options.
@@ -114,7 +112,6 @@ def distil(
         scores=scores,
         model=None if student is None else str(student),
         cut=StudentSize(layers, heads, units),
-        share_query=share_query,
         test=None if test is None else source_of(test, columns, "test"),
         steps=steps,
         minutes=minutes,

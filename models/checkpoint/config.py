@@ -36,7 +36,6 @@ __all__ = [
     "QUANTIZATION_CONFIG",
     "ModelConfig",
     "Rope",
-    "can_share_query",
     "check_holds_floats",
     "parse_config",
     "read_config",
@@ -126,7 +125,6 @@ def parse_config(raw: Fields, label_order: Sequence[str] | None = None) -> Model
         bias=_bias(ours.get("bias"), order),
         score_activation="softmax" if len(labels) > 1 else _score_activation(raw, shape),
         int8=_is_int8(ours.get("quantization"), raw.get("quantization_config")),
-        shares_query=_shares_query(ours.get("shares_query"), shape),
     )
 
 
@@ -204,25 +202,6 @@ def _is_int8(ours: Any, foreign: Any) -> bool:
     is_known = ours is None or (isinstance(ours, Mapping) and ours.get("format") == INT8_FORMAT)
     need(is_known, "headroom.quantization", ours, f"it must be an object whose format is {INT8_FORMAT!r}")
     return ours is not None
-
-
-def _shares_query(stored: Any, shape: ModelConfig) -> bool:
-    """Return whether query tokens see the query alone. stored: `headroom.shares_query`."""
-    need(
-        stored is None or isinstance(stored, bool),
-        "headroom.shares_query",
-        stored,
-        "it must be true or false",
-    )
-    wanted = "it is for networks whose positions are embeddings alone, such as BERT"
-    need(not stored or can_share_query(shape), "headroom.shares_query", stored, wanted)
-    return bool(stored)
-
-
-def can_share_query(shape: ModelConfig) -> bool:
-    """Return whether a network's query tokens may see the query alone: no attention knows positions."""
-    knows_positions = shape.ropes or shape.distances or shape.decoder is not None
-    return shape.absolute_positions and not knows_positions
 
 
 def _score_activation(raw: Fields, shape: ModelConfig) -> ScoreActivation:

@@ -83,7 +83,6 @@ class ModelConfig:
     absolute_positions: bool = True  # the network adds embeddings of positions
     distances: tuple[int, int] | None = None  # DeBERTa's buckets to each side, and the largest distance
     decoder: Decoder | None = None  # of a network that attends to what stands before a token
-    shares_query: bool = False  # query tokens see the query alone, so a query's titles share their states
 
     def is_stored(self, name: str) -> bool:
         """Return whether checkpoints hold a tensor of the network; those that they do not hold are zeros."""

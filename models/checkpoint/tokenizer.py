@@ -114,15 +114,15 @@ class EncodedPair:
         return len(self.template.before) + self.query_tokens + len(self.template.between)
 
     @property
-    def beginning(self) -> Ids:
-        """Return what a decoder computes once for all titles of the query: the tokens before the title, but
-        not the last token, at which it answers. Equal for all of them, if none is truncated there."""
-        return self.ids[: min(self.title_start, len(self.ids) - 1)]
+    def shared_tokens(self) -> int:
+        """Return how many tokens a decoder may compute once for all titles of the query: those before the
+        title, but not the last token, at which it answers."""
+        return min(self.title_start, len(self.ids) - 1)
 
     @property
-    def shared_query(self) -> Ids:
-        """Return what an encoder that `shares_query` computes once: the query and the tokens after it."""
-        return self.ids[len(self.template.before) : self.title_start]
+    def beginning(self) -> bytes:
+        """Return the shared tokens; equal for all pairs of a query, if none is truncated there."""
+        return self.ids[: self.shared_tokens].tobytes()
 
     @property
     def has_empty_title(self) -> bool:
@@ -411,10 +411,6 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
         '"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], or without the second',
     )
     template = tokenizer.template
-    check(
-        not config.shares_query or len(template.before) == 1,
-        f"{directory}: a query that titles share needs pairs that begin with one special token, as [CLS] is",
-    )
     skipped = None
     structure = template.ids
     if config.skipped_positions:

@@ -41,14 +41,6 @@ Heads = Annotated[int | None, typer.Option(min=1, help="Heads per layer that the
 Units = Annotated[
     int | None, typer.Option(min=1, help="Feed-forward units per layer that the student keeps.")
 ]
-ShareQuery = Annotated[
-    bool,
-    typer.Option(
-        "--share-query",
-        help="The student's query tokens see the query alone: they are computed once for all titles. Only "
-        "headroom scores with such a checkpoint.",
-    ),
-]
 Test = Annotated[
     Path | None,
     typer.Option(
@@ -76,7 +68,6 @@ def command(
     layers: Layers = None,
     heads: Heads = None,
     units: Units = None,
-    share_query: ShareQuery = False,
     test: Test = None,
     query_column: options.QueryColumn = "query",
     title_column: options.TitleColumn = "title",
@@ -113,7 +104,6 @@ def command(
             scores=scores,
             model=model,
             cut=StudentSize(layers, heads, units),
-            share_query=share_query,
             test=test,
             steps=steps,
             minutes=minutes,

@@ -60,8 +60,6 @@ def write_checkpoint(
     by_names = parse_config(raw | {"headroom": headroom})
     if config.is_order_known and (by_names.labels != config.labels or not by_names.is_order_known):
         headroom["label_order"] = list(config.labels)
-    if config.shares_query:
-        headroom["shares_query"] = True
     if headroom:
         raw["headroom"] = headroom
     parsed = parse_config(raw)
@@ -73,13 +71,11 @@ def write_checkpoint(
 
 
 def transformers_refusal(config: ModelConfig) -> str | None:
-    """Return why transformers cannot score with a checkpoint of this configuration; None if it can."""
+    """Return why transformers cannot load a checkpoint of this configuration; None if it can."""
     if not FAMILIES[config.family].in_transformers:
         return "transformers has no network of its family"
     if config.int8:
         return "its weights are int8"
-    if config.shares_query:
-        return "its query tokens see the query alone"
     if len(set(config.widths)) > 1:
         return "its layers have different numbers of feed-forward units"
     if any(len(kept) < config.num_heads for kept in config.kept_heads):

@@ -90,12 +90,8 @@ class Causal:
         query, key = both.split_with_sizes((heads, self.groups), 1)
         return query, key, value
 
-    def scored(
-        self,
-        projected: Tensor,
-        of_query: Tensor | None = None,  # noqa: ARG002
-    ) -> tuple[Tensor, Tensor, Tensor, float]:
-        """Return what the scores of one sequence are made of, as `Positions.scored` does."""
+    def scored(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Return queries, keys, their bias and the scale of one sequence."""
         query, key, _ = self.parts(projected)
         hidden = query.new_full((len(projected), len(projected)), -torch.inf).triu_(1)
         return query, self.grouped(key), hidden, query.shape[-1] ** -0.5

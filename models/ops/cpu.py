@@ -57,34 +57,22 @@ class CpuOps(TorchOps):
         return (PrepackedLinear if can_prepack(weight.dtype) else Linear)(weight, bias, activation)
 
     def causal(self, projected: Tensor, batch: PackedBatch, spec: Causal, weights: Tensor | None) -> Tensor:
-        """Attend as `TorchOps.causal` does."""
+        """Return a decoder's attention, by the kernel if it takes this head size."""
         if self.kernels is None or spec.rotation.shape[1] % SIZE_MULTIPLE:
             return super().causal(projected, batch, spec, weights)
+        prefixes = None if batch.prefixes is None else torch.from_numpy(batch.prefixes)
         return self.kernels.causal(
-            projected,
-            batch.offsets,
-            spec,
-            weights,
-            prefixes=None if batch.prefixes is None else torch.from_numpy(batch.prefixes),
-            last_only=batch.read == "last",
+            projected, batch.offsets, spec, weights, prefixes=prefixes, last_only=batch.read == "last"
         )
 
     def attention(
         self, projected: Tensor, batch: PackedBatch, heads: int, weights: Tensor | None, positions: Positions
     ) -> Tensor:
-        """Attend as `TorchOps.attention` does; the kernel reads the pack sequence by sequence."""
-        has_size = projected.shape[1] // (3 * heads) % SIZE_MULTIPLE == 0
-        is_whole = positions.query_alone and batch.prefixes is None  # the kernel hides nothing
-        if self.kernels is None or not has_size or is_whole:
+        """Return an encoder's attention, by the kernel, which reads the pack sequence by sequence."""
+        if self.kernels is None or projected.shape[1] // (3 * heads) % SIZE_MULTIPLE:
             return super().attention(projected, batch, heads, weights, positions)
         return self.kernels.attention(
-            projected,
-            batch.offsets,
-            heads,
-            weights,
-            positions,
-            prefixes=None if batch.prefixes is None else torch.from_numpy(batch.prefixes),
-            first_only=batch.read == "first",
+            projected, batch.offsets, heads, weights, positions, first_only=batch.read == "first"
         )
 
 
@@ -104,15 +92,15 @@ class TileLinear(Linear):
         self._weight = to_tiles(self._weight)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Compute the map as `Linear` does."""
+        """Compute the map. x: (T, in)."""
         return self._map(x, self.activation)
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
-        """Compute sum and norm as `Linear` does."""
+        """Return norm(residual + the map of x), (T, out)."""
         return sum_on_tiles(self._map, x, residual, norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
-        """Compute the product of this map and another as `Linear` does."""
+        """Return this map of x times the other one's, (T, out)."""
         return self._map(x, "multiply", other(x))
 
     def _map(
@@ -154,18 +142,18 @@ class PrepackedLinear(Linear):
         self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Compute the map as `Linear` does."""
+        """Compute the map. x: (T, in)."""
         name, algorithm = FUSED.get(self.activation, FUSED["none"])
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self.bias, name, [], algorithm)
         return y if self.activation in FUSED else FUNCTIONS[self.activation](y)
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
-        """Compute sum and norm as `Linear` does."""
+        """Return norm(residual + the map of x), (T, out)."""
         product = torch.ops.mkldnn._linear_pointwise
         return normed(product.binary(x, residual, self._weight, self.bias, "add"), norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
-        """Compute the product of this map and another as `Linear` does."""
+        """Return this map of x times the other one's, (T, out)."""
         y: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other(x), self._weight, self.bias, "mul")
         return y
 

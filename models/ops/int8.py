@@ -51,23 +51,23 @@ class Int8Linear(Linear):
             self.bias = self.bias - self.weight @ source.midpoint
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Compute the map as `Linear` does. x: (T, in) floats, or uint8 if `source` is TensorScale."""
+        """Compute the map. x: (T, in) floats, or uint8 if `source` is TensorScale."""
         x, not_finite = self._given(x)
         return self._restored(self._product(x), not_finite)
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
-        """Compute sum and norm as `Linear` does."""
+        """Return norm(residual + the map of x), (T, out)."""
         x, not_finite = self._given(x)
         return self._restored(self._product.add_norm(x, residual, norm), not_finite)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
-        """Compute the product of this map and another as `Linear` does; their input is quantized once."""
+        """Return this map of x times the other one's, (T, out); their input is quantized once."""
         assert isinstance(other, Int8Linear)
         quantized, not_finite = self.quantize(x)
         return self._restored(other._product(quantized).mul_(self._product(quantized)), not_finite)
 
     def mask_inputs(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Weight an input as `Linear` does; one that is quantized already takes weights of 0 and 1 alone."""
+        """Return the weighted input; one that is quantized already takes weights of 0 and 1 alone."""
         if not isinstance(self.source, TensorScale):
             return super().mask_inputs(x, weights)
         off = (weights == 0).to(torch.uint8)  # 1 becomes the zero point

@@ -188,7 +188,7 @@ class FloatProduct:
         return self.finished(FUNCTIONS[self.formats.activation](self.sums(x)))
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
-        """Compute sum and norm as `Linear` does."""
+        """Return norm(residual + the map of x), (T, out)."""
         return normed(self.finished(self.sums(x).add_(residual)), norm)
 
     def sums(self, x: Tensor) -> Tensor:
@@ -241,7 +241,7 @@ class OneDnnProduct(FloatProduct):
         return y if self.formats.largest == 255 else y.clamp_(max=self.formats.largest)
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
-        """Compute sum and norm as `Linear` does."""
+        """Return norm(residual + the map of x), (T, out)."""
         source = self.formats.input
         y = torch.ops.onednn.qlinear_pointwise.binary(
             x,
@@ -326,7 +326,7 @@ class TileProduct(FloatProduct):
         )
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
-        """Compute sum and norm as `Linear` does."""
+        """Return norm(residual + the map of x), (T, out)."""
         return sum_on_tiles(self._map, x, residual, norm)
 
     def _map(self, x: Tensor, finish: str, *options: Any, **named: Any) -> Tensor:

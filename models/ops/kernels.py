@@ -35,9 +35,9 @@ FINISHES = ("none", "gelu", "gelu_tanh", "silu", "add", "multiply", "quantized_g
 """What a map's kernel does with its sums; the order is that of `Finish` in native/affine.h."""
 
 DECLARATIONS = """
-int attend_T(T* projected, long tokens, int* offsets, int* prefixes, long sequences, long heads, long size,
-    float* weights, long weight_rows, int first_only, float* rotation, long positions, long window,
-    void* relative, T* out, int threads)
+int attend_T(T* projected, long tokens, int* offsets, long sequences, long heads, long size, float* weights,
+    long weight_rows, int first_only, float* rotation, long positions, long window, void* relative, T* out,
+    int threads)
 int causal_T(T* projected, long tokens, int* offsets, int* prefixes, long sequences, int* borders,
     long groups, long size, float* weights, long weight_rows, int last_only, float* rotation, long positions,
     float* query_norm, float* key_norm, float epsilon, T* out, int threads)
@@ -82,14 +82,12 @@ class Kernels:
         head_weights: Tensor | None = None,
         positions: Positions = PLAIN_POSITIONS,
         *,
-        prefixes: Tensor | None = None,
         first_only: bool = False,
     ) -> Tensor:
-        """Attend as `TorchOps.attention` does; heads have a multiple of SIZE_MULTIPLE numbers.
+        """Return concat(head_1 … head_h) of an encoder; heads have a multiple of SIZE_MULTIPLE numbers.
 
-        projected: float32 or bfloat16; offsets: (B + 1,) int32, where sequences begin and end.
-        positions: as far as the longest sequence. prefixes: (B,) int32, as in `PackedBatch`; only if
-        attention knows no positions. first_only: only each sequence's first token attends.
+        projected: (T, 3·h·d) float32 or bfloat16. offsets: (B + 1,) int32, where sequences begin and end.
+        first_only: only each sequence's first token attends. positions: as far as the longest sequence.
         Returns projected's dtype. A sequence's result has the same bits in any pack and for any thread count.
         Raises MemoryError if there is not enough for the longest sequence, ValueError for tensors of another
         form.
@@ -108,7 +106,6 @@ class Kernels:
             _address(projected, dtype, tokens * 3 * heads * size),
             tokens,
             _address(offsets, torch.int32, sequences + 1),
-            _address(prefixes, torch.int32, sequences),
             sequences,
             heads,
             size,
@@ -135,7 +132,7 @@ class Kernels:
         prefixes: Tensor | None = None,
         last_only: bool = False,
     ) -> Tensor:
-        """Attend as `TorchOps.causal` does; the arguments are those of `attention`, but for these.
+        """Return concat(head_1 … head_h) of a decoder; the arguments are those of `attention`, but for these.
 
         spec: of these heads, with a row of the rotation for each position. prefixes: (sequences,) int32, as
             in `PackedBatch`. last_only: only each sequence's last token attends.
@@ -282,7 +279,8 @@ class Kernels:
         source: tuple[Tensor | None, Tensor | None, float] = (None, None, 0.0),
         target: tuple[float, float] = (0.0, 0.0),
     ) -> Tensor:
-        """Return (start + x·Wᵀ)·scale + b, finished as `map_bfloat16` does, or by GELU and `quantize_gelu`.
+        """Return (start + x·Wᵀ)·scale + b, after `finish` (of FINISHES): GELU, SiLU, `other` added
+        or multiplied, normalised; or GELU and `quantize_gelu`.
 
         x: (T, in) uint8, or bfloat16 that is quantized first; tiles: W, int8, as `to_tiles` lays it out;
             factors: start, int32, scale and b, float32, all `filled`.
@@ -375,7 +373,7 @@ def _check(problem: int, tokens: int) -> None:
         raise ValueError(
             f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
             "sequence, a row of the rotation for each position and one of `order` for each distance; a "
-            "prefix must be a sequence without one, and positions must then be plain"
+            "prefix must be a sequence without one"
         )
 
 

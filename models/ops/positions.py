@@ -19,46 +19,39 @@ class Positions:
     rotation: (positions, d) float32, of `rotations`: queries and keys are rotated by their positions.
     window: a token sees this many tokens to each side; None: all of its sequence.
     relative: scores of distances that are added.
-    query_alone: the tokens of a pair's query see the query alone (`ModelConfig.shares_query`).
     """
 
     rotation: Tensor | None = None
     window: int | None = None
     relative: Relative | None = None
-    query_alone: bool = False
 
     def only(self, heads: Sequence[int]) -> tuple[Self, Sequence[int]]:
         """Return the positions of some heads, and the key heads that they read: those of the same index."""
         relative = None if self.relative is None else self.relative.only(heads)
         return replace(self, relative=relative), heads
 
-    def scored(
-        self, projected: Tensor, of_query: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None, float]:
+    def scored(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor | None, float]:
         """Return what the scores of one sequence are made of.
 
-        projected: (n, 3·h, d), queries, keys and values. of_query: (n,) bool, as `bias` takes it.
+        projected: (n, 3·h, d), queries, keys and values.
         Returns queries and keys, (h, n, d), what is added to their scaled products, and the scale.
         """
         parts = projected.view(len(projected), 3, -1, projected.shape[-1])
         if self.rotation is not None:
             parts = rotated(parts, self.rotation[: len(parts)])
         query, key, _ = parts.permute(1, 2, 0, 3)
-        return query, key, self.bias(query, key, of_query=of_query), self.scale(query.shape[-1])
+        return query, key, self.bias(query, key), self.scale(query.shape[-1])
 
     def scale(self, head_size: int) -> float:
         """Return what q·kᵀ is multiplied by."""
         terms = 1 if self.relative is None else self.relative.terms
         return 1 / math.sqrt(head_size * terms)
 
-    def bias(
-        self, query: Tensor, key: Tensor, exists: Tensor | None = None, of_query: Tensor | None = None
-    ) -> Tensor | None:
-        """Return what is added to the scaled scores, broadcastable to (B, h, n, m); None for nothing.
+    def bias(self, query: Tensor, key: Tensor, exists: Tensor | None = None) -> Tensor | None:
+        """Return what is added to the scaled scores, broadcastable to (B, h, n, n); None for nothing.
 
-        query: (B, h, n, d); key: (B, h, m, d). exists: (B, m) bool, False for keys that fill up a shorter
-        sequence; its queries, whose results nobody reads, see everything. of_query: (B, n) bool, m = n, the
-        tokens that see only each other; None: there are none.
+        query, key: (B, h, n, d). exists: (B, n) bool, False for keys that fill up a shorter sequence; its
+        queries, whose results nobody reads, see everything.
         """
         keys = key.shape[-2]
         visible = None if exists is None else exists[:, None, None]
@@ -66,10 +59,6 @@ class Positions:
             position = torch.arange(keys, device=key.device)
             near = (position[:, None] - position).abs() <= self.window
             visible = near if visible is None else near & visible | ~visible.mT
-        if of_query is not None:
-            alone = of_query.unsqueeze(-2)
-            seen = ~alone[..., None] | alone[..., None, :]
-            visible = seen if visible is None else seen & visible
         added = None if self.relative is None else self.relative.bias(query, key)
         if visible is None:
             return added

@@ -175,7 +175,7 @@ class TorchOps:
         self.dtype = dtype
 
     def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
-        """Lay out an affine map for this device, as `Linear` takes it."""
+        """Lay out an affine map for this device. weight: (out, in). bias: (out,)."""
         return Linear(weight, bias, activation)
 
     def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
@@ -193,8 +193,7 @@ class TorchOps:
     def attention(
         self, projected: Tensor, batch: PackedBatch, heads: int, weights: Tensor | None, positions: Positions
     ) -> Tensor:
-        """Attend within each sequence of a pack, and to its prefix, head by head: softmax(q kᵀ/√d)·v, times
-        the head's weight.
+        """Attend within each sequence of a pack, head by head: softmax(q kᵀ/√d)·v, times the head's weight.
 
         projected: (T, 3·h·d), queries, keys and values of h heads; weights: of the heads, (B, h), or (1, h)
         for all sequences, float32. A sequence's result in an exact batch has the same bits in any other one.
@@ -204,19 +203,16 @@ class TorchOps:
         if positions.rotation is not None:
             parts = rotated(parts, positions.rotation[batch.positions])
         contexts = []
-        of_query = batch.of_query if positions.query_alone and batch.prefixes is None else None
-        for tokens, existing, keys, exists in batch.groups:
+        for tokens, exists, index in batch.groups:
             query, key, value = parts[tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
-            if keys is not tokens:
-                key, value = parts[keys][:, :, 1:].permute(2, 0, 3, 1, 4)  # (count, h, most, d) each
             if batch.exact:  # products of one sequence and of several round alike only in one layout
                 query = query.contiguous()
                 key = key.contiguous()
                 value = value.contiguous()
-            bias = positions.bias(query, key, exists, None if of_query is None else of_query[tokens])
+            bias = positions.bias(query, key, exists)
             scale = positions.scale(query.shape[-1])
             context = self._attend(query, key, value, bias, scale).transpose(1, 2).flatten(0, 1)
-            contexts.append(context if existing is None else context[existing])
+            contexts.append(context if index is None else context[index])
         joined = torch.cat(contexts)  # (tokens, h, d)
         if weights is not None:
             if len(weights) > 1:
@@ -294,7 +290,7 @@ class CudaOps(TorchOps):
         self.varlen = varlen
 
     def causal(self, projected: Tensor, batch: PackedBatch, spec: Causal, weights: Tensor | None) -> Tensor:
-        """Attend as `TorchOps.causal` does; with `varlen`, what belongs to no sequence is undefined."""
+        """Return a decoder's attention; with `varlen`, what belongs to no sequence is undefined."""
         if self.varlen is None:
             return super().causal(projected, batch, spec, weights)
         return self.varlen(projected, batch, spec, weights)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headroom.models.batch import PackedBatch, pack
+from headroom.models.batch import Beginning, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.ops.causal import Causal
 from headroom.models.ops.int8 import Int8Linear
@@ -15,7 +15,6 @@ from headroom.models.ops.int8_products import QuantizedMap, TensorScale
 from headroom.models.ops.positions import PLAIN_POSITIONS, Positions, rotations
 from headroom.models.ops.relative import Relative, alibi_slopes, log_buckets
 from headroom.models.ops.torch import TorchOps
-from headroom.models.sequences import Beginning
 
 LENGTHS = (1, 16, 37, 70)
 HEADS = 3
@@ -77,9 +76,6 @@ class _Trial:
         yield from self.attended(None, PLAIN_POSITIONS)
         yield from self.attended(self.head_weights(), Positions(window=9))
         yield from self.attended(self.head_weights(), Positions(self.angles, 9))
-        shared = self.shared(start=1)
-        weights = self.random(shared.rows, HEADS).float()
-        yield from self.attended(weights, Positions(query_alone=True), shared)
 
     def tables(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the attention of encoders that add scores of distances from tables, as DeBERTa does."""
@@ -94,25 +90,14 @@ class _Trial:
         for head_weights in (None, self.head_weights()):
             yield from self.attended(head_weights, Positions(relative=Relative(slopes=slopes)))
 
-    def shared(self, start: int) -> PackedBatch:
-        """Return a pack of pairs of which two share tokens, as many tokens in all as LENGTHS. start: of the
-        shared tokens in their pairs."""
-        shortest, single, beginning, longest = LENGTHS
-        pairs = _pairs(beginning + shortest, beginning + longest, single)
-        beginnings = [Beginning("shared", beginning, start)] * 2 + [Beginning("alone", 1, start)]
-        return pack(pairs, device=self.ops.device, beginnings=beginnings)
-
-    def attended(
-        self, head_weights: Tensor | None, positions: Positions, batch: PackedBatch | None = None
-    ) -> Iterator[tuple[str, Tensor]]:
-        """Yield the attention of all tokens, and of first tokens alone. batch: default: of whole pairs."""
-        batch = batch or self.batch
+    def attended(self, head_weights: Tensor | None, positions: Positions) -> Iterator[tuple[str, Tensor]]:
+        """Yield the attention of all tokens, and of first tokens alone."""
         projected = self.random(len(self.batch.ids), 3 * HEADS * self.size)
-        whole = self.ops.attention(projected, batch, HEADS, head_weights, positions)
+        whole = self.ops.attention(projected, self.batch, HEADS, head_weights, positions)
         yield "attention", whole[: sum(LENGTHS)]
-        only_first = replace(batch, read="first")
+        only_first = replace(self.batch, read="first")
         first = self.ops.attention(projected, only_first, HEADS, head_weights, positions)
-        yield "attention of first tokens", first[: batch.rows]
+        yield "attention of first tokens", first[: self.batch.rows]
 
     def head_weights(self) -> Tensor:
         """Return a random weight of each head of each sequence."""
@@ -129,7 +114,10 @@ class _Trial:
         projected = self.random(len(self.batch.ids), (HEADS + 4) * self.size)
         weights = self.head_weights()
         query_norm, key_norm = self.random(2, self.size).float()
-        shared = self.shared(start=0)
+        shortest, single, beginning, longest = LENGTHS
+        pairs = _pairs(beginning + shortest, beginning + longest, single)
+        beginnings = [Beginning("shared", beginning)] * 2 + [Beginning("alone", 1)]
+        shared = pack(pairs, device=self.ops.device, beginnings=beginnings)  # sequences of LENGTHS too
         plain = Causal((0, 1, HEADS), self.angles, 1e-6)
         for batch, spec in (
             (self.batch, plain),

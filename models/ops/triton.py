@@ -182,7 +182,7 @@ class SumNormLinear(Linear):
     """An affine map whose sum with a residual is normalised in one step."""
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
-        """Compute sum and norm as `Linear` does."""
+        """Return norm(residual + the map of x), (T, out)."""
         if isinstance(norm, SumNorm):
             return norm.of_sum(self(x), residual)
         return super().add_norm(x, residual, norm)
@@ -192,7 +192,7 @@ class GeluLinear(Linear):
     """An affine map with GELU, by tanh, computed before the product is rounded."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Compute the map as `Linear` does."""
+        """Compute the map. x: (T, in)."""
         return torch._addmm_activation(self.bias, x, self._weight.T, use_gelu=True)
 
 
@@ -219,12 +219,10 @@ class TritonOps(CudaOps):
     def attention(
         self, projected: Tensor, batch: PackedBatch, heads: int, weights: Tensor | None, positions: Positions
     ) -> Tensor:
-        """Attend as `TorchOps.attention` does.
+        """Return an encoder's attention in one launch, or two where titles are long.
 
         What fills the pack up is undefined, NaN among it; it reaches no sequence.
         """
-        if positions.query_alone:
-            return super().attention(projected, batch, heads, weights, positions)
         if positions.rotation is not None:
             parts = projected.view(len(projected), 3, heads, -1)
             projected = rotated(parts, positions.rotation[batch.positions]).flatten(1)

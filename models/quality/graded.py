@@ -48,7 +48,7 @@ class GradedEvaluation(Evaluation):
         super().__init__(pairs, ranking, self.grades - 1 if relevant is None else relevant)
 
     def resampled(self, counts: Floats) -> dict[str, Floats]:
-        """Return the metrics of resamples, as `Evaluation.resampled` does.
+        """Return the metrics of resamples that hold cluster c counts[r, c] times: (resamples,) each.
 
         accuracy; macro_f1 over the grades that occur; qwk (quadratic weighted kappa); those of the ranking;
         ece, the expected calibration error (Guo et al. 2017).
@@ -79,7 +79,7 @@ class GradedEvaluation(Evaluation):
         return np.concatenate([confusion, self._sum_and_count("ndcg10")], axis=1)
 
     def reliability(self, counts: Floats) -> dict[str, Floats]:
-        """Return how far probabilities are from shares on resamples, as `resampled` does.
+        """Return how far probabilities are from shares on resamples: (resamples,) each.
 
         classwise_ece: the calibration error of each grade's probability, averaged over the grades (Kull et
         al. 2019, https://arxiv.org/abs/1910.12656); of two grades, that of P(relevant). log_loss: the mean

@@ -28,8 +28,8 @@ class Columns:
     """The names of a file's columns (or keys), and the character between the cells of csv.
 
     queries, titles: files with the texts of ids, if the file has ids in their place. position: the column of
-    a title's rank in the order that is judged beside a model, from 1. order: a file with that order, as
-    `orders.read_order` takes it. by: the column that puts queries into classes.
+    a title's rank in the order that is judged beside a model, from 1. order: a file with that order:
+    a TREC run, a snapshot of Quepid or queries of UBI. by: the column that puts queries into classes.
     """
 
     query: str = "query"

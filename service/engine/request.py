@@ -36,7 +36,7 @@ class Deadline(NamedTuple):
 
 
 class Prefix(Hashable, Protocol):
-    """Tokens that several rows share; equal ones compare equal."""
+    """The first tokens of several rows; equal ones compare equal."""
 
     @property
     def tokens(self) -> int:
@@ -49,7 +49,7 @@ class Row:
     """One sequence to compute. What the network needs beyond this is in a subclass.
 
     tokens: its length, at least 1. lane: only rows of one lane share a batch.
-    prefix: those of its tokens that a batch computes once for all rows that have them; None if none has.
+    prefix: its first tokens, which a batch computes once for all rows that have the same; None if none has.
     submission: what it was submitted with.
     result: what was computed, or an exception; None before.
     seconds: its part of the time of its forward pass.

@@ -71,9 +71,9 @@ class RowQueries(NamedTuple):
 
 
 def mark_prefixes(rows: Sequence[PairRow]) -> None:
-    """Set what rows share within a lane and mask, if their network has such a part."""
+    """Set the prefixes that a decoder's rows share within a lane and mask; an encoder's rows share none."""
     classifier = rows[0].lane.classifier
-    if classifier.config.decoder is None and not classifier.config.shares_query:
+    if classifier.config.decoder is None:
         return
     keys = ((row.lane, id(row.mask)) for row in rows)
     prefixes = classifier.beginnings((row.pair for row in rows), keys)

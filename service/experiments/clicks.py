@@ -53,7 +53,7 @@ Condition = ColumnElement[bool]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The titles of a list, as `Impression` has them. places: JSON. ids: JSON, or None."""
+    """The titles of a list. teams_by_index: a letter for each title. places: JSON. ids: JSON, or None."""
 
     teams_by_index: str
     places: str

@@ -149,7 +149,7 @@ def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> I
 
 @contextmanager
 def analysis(engine: Engine) -> Iterator[Connection]:
-    """Open a transaction that reads all rows of an experiment, as `transaction` does.
+    """Open a transaction that reads all rows of an experiment. Raises DatabaseUnavailable.
 
     Without statistics, in an experiment's first minute or after pg_upgrade, PostgreSQL would read all
     outcomes again for every unit. Compiling such a query takes it up to a second, and saves none.

@@ -47,7 +47,7 @@ SKEW_SECONDS = 60.0
 
 NOW = bindparam("now", type_=Double)
 UNTIL = bindparam("until", type_=Double)
-"""The times of a look, in Unix seconds, as `measure` takes them."""
+"""The times of a look, in Unix seconds."""
 
 _other = exposures.alias()
 _IN_ONE_ARM = ~exists().where(

@@ -126,7 +126,10 @@ class Store:
             return db.scalar(query.order_by(log.c.number).limit(1))
 
     def add(self, rows: Sequence[facts.Fact]) -> Counter[tuple[str, str]]:
-        """Add exposures, lists and shadow results, all or none, as `facts.add` does."""
+        """Add exposures, lists and shadow results, all or none.
+
+        Returns how many units are new, by experiment and arm.
+        """
         with self.write_facts() as db:
             return facts.add(db, rows)
 

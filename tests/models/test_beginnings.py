@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from headroom import Classifier, HeadMask
-from headroom.models.batch import PackedBatch
+from headroom.models.batch import PackedBatch, pack
 from headroom.models.ops import kernel_library
+from headroom.models.study.runner import logits_under
 from tests.checkpoints import WORDS
 from tests.decoders import FAMILIES, write_decoder
+from tests.models.reference import CPU
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -74,6 +76,18 @@ def test_deterministic_scores_do_not_depend_on_who_shares(checkpoint: Path) -> N
     for row, pair in enumerate(PAIRS):
         alone = clf.score([pair], [[None, *MASKS][row % 3]]).logits
         np.testing.assert_array_equal(together[row], alone[0])
+
+
+def test_a_study_computes_a_beginning_once_and_gives_the_scores_that_are_served(checkpoint: Path) -> None:
+    clf = Classifier.load(checkpoint, "cpu", "float32")
+    pairs = PAIRS[:7]
+    encoded = clf.tokenizer.encode(pairs)
+    batch = pack(encoded, device=CPU, beginnings=clf.beginnings(encoded, [None] * len(pairs)))
+    assert batch.prefixes is not None
+    matrices = np.stack([mask.matrix for mask in MASKS])
+    for mask, logits in zip(MASKS, logits_under(clf.network, batch, matrices), strict=True):
+        ordered = np.take(logits, clf.config.label_order, axis=1)
+        np.testing.assert_allclose(ordered, clf.score(pairs, mask).logits, atol=2e-5)
 
 
 def test_twenty_titles_cost_their_beginning_once(checkpoint: Path) -> None:

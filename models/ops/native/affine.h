@@ -60,7 +60,7 @@ struct Norm {
 // What a map is computed from and into. Lists of numbers for each output are filled up to whole blocks.
 // x: what is multiplied; null if `source` has it.
 // start: where each output's sums begin, floats or 32-bit integers. scale, bias: of integer sums; null for floats.
-// weights: in tiles, filled up with zeros (models/ops/tiles.py). other: like out, for kAdd and kMultiply.
+// weights: in tiles, filled up with zeros (models/ops/kernels.py). other: like out, for kAdd and kMultiply.
 // multiplier, shift: of the quantized results.
 struct Map {
   const char* x;

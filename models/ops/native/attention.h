@@ -79,8 +79,7 @@ struct Room {
 
   long columns, steps, value_steps, turned_rows, attended, turned, bytes;
 
-  // rotated: queries and keys are copied. joined: so are keys and values, which lie in two places.
-  Room(long tokens, long size, bool rotated, bool joined, const Relative* relative)
+  Room(long tokens, long size, bool rotated, const Relative* relative)
       : columns(up(tokens, paired ? 32 : 16)),              // keys, rounded up
         steps(up(size / per_unit, tiles ? 16 : 1)),         // units of a key
         value_steps(tiles ? columns / 2 : (tokens + 1) / 2),  // pairs of values
@@ -88,8 +87,7 @@ struct Room {
         attended(up(4 * (kQueries * (columns + columns / 2 + size + steps) + steps * columns +
                          (paired ? value_steps * size : 0)),
                     64)),
-        turned(attended + (rotated ? 4 * 2 * size + 2 * turned_rows * size * long{sizeof(T)} : 0) +
-               (joined ? 2 * tokens * size * long{sizeof(T)} : 0)),
+        turned(attended + (rotated ? 4 * 2 * size + 2 * turned_rows * size * long{sizeof(T)} : 0)),
         bytes(up(turned, 64) + room_of(relative, kQueries)) {}
 };
 
@@ -137,21 +135,20 @@ template <class T>
 }
 
 // out (queries x size) = weight · softmax(scale · q·kᵀ) · v of one head, scale in powers of two.
-// query, key, value: the first token's `size` numbers, each with the distance to the next token's. Results are
-// `out_stride` apart. tokens: how many have keys and values.
+// query, key, value: the first token's `size` numbers; queries and keys are `stride` apart, values `further_stride`,
+// results `out_stride`.
 // following: how many rows may be read from the first query on; the rows of later sequences count.
 // window: a query sees this many keys to each side; negative: all keys. memory: as much as `room` says.
 // relative: of distances; null: none. head: its number among them.
 template <class T>
-void attend_head(const T* query, long query_stride, const T* key, long key_stride, const T* value, long value_stride,
-                 long tokens, [[maybe_unused]] long following, long queries, long size, float scale, float weight,
-                 long window, const Relative* relative, long head, const Room<T>& room, char* memory, T* out,
-                 long out_stride) {
+void attend_head(const T* query, const T* key, long stride, const T* value, long further_stride, long tokens,
+                 [[maybe_unused]] long following, long queries, long size, float scale, float weight, long window,
+                 const Relative* relative, long head, const Room<T>& room, char* memory, T* out, long out_stride) {
   using U = Unit<T>;
   constexpr bool paired = Room<T>::paired, tiles = Room<T>::tiles;
   constexpr long per_unit = Room<T>::per_unit;
   const long columns = room.columns, steps = room.steps, value_steps = room.value_steps;
-  const long unit_stride = query_stride / per_unit, unit_key_stride = key_stride / per_unit;
+  const long unit_stride = stride / per_unit;
 
   float* scores = reinterpret_cast<float*>(memory);
   U* probabilities = reinterpret_cast<U*>(scores + kQueries * columns);  // (queries, columns / 2) of pairs
@@ -163,34 +160,34 @@ void attend_head(const T* query, long query_stride, const T* key, long key_strid
   const U* key_units = reinterpret_cast<const U*>(key);
   const long key_steps = size / per_unit;
   for (long column = 0; column < tokens; column += kLanes)
-    transpose_rows(key_units + column * unit_key_stride, unit_key_stride, std::min(kLanes, tokens - column), key_steps,
+    transpose_rows(key_units + column * unit_stride, unit_stride, std::min(kLanes, tokens - column), key_steps,
                    keys + column, columns);
   for (long at = key_steps * columns; at < steps * columns; at += kLanes) store(keys + at, Floats{});
 
   const U* value_units = values;
-  long unit_value_stride = size;
+  long value_stride = size;
   if constexpr (paired) {
     for (long step = 0; step < value_steps; ++step)
       for (long column = 0; column < size; column += kLanes) {
-        const T* from = value + 2 * step * value_stride + column;
+        const T* from = value + 2 * step * further_stride + column;
         Words pairs = {};
         if (2 * step < tokens) pairs = to_words(load<Halves>(from));
-        if (2 * step + 1 < tokens) pairs |= to_words(load<Halves>(from + value_stride)) << 16;
+        if (2 * step + 1 < tokens) pairs |= to_words(load<Halves>(from + further_stride)) << 16;
         store(values + step * size + column, pairs);
       }
   } else {
     value_units = value;
-    unit_value_stride = value_stride;
+    value_stride = further_stride;
   }
 
   for (long first = 0; first < queries; first += kQueries) {
     const long rows = std::min(kQueries, queries - first);
-    const U* from = reinterpret_cast<const U*>(query + first * query_stride);
+    const U* from = reinterpret_cast<const U*>(query + first * stride);
     // The keys that these queries see: `count` from `low` on, a multiple of every vector's and tile's width.
     const long low = window < 0 ? 0 : std::max(0l, first - window) / 32 * 32;
     const long count = (window < 0 ? tokens : std::min(tokens, first + rows + window)) - low;
     const long vectors = up(count, kLanes) / kLanes;
-    const U* near_values = value_units + low / per_unit * unit_value_stride;
+    const U* near_values = value_units + low / per_unit * value_stride;
     long from_stride = unit_stride;
 #ifdef __AMX_BF16__
     if constexpr (tiles) {
@@ -214,7 +211,7 @@ void attend_head(const T* query, long query_stride, const T* key, long key_strid
                           reinterpret_cast<float*>(memory + up(room.turned, 64)), scores);
     if (window >= 0)
       for (long row = 0; row < rows; ++row) hide_beyond(window, first + row, low, count, scores + row * columns);
-    weigh_values(scores, probabilities, columns, rows, count, scale, near_values, unit_value_stride, size, sums, weight,
+    weigh_values(scores, probabilities, columns, rows, count, scale, near_values, value_stride, size, sums, weight,
                  out + first * out_stride, out_stride);
   }
 }
@@ -249,42 +246,23 @@ long first_problem(const int32_t* offsets, long sequences, long heads, long keys
   return sequence * heads + place / cost(sequence);
 }
 
-// Whether a sequence has none of the sequences as its prefix, or one that has a prefix itself.
-bool wrong_prefix(const int32_t* prefixes, long sequences) {
-  for (long i = 0; i < sequences; ++i)
-    if (prefixes[i] >= 0 && (prefixes[i] >= sequences || prefixes[prefixes[i]] >= 0)) return true;
-  return false;
-}
-
-// Copies a head's keys (or values) of a prefix and of a sequence one after another.
-template <class T>
-void join(const T* of_prefix, long before, const T* own, long length, long stride, long size, T* out) {
-  for (long token = 0; token < before; ++token) std::copy_n(of_prefix + token * stride, size, out + token * size);
-  out += before * size;
-  for (long token = 0; token < length; ++token) std::copy_n(own + token * stride, size, out + token * size);
-}
-
 // Returns 0; or, without having computed anything, 1 if there is not enough memory, and 2 if sequences end before they
-// begin, or beyond the tokens, the rows of weights (one row serves all), the rotation's positions or the distances, or
-// if prefixes are wrong. prefixes: the sequence whose keys and values the tokens of each one see too, −1 for none; null
-// if none has any; not with a rotation, a window or distances.
+// begin, or beyond the tokens, the rows of weights (one row serves all), the rotation's positions or the distances.
 template <class T>
-int attend(const T* projected, long tokens, const int32_t* offsets, const int32_t* prefixes, long sequences,
-           long heads, long size, const float* weights, long weight_rows, bool first_only, const float* rotation,
-           long positions, long window, const Relative* relative, T* out, int threads) {
+int attend(const T* projected, long tokens, const int32_t* offsets, long sequences, long heads, long size,
+            const float* weights, long weight_rows, bool first_only, const float* rotation, long positions,
+            long window, const Relative* relative, T* out, int threads) {
   const long width = heads * size, stride = 3 * width;
   const long weight_stride = weight_rows == 1 ? 0 : heads;
   const float scale = 1.44269504f / __builtin_sqrtf(size * (relative ? relative->terms : 1));
   const long end = sequences ? offsets[sequences] : 0;
-  const auto length_of = [=](long i) { return long{offsets[i + 1]} - offsets[i]; };
-  if (prefixes && (rotation || window >= 0 || relative || wrong_prefix(prefixes, sequences))) return 2;
-  const auto before_of = [=](long i) { return prefixes && prefixes[i] >= 0 ? length_of(prefixes[i]) : 0; };
   long longest = 0, shortest = 0, computed = 0;
   for (long i = 0; i < sequences; ++i) {
-    longest = std::max(longest, before_of(i) + length_of(i)), shortest = std::min(shortest, length_of(i));
-    if (length_of(i)) computed = i + 1;
+    const long length = long{offsets[i + 1]} - offsets[i];
+    longest = std::max(longest, length), shortest = std::min(shortest, length);
+    if (length) computed = i + 1;
   }
-  const long part = up(Room<T>(longest, size, rotation, prefixes, relative).bytes, 4096);
+  const long part = up(Room<T>(longest, size, rotation, relative).bytes, 4096);
   char* memory = scratch.at_least(part * threads);
   if (memory == nullptr) return 1;
   const bool weighted = !weights || weight_rows == 1 || computed <= weight_rows;
@@ -302,7 +280,7 @@ int attend(const T* projected, long tokens, const int32_t* offsets, const int32_
     const long last = first_problem(offsets, sequences, heads, keys, share + 1, shares);
     for (long problem = first_problem(offsets, sequences, heads, keys, share, shares); problem < last; ++problem) {
       const long sequence = problem / heads, head = problem % heads;
-      const long first = offsets[sequence], length = length_of(sequence), before = before_of(sequence);
+      const long first = offsets[sequence], length = offsets[sequence + 1] - first;
       T* to = out + (first_only ? sequence : first) * width + head * size;
       if (length == 0) {
         if (first_only) std::memset(static_cast<void*>(to), 0, size * sizeof(T));
@@ -312,27 +290,19 @@ int attend(const T* projected, long tokens, const int32_t* offsets, const int32_
       if (head + 1 < heads) fetch_head(from + size, width, stride, length, size);
       const float weight = weights ? weights[sequence * weight_stride + head] : 1.f;
       const long queries = first_only ? 1 : length;
-      const T *query = from, *key = from + width, *value = key + width;
-      long query_stride = stride, key_stride = stride, value_stride = stride, following = tokens - first;
-      const Room<T> room(before + length, size, rotation, before, relative);
+      const T *query = from, *key = from + width;
+      long query_stride = stride, following = tokens - first;
+      const Room<T> room(length, size, rotation, relative);
       if (rotation) {
         float* rows = reinterpret_cast<float*>(own + room.attended);
         T* turned_queries = reinterpret_cast<T*>(rows + 2 * size);
         T* turned_keys = turned_queries + room.turned_rows * size;
         rotate(query, stride, queries, size, rotation, rows, turned_queries);
         rotate(key, stride, length, size, rotation, rows, turned_keys);
-        query = turned_queries, key = turned_keys, query_stride = key_stride = size, following = room.turned_rows;
+        query = turned_queries, key = turned_keys, query_stride = size, following = room.turned_rows;
       }
-      if (before) {
-        const T* of_prefix = projected + offsets[prefixes[sequence]] * stride + head * size;
-        T* keys_of_both = reinterpret_cast<T*>(own + room.attended);
-        T* values_of_both = keys_of_both + (before + length) * size;
-        join(of_prefix + width, before, key, length, stride, size, keys_of_both);
-        join(of_prefix + 2 * width, before, value, length, stride, size, values_of_both);
-        key = keys_of_both, value = values_of_both, key_stride = value_stride = size;
-      }
-      attend_head(query, query_stride, key, key_stride, value, value_stride, before + length, following, queries, size,
-                  scale, weight, window, relative, head, room, own, to, width);
+      attend_head(query, key, query_stride, from + 2 * width, stride, length, following, queries, size, scale, weight,
+                  window, relative, head, room, own, to, width);
     }
 #ifdef __AMX_BF16__
     if (std::is_same_v<T, bfloat16>) _tile_release();

@@ -160,9 +160,9 @@ int attend_causal(const T* projected, long tokens, const int32_t* offsets, const
     return Segment{first, length, offsets[prefix], long{offsets[prefix + 1]} - offsets[prefix]};
   };
   long longest = 0, computed = 0;
-  if (prefixes && wrong_prefix(prefixes, sequences)) return 2;
   for (long i = 0; i < sequences; ++i) {
     if (offsets[i + 1] < offsets[i]) return 2;
+    if (prefixes && prefixes[i] >= 0 && (prefixes[i] >= sequences || prefixes[prefixes[i]] >= 0)) return 2;
     if (offsets[i + 1] > offsets[i]) computed = i + 1;
   }
   const bool weighted = !weights || weight_rows == 1 || computed <= weight_rows;

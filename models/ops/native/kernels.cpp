@@ -33,20 +33,20 @@ int headroom_prepare() {
 #endif
 }
 
-int headroom_attend_float32(const float* projected, long tokens, const int32_t* offsets, const int32_t* prefixes,
-                            long sequences, long heads, long size, const float* weights, long weight_rows,
-                            int first_only, const float* rotation, long positions, long window,
-                            const Relative* relative, float* out, int threads) {
-  return attend(projected, tokens, offsets, prefixes, sequences, heads, size, weights, weight_rows, first_only,
-                rotation, positions, window, relative, out, threads);
+int headroom_attend_float32(const float* projected, long tokens, const int32_t* offsets, long sequences, long heads,
+                             long size, const float* weights, long weight_rows, int first_only,
+                             const float* rotation, long positions, long window, const Relative* relative,
+                             float* out, int threads) {
+  return attend(projected, tokens, offsets, sequences, heads, size, weights, weight_rows, first_only, rotation,
+                positions, window, relative, out, threads);
 }
 
-int headroom_attend_bfloat16(const bfloat16* projected, long tokens, const int32_t* offsets, const int32_t* prefixes,
-                             long sequences, long heads, long size, const float* weights, long weight_rows,
-                             int first_only, const float* rotation, long positions, long window,
-                             const Relative* relative, bfloat16* out, int threads) {
-  return attend(projected, tokens, offsets, prefixes, sequences, heads, size, weights, weight_rows, first_only,
-                rotation, positions, window, relative, out, threads);
+int headroom_attend_bfloat16(const bfloat16* projected, long tokens, const int32_t* offsets, long sequences,
+                              long heads, long size, const float* weights, long weight_rows, int first_only,
+                              const float* rotation, long positions, long window, const Relative* relative,
+                             bfloat16* out, int threads) {
+  return attend(projected, tokens, offsets, sequences, heads, size, weights, weight_rows, first_only, rotation,
+                positions, window, relative, out, threads);
 }
 
 int headroom_causal_float32(const float* projected, long tokens, const int32_t* offsets, const int32_t* prefixes,

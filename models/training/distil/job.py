@@ -5,7 +5,6 @@ from pathlib import Path
 
 from headroom.models.checkpoint.config import (
     ModelConfig,
-    can_share_query,
     check_holds_floats,
     read_config,
     read_raw,
@@ -68,10 +67,8 @@ class DistilOptions:
 
     data: pairs without grades. teacher: a checkpoint directory or hub id; None for the shipped model, unless
     `scores` names the column that teaches. model: the student; None for the teacher, or the shipped model if
-    the teacher is a decoder or a column. share_query: the student's query tokens see the query alone, so that
-    its titles share what is computed of it. steps, minutes: how long it is trained; None for the default
-    number of steps. teacher_labels: least relevant first; None for the order that the teacher's checkpoint
-    says.
+    the teacher is a decoder or a column. steps, minutes: how long it is trained; None for the default number
+    of steps. teacher_labels: least relevant first; None for the order that the teacher's checkpoint says.
     """
 
     data: Path | Rows
@@ -80,7 +77,6 @@ class DistilOptions:
     scores: str | None = None
     model: str | None = None
     cut: StudentSize = StudentSize()
-    share_query: bool = False
     test: Path | Rows | None = None
     steps: int | None = None
     minutes: float | None = None
@@ -141,11 +137,9 @@ def prepare(options: DistilOptions) -> Job:
     source = _source(options, teacher, teacher_config)
     source_labels = options.teacher_labels if source == teacher else None
     config = _with_labels(source, read_config(source, source_labels), teacher_config)
-    _check_cut(source, config, options, teacher)
-    if options.share_query:
-        config = _sharing(source, config)
     load_tokenizer(source, config)  # what it refuses could not be served after the training either
     check_holds_floats(source, config)
+    _check_cut(source, config, options, teacher)
     test_file, test = _read_test(options, config)
     avoided = {query_key(pair.query) for pair in test}
     found = pairs.survey(options.data, options.columns, options.scores, avoided)
@@ -217,22 +211,10 @@ def _check_cut(source: Path, config: ModelConfig, options: DistilOptions, teache
     if cut.mask is not None:
         config.check_head_left(mask_of(source, config, cut.mask))
     kept = {name: getattr(cut, name) or limit for name, limit in limits.items()}
-    is_changed = options.share_query and not config.shares_query
-    if source == teacher and cut.mask is None and kept == limits and not is_changed:
+    if source == teacher and cut.mask is None and kept == limits:
         raise ModelError(
-            "the student would be its teacher; give --layers, --heads or --units to cut it, --share-query, "
-            "or --model"
+            "the student would be its teacher; give --layers, --heads or --units to cut it, or --model"
         )
-
-
-def _sharing(source: Path, config: ModelConfig) -> ModelConfig:
-    """Return the configuration of a student whose query tokens see the query alone."""
-    if not can_share_query(config):
-        raise ModelError(
-            f"--share-query: {source} is not like BERT; it is for networks whose positions are embeddings "
-            "alone"
-        )
-    return replace(config, shares_query=True)
 
 
 def _read_test(options: DistilOptions, config: ModelConfig) -> tuple[Path | Rows | None, list[LabelledPair]]:

@@ -3,21 +3,20 @@
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headroom.models.checkpoint.tensors import TensorDict, read_tensors
+from headroom.models.checkpoint.tensors import TensorDict
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.classifier import Classifier
 from headroom.models.compress.prune import write_checkpoint
 from headroom.models.device import resolve_device
 from headroom.models.files import Json, write_whole
 from headroom.models.learner import Learner
-from headroom.models.networks import build
 from headroom.models.terminal import ProgressBar
 from headroom.models.training.distil import layers, report
 from headroom.models.training.distil.job import DistilOptions, Job, is_plain_encoder, mask_of, write_pairs
@@ -91,8 +90,6 @@ class Run:
         job = self.job
         source = self.model if job.is_cut_from_teacher else Classifier.load(job.source, self.options.device)
         assert source is not None
-        if job.config.shares_query and not source.config.shares_query:  # as the student computes
-            source = sharing_query(source)
         pairs = read_portion(self.portions[0])
         order = np.random.default_rng(self.options.seed).permutation(len(pairs))
         texts = [(pairs[row].query, pairs[row].title) for row in sorted(order[: layers.PAIRS])]
@@ -248,15 +245,6 @@ class Run:
         else:
             self.bar.advance(done - self._done)
         self._done = done
-
-
-def sharing_query(clf: Classifier) -> Classifier:
-    """Return the weights of a classifier that was loaded, with query tokens that see the query alone."""
-    assert clf.directory is not None
-    config = replace(clf.config, shares_query=True)
-    tensors = read_tensors(clf.directory, config)
-    network = build(config, tensors, device=clf.network.device, dtype=clf.network.dtype)
-    return replace(clf, config=config, network=network)
 
 
 def distil(job: Job, bar: ProgressBar) -> Json:

@@ -103,7 +103,7 @@ def test_scores_in_a_frame_teach(clf: Classifier, pairs: Path, judged: Path, tmp
     [
         ({"layers": 2, "steps": 0}, "steps: 0 is outside the valid whole numbers, 1 or more"),
         ({"layers": 9}, "^layers 9: .* has 3 layers; give 1 to 3"),
-        ({}, "the student would be its teacher; give layers, heads or units to cut it, share_query, or "),
+        ({}, "the student would be its teacher; give layers, heads or units to cut it, or student$"),
         ({"scores": "llm"}, "^scores and teacher: give one of them"),
         (
             {"data": {"query": []}},

@@ -49,13 +49,13 @@ bool near(T ours, double exact, double scale) {
 
 constexpr long kPositions = 70;  // of the rotation
 
-int call(const float* a, long b, const int32_t* c, const int32_t* prefixes, long d, long e, long f, const float* g, long h,
-         int i, const float* j, long k, float* l, int m) {
-  return headroom_attend_float32(a, b, c, prefixes, d, e, f, g, h, i, j, kPositions, k, nullptr, l, m);
+int call(const float* a, long b, const int32_t* c, long d, long e, long f, const float* g, long h, int i,
+         const float* j, long k, float* l, int m) {
+  return headroom_attend_float32(a, b, c, d, e, f, g, h, i, j, kPositions, k, nullptr, l, m);
 }
-int call(const bfloat16* a, long b, const int32_t* c, const int32_t* prefixes, long d, long e, long f, const float* g, long h,
-         int i, const float* j, long k, bfloat16* l, int m) {
-  return headroom_attend_bfloat16(a, b, c, prefixes, d, e, f, g, h, i, j, kPositions, k, nullptr, l, m);
+int call(const bfloat16* a, long b, const int32_t* c, long d, long e, long f, const float* g, long h, int i,
+         const float* j, long k, bfloat16* l, int m) {
+  return headroom_attend_bfloat16(a, b, c, d, e, f, g, h, i, j, kPositions, k, nullptr, l, m);
 }
 
 // One head's numbers of a token (part 0: query, 1: key, 2: value), rotated as the kernel does it.
@@ -76,13 +76,11 @@ std::vector<double> part_of(const std::vector<T>& projected, long token, long po
 }
 
 template <class T>
-void try_attention(long heads, long size, bool weighted, bool rotated, long window, bool prefixed = false) {
+void try_attention(long heads, long size, bool weighted, bool rotated, long window) {
   std::mt19937 random(1);
   const std::vector<long> lengths{1, 3, 0, 16, 33, 70};
   std::vector<int32_t> offsets{0};
   for (long length : lengths) offsets.push_back(offsets.back() + length);
-  const std::vector<int32_t> prefix_of{5, -1, -1, -1, 3, -1};
-  const int32_t* prefixes = prefixed ? prefix_of.data() : nullptr;
   const long tokens = offsets.back() + 2, width = heads * size, sequences = lengths.size();
   const auto projected = numbers<T>(random, tokens * 3 * width, 1.5f);
   const auto weights = numbers<float>(random, sequences * heads, 1);
@@ -93,24 +91,22 @@ void try_attention(long heads, long size, bool weighted, bool rotated, long wind
   const float* turn = rotated ? rotation.data() : nullptr;
   std::vector<T> whole(tokens * width), first(sequences * width);
   for (int first_only : {0, 1})
-    expect(call(projected.data(), tokens, offsets.data(), prefixes, sequences, heads, size,
-                weighted ? weights.data() : nullptr, sequences, first_only, turn, window, first_only ? first.data() : whole.data(), 2) == 0,
+    expect(call(projected.data(), tokens, offsets.data(), sequences, heads, size, weighted ? weights.data() : nullptr,
+                sequences, first_only, turn, window, first_only ? first.data() : whole.data(), 2) == 0,
            "memory for attention");
 
   bool right = true;
   for (long sequence = 0; sequence < sequences; ++sequence)
     for (long head = 0; head < heads; ++head) {
       const long begin = offsets[sequence], length = lengths[sequence];
-      const long prefix = prefixed ? prefix_of[sequence] : -1, before = prefix < 0 ? 0 : lengths[prefix];
       for (long i = 0; i < length; ++i) {
         const auto query = part_of(projected, begin + i, i, 0, head, heads, size, turn);
         std::vector<double> sums(size);
         double sum = 0;
-        for (long j = -before; j < length; ++j) {
+        for (long j = 0; j < length; ++j) {
           if (window >= 0 && std::labs(i - j) > window) continue;
-          const long token = j < 0 ? offsets[prefix] + before + j : begin + j;
-          const auto key = part_of(projected, token, j, 1, head, heads, size, turn);
-          const auto value = part_of(projected, token, j, 2, head, heads, size, turn);
+          const auto key = part_of(projected, begin + j, j, 1, head, heads, size, turn);
+          const auto value = part_of(projected, begin + j, j, 2, head, heads, size, turn);
           double score = 0;
           for (long k = 0; k < size; ++k) score += query[k] * key[k];
           const double power = std::exp(score / std::sqrt(double(size)));
@@ -127,13 +123,14 @@ void try_attention(long heads, long size, bool weighted, bool rotated, long wind
       for (long k = 0; length == 0 && k < size; ++k) right &= number(first[sequence * width + head * size + k]) == 0;
     }
   for (long i = offsets.back() * width; i < tokens * width; ++i) right &= number(whole[i]) == 0;
-  expect(right, rotated ? "attention, rotated within a window" : prefixed ? "attention to a prefix" : "attention");
+  expect(right, rotated ? "attention, rotated within a window" : "attention");
 
   auto spoilt = projected;
   spoilt[3 * width * 2] = rounded<T>(load<float>(std::array<uint32_t, 1>{0x7fffffff}.data()));  // a query of sequence 1
   std::vector<T> found(tokens * width);
-  call(spoilt.data(), tokens, offsets.data(), prefixes, sequences, heads, size, weighted ? weights.data() : nullptr,
-       sequences, 0, turn, window, found.data(), 2);
+  call(spoilt.data(), tokens, offsets.data(), sequences, heads, size, weighted ? weights.data() : nullptr, sequences, 0,
+       turn,
+       window, found.data(), 2);
   right = true;
   for (long i = 0; i < tokens * width; ++i) {
     const bool reached = i / width == 2 && i % width < size;
@@ -155,7 +152,7 @@ void try_large_scores() {
         const long token = i / (3 * size), part = i / size % 3;
         projected[i] = rounded<T>(part == 0 ? sign * whole : part == 1 ? (token ? whole / 2 : whole) : token);
       }
-      expect(call(projected.data(), tokens, offsets.data(), nullptr, 1, 1, size, nullptr, 0, 0, nullptr, -1, out.data(), 2) == 0,
+      expect(call(projected.data(), tokens, offsets.data(), 1, 1, size, nullptr, 0, 0, nullptr, -1, out.data(), 2) == 0,
              "memory for large scores");
       const bool finite = (sign > 0 ? power : power - 1) < 31;
       for (const T value : out)
@@ -234,10 +231,8 @@ void try_gelu() {
 template <class T>
 void try_all() {
   for (long size : {16, 48, 64})
-    for (bool weighted : {false, true}) {
+    for (bool weighted : {false, true})
       for (bool rotated : {false, true}) try_attention<T>(2, size, weighted, rotated, rotated ? 9 : -1);
-      try_attention<T>(2, size, weighted, false, -1, true);
-    }
   try_large_scores<T>();
   try_rows<T>();
 }

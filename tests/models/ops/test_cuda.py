@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headroom.models.batch import PackedBatch, pack
+from headroom.models.batch import Beginning, PackedBatch, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
 from headroom.models.masks.head_mask import HeadMask
@@ -26,7 +26,6 @@ from headroom.models.ops.torch import CudaOps, TorchOps
 from headroom.models.ops.trial import disagreement
 from headroom.models.ops.varlen import VarlenAttention
 from headroom.models.selection import RowMasks
-from headroom.models.sequences import Beginning
 from tests.checkpoints import random_model
 from tests.families import model_of
 from tests.models.ops.fake_gpu import FakeGpu
@@ -213,26 +212,20 @@ MASKED: dict[str, Callable[[Network], Any]] = {
 }
 
 
-SHARED_QUERY = "bert, whose query is computed once"
 DECODERS = {"qwen3": "loop", "gemma": "loop", "qwen3, varlen": "varlen", "gemma, varlen": "varlen"}
 
 
 @pytest.mark.parametrize("masked", MASKED)
-@pytest.mark.parametrize("family", ["bert", SHARED_QUERY, "modernbert", "deberta-v2", *DECODERS])
+@pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2", *DECODERS])
 def test_a_pass_reads_no_value_and_waits_for_no_copy(family: str, masked: str) -> None:
     varlen = VarlenAttention.of_torch() if DECODERS.get(family) == "varlen" else None
-    is_bert = family in ("bert", SHARED_QUERY)
-    model = random_model(11) if is_bert else model_of(family.partition(",")[0], 11)
-    if family == SHARED_QUERY:
-        model.config.headroom = {"shares_query": True}
+    model = random_model(11) if family == "bert" else model_of(family.partition(",")[0], 11)
     network = network_of(model, torch.bfloat16, device=META, ops=CudaOps(META, torch.bfloat16, varlen))
     mask, cut = MASKED[masked](network), masked.endswith("cut")
 
     def batch() -> PackedBatch:
-        start = 1 if family == SHARED_QUERY else 0
-        shared = [Beginning("query", 3, start)] * 3 + [Beginning("other", 2, start)] * 2
-        is_shared = family in DECODERS or family == SHARED_QUERY
-        return pack(pairs_of(), device=META, beginnings=shared if is_shared else None)
+        shared = [Beginning("query", 3)] * 3 + [Beginning("other", 2)] * 2
+        return pack(pairs_of(), device=META, beginnings=shared if family in DECODERS else None)
 
     if cut:
         network.forward(batch(), mask, sliced=True)  # cutting waits; it is done once

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from headroom.models.batch import pack
+from headroom.models.batch import Beginning, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.network import Bert, Network
 from headroom.models.networks import build
@@ -17,7 +17,6 @@ from headroom.models.ops.positions import PLAIN_POSITIONS, Positions
 from headroom.models.ops.relative import Relative, alibi_slopes, log_buckets
 from headroom.models.ops.torch import CudaOps, TorchOps
 from headroom.models.selection import RowMasks, rows_of
-from headroom.models.sequences import Beginning
 from tests.checkpoints import random_model
 from tests.families import model_of
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
@@ -101,29 +100,6 @@ def test_a_decoder_attends_in_one_call_and_its_titles_share_their_beginning(
         batch = pack(pairs, device=DEVICE, beginnings=beginnings)
         masks = None if mask is None else RowMasks(mask)
         assert_close(network.forward(batch, masks, sliced=sliced).numpy(force=True), exact, dtype)
-
-
-@pytest.mark.parametrize("dtype", BOUNDS)
-def test_a_query_that_is_computed_once_gives_the_scores_of_whole_pairs(dtype: torch.dtype) -> None:
-    model = random_model(11, hidden_size=64)
-    model.config.headroom = {"shares_query": True}
-    plain = network_of(model)
-    network = network_of(model, dtype, device=DEVICE)
-    assert network.graphs is None
-    rng = np.random.default_rng(3)
-    first = random_pair(rng, 30, 180)
-    pairs = [first]
-    for length in (12, 20, 33):
-        title = rng.integers(4, 180, length).astype(np.int32)
-        pairs.append(replace(first, ids=np.concatenate([first.ids[: first.title_start], title])))
-    beginnings = [Beginning("query", len(first.shared_query), 1)] * len(pairs)
-    weights = random_weights(rng, 1, 3, 4).repeat(len(pairs), 0)
-    for mask in (None, weights):
-        batch = pack(pairs, device=DEVICE, beginnings=beginnings)
-        found = network.forward(batch, None if mask is None else RowMasks(mask)).numpy(force=True)
-        exact = logits_of(plain, pairs, mask)
-        assert_close(found, exact, dtype)
-        assert_close(on_gpu(network, pairs, mask, False), exact, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -85,56 +85,6 @@ def test_decoders_attend_to_what_is_before_a_token_and_to_a_prefix(
     torch.testing.assert_close(alone[lengths[4] :], shared[offsets[1] : offsets[2]], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("size", [16, 48, 64, 128])
-def test_attention_sees_the_tokens_of_a_prefix_too(ours: Kernels, size: int, dtype: torch.dtype) -> None:
-    lengths = [1, 5, 33, 64, 90, 130]
-    heads = 3
-    pairs = [EncodedPair(np.zeros(length, np.int32), 1, 0, False) for length in lengths]
-    prefixes = np.array([1, -1, 1, -1, 3, 1], np.int32)
-    batch = replace(pack(pairs, device=CPU, fill=False), prefixes=prefixes)
-    projected, offsets = packed(lengths, heads, size, dtype)
-    weights = torch.rand(len(lengths), heads)
-    by_sequence = projected[: offsets[-1]].double().view(-1, 3, heads, size).split(lengths)
-    exact = torch.zeros(len(projected), heads * size, dtype=torch.float64)
-    for row, own in enumerate(by_sequence):
-        query, key, value = own.permute(1, 2, 0, 3)
-        if prefixes[row] >= 0:
-            _, *shared = by_sequence[prefixes[row]].permute(1, 2, 0, 3)
-            key = torch.cat([shared[0], key], 1)
-            value = torch.cat([shared[1], value], 1)
-        context = F.scaled_dot_product_attention(query, key, value) * weights[row, :, None, None]
-        exact[offsets[row] : offsets[row + 1]] = context.transpose(0, 1).flatten(1)
-    whole = CpuOps(dtype, ours).attention(projected, batch, heads, weights, PLAIN_POSITIONS)
-    plain = TorchOps(CPU, dtype).attention(projected, batch, heads, weights, PLAIN_POSITIONS)
-    for found in (whole, plain):
-        assert (found - exact).abs().max() < ROUNDING[dtype] * exact.abs().max()
-    only_first = replace(batch, read="first")
-    first = CpuOps(dtype, ours).attention(projected, only_first, heads, weights, PLAIN_POSITIONS)
-    assert torch.equal(first, whole[offsets[:-1].long()])
-
-
-RIGHT_PREFIXES = [1, -1, -1, -1, -1, -1]
-
-
-@pytest.mark.parametrize(
-    ("prefixes", "positions"),
-    [
-        ([6, -1, -1, -1, -1, -1], PLAIN_POSITIONS),
-        ([1, 2, -1, -1, -1, -1], PLAIN_POSITIONS),
-        (RIGHT_PREFIXES, Positions(rotations(100.0, 130, 16, CPU))),
-        (RIGHT_PREFIXES, Positions(window=3)),
-        (RIGHT_PREFIXES, Positions(relative=Relative(slopes=torch.ones(2)))),
-    ],
-)
-def test_a_wrong_prefix_or_one_beside_positions_is_refused(
-    ours: Kernels, prefixes: list[int], positions: Positions
-) -> None:
-    projected, offsets = packed([1, 5, 33, 64, 90, 130], 2, 16, torch.float32)
-    with pytest.raises(ValueError, match="a prefix must be a sequence without one, and positions must then"):
-        ours.attention(projected, offsets, 2, None, positions, prefixes=torch.tensor(prefixes).int())
-
-
 def test_the_kernels_work_on_this_machine() -> None:
     """The processor has AVX2 and there is a compiler; else `make test` would try only torch's way."""
     assert HERE, "no AVX2: run the tests on another processor"

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headroom.models.batch import PackedBatch, pack
+from headroom.models.batch import Beginning, PackedBatch, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.network import Network
 from headroom.models.ops import choose_on_gpu
@@ -24,7 +24,6 @@ from headroom.models.ops.torch import CudaOps
 from headroom.models.ops.trial import disagreement
 from headroom.models.ops.varlen import VarlenAttention
 from headroom.models.selection import RowMasks
-from headroom.models.sequences import Beginning
 from tests.decoders import FAMILIES, model_of
 from tests.models.ops.varlen_stand_in import exact_varlen
 from tests.models.reference import CPU, network_of, reference

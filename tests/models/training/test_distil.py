@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -31,7 +30,6 @@ from headroom.models.training.distil.job import write_pairs as write_pairs_of
 from headroom.models.training.distil.losses import listwise, margin_mse
 from headroom.models.training.distil.student import kept_mask
 from tests.checkpoints import WORDS, load, write_checkpoint, write_int8
-from tests.families import model_of
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.more]
 
@@ -111,30 +109,6 @@ def test_a_student_comes_nearer_to_its_teacher_on_queries_that_it_never_saw(
     assert set(metrics["quality"]["student_minus_teacher"]) == {"ndcg10", "query_spearman", "qwk"}
     assert metrics["speed"]["student_times_teacher"]["value"] > 0
     assert not options.work.exists()
-
-
-def test_a_student_whose_query_sees_no_title_comes_nearer_to_its_teacher(
-    options: DistilOptions, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    distil(replace(options, cut=StudentSize(), share_query=True, rate=1e-3, steps=100))
-    student = load(options.out)
-    assert student.config.shares_query
-    assert student.num_layers == 3
-    others = drawn(40, seed=11)
-    wanted = load(tiny_checkpoint).score(others).raw_score
-    fields = json.loads((tiny_checkpoint / "config.json").read_text())
-    untaught = tmp_path / "untaught"
-    shutil.copytree(tiny_checkpoint, untaught)
-    (untaught / "config.json").write_text(json.dumps(fields | {"headroom": {"shares_query": True}}))
-    before = load(untaught).score(others).raw_score
-    assert np.abs(student.score(others).raw_score - wanted).mean() < 0.7 * np.abs(before - wanted).mean()
-
-
-def test_only_a_student_like_bert_can_share_its_query(options: DistilOptions, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    model_of("modernbert", 0).save_pretrained(other)
-    with pytest.raises(ModelError, match=r"--share-query: .*other is not like BERT"):
-        prepare(replace(options, teacher=str(other), share_query=True))
 
 
 def _cut(source: Path, target: Path) -> Path:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headroom.models.sequences import Beginning
+from headroom.models.batch import Beginning
 from headroom.service.engine.queue import AGED_PART, FairQueue
 from headroom.service.engine.request import Row, added_tokens
 from tests.service.engine.stage import Named, Owned, owners_of, push
