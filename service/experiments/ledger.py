@@ -18,7 +18,7 @@ from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import rules
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.log import EMPTY, Declared, Entry, World, replay
-from headroom.service.experiments.state import Experiments
+from headroom.service.experiments.state import Experiment, Experiments
 from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
 
@@ -271,10 +271,22 @@ class Ledger:
             assigned = tuple(
                 each
                 for name, each in experiments.items()
-                if name in declared
-                or (each.source == "http" and (not each.is_over or each.everybody_gets is not None))
+                if name in declared or (each.source == "http" and self._runs_here(each))
             )
             self.in_force = InForce(experiments, Assigner(assigned))
+
+    def _runs_here(self, experiment: Experiment) -> bool:
+        """Return whether an experiment of no file assigns units on this replica, which may not have its
+        variants yet: the log's config may be newer, or was refused here."""
+        shipped = experiment.everybody_gets
+        if experiment.is_over and shipped is None:
+            return False
+        variants = self.declared.variants
+        if variants is None:
+            return True
+        if shipped is not None:
+            return experiment.config.variant_of(shipped) in variants
+        return not any(experiment.config.unfit_variants(variants))
 
 
 def _is_needed(entry: Entry, world: World) -> bool:

@@ -90,6 +90,26 @@ async def test_what_one_replica_starts_another_routes_and_a_new_one_knows_at_onc
         assert set(await arms(third, UNITS)) == {None}
 
 
+async def test_a_replica_without_the_variants_yet_gives_everybody_the_default(
+    tiny_checkpoint: Path, file_url: str
+) -> None:
+    """Its units fell back from the arm, so it rolled the arm back for all; after a ship it answered 422."""
+    old = {"variants": VARIANTS[:1]}
+    async with (
+        replica(tiny_checkpoint, file_url, old) as behind,
+        replica(tiny_checkpoint, file_url) as ahead,
+    ):
+        await start(ahead, guardrails={"error_rate": 0.05, "min_requests": 20})
+        await until_listed(behind, "order", "running")
+        assert set(await arms(behind, UNITS)) == {None}
+        assert (await score(behind, "user-1"))["variant"] == "full"
+        await post(ahead, "/order/ship", arm="pruned")
+        await asyncio.to_thread(behind.replica.live.ledger.refresh)
+        assert [(await score(each))["variant"] for each in (behind, ahead)] == ["full", "cut"]
+        behind.replica.apply(LiveConfig.model_validate(LIVE))
+        assert (await score(behind))["variant"] == "cut"
+
+
 async def test_names_that_nobody_started_cost_the_database_little(
     one: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
