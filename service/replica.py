@@ -47,7 +47,7 @@ from headroom.service.scoring.cache import ScoreCache, score_cache
 from headroom.service.scoring.catalog import BASE, Catalog, build_catalog, make_room
 from headroom.service.scoring.compare import attention, compare
 from headroom.service.scoring.condense import Condenser
-from headroom.service.scoring.loading import load, load_classifier, warm_up
+from headroom.service.scoring.loading import drop_graphs, load, load_classifier, warm_up
 from headroom.service.scoring.score import Scorer
 from headroom.service.scoring.shadow import Shadow
 from headroom.service.scoring.tokens import Encoder
@@ -186,6 +186,7 @@ class Replica:
         except BaseException:
             self.engine.classifiers = previous_classifiers
             make_room(self.engine.classifiers.values(), self.catalog)
+            drop_graphs(self.engine, [self.catalog])
             raise
         finally:
             self._checked = None
@@ -362,12 +363,13 @@ async def _restart_forever(work: Work) -> None:
 
 
 async def _wait_for(what: str, closing: Coroutine[object, object, object]) -> None:
-    """Wait until something is closed, but not for ever: a disk or a device may hang."""
-    finished, unfinished = await asyncio.wait([asyncio.ensure_future(closing)], timeout=CLOSE_SECONDS)
-    for task in finished:
-        task.result()
-    if unfinished:
+    """Wait until something is closed, but not for ever: a disk or a device may hang. An error is logged."""
+    task = asyncio.ensure_future(closing)
+    await asyncio.wait([task], timeout=CLOSE_SECONDS)
+    if not task.done():
         logger.warning("%s has not ended in %g s; the replica ends without", what, CLOSE_SECONDS)
+    elif error := task.exception():
+        logger.warning("%s could not be closed; the replica ends without", what, exc_info=error)
 
 
 def _check_experiments(live: LiveExperiments, config: LiveConfig, variants: ScoreKinds | None = None) -> None:

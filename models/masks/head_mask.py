@@ -263,6 +263,8 @@ def heads_of(spec: str, layers: int, heads: int) -> tuple[tuple[int, int], ...]:
 
     layers, heads: the model's shape. Raises InvalidMask if it is no such list, or empty.
     """
+    if stored_name(spec) is not None:
+        raise InvalidMask("names a stored mask; list heads, such as 2.3,4.*")
     mask = HeadMask.parse(spec, layers=layers, heads=heads)
     if mask.skipped:
         raise InvalidMask("names layers with skip:; list heads, such as 2.3,4.*")

@@ -225,6 +225,7 @@ class Relevance:
         load = partial(self._load, await asyncio.to_thread(self._import))
         version = ""
         reason = ""
+        in_force: LiveConfig | None = None
         try:
             config = LiveConfig.model_validate(fields)
             version = config.version
@@ -235,6 +236,7 @@ class Relevance:
             if in_force is None or in_force.version == version:
                 notify_operator(f"a replica cannot start: {reason}", once=True)
                 raise
+        if in_force is not None:  # after the handler, whose traceback holds the models of the wrong config
             replica = await load(in_force, True)
         self._may_start = may_start or bool(reason)
         # What is loaded stays: a collection that walks all of torch's modules would hold up every request.

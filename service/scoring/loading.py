@@ -66,10 +66,10 @@ def warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog 
             if (lane, variant.mask) == (default.lane, default.mask):
                 engine.tokens_per_second = rate
     engine.batch_tokens = engine.batch_tokens or batch_tokens
-    _drop_graphs(engine, [catalog] if warm is None else [catalog, warm])
+    drop_graphs(engine, [catalog] if warm is None else [catalog, warm])
 
 
-def _drop_graphs(engine: Engine, catalogs: Sequence[Catalog]) -> None:
+def drop_graphs(engine: Engine, catalogs: Sequence[Catalog]) -> None:
     """Drop CUDA graphs of variants that none of these catalogs has."""
     variants = [variant for one in catalogs for variant in one.variants.values() if not variant.is_original]
     for classifier in engine.classifiers.values():

@@ -188,6 +188,7 @@ def test_attention_as_a_table_and_as_a_picture(clf: Classifier) -> None:
     [
         ("12.0", "heads: layer 12 does not exist; this model has layers 0 to 2"),
         ("skip:1", "heads: names layers with skip:"),
+        ("@pruned20", "heads: names a stored mask; list heads"),
     ],
 )
 def test_heads_that_a_model_does_not_have_are_refused(clf: Classifier, heads: Any, message: str) -> None:

@@ -431,6 +431,21 @@ async def test_a_disk_that_hangs_does_not_hold_up_the_end_for_ever(
     assert "the experiments' database has not ended" in caplog.text
 
 
+async def test_what_cannot_be_closed_does_not_keep_the_rest_open(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object) -> None:
+        raise TimeoutError("the server is away")
+
+    async with serve(tiny_checkpoint) as service:
+        monkeypatch.setattr(service.replica.live, "close", fail)
+        closed: list[bool] = []
+        monkeypatch.setattr(service.replica.engine, "close", lambda: closed.append(True))
+    assert closed == [True]
+    assert "the experiments' database could not be closed" in caplog.text
+    assert "the server is away" in caplog.text
+
+
 async def test_a_background_task_that_fails_begins_again_and_the_replica_serves_on(
     tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

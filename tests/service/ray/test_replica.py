@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -95,6 +96,14 @@ async def test_a_replica_whose_first_config_is_wrong_takes_the_one_that_another_
     """Else a refused edit would take the service down, one dead replica after the other."""
     good = LiveConfig.model_validate(GOOD)
     monkeypatch.setattr(replica, "_config_of_others", lambda: good)
+    handled = list[BaseException | None]()
+    load = replica._load
+
+    async def load_and_note(*arguments: Any) -> Any:
+        handled.append(sys.exc_info()[1])
+        return await load(*arguments)
+
+    monkeypatch.setattr(replica, "_load", load_and_note)
     async with started(replica, tiny_checkpoint, tmp_path, wrong):
         assert replica._replica.config_version == good.version
         assert refused(replica) == 1
@@ -102,6 +111,7 @@ async def test_a_replica_whose_first_config_is_wrong_takes_the_one_that_another_
         assert "config is refused" in replica._replica.problem
         assert await replica.config_in_force({}) == good.model_dump(mode="json")
         assert await replica.config_in_force({"max_pairs": 7}) is None, "of other arguments"
+    assert set(handled) == {None}, "an error that is being handled keeps the models of the wrong config"
 
 
 async def test_without_another_replica_a_wrong_first_config_does_not_start(
