@@ -1,6 +1,7 @@
 """Condenses a query with a classifier in this process; its titles are tokenized once, and each distinct one
 is scored once."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -33,13 +34,13 @@ def condense(
     encoded = Titles(classifier.tokenizer, titles)
     if not encoded.encode([task.query])[0].query_tokens:
         raise ModelError("the query holds no character that the model can read")
-    steps = search(task)
+    steps = search(task, encoded.repeats)
     queries = next(steps)
     while True:
         judged = judge(classifier, encoded.encode(queries), head_mask)
         advance(len(queries))
         try:
-            queries = steps.send(encoded.spread(judged, len(queries)))
+            queries = steps.send(judged.reshape(len(queries), len(encoded.distinct), -1))
         except StopIteration as end:
             return with_unknown(classifier.tokenizer, task.query, end.value)
 
@@ -66,14 +67,15 @@ def distributions(scores: Scores) -> Floats:
 class Titles:
     """The titles of one request, at least one.
 
-    texts: the distinct ones, as they are encoded. encoded: the same, once they are read.
+    distinct: each once. repeats: how often each of them comes. texts: the distinct ones, as they are encoded.
+    encoded: the same, once they are read.
     """
 
     def __init__(self, tokenizer: PairTokenizer, titles: Sequence[str]) -> None:
         self.tokenizer = tokenizer
-        self.distinct = list(dict.fromkeys(titles))
-        numbers = {title: number for number, title in enumerate(self.distinct)}
-        self._number_of = np.array([numbers[title] for title in titles])
+        counts = Counter(titles)
+        self.distinct = list(counts)
+        self.repeats = list(counts.values())
         self.texts = [title for _, title in tokenizer.padded_pairs([("", title) for title in self.distinct])]
         self.encoded: dict[str, EncodedText] = {}
 
@@ -84,10 +86,6 @@ class Titles:
         pairs = self.tokenizer.padded_pairs([(query, title) for query in queries for title in self.distinct])
         asked = self.tokenizer.encode_texts({query for query, _ in pairs})
         return self.tokenizer.join(pairs, self.encoded | asked)
-
-    def spread(self, judged: Floats, queries: int) -> Floats:
-        """Return the judgments of `encode`'s pairs as (queries, titles, grades), repeated titles included."""
-        return judged.reshape(queries, len(self.distinct), -1)[:, self._number_of]
 
 
 def with_unknown(tokenizer: PairTokenizer, query: str, condensed: Condensed) -> Condensed:

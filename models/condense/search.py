@@ -93,9 +93,9 @@ def _tried(words: int) -> int:
     return -(-2 * words // 3)
 
 
-def search(task: Task) -> Steps:
-    """Condense a query."""
-    run = _Run(task)
+def search(task: Task, repeats: Sequence[int] | None = None) -> Steps:
+    """Condense a query. repeats: how often each of the judged titles comes; None: once."""
+    run = _Run(task, repeats)
     indices = range(len(task.words))
     without_one = [run.without([index]) for index in indices if len(indices) > 1]
     yield from run.judge([task.query, run.without([]), *without_one])
@@ -157,12 +157,13 @@ def jensen_shannon(left: NDArray[np.floating], right: NDArray[np.floating]) -> F
 class _Run:
     """One search.
 
-    judged: the judgments of each query, (titles, grades). losses: of each judged query. bound: the largest
-    loss, or None.
+    repeats: how often each title comes. judged: the judgments of each query, (titles, grades). losses: of
+    each judged query. bound: the largest loss, or None.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, repeats: Sequence[int] | None) -> None:
         self.task = task
+        self.repeats = repeats
         self.bound = MAX_LOSS if task.max_loss is None and task.max_words is None else task.max_loss
         self.judged: dict[str, Floats] = {}
         self.losses: dict[str, float] = {}
@@ -183,7 +184,8 @@ class _Run:
     def _loss(self, judged: Floats) -> float:
         """Return the mean distance of the titles' distributions from those under the whole query: 0 if
         every title keeps its own, 1 if no title keeps any of its probable grades."""
-        return float(jensen_shannon(self.judged[self.task.query], judged).mean())
+        distances = jensen_shannon(self.judged[self.task.query], judged)
+        return float(np.average(distances, weights=self.repeats))
 
     def path(self, order: Sequence[int]) -> list[Length]:
         """Return the queries of all lengths if the words go in this order."""

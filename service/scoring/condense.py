@@ -146,7 +146,7 @@ class _Run:
             classifier.tokenizer, self.titles.texts
         )
         self.total.tokenize_s += time.monotonic() - started
-        steps = search(task)
+        steps = search(task, self.titles.repeats)
         step = await off_loop(_advance, steps, None)
         while not isinstance(step, Condensed):
             step = await off_loop(_advance, steps, await self._judge(step))
@@ -201,7 +201,7 @@ class _Run:
         self.usage.tokens += sum(row.tokens for row in rows)
         logits = np.array([row.result.logits for row in rows])
         judged = distributions(self.variant.classifier.scores(logits))
-        return self.titles.spread(judged, len(queries))
+        return judged.reshape(len(queries), len(self.titles.distinct), -1)
 
 
 def _advance(steps: Steps, judged: Floats | None) -> list[str] | Condensed:

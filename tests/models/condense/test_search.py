@@ -11,6 +11,7 @@ from headroom.models.arrays import Floats
 from headroom.models.condense.search import (
     METHODS,
     Condensed,
+    Method,
     Task,
     jensen_shannon,
     largest_cost,
@@ -34,18 +35,31 @@ def judge(queries: list[str]) -> Floats:
     return np.array(rows)
 
 
-def run(task: Task) -> tuple[Condensed, list[list[str]]]:
-    steps = search(task)
+def run(
+    task: Task, repeats: list[int] | None = None, titles: list[int] | None = None
+) -> tuple[Condensed, list[list[str]]]:
+    steps = search(task, repeats)
     asked = [next(steps)]
     while True:
         try:
-            asked.append(steps.send(judge(asked[-1])))
+            judged = judge(asked[-1])
+            asked.append(steps.send(judged if titles is None else judged[:, titles]))
         except StopIteration as end:
             return end.value, asked
 
 
 def task(query: str = QUERY, **options: object) -> Task:
     return Task(query, read_words(query), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_title_that_comes_several_times_counts_as_often(method: Method) -> None:
+    counted, asked = run(task(method=method), [1, 3, 1, 2])
+    copied, also_asked = run(task(method=method), titles=[0, 1, 1, 1, 2, 3, 3])
+    assert asked == also_asked
+    assert (counted.query, counted.kept) == (copied.query, copied.kept)
+    assert counted.importance == pytest.approx(copied.importance)
+    assert [one.loss for one in counted.path] == pytest.approx([one.loss for one in copied.path])
 
 
 def test_greedy_leaves_out_what_is_worth_nothing_first() -> None:
