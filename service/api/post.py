@@ -151,8 +151,8 @@ class PostRoute(APIRoute):
         if request.refusal is not None and not self.may_keep_order:
             raise request.refusal
         with request.app.state.held.of_request() as hold:
-            content = await self._answer(request, receive, hold)
-        response = _response(content, request, self.status_code or 200)
+            # The answer's parts are not kept while a slow client reads: attention maps take 20 MB.
+            response = _response(await self._answer(request, receive, hold), request, self.status_code or 200)
         await response(scope, receive, send)
 
     async def _answer(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> Any:
