@@ -20,8 +20,8 @@ from tests.checkpoints import write_checkpoint
 from tests.service.asgi import Answer, Exchange, chunk
 from tests.service.in_process import QUERY, Service, serve
 
-LONGEST_TURN_S = 0.15
-"""What a body of 4 MB costs when it is read and validated, and some more."""
+LONGEST_TURN_S = 0.3
+"""Twice what a body of 4 MB costs on a slow processor when it is read and validated."""
 
 BODY_BYTES = 4_000_000
 WORDS = "steel wood lamp deck screws black white red cable charger kitchen towel phone case ".split()
