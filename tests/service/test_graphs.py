@@ -11,7 +11,7 @@ from torch import Tensor
 from headroom.models import network
 from headroom.models.batch import PackedBatch
 from headroom.models.classifier import Classifier
-from headroom.service.config.settings import LiveConfig
+from headroom.service.config.settings import InvalidConfig, LiveConfig
 from tests.models.graphs_stand_in import CapturedOps, Gpu, stand_in
 from tests.service.in_process import QUERY, TITLES, Service, serve
 
@@ -61,6 +61,21 @@ async def test_the_variants_of_a_config_have_graphs_when_it_is_in_force(
         service.replica.apply(config(FULL, {"name": "another", "head_mask": "1.0"}))
         assert graphs_by_rung(service) == 2
         assert gpu.captures == captures * 5 // 3
+
+
+@pytest.mark.usefixtures("gpu")
+async def test_a_refused_config_leaves_no_graphs(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("the slots are taken")
+
+    async with serve(tiny_checkpoint, {"variants": [FULL]}, max_batch_tokens=MAX_BATCH_TOKENS) as service:
+        before = graphs_by_rung(service)
+        monkeypatch.setattr(service.replica.live, "apply", refuse)
+        with pytest.raises(InvalidConfig, match="the slots are taken"):
+            service.replica.apply(config(FULL, CUT))
+        assert graphs_by_rung(service) == before
 
 
 @pytest.mark.usefixtures("gpu")
