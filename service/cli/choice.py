@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from headroom.models.quality.labelled import Columns
     from headroom.service.config.settings import LiveConfig
     from headroom.service.config.variants import MaskForm, VariantConfig
-    from headroom.service.scoring.catalog import Variant
+    from headroom.service.scoring.catalog import Catalog, Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,14 @@ class Setup:
             if variant.name in wanted
         )
         return LiveConfig(masks=self.live.masks, variants=named, default=variants[0])
+
+    def load(self, live: LiveConfig) -> Catalog:
+        """Load the model and what a config names."""
+        from headroom.service.scoring.catalog import load_catalog  # torch comes after the checks without it
+
+        return load_catalog(
+            live, self.model, self.device, self.dtype, self.label_order, deterministic=self.deterministic
+        )
 
 
 def read_setup(
@@ -125,11 +132,7 @@ def both(network: Network) -> tuple[Variant, Variant]:
     default = setup.live.default_network
     live = setup.only(list(dict.fromkeys([default, network.variant or default])))
 
-    from headroom import Classifier
-    from headroom.service.scoring.catalog import BASE, build_catalog
-
-    load = partial(Classifier.load, device=setup.device, dtype=setup.dtype, deterministic=setup.deterministic)
-    catalog = build_catalog(live, {BASE: load(setup.model, label_order=setup.label_order)}, load)
+    catalog = setup.load(live)
     return catalog.choose(default, None), catalog.choose(network.variant, form, with_units=True)
 
 
@@ -152,16 +155,7 @@ def _resolve_with_model(network: Network) -> tuple[Variant, Classifier]:
             only = live.model_copy(update={"variants": (entry,)})
             check_masks(only, directory, form, setup.label_order_of(entry))
 
-    from headroom.service.scoring.catalog import load_catalog  # torch comes after the checks without it
-
-    catalog = load_catalog(
-        live,
-        setup.model,
-        setup.device,
-        setup.dtype,
-        setup.label_order,
-        deterministic=setup.deterministic,
-    )
+    catalog = setup.load(live)
     return catalog.choose(None, form, with_units=True), catalog.base
 
 
