@@ -109,7 +109,6 @@ class Ledger:
         with self._exchanging:
             if self._waiting or self._knows_any():
                 self._exchange()
-            self._renew()
 
     async def follow(self) -> None:
         """Refresh every second, and at once if a roll-back is to be added."""
@@ -177,7 +176,7 @@ class Ledger:
         return max([self.clock(), self._world.config.time, *(entry.time for entry in self._waiting)])
 
     def _exchange(self) -> None:
-        """Read the log, and add what waits. Tells when the database goes and comes back."""
+        """Read the log, put it in force, and add what waits. Tells when the database goes and comes back."""
         try:
             self.store.check()
             self._read()
@@ -194,6 +193,7 @@ class Ledger:
             self.is_down = False
         except DatabaseUnavailable as error:
             self._fail(error)
+        self._renew()
 
     def _fail(self, error: DatabaseUnavailable) -> None:
         if not self.is_down:

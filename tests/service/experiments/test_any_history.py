@@ -123,9 +123,12 @@ class Histories(RuleBasedStateMachine):
             self.restart(number, "right")
         return self.replicas.get(number) or self.replicas[1 - number]
 
-    def version_in_force(self) -> str:
+    def read_log(self) -> World:
         self.world = replay(self.world, self.observer.log(self.world.number))
-        return self.world.config.config_version
+        return self.world
+
+    def version_in_force(self) -> str:
+        return self.read_log().config.config_version
 
     def next_name(self) -> str:
         self.names += 1
@@ -198,11 +201,15 @@ class Histories(RuleBasedStateMachine):
 
     @rule(number=REPLICA, index=INDEX, arm=st.sampled_from(["a", "b"]))
     def guardrail(self, number: int, index: int, arm: str) -> None:
-        """Let a guardrail roll an arm back, which a replica does without the database."""
+        """Let a guardrail roll an arm back, which a replica does without the database.
+
+        Of an experiment that only this replica's waiting config has, it may end with that config.
+        """
         replica = self.replica(number)
         ledger = replica.ledger
         name = self.pick(ledger, index)
-        if name in ledger.experiments and ledger.experiments[name].is_running:
+        runs_here = name in ledger.experiments and ledger.experiments[name].is_running
+        if runs_here and name in self.read_log().experiments:
             self.rollbacks.append((replica, name, arm))
         entry = Entry("rollback", ledger.clock(), "guardrail", name, arm=arm, detail=self.next_name())
         ledger.roll_back(entry)
