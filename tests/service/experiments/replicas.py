@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments.events import Exposure, Impression
 from headroom.service.experiments.ledger import InForce, Ledger
-from headroom.service.experiments.log import Entry
+from headroom.service.experiments.log import Entry, World, replay
 from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
 
@@ -88,6 +88,10 @@ class Replica:
 
     def clock(self) -> float:
         return self.database.now + self.skew
+
+    def version_in_force(self, world: World) -> str:
+        """Return the config's version once this replica's waiting rows are in the log. world: of the log."""
+        return replay(world, self.ledger._waiting).config.config_version
 
     def answers(self) -> Answers:
         """Return how it assigns units now."""

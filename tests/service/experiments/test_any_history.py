@@ -155,7 +155,7 @@ class Histories(RuleBasedStateMachine):
         replica = self.replica(number)
         if len(self.replicas) == 2:
             self.happened.add("edit on one of two")
-        before = self.version_in_force()
+        before = replica.version_in_force(self.read_log())
         try:
             replica.ledger.apply(declaration(file), file, may_start=may_start)
         except ValueError:
