@@ -11,7 +11,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from benchmarks import workload
 from benchmarks.gpu_accuracy import accuracy
@@ -284,45 +283,6 @@ def some_masks(bench: Bench, rows: int, rng: np.random.Generator) -> dict[str, R
     }
 
 
-def graph(bench: Bench) -> list[Row]:
-    """Measure passes as CUDA graphs, which no launch on the host delays: of one pair, and of full batches."""
-    if bench.device.type != "cuda":
-        return [Row("passes as CUDA graphs", "left out: no GPU")]
-    network = bench.network(graphs=False)
-    rows = list[Row]()
-    one = bench.pack(bench.one_pair(), network)
-    batch = bench.pack(bench.pairs(), network)
-    whole = network.selector.select(None)
-    own_stream = torch.cuda.stream(torch.cuda.current_stream(bench.device))
-    with torch.inference_mode(), own_stream:  # a capture that fails leaves the thread on another one
-        try:
-            full = 0.0
-            for name, packed in (("one pair's", one), ("a full batch's", batch)):
-                run = partial(network.logits, packed, whole)
-                eager = bench.median(run)
-                full = captured(bench, run)
-                text = f"{full * 1e3:.2f} ms, without {eager * 1e3:.2f} ms"
-                rows.append(Row(f"{name} pass as a CUDA graph", text))
-            for name, mask in variants(bench.shape).items():
-                selection = network.selector.select(RowMasks(mask), slicing="at once")
-                seconds = captured(bench, partial(network.logits, batch, selection))
-                saved = (1 - seconds / full) / removed_share(bench, mask)
-                text = f"{seconds * 1e3:.2f} ms: {saved:.0%} of the FLOPs saved as time"
-                rows.append(Row(f"the same, {name}", text))
-        except RuntimeError as error:
-            rows.append(Row("a pass as a CUDA graph", "failed: " + str(error).partition("\n")[0]))
-    return rows
-
-
-def captured(bench: Bench, run: Callable[[], Tensor]) -> float:
-    """Return the seconds of a pass as a CUDA graph."""
-    graph = torch.cuda.CUDAGraph()
-    run()  # kernels are compiled outside the capture
-    with torch.cuda.graph(graph):
-        run()
-    return bench.median(graph.replay)
-
-
 def over_http(bench: Bench) -> list[Row]:
     """Measure our server, asked for 100 titles on each of 128 connections: one replica, and the default."""
     if bench.device.type != "cuda" or importlib.util.find_spec("ray") is None:
@@ -382,6 +342,5 @@ PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "As a replica uses it": service_like,
     "Memory": memory,
     "Over HTTP": over_http,
-    "CUDA graph": graph,
 }
-"""By name, in their order; the graph is last, because a failed capture may leave the process unusable."""
+"""By name, in their order."""
