@@ -1,22 +1,28 @@
-"""`headroom serve` with models of the hub, from a stand-in of it."""
+"""`headroom serve` with models of the hub, from a stand-in of it, until what Ray depends on dies."""
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
+from headroom.models.cores import cores
 from headroom.service.config.settings import LiveConfig
+from headroom.service.ray import autoscaling
 from tests.checkpoints import write_checkpoint
 from tests.models.checkpoint.hub_server import running_hub
-from tests.service.running import Server
+from tests.service.running import PATIENCE_S, Server, still_there
 
-pytestmark = pytest.mark.more
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 
-def test_models_are_downloaded_once_by_the_program_and_never_by_a_replica(
+@pytest.mark.usefixtures("foreign")
+def test_models_are_downloaded_once_by_the_program_and_never_by_a_replica_and_all_ends_with_the_gcs(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Unasked, each core has a replica, which imports nothing of the directory of the start."""
     with running_hub() as hub:
         (tiny,) = hub.add("org/tiny", tiny_checkpoint).commits
         old, new = hub.add(
@@ -29,7 +35,7 @@ def test_models_are_downloaded_once_by_the_program_and_never_by_a_replica(
             {"name": "again", "checkpoint": "org/tiny"},
             {"name": "old", "checkpoint": "org/other@v1"},
         ]
-        server = Server(tmp_path, Path("org/tiny"), live={"variants": variants})
+        server = Server(tmp_path, Path("org/tiny"), live={"variants": variants}, replicas=None)
         try:
             assert server.wait_until_ready(), server.stderr
             said = server.stderr.splitlines()
@@ -57,9 +63,24 @@ def test_models_are_downloaded_once_by_the_program_and_never_by_a_replica(
             server.write_config(urgent)
             server.wait_for_line("it was edited again before its checkpoints were here")
             server.wait_for_line(f"config applied: version {LiveConfig.model_validate(urgent).version}")
-            assert server.stop() == 0
+            dies_with_the_gcs(server)
         finally:
             server.kill()
+
+
+def dies_with_the_gcs(server: Server) -> None:
+    """Replicas and HAProxy outlive the GCS: they would answer without anybody who can replace them."""
+    assert len(server.replicas()) == autoscaling.replicas(cores(), gpus=0)
+    processes = server.family()
+    # Ray would give replicas less of the processor than other programs get.
+    assert {process.nice() for process in processes} == {os.nice(0)}
+    next(process for process in processes if process.name() == "gcs_server").kill()
+    killed = time.monotonic()
+    assert server.process.wait(PATIENCE_S) == 1
+    assert time.monotonic() - killed < 10
+    line = server.stderr.splitlines()[-1]
+    assert line.startswith("headroom: gcs_server ended, and Ray cannot go on without it")
+    assert still_there(processes) == []
 
 
 def loaded(server: Server) -> list[tuple[str, str]]:

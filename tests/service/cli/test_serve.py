@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import time
 from collections import Counter
@@ -11,15 +10,12 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 
-from headroom.models.cores import cores
-from headroom.service.ray import autoscaling
 from headroom.service.ray.processes import VITAL
 from tests.service.client import metric, request, score, send_raw, send_until_refused
-from tests.service.running import PATIENCE_S, Server, still_there
+from tests.service.running import Server, still_there
 
 pytestmark = [pytest.mark.slow, pytest.mark.more]
 
@@ -60,7 +56,7 @@ async def test_sigterm_to_every_process_answers_what_was_accepted_and_leaves_not
         own_server.port
     }
     processes = own_server.family()
-    run = next(Path(token).parent for token in tokens(processes))
+    (run,) = own_server.run_directories()
     # The pace of several requests at once; a single one has the machine for itself, and is faster.
     began = time.monotonic()
     pace = [send_raw(own_server.port, score(250), timeout_s=LAST_ANSWER_S) for _ in range(8)]
@@ -95,42 +91,6 @@ async def test_sigterm_to_every_process_answers_what_was_accepted_and_leaves_not
 async def tokens_taken(server: Server) -> float:
     """Return the tokens that the replica has admitted: those that wait, and those of all batches so far."""
     return await metric(server.port, "headroom_queue_tokens ", "headroom_batch_tokens_sum ")
-
-
-def tokens(processes: list[psutil.Process]) -> Iterator[str]:
-    for process in processes[1:]:
-        token = process.environ().get("RAY_AUTH_TOKEN_PATH")
-        if token:
-            yield token
-
-
-@pytest.mark.usefixtures("foreign")
-def test_unasked_each_core_has_a_replica_and_the_death_of_what_ray_depends_on_ends_all_and_is_named(
-    tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    """Replicas and HAProxy outlive the GCS: they would answer without anybody who can replace them.
-
-    The replicas import nothing of the directory where the service was started.
-    """
-    server = Server(tmp_path, tiny_checkpoint, replicas=None)
-    try:
-        assert server.wait_until_ready(), server.stderr
-        assert len(server.replicas()) == autoscaling.replicas(cores(), gpus=0)
-        asked = {"query": "lamp", "titles": ["a lamp"]}
-        assert httpx.post(f"{server.url}/v1/score", json=asked, timeout=60).status_code == 200
-        processes = server.family()
-        assert {Path(token).stat().st_mode & 0o777 for token in tokens(processes)} == {0o600}
-        # Ray would give replicas less of the processor than other programs get.
-        assert {process.nice() for process in processes} == {os.nice(0)}
-        next(process for process in processes if process.name() == "gcs_server").kill()
-        killed = time.monotonic()
-        assert server.process.wait(PATIENCE_S) == 1
-        assert time.monotonic() - killed < 10
-        line = server.stderr.splitlines()[-1]
-        assert line.startswith("headroom: gcs_server ended, and Ray cannot go on without it")
-        assert still_there(processes) == []
-    finally:
-        server.kill()
 
 
 async def test_without_haproxy_serves_own_proxy_does(
