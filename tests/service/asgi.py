@@ -2,6 +2,7 @@
 not send such requests."""
 
 import asyncio
+import copy
 import json
 import re
 from collections.abc import AsyncIterator, Iterable
@@ -107,9 +108,14 @@ def _operations() -> list[tuple[re.Pattern[str], dict[str, Any]]]:
 
 @cache
 def _validator(schema: str) -> jsonschema_rs.Draft202012Validator:
-    from tests.service.api.test_openapi import exactly
+    """Return a validator under which objects have the fields that are documented and no others."""
+    from tests.service.fake_backend import document
 
-    return exactly(json.loads(schema))
+    schemas = copy.deepcopy(document()["components"]["schemas"])
+    for component in schemas.values():
+        if "properties" in component:
+            component.setdefault("additionalProperties", False)
+    return jsonschema_rs.Draft202012Validator({**json.loads(schema), "components": {"schemas": schemas}})
 
 
 async def conforms(response: httpx.Response) -> None:
