@@ -235,13 +235,13 @@ server.serve_forever()
 
 @contextmanager
 def replicas(*names: str, hold: Path | str = "") -> Iterator[dict[str, tuple[subprocess.Popen[str], str]]]:
-    """Processes that answer HTTP, with their addresses; two by default.
+    """Processes that answer HTTP, with their addresses.
 
     hold: they answer no POST while there is a file of this name.
     """
     with ExitStack() as stack:
         running = {}
-        for name in names or ("a", "b"):
+        for name in names:
             process = stack.enter_context(
                 subprocess.Popen(
                     [sys.executable, "-c", REPLICA, str(hold)], stdout=subprocess.PIPE, text=True
@@ -251,37 +251,6 @@ def replicas(*names: str, hold: Path | str = "") -> Iterator[dict[str, tuple[sub
             assert process.stdout is not None
             running[name] = (process, f"127.0.0.1:{process.stdout.readline().strip()}")
         yield running
-
-
-async def test_replicas_that_all_stall_keep_their_requests_and_a_dead_one_gets_none(
-    write: Write, tmp_path: Path
-) -> None:
-    """Every process is well, and answers when its event loop goes on: "no server" would be an outage."""
-    with replicas() as running:
-        written = write(**{name: address for name, (_, address) in running.items()})
-        async with proxy(written, tmp_path) as port:
-            while (await send_raw(port, request("GET", "/health/ready"))).status != 200:
-                pass  # HAProxy starts
-            for process, _ in running.values():
-                process.send_signal(signal.SIGSTOP)
-            await until_down(tmp_path, "http-headroom/a", "http-headroom/b")
-            asked = [asyncio.create_task(send_raw(port, request("GET", "/"))) for _ in range(20)]
-            held = 0
-            while held < len(asked):
-                assert not any(task.done() for task in asked), "refused"
-                held = int((await statistics(tmp_path))["http-headroom/BACKEND"]["scur"])
-            for process, _ in running.values():
-                process.send_signal(signal.SIGCONT)
-            assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 20
-
-            running["a"][0].kill()
-            running["a"][0].wait()  # until then a request of an open connection is its own, and lost with it
-            began = time.monotonic()
-            answers = []
-            while time.monotonic() < began + 2:
-                answers.append(await send_raw(port, request("GET", "/")))
-            assert {answer.status for answer in answers} == {200}
-            await until_down(tmp_path, "http-headroom/a", "http-headroom-patient/a")
 
 
 async def until_up(port: int, directory: Path, *servers: str) -> None:
@@ -294,89 +263,121 @@ async def until_up(port: int, directory: Path, *servers: str) -> None:
         is_up = all(found[server]["status"] == "UP" for server in servers)
 
 
+@asynccontextmanager
+async def front(
+    write: Write, directory: Path, *names: str, hold: Path | str = ""
+) -> AsyncIterator[tuple[int, dict[str, subprocess.Popen[str]]]]:
+    """Run HAProxy in front of such replicas until the block ends; all are up. Yield its port, and them."""
+    with replicas(*names, hold=hold) as running:
+        written = write(**{name: address for name, (_, address) in running.items()})
+        async with proxy(written, directory) as port:
+            await until_up(port, directory, *(f"http-headroom/{name}" for name in names))
+            yield port, {name: process for name, (process, _) in running.items()}
+
+
+async def test_replicas_that_all_stall_keep_their_requests_and_a_dead_one_gets_none(
+    write: Write, tmp_path: Path
+) -> None:
+    """Every process is well, and answers when its event loop goes on: "no server" would be an outage."""
+    async with front(write, tmp_path, "a", "b") as (port, running):
+        for process in running.values():
+            process.send_signal(signal.SIGSTOP)
+        await until_down(tmp_path, "http-headroom/a", "http-headroom/b")
+        asked = [asyncio.create_task(send_raw(port, request("GET", "/"))) for _ in range(20)]
+        held = 0
+        while held < len(asked):
+            assert not any(task.done() for task in asked), "refused"
+            held = int((await statistics(tmp_path))["http-headroom/BACKEND"]["scur"])
+        for process in running.values():
+            process.send_signal(signal.SIGCONT)
+        assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 20
+
+        running["a"].kill()
+        running["a"].wait()  # until then a request of an open connection is its own, and lost with it
+        began = time.monotonic()
+        answers = []
+        while time.monotonic() < began + 2:
+            answers.append(await send_raw(port, request("GET", "/")))
+        assert {answer.status for answer in answers} == {200}
+        await until_down(tmp_path, "http-headroom/a", "http-headroom-patient/a")
+
+
 async def test_a_replica_that_is_killed_loses_no_request_but_those_that_change_something(
     write: Write, tmp_path: Path
 ) -> None:
     """Clients of a reranker try again at most later: the page would be broken."""
     hold = tmp_path / "hold"
     hold.touch()
-    with replicas(hold=hold) as running:
-        written = write(**{name: address for name, (_, address) in running.items()})
-        async with proxy(written, tmp_path) as port:
-            await until_up(port, tmp_path, "http-headroom/a", "http-headroom/b")
-            began = time.time()
-            forged = "x-headroom-received: forged;1\r\n"
-            bodies = [b"x" * size for size in (1, 1_000, 20_000, 100_000)] * 10
-            asked = [
-                asyncio.create_task(send_raw(port, request("POST", path, body=body, headers=forged)))
-                for path, body in zip(cycle(("/v2/rerank", "//v2/rerank/")), bodies, strict=False)
-            ]
-            recorded = [
-                asyncio.create_task(send_raw(port, request("POST", path, body=b"{}")))
-                for path in (
-                    "/v1/outcomes",
-                    "/v1/experiments/one/stop",
-                    "/v1/ubi/events",
-                    "//v1//outcomes/",
-                    "/v1/%6futcomes",
-                )
-                for _ in range(4)
-            ]
-            held = 0
-            while held < len(asked) + len(recorded):
-                assert not any(task.done() for task in asked), "refused"
-                held = int((await statistics(tmp_path))["http-headroom/BACKEND"]["scur"])
-            lost = int((await statistics(tmp_path))["http-headroom/a"]["scur"])
-            assert 0 < lost < held
-            running["a"][0].kill()
-            running["a"][0].wait()
-            await asyncio.wait(recorded, return_when=asyncio.FIRST_COMPLETED)  # HAProxy has noticed
-            killed_at = time.time()
-            hold.unlink()
-            answers = await asyncio.gather(*asked)
-            assert [answer.status for answer in answers] == [200] * len(asked)
-            stamps = [answer.body.decode().split(";") for answer in answers]
-            assert {machine for machine, _ in stamps} == {
-                Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-            }
-            # Those that went to the other replica in the end were not stamped again.
-            assert all(began - 0.01 <= int(time_us) / 1e6 <= killed_at for _, time_us in stamps)
-            statuses = [answer.status for answer in await asyncio.gather(*recorded)]
-            # If an earlier request has used the connection to the replica, HAProxy closes the client's, as
-            # operations.md says. Here one request at most gets such a connection: that of `until_up`.
-            assert {200, 503} <= set(statuses) <= {0, 200, 503}
-            assert statuses.count(0) <= 1
-            tried = {name: int(row["stot"]) for name, row in (await statistics(tmp_path)).items()}
-            assert tried["http-headroom/a"] + tried["http-headroom/b"] <= held + lost
+    async with front(write, tmp_path, "a", "b", hold=hold) as (port, running):
+        began = time.time()
+        forged = "x-headroom-received: forged;1\r\n"
+        bodies = [b"x" * size for size in (1, 1_000, 20_000, 100_000)] * 10
+        asked = [
+            asyncio.create_task(send_raw(port, request("POST", path, body=body, headers=forged)))
+            for path, body in zip(cycle(("/v2/rerank", "//v2/rerank/")), bodies, strict=False)
+        ]
+        recorded = [
+            asyncio.create_task(send_raw(port, request("POST", path, body=b"{}")))
+            for path in (
+                "/v1/outcomes",
+                "/v1/experiments/one/stop",
+                "/v1/ubi/events",
+                "//v1//outcomes/",
+                "/v1/%6futcomes",
+            )
+            for _ in range(4)
+        ]
+        held = 0
+        while held < len(asked) + len(recorded):
+            assert not any(task.done() for task in asked), "refused"
+            held = int((await statistics(tmp_path))["http-headroom/BACKEND"]["scur"])
+        lost = int((await statistics(tmp_path))["http-headroom/a"]["scur"])
+        assert 0 < lost < held
+        running["a"].kill()
+        running["a"].wait()
+        await asyncio.wait(recorded, return_when=asyncio.FIRST_COMPLETED)  # HAProxy has noticed
+        killed_at = time.time()
+        hold.unlink()
+        answers = await asyncio.gather(*asked)
+        assert [answer.status for answer in answers] == [200] * len(asked)
+        stamps = [answer.body.decode().split(";") for answer in answers]
+        assert {machine for machine, _ in stamps} == {
+            Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        }
+        # Those that went to the other replica in the end were not stamped again.
+        assert all(began - 0.01 <= int(time_us) / 1e6 <= killed_at for _, time_us in stamps)
+        statuses = [answer.status for answer in await asyncio.gather(*recorded)]
+        # If an earlier request has used the connection to the replica, HAProxy closes the client's, as
+        # operations.md says. Here one request at most gets such a connection: that of `until_up`.
+        assert {200, 503} <= set(statuses) <= {0, 200, 503}
+        assert statuses.count(0) <= 1
+        tried = {name: int(row["stot"]) for name, row in (await statistics(tmp_path)).items()}
+        assert tried["http-headroom/a"] + tried["http-headroom/b"] <= held + lost
 
 
 async def test_a_slow_body_gets_an_error_of_our_shape(write: Write, tmp_path: Path) -> None:
-    with replicas() as running:
-        written = write(**{name: address for name, (_, address) in running.items()})
-        written = written.replace("time 15000ms", "time 200ms")
+    def write_hasty(**replicas: str) -> str:
+        written = write(**replicas).replace("time 15000ms", "time 200ms")
         (tmp_path / "run" / "haproxy.cfg").write_text(written)
-        async with proxy(written, tmp_path) as port:
-            await until_up(port, tmp_path, "http-headroom/a", "http-headroom/b")
-            begun = request("POST", "/v2/rerank", body=b"{").replace(b"length: 1", b"length: 9")
-            answer = await send_raw(port, begun)
-            assert (answer.status, answer.json["error"]["type"]) == (408, "request_timeout")
+        return written
+
+    async with front(write_hasty, tmp_path, "a") as (port, _):
+        begun = request("POST", "/v2/rerank", body=b"{").replace(b"length: 1", b"length: 9")
+        answer = await send_raw(port, begun)
+        assert (answer.status, answer.json["error"]["type"]) == (408, "request_timeout")
 
 
 async def test_a_request_that_kills_replicas_kills_no_more_than_its_retries_allow(
     write: Write, tmp_path: Path
 ) -> None:
-    names = ("a", "b", "c", "d", "e")
-    with replicas(*names) as running:
-        written = write(**{name: address for name, (_, address) in running.items()})
-        async with proxy(written, tmp_path) as port:
-            await until_up(port, tmp_path, *(f"http-headroom/{name}" for name in names))
-            answer = await send_raw(port, request("POST", "/v2/rerank", body=b"poison"))
-            assert (answer.status, answer.json["error"]["type"]) == (503, "replica_lost")
-            assert (await send_raw(port, request("POST", "/v2/rerank", body=b"well"))).status == 200
+    async with front(write, tmp_path, *"abcde") as (port, running):
+        answer = await send_raw(port, request("POST", "/v2/rerank", body=b"poison"))
+        assert (answer.status, answer.json["error"]["type"]) == (503, "replica_lost")
+        assert (await send_raw(port, request("POST", "/v2/rerank", body=b"well"))).status == 200
         # A process closes its connections before it can be waited for, so each says itself what killed it.
-        for process, _ in running.values():
+        for process in running.values():
             process.kill()
-        said = [process.communicate()[0] for process, _ in running.values()]
+        said = [process.communicate()[0] for process in running.values()]
         assert 1 < said.count("poisoned\n") <= 3
 
 
