@@ -2,12 +2,14 @@
 
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
 
 from headroom.service.config import file as config_file
 from headroom.service.config.file import ConfigFile, Overrides
+from headroom.service.config.settings import InvalidConfig, LiveConfig
 from tests.service.running import DEPLOY
 
 with warnings.catch_warnings():
@@ -36,3 +38,38 @@ def without_serve(replica: Any) -> Any:
     actor = type("Actor", (ours,), {"__del__": lambda _: None})({})
     actor._replica = replica
     return actor
+
+
+class FakeReplica:
+    """Holds a config, and takes every one but those with a mask called `wrong`.
+
+    started: the last config whose experiments might start.
+    """
+
+    def __init__(self) -> None:
+        self.config = LiveConfig()
+        self.started = self.config
+        self.failure: str | None = None
+        self.config_is_refused = False
+        self.is_drained = False
+
+    @property
+    def catalog(self) -> SimpleNamespace:
+        return SimpleNamespace(config=self.config)
+
+    @property
+    def config_version(self) -> str:
+        return self.config.version
+
+    def check(self, config: LiveConfig) -> None:
+        if "wrong" in config.masks:
+            raise InvalidConfig("masks.wrong: no")
+
+    def apply(self, config: LiveConfig, *, may_start: bool) -> None:
+        self.check(config)
+        self.config = config
+        if may_start:
+            self.started = config
+
+    async def drain(self) -> None:
+        self.is_drained = True

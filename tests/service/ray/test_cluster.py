@@ -13,44 +13,23 @@ import pytest
 from headroom.service.config.edits import Unsettled
 from headroom.service.config.settings import InvalidConfig, LiveConfig
 from headroom.service.ray import autoscaling, cluster, rollout
-from tests.service.ray.conftest import shipped, without_serve
+from tests.service.ray.conftest import FakeReplica, shipped, without_serve
 
 BEFORE: dict[str, Any] = {"variants": [{"name": "full"}]}
 EDITED: dict[str, Any] = {"variants": [{"name": "full"}, {"name": "half", "head_mask": "random:0.5@1"}]}
 
 
-class Replica:
-    """Holds a config and finds none wrong. applies: called before it applies another one.
-
-    started: the last config whose experiments might start.
-    """
+class Replica(FakeReplica):
+    """applies: called before it applies another config."""
 
     def __init__(self, applies: Callable[[], None] | None) -> None:
-        self.config = LiveConfig.model_validate(BEFORE)
-        self.started = self.config
-        self.is_drained = False
+        super().__init__()
         self._applies = applies
-
-    @property
-    def catalog(self) -> Any:
-        return SimpleNamespace(config=self.config)
-
-    @property
-    def config_version(self) -> str:
-        return self.config.version
-
-    def check(self, config: LiveConfig) -> None:
-        pass
 
     def apply(self, config: LiveConfig, *, may_start: bool) -> None:
         if self._applies is not None and config.version != self.config.version:
             self._applies()
-        self.config = config
-        if may_start:
-            self.started = config
-
-    async def drain(self) -> None:
-        self.is_drained = True
+        super().apply(config, may_start=may_start)
 
 
 def replica(applies: Callable[[], None] | None = None) -> Any:

@@ -90,13 +90,15 @@ def test_the_estimate_for_bert_base_is_a_little_more_than_was_measured(tmp_path:
 
 @pytest.fixture
 def on_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tiny_checkpoint: Path, tmp_path: Path
 ) -> Callable[..., tuple[dict[str, Any], list[str]]]:
-    """What `headroom serve` deploys on a machine with these GPUs and cores, and what it says."""
+    """What `headroom serve` deploys on a machine with these GPUs and 16 cores, and what it says."""
 
     def deploy(
-        config: ConfigFile, found: list[Gpu], cores: int, promised: int | None = None
+        found: list[Gpu], *, promised: int | None = None, **fields: Any
     ) -> tuple[dict[str, Any], list[str]]:
+        cores = 16
+        config = write_config(tmp_path, tiny_checkpoint, **fields)
         resources = {"CPU": cores, "GPU": len(found) if promised is None else promised}
         monkeypatch.setattr(cluster.ray, "cluster_resources", lambda: resources)
         monkeypatch.setattr(cluster, "cores", lambda: cores)
@@ -118,10 +120,8 @@ NO_MPS = (
 )
 
 
-def test_one_command_starts_four_replicas_on_a_large_gpu_and_says_why(
-    on_machine: Any, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    deployment, said = on_machine(write_config(tmp_path, tiny_checkpoint), [gpu(), gpu()], 16)
+def test_one_command_starts_four_replicas_on_a_large_gpu_and_says_why(on_machine: Any) -> None:
+    deployment, said = on_machine([gpu(), gpu()])
     assert deployment["num_replicas"] == 8
     assert deployment["ray_actor_options"]["num_gpus"] == 0.25
     assert deployment["ray_actor_options"]["num_cpus"] * 8 <= 16
@@ -141,31 +141,23 @@ def test_one_command_starts_four_replicas_on_a_large_gpu_and_says_why(
     ],
 )
 def test_what_the_file_says_stays(
-    fields: Any,
-    replicas: int | None,
-    share: float,
-    lines: int,
-    on_machine: Any,
-    tiny_checkpoint: Path,
-    tmp_path: Path,
+    fields: Any, replicas: int | None, share: float, lines: int, on_machine: Any
 ) -> None:
-    deployment, said = on_machine(write_config(tmp_path, tiny_checkpoint, **fields), [gpu()], 16)
+    deployment, said = on_machine([gpu()], **fields)
     assert deployment.get("num_replicas") == replicas
     assert deployment["ray_actor_options"]["num_gpus"] == share
     assert said == [NO_MPS] * lines
 
 
-def test_a_gpu_that_torch_does_not_see_starts_what_it_did_before(
-    on_machine: Any, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_a_gpu_that_torch_does_not_see_starts_what_it_did_before(on_machine: Any) -> None:
     """The replica says that its GPU is missing."""
-    deployment, said = on_machine(write_config(tmp_path, tiny_checkpoint), [], 16, promised=1)
+    deployment, said = on_machine([], promised=1)
     assert (deployment["num_replicas"], deployment["ray_actor_options"]["num_gpus"]) == (1, 1)
     assert said == []
 
 
-def test_with_device_cpu_no_gpu_is_asked_for(on_machine: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    deployment, said = on_machine(write_config(tmp_path, tiny_checkpoint, "cpu"), [gpu()], 16)
+def test_with_device_cpu_no_gpu_is_asked_for(on_machine: Any) -> None:
+    deployment, said = on_machine([gpu()], device="cpu")
     assert "num_gpus" not in deployment["ray_actor_options"]
     assert said == []
 
@@ -240,11 +232,11 @@ def test_the_mps_of_a_killed_service_ends_with_the_next_start(
 
 
 def test_the_replicas_get_the_mps_of_the_run(
-    control: Any, on_machine: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    control: Any, on_machine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    deployment, said = on_machine(write_config(tmp_path, tiny_checkpoint), [gpu()], 16)
+    deployment, said = on_machine([gpu()])
     assert said[1:] == ["the replicas of a GPU compute at once, through CUDA MPS"]
     variables = deployment["ray_actor_options"]["runtime_env"]["env_vars"]
     assert json.loads(variables[mps.DAEMONS])["0"]["CUDA_VISIBLE_DEVICES"] == "GPU-0"
@@ -302,12 +294,10 @@ def test_a_replica_without_mps_keeps_its_gpu(monkeypatch: pytest.MonkeyPatch) ->
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
 
 
-def test_mps_can_be_switched_off(
-    control: Any, on_machine: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mps_can_be_switched_off(control: Any, on_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     log = control()
     monkeypatch.setenv("HEADROOM_MPS", "false")
-    deployment, said = on_machine(write_config(tmp_path, tiny_checkpoint), [gpu()], 16)
+    deployment, said = on_machine([gpu()])
     assert said[1:] == ["the replicas of a GPU share it by time slices (mps: false)"]
     assert mps.DAEMONS not in deployment["ray_actor_options"]["runtime_env"]["env_vars"]
     assert not log.exists()

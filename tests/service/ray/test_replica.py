@@ -18,34 +18,13 @@ from headroom.service.config.settings import InvalidConfig, LiveConfig, Settings
 from headroom.service.ray import build
 from headroom.service.ray.actor import ServingNodes, is_promised_gpu
 from tests.service.metering import samples
-from tests.service.ray.conftest import without_serve
-
-
-class Replica:
-    """Takes every config but those with a mask called `wrong`."""
-
-    def __init__(self) -> None:
-        self.config = LiveConfig()
-        self.failure: str | None = None
-        self.config_is_refused = False
-
-    @property
-    def catalog(self) -> SimpleNamespace:
-        return SimpleNamespace(config=self.config)
-
-    def check(self, config: LiveConfig) -> None:
-        if "wrong" in config.masks:
-            raise InvalidConfig("masks.wrong: no")
-
-    def apply(self, config: LiveConfig, *, may_start: bool) -> None:  # noqa: ARG002
-        self.check(config)
-        self.config = config
+from tests.service.ray.conftest import FakeReplica, without_serve
 
 
 @pytest.fixture
 def replica() -> Any:
     """The class that Serve makes replicas of, with a fake under it."""
-    return without_serve(Replica())
+    return without_serve(FakeReplica())
 
 
 LIVE = {"variants": [{"name": "full"}]}
