@@ -15,28 +15,11 @@ from headroom.service.api import create_app
 from headroom.service.config.settings import Settings
 from headroom.service.config.variants import MaskForm
 from headroom.service.engine.request import Deadline
-from headroom.service.errors import InvalidRequest, NotFound
-from headroom.service.experiments.assignment import Flag
+from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.events import Outcome, OutcomeReceipt
-from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
 from headroom.service.observe.metrics import Metrics
-from headroom.service.schemas.condense import (
-    CondenseRequest,
-    CondenseResponse,
-    GenerateResponse,
-    QueryOfLength,
-    WordOfQuery,
-    WrittenQuery,
-)
-from headroom.service.schemas.listings import (
-    HeadsResponse,
-    MaskInfo,
-    MasksResponse,
-    ModelInfo,
-    ModelsResponse,
-    VariantInfo,
-    VariantsResponse,
-)
+from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
+from headroom.service.schemas.listings import ModelInfo, ModelsResponse, VariantInfo, VariantsResponse
 from headroom.service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from headroom.service.schemas.responses import (
     AttentionResponse,
@@ -79,15 +62,6 @@ class FakeExperiments:
     async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt:
         await self._work(outcomes)
         return OutcomeReceipt(0, 0, len(outcomes))
-
-    def listing(self) -> ExperimentsView:
-        return ExperimentsView("0123456789ab", [])
-
-    async def show(self, _name: str) -> ExperimentDetail:
-        raise NotFound
-
-    async def act(self, _name: str, _kind: str, **_: object) -> ExperimentDetail:
-        raise NotFound
 
 
 class FakeBackend:
@@ -177,42 +151,22 @@ class FakeBackend:
             timing_ms=TIMING,
         )
 
-    async def condense(
-        self, request: CondenseRequest, _deadline: Deadline
-    ) -> CondenseResponse | GenerateResponse:
+    async def condense(self, request: CondenseRequest, _deadline: Deadline) -> CondenseResponse:
         await self._work(request)
-        if request.titles is None:
-            return self._written(request)
+        pairs = len(request.titles or ())
         return CondenseResponse(
             model="fake",
             variant=self._variant(request.variant),
             head_mask=mask_info(self._mask(request.head_mask, "head_mask")),
-            method=request.selection,
+            method="greedy",
             condensed=request.query,
             loss=0.0,
             words=[WordOfQuery(request.query, request.query, True, 1.0)],
             path=[QueryOfLength(1, request.query, None, 0.0, True)],
             note=None,
-            usage=Usage(len(request.titles), 17 * len(request.titles)),
+            usage=Usage(pairs, 17 * pairs),
             timing_ms=TIMING,
         )
-
-    def _written(self, request: CondenseRequest) -> GenerateResponse:
-        return GenerateResponse(
-            model="fake",
-            variant=self._variant(request.variant),
-            head_mask=mask_info(self._mask(request.head_mask, "head_mask")),
-            generator_mask="none",
-            method="generate",
-            condensed="angle bracket",
-            queries=[WrittenQuery("angle bracket", 0.5)],
-            attention=None,
-            usage=Usage(1, 17),
-            timing_ms=TIMING,
-        )
-
-    def flag(self, experiment: str, _unit: str) -> Flag:
-        raise NotFound(f"There is no experiment {experiment!r}.")
 
     def models(self) -> ModelsResponse:
         shape = {"layers": LAYERS, "heads": HEADS, "hidden_size": 768, "intermediate_size": 3072}
@@ -246,21 +200,12 @@ class FakeBackend:
             ]
         )
 
-    def default_model(self) -> ModelInfo:
-        return self.models().models[0]
-
     def variants(self) -> VariantsResponse:
         everything = mask_info(HeadMask.none(LAYERS, HEADS))
         return VariantsResponse(
             self.config_version,
             [VariantInfo("full", "fake", everything, False, 109_486_085, True, 0, _grades=LABELS)],
         )
-
-    def masks(self) -> MasksResponse:
-        return MasksResponse([MaskInfo("pruned20", "model", mask_info(self._mask("random:0.2@7", "")))])
-
-    def heads(self) -> HeadsResponse:
-        return HeadsResponse("fake", LAYERS, HEADS, None)
 
     async def _work(self, request: object) -> None:
         self.requests.append(request)
