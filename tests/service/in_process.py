@@ -72,7 +72,7 @@ class Service:
 @asynccontextmanager
 async def serve(
     model: Path,
-    config: dict[str, Any] | None = None,
+    config: LiveConfig | dict[str, Any] | None = None,
     *,
     threads: int = 1,
     traces: Traces | None = None,

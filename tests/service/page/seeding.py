@@ -12,16 +12,15 @@ import numpy as np
 import uvicorn
 
 from headroom.loadtest.server import free_port
-from headroom.service.api import create_app
 from headroom.service.api.edge import Edge
-from headroom.service.config.settings import LiveConfig, Settings
+from headroom.service.config.settings import LiveConfig
 from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import Exposure, Outcome, ShadowResult
 from headroom.service.experiments.log import Entry
 from headroom.service.experiments.store import Store
-from headroom.service.observe.metrics import Metrics
 from headroom.service.replica import Replica
 from tests.service.experiments.making import declares, send, shadowed
+from tests.service.in_process import serve
 from tests.service.page.browsing import PATIENCE_S
 
 SHIPPED = Path(__file__).parents[3] / "models" / "default"
@@ -82,23 +81,17 @@ def running(
     begun, finish = threading.Event(), threading.Event()
 
     async def main() -> None:
-        settings = Settings(
-            model=str(model), device="cpu", **{"dtype": "float32", "max_queue_s": 60.0} | options
-        )
-        metrics = Metrics()
-        replica = await Replica.start(settings, live or LiveConfig(), metrics, threads=1)
-        app = create_app(settings, metrics)
-        app.state.backend = replica
-        replicas.append(replica)
-        server = uvicorn.Server(uvicorn.Config(Edge(app, in_replica=True), port=port, log_level="warning"))
-        task = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        begun.set()
-        await asyncio.to_thread(finish.wait)
-        server.should_exit = True
-        await task
-        await replica.drain()
+        async with serve(model, live or LiveConfig(), **options) as service:
+            replicas.append(service.replica)
+            app = Edge(service.app, in_replica=True)
+            server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+            task = asyncio.create_task(server.serve())
+            while not server.started:
+                await asyncio.sleep(0.01)
+            begun.set()
+            await asyncio.to_thread(finish.wait)
+            server.should_exit = True
+            await task
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
