@@ -12,6 +12,12 @@ from tests.service.running import Server, restarting
 
 
 @pytest.fixture
+def database_url(tmp_path: Path) -> str:
+    """The address of a database of experiments, which is not there yet."""
+    return f"sqlite:///{tmp_path / 'experiments.db'}"
+
+
+@pytest.fixture
 async def service(tiny_checkpoint: Path) -> AsyncIterator[Service]:
     """A replica in this process."""
     async with serve(tiny_checkpoint) as running:

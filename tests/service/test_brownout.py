@@ -94,12 +94,11 @@ async def test_other_clients_shapes_say_what_scored_and_that_it_stood_in(tiny_ch
 
 
 async def test_a_unit_in_an_arm_is_scored_by_its_arm_and_exposed_others_are_degraded(
-    tiny_checkpoint: Path, tmp_path: Path
+    tiny_checkpoint: Path, database_url: str
 ) -> None:
     """Else the same answers in all arms would make them look alike."""
-    url = f"sqlite:///{tmp_path / 'experiments.db'}"
     live = experiment_config(traffic=1.0) | {"degrade": DEGRADE}
-    async with serve(tiny_checkpoint, live, database_url=url, **LIMITS) as service:
+    async with serve(tiny_checkpoint, live, database_url=database_url, **LIMITS) as service:
         async with long_queue(service):
             units = [
                 await service.post("/v1/score", query=QUERY, titles=TITLES[:1], unit=f"u{number}")
@@ -111,7 +110,7 @@ async def test_a_unit_in_an_arm_is_scored_by_its_arm_and_exposed_others_are_degr
             ("pruned", "cut", False),
         }
         assert (other["assignment"], other["variant"], other["degraded"]) == (None, "cut", True)
-        await eventually(lambda: len(exposed(url)) == 20)
+        await eventually(lambda: len(exposed(database_url)) == 20)
 
 
 async def test_a_cascade_stands_in_and_an_edit_ends_it(tiny_checkpoint: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from headroom.service.experiments.buckets import bucket
 from tests.service.experimenting import config as experiment_config
 from tests.service.experimenting import draw_by_the_contract, exposed, score, shadow_of
-from tests.service.in_process import CONFIG, LIMITS, QUERY, TITLES, Service, long_queue, serve
+from tests.service.in_process import CONFIG, LIMITS, QUERY, TITLES, Service, in_session, long_queue, serve
 
 NAMED = {"query": QUERY, "titles": TITLES, "variant": "original"}
 IN_ORDER = list(range(len(TITLES)))
@@ -67,19 +67,19 @@ async def test_the_titles_come_back_in_their_order_although_the_device_is_gone(t
         assert service.metric('headroom_pair_seconds_count{arm="",variant="original"}') == len(TITLES)
 
 
-async def test_it_is_listed_last_and_compared_beside_masks(tiny_checkpoint: Path) -> None:
-    async with serve(tiny_checkpoint) as service:
-        listed = (await service.http.get("/v1/variants")).json()["variants"]
-        assert [variant["name"] for variant in listed] == ["full", "masked", "cut", "original"]
-        assert (listed[-1]["parameters"], listed[-1]["head_mask"]["heads"]) == (0, 0)
-        found = await service.post(
-            "/v1/compare", query=QUERY, titles=TITLES, masks=["none"], variants=["original"]
-        )
-        masked, in_order = found["columns"]
-        assert (masked["variant"], in_order["variant"]) == ("full", "original")
-        assert all(result["grade"] is not None for result in masked["results"])
-        assert order(in_order["results"]) == IN_ORDER
-        assert found["usage"]["pairs"] == len(TITLES)
+@in_session
+async def test_it_is_listed_last_and_compared_beside_masks(shared: Service) -> None:
+    listed = (await shared.http.get("/v1/variants")).json()["variants"]
+    assert [variant["name"] for variant in listed] == ["full", "masked", "cut", "original"]
+    assert (listed[-1]["parameters"], listed[-1]["head_mask"]["heads"]) == (0, 0)
+    found = await shared.post(
+        "/v1/compare", query=QUERY, titles=TITLES, masks=["none"], variants=["original"]
+    )
+    masked, in_order = found["columns"]
+    assert (masked["variant"], in_order["variant"]) == ("full", "original")
+    assert all(result["grade"] is not None for result in masked["results"])
+    assert order(in_order["results"]) == IN_ORDER
+    assert found["usage"]["pairs"] == len(TITLES)
 
 
 ATTENTION = {"query": QUERY, "title": "a", "heads": "0.0", "variant": "original"}
@@ -92,14 +92,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_what_an_order_cannot_do_is_one_sentence(tiny_checkpoint: Path) -> None:
-    async with serve(tiny_checkpoint) as service:
-        for path, body, beginning in REFUSED:
-            error = await service.refused(f"/v1/{path}", 422, **body)
-            assert error["message"].startswith(beginning)
-        answer = await service.http.post("/predict", json={"inputs": [[QUERY, "a"]], "variant": "original"})
-        assert answer.status_code == 422
-        assert "variant: 'original' is an order of titles and gives no labels" in answer.text
+@in_session
+async def test_what_an_order_cannot_do_is_one_sentence(shared: Service) -> None:
+    for path, body, beginning in REFUSED:
+        error = await shared.refused(f"/v1/{path}", 422, **body)
+        assert error["message"].startswith(beginning)
+    answer = await shared.http.post("/predict", json={"inputs": [[QUERY, "a"]], "variant": "original"})
+    assert answer.status_code == 422
+    assert "variant: 'original' is an order of titles and gives no labels" in answer.text
 
 
 async def test_a_guardrail_of_scores_is_refused_beside_an_order(tiny_checkpoint: Path) -> None:
@@ -141,10 +141,9 @@ async def test_in_a_brownout_it_stands_in_for_orders_only(tiny_checkpoint: Path)
 
 
 async def test_as_an_arm_it_is_exposed_timed_and_never_computed(
-    tmp_path: Path, tiny_checkpoint: Path
+    database_url: str, tiny_checkpoint: Path
 ) -> None:
-    url = f"sqlite:///{tmp_path}/experiments.db"
-    async with serve(tiny_checkpoint, against_the_order(), database_url=url) as service:
+    async with serve(tiny_checkpoint, against_the_order(), database_url=database_url) as service:
         units = [f"u{number}" for number in range(40)]
         of_order = {unit for unit in units if bucket("2026-11", unit) < 5000}
         forward = service.replica.scheduler.submit
@@ -163,7 +162,7 @@ async def test_as_an_arm_it_is_exposed_timed_and_never_computed(
         assert 0 < len(of_order) < len(units)
         assert submitted == len(units) - len(of_order)
         await asyncio.to_thread(service.replica.live.writer.flush, 60)
-        assert {unit for unit, arm in exposed(url).items() if arm == "control"} == of_order
+        assert {unit for unit, arm in exposed(database_url).items() if arm == "control"} == of_order
         (_, guard) = (await service.http.get("/v1/experiments/prune20")).json()["guardrails"]
         assert guard["requests"] == len(units) - len(of_order)
         pairs = service.metric('headroom_pairs_total{arm="control",variant="original"}')
@@ -172,12 +171,11 @@ async def test_as_an_arm_it_is_exposed_timed_and_never_computed(
 
 @pytest.mark.parametrize("control", ["original", "full"])
 async def test_interleaved_lists_hide_which_arm_is_the_order(
-    control: str, tmp_path: Path, tiny_checkpoint: Path
+    control: str, database_url: str, tiny_checkpoint: Path
 ) -> None:
     treatment = "full" if control == "original" else "original"
     config = against_the_order(kind="interleave", arms=arms(control, treatment))
-    url = f"sqlite:///{tmp_path}/experiments.db"
-    async with serve(tiny_checkpoint, config, database_url=url) as service:
+    async with serve(tiny_checkpoint, config, database_url=database_url) as service:
         model = (await service.post("/v1/score", query=QUERY, titles=TITLES, variant="full"))["results"]
         of_model = [result["raw_score"] for result in model]
         of_order = [-index for index in IN_ORDER]
@@ -201,11 +199,10 @@ async def test_interleaved_lists_hide_which_arm_is_the_order(
 
 
 async def test_in_shadow_the_orders_are_compared_and_the_scores_are_not(
-    tmp_path: Path, tiny_checkpoint: Path
+    database_url: str, tiny_checkpoint: Path
 ) -> None:
     config = against_the_order(shadow=1.0, traffic=0.0)
-    url = f"sqlite:///{tmp_path}/experiments.db"
-    async with serve(tiny_checkpoint, config, database_url=url) as service:
+    async with serve(tiny_checkpoint, config, database_url=database_url) as service:
         await score(service, grades=[3, 0, 1, 2])
         shadow = await shadow_of(service)
         assert {"mean_delta", "mean_abs_delta"}.isdisjoint(shadow["measures"])

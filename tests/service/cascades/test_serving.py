@@ -160,11 +160,10 @@ async def test_a_column_that_was_done_before_a_compare_is_cut_short_is_not_degra
         assert service.metric("headroom_degraded_total") == 1
 
 
-async def test_a_cascade_is_an_arm_and_is_shadowed(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'experiments.db'}"
+async def test_a_cascade_is_an_arm_and_is_shadowed(tiny_checkpoint: Path, database_url: str) -> None:
     variants = [{"name": "full"}, {"name": "cheap", "head_mask": "0-1.*"}, VARIANTS[0]]
     live = experiment_config(variants, shadow=1.0, traffic=1.0)
-    async with serve(tiny_checkpoint, live, database_url=url) as service:
+    async with serve(tiny_checkpoint, live, database_url=database_url) as service:
         seen: dict[str, list[str | None]] = {}
         for unit in range(30):
             answer = await service.post("/v1/score", query=QUERY, titles=TITLES, unit=f"u{unit}")
@@ -176,7 +175,7 @@ async def test_a_cascade_is_an_arm_and_is_shadowed(tiny_checkpoint: Path, tmp_pa
         assert set(seen) == {"control", "pruned"}
         assert set(seen["control"]) == {None}
         assert None not in seen["pruned"]
-        await eventually(lambda: len(exposed(url)) == 30)
+        await eventually(lambda: len(exposed(database_url)) == 30)
         shadow = await shadow_of(service, requests=30)
         assert service.metric('headroom_shadow_requests_total{experiment="prune20",result="failed"}') == 0
         alone = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade")

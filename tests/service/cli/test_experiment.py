@@ -20,21 +20,16 @@ LIVE = LiveConfig.model_validate(config(slots=[0, 5000], metrics=[METRIC], plann
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'x.db'}"
-
-
-@pytest.fixture
-def url(tiny_checkpoint: Path, database: str) -> Iterator[str]:
+def url(tiny_checkpoint: Path, database_url: str) -> Iterator[str]:
     """The address of a service with an experiment."""
-    with served(tiny_checkpoint, LIVE, api_keys=KEYS, database_url=database) as address:
+    with served(tiny_checkpoint, LIVE, api_keys=KEYS, database_url=database_url) as address:
         yield address
 
 
 def test_a_report_for_people_and_for_programs(
-    run: Run, tiny_checkpoint: Path, database: str, tmp_path: Path
+    run: Run, tiny_checkpoint: Path, database_url: str, tmp_path: Path
 ) -> None:
-    store, arms = Store(database), ["control", "pruned"]
+    store, arms = Store(database_url), ["control", "pruned"]
     store.append(declares(*LIVE.experiments, time=90.0))
     store.add([Exposure("prune20", f"u{i}", arms[i % 2], 1, 100.0, "v") for i in range(80)])
     outcomes = [Outcome("prune20", f"o{i}", f"u{i}", "clicked", 1.0, 120.0) for i in range(80) if i % 3]
@@ -42,7 +37,7 @@ def test_a_report_for_people_and_for_programs(
     store.append(act("rollback", 300.0, arm="pruned", reason="p99"))
     store.close()
     shared = tmp_path / "shared.html"
-    with served(tiny_checkpoint, LIVE, api_keys=KEYS, database_url=database) as url:
+    with served(tiny_checkpoint, LIVE, api_keys=KEYS, database_url=database_url) as url:
         command = ["experiment", "report", "prune20", "--url", url, "--key", "plain"]
         shown = run(*command, "--out", str(shared)).out
         detail = json.loads(run(*command, "--json").out)

@@ -43,10 +43,9 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
 
 
 async def test_a_line_says_who_asked_for_what_and_how_it_went(
-    tiny_checkpoint: Path, lines: Callable[[], list[str]], tmp_path: Path
+    tiny_checkpoint: Path, lines: Callable[[], list[str]], database_url: str
 ) -> None:
-    database = f"sqlite:///{tmp_path / 'experiments.db'}"
-    async with serve(tiny_checkpoint, config(), access_log="json", database_url=database) as running:
+    async with serve(tiny_checkpoint, config(), access_log="json", database_url=database_url) as running:
         headers = {"x-request-id": "mine-1", "traceparent": TRACEPARENT, "cookie": "secret"}
         body = {"query": QUERY, "titles": TITLES, "head_mask": "2.*"}
         answer = await running.http.post("/v1/score?key=secret", json=body, headers=headers)

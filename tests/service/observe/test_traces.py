@@ -94,11 +94,10 @@ def no_notice(line: str) -> None:
 
 
 async def test_a_span_says_what_was_scored_for_whom_and_how_long_it_took(
-    tiny_checkpoint: Path, tmp_path: Path, collector: Collector
+    tiny_checkpoint: Path, database_url: str, collector: Collector
 ) -> None:
     traces = Traces("replica-1", no_notice)
-    database = f"sqlite:///{tmp_path}/experiments.db"
-    async with serve(tiny_checkpoint, config(), traces=traces, database_url=database) as service:
+    async with serve(tiny_checkpoint, config(), traces=traces, database_url=database_url) as service:
 
         async def send(name: str, path: str = "/v1/score?key=secret", trace: str = "", **body: Any) -> Any:
             headers = {"x-request-id": name} | ({"traceparent": trace} if trace else {})

@@ -122,13 +122,13 @@ async def test_attention_shows_the_heads_that_were_asked_for(shared: Service, cl
         np.testing.assert_allclose(head["probabilities"], matrix, atol=1e-5)
 
 
+@in_session
 async def test_attention_refuses_more_than_one_answer_can_hold(
-    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    shared: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compare, "MAX_ATTENTION_VALUES", 100)
-    async with serve(tiny_checkpoint) as service:
-        error = await service.refused("/v1/attention", 422, query="angle", title=TITLES[0], heads="*.*")
-        assert error["param"] == "heads"
+    error = await shared.refused("/v1/attention", 422, query="angle", title=TITLES[0], heads="*.*")
+    assert error["param"] == "heads"
 
 
 @in_session

@@ -164,11 +164,10 @@ async def test_weights_that_were_loaded_again_do_not_meet_old_scores(
     check_scores(answer["results"], expected)
 
 
-async def test_a_unit_in_an_arm_is_always_computed(tiny_checkpoint: Path, tmp_path: Path) -> None:
+async def test_a_unit_in_an_arm_is_always_computed(tiny_checkpoint: Path, database_url: str) -> None:
     """The default's scores are known more often than another arm's, which would look slower than it is."""
-    url = f"sqlite:///{tmp_path / 'experiments.db'}"
     live = experiment_config(traffic=1.0)
-    async with serve(tiny_checkpoint, live, database_url=url, score_cache_size=100) as service:
+    async with serve(tiny_checkpoint, live, database_url=database_url, score_cache_size=100) as service:
         for _ in range(2):
             await service.post("/v1/score", query=QUERY, titles=TITLES)
         with Counting(service) as counts:

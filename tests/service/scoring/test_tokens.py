@@ -167,11 +167,12 @@ async def test_a_refused_text_counts_as_work_that_was_asked_for() -> None:
 
 
 async def test_a_shadow_request_that_finds_too_much_text_waiting_is_dropped_and_has_not_failed(
-    tiny_checkpoint: Path, tmp_path: Path
+    tiny_checkpoint: Path, database_url: str
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'experiments.db'}"
     gate = Gate()
-    async with serve(tiny_checkpoint, config(shadow=1.0), database_url=url, max_queue_s=0.01) as service:
+    async with serve(
+        tiny_checkpoint, config(shadow=1.0), database_url=database_url, max_queue_s=0.01
+    ) as service:
         replica = service.replica
         await eventually(lambda: replica.live.ledger.experiments["prune20"].status == "running")
         occupied = asyncio.create_task(replica._encoder.read(gate.steps("all", [], 1), 1_000_000))

@@ -14,11 +14,6 @@ PATH = "/ofrep/v1/evaluate/flags/prune20"
 
 
 @pytest.fixture
-def database_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'experiments.db'}"
-
-
-@pytest.fixture
 async def service(tiny_checkpoint: Path, database_url: str) -> AsyncIterator[Service]:
     live = config(traffic=0.5)
     async with serve(tiny_checkpoint, live, database_url=database_url, api_keys=KEYS) as running:

@@ -121,10 +121,9 @@ async def test_a_model_is_a_checkpoint_a_variant_or_both(shared: Service, clf: C
 
 
 async def test_a_unit_beside_the_tensors_or_among_the_parameters_is_assigned(
-    tiny_checkpoint: Path, tmp_path: Path
+    tiny_checkpoint: Path, database_url: str
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'experiments.db'}"
-    async with serve(tiny_checkpoint, config(), database_url=url) as service:
+    async with serve(tiny_checkpoint, config(), database_url=database_url) as service:
         model = service.replica.models().models[0].name
         arms = {f"user-{number}": await score(service, f"user-{number}") for number in range(20)}
         unit = {"unit": next(unit for unit, answer in arms.items() if answer["variant"] == "cut")}
