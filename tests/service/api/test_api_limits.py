@@ -110,6 +110,7 @@ async def test_with_keys_health_and_the_pages_stay_open(path: str) -> None:
 
 @pytest.mark.parametrize("path", CLOSED)
 async def test_with_keys_everything_else_is_closed(path: str) -> None:
+    app = app_with(api_keys="alpha")
     for wrong in (
         None,
         "",
@@ -123,11 +124,11 @@ async def test_with_keys_everything_else_is_closed(path: str) -> None:
         "Bearer ÿ",
     ):
         headers = [] if wrong is None else [("Authorization", wrong)]
-        answer = await Exchange(app_with(api_keys="alpha"), "GET", path, headers).answer()
+        answer = await Exchange(app, "GET", path, headers).answer()
         assert (answer.status, answer.error["type"]) == (401, "unauthorized")
         assert answer.headers["www-authenticate"].startswith("Bearer")
     for right in ("Bearer alpha", "bearer alpha", "BEARER   alpha ", "Basic aGVhZHJvb206YWxwaGE="):
-        answer = await Exchange(app_with(api_keys="alpha"), "GET", path, [("Authorization", right)]).answer()
+        answer = await Exchange(app, "GET", path, [("Authorization", right)]).answer()
         assert answer.status in (200, 307, 404, 405)
 
 

@@ -9,8 +9,6 @@ import pytest
 from tests.service.api.test_api import SCORE, app_with, assert_error, post
 from tests.service.asgi import client
 
-POSTS = ("/v1/score", "/v1/compare", "/v1/attention", "/v1/condense")
-
 NUL = "must not hold a NUL character: PostgreSQL cannot keep it"
 OUTCOME = {"experiment": "e", "unit": "u", "metric": "click", "value": 1, "time": 1.0, "id": "o"}
 BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | None, str]] = [
@@ -62,13 +60,6 @@ async def test_a_wrong_request_is_told_which_field_and_why(
 async def test_a_long_query_within_the_limit_of_characters_is_taken() -> None:
     body = {"query": "long " * 1413, "titles": ["b"], "method": "leave_one_out"}
     assert (await post(app_with(), "/v1/condense", body)).status_code == 200
-
-
-@pytest.mark.parametrize("path", POSTS)
-@pytest.mark.parametrize("body", [b"", b'{"query": NaN}', b'{"query": "a", "query": "b"}'])
-async def test_what_is_not_strict_json_is_a_400_everywhere(path: str, body: bytes) -> None:
-    async with client(app_with()) as session:
-        assert_error(await session.post(path, content=body), 400, "invalid_json")
 
 
 async def test_a_million_wrong_items_are_one_short_error() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from headroom.service.config.file import ConfigFileError, Overrides, load
+from headroom.service.config.file import ConfigFile, ConfigFileError, Overrides, load
 from headroom.service.config.keys import parse_api_keys
 from headroom.service.config.settings import Settings
 from tests.service.running import DEPLOY
@@ -17,10 +17,15 @@ def document() -> Any:
     return yaml.safe_load(DEPLOY.read_text())
 
 
-def refusal(path: Path, text: str) -> str:
+def read(path: Path, text: str, overrides: Overrides = Overrides()) -> ConfigFile:  # noqa: B008 - frozen
+    """Load a file of this text."""
     path.write_text(text)
+    return load(path, overrides)
+
+
+def refusal(path: Path, text: str) -> str:
     with pytest.raises(ConfigFileError) as caught:
-        load(path, Overrides())
+        read(path, text)
     reason = str(caught.value)
     assert "\n" not in reason
     return reason.removeprefix(str(path)).removeprefix(": ")
@@ -71,11 +76,8 @@ def test_what_is_not_a_serve_config_is_refused(text: str, reason: str, tmp_path:
 
 @pytest.mark.parametrize("number", ["0", "-12", "0x1F", "-0.5", "2.", "1e-05", "-2E+6"])
 def test_a_number_that_every_yaml_reads_alike_is_taken(number: str, tmp_path: Path) -> None:
-    path = tmp_path / "serve.yaml"
-    path.write_text(
-        f"applications: [{{runtime_env: {{a: {number}, b: '017'}}, deployments: [{{name: Relevance}}]}}]"
-    )
-    (application,) = load(path, Overrides()).document["applications"]
+    text = f"applications: [{{runtime_env: {{a: {number}, b: '017'}}, deployments: [{{name: Relevance}}]}}]"
+    (application,) = read(tmp_path / "serve.yaml", text).document["applications"]
     value = float(number) if "0x" not in number else int(number, 16)
     assert application["runtime_env"] == {"a": value, "b": "017"}
 
@@ -83,11 +85,8 @@ def test_a_number_that_every_yaml_reads_alike_is_taken(number: str, tmp_path: Pa
 @pytest.mark.parametrize("text", ["=", "<<"])
 def test_signs_that_yaml_1_1_alone_gives_a_meaning_are_text(text: str, tmp_path: Path) -> None:
     """Helm writes `salt: =`, and a chart's first pods did not start."""
-    path = tmp_path / "serve.yaml"
-    path.write_text(
-        f"applications: [{{runtime_env: {{a: {text}, b: [{text}]}}, deployments: [{{name: Relevance}}]}}]"
-    )
-    (application,) = load(path, Overrides()).document["applications"]
+    whole = f"applications: [{{runtime_env: {{a: {text}, b: [{text}]}}, deployments: [{{name: Relevance}}]}}]"
+    (application,) = read(tmp_path / "serve.yaml", whole).document["applications"]
     assert application["runtime_env"] == {"a": text, "b": [text]}
 
 
@@ -117,19 +116,19 @@ def test_a_wrong_value_is_blamed_on_where_it_was_written(
         monkeypatch.setenv(name, value)
     document["applications"][0]["args"] = args
     path = tmp_path / "serve.yaml"
-    path.write_text(yaml.safe_dump(document))
+    text = yaml.safe_dump(document)
+    overrides = Overrides(**options)  # type: ignore[arg-type]
     if place is None:
-        load(path, Overrides(**options))  # type: ignore[arg-type]
+        read(path, text, overrides)
         return
     with pytest.raises(ConfigFileError) as caught:
-        load(path, Overrides(**options))  # type: ignore[arg-type]
+        read(path, text, overrides)
     assert str(caught.value).startswith(place.replace("FILE", str(path)))
 
 
 def test_an_off_without_quotes_which_yaml_reads_as_false_is_off(tmp_path: Path) -> None:
-    path = tmp_path / "serve.yaml"
-    path.write_text(DEPLOY.read_text().replace("args: {}", "args: {access_log: off}"))
-    assert load(path, Overrides()).settings.access_log == "off"
+    text = DEPLOY.read_text().replace("args: {}", "args: {access_log: off}")
+    assert read(tmp_path / "serve.yaml", text).settings.access_log == "off"
 
 
 FULL, FAST, OTHER = {"name": "full"}, {"name": "fast", "head_mask": "0.0"}, {"name": "other"}
@@ -211,18 +210,14 @@ def test_what_is_wrong_is_named_with_its_place(
 def test_a_cascade_may_come_before_its_stages_and_be_the_default(document: Any, tmp_path: Path) -> None:
     first = {"name": "c", "cascade": [stage("fast", 0.2), stage("full")]}
     document["applications"][0]["deployments"][0]["user_config"] = {"variants": [first, FAST, FULL]}
-    path = tmp_path / "serve.yaml"
-    path.write_text(yaml.safe_dump(document))
-    assert load(path, Overrides()).live.default_variant == "c"
+    assert read(tmp_path / "serve.yaml", yaml.safe_dump(document)).live.default_variant == "c"
 
 
 @pytest.mark.parametrize("keys", ["s3cr3t, b0ss;role=admin;rate=5", ["s3cr3t", "b0ss;role=admin;rate=5"]])
 def test_keys_in_the_file_reach_serve_as_digests(keys: Any, document: Any, tmp_path: Path) -> None:
     """Serve logs the arguments of an application and shows them in its status."""
     document["applications"][0]["args"] = {"api_keys": keys}
-    path = tmp_path / "serve.yaml"
-    path.write_text(yaml.safe_dump(document))
-    config = load(path, Overrides())
+    config = read(tmp_path / "serve.yaml", yaml.safe_dump(document))
     assert config.settings.api_keys == parse_api_keys("s3cr3t,b0ss;role=admin;rate=5")
     handed_on = config.document["applications"][0]["args"]
     assert Settings.model_validate(handed_on).api_keys == config.settings.api_keys
@@ -246,17 +241,14 @@ def test_a_database_password_in_the_file_is_refused_and_not_repeated(document: A
             assert "HEADROOM_DATABASE_URL" in reason
             assert "s3cr3t" not in reason
         else:
-            (tmp_path / "serve.yaml").write_text(text)
-            assert load(tmp_path / "serve.yaml", Overrides()).settings.database_url == url
+            assert read(tmp_path / "serve.yaml", text).settings.database_url == url
 
 
 def test_a_number_of_replicas_on_the_command_line_wins_over_autoscaling(
     document: Any, tmp_path: Path
 ) -> None:
     document["applications"][0]["deployments"][0]["autoscaling_config"] = {"max_replicas": 4}
-    path = tmp_path / "serve.yaml"
-    path.write_text(yaml.safe_dump(document))
-    config = load(path, Overrides(replicas=2))
+    config = read(tmp_path / "serve.yaml", yaml.safe_dump(document), Overrides(replicas=2))
     assert config.replicas == 2
     deployment = config.document["applications"][0]["deployments"][0]
     assert "autoscaling_config" not in deployment, "Serve refuses both together"

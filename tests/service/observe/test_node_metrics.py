@@ -82,6 +82,7 @@ def test_any_replica_answers_for_all_of_its_node_even_after_a_kill(
     replicas[0].ask("scrape")
     found = replicas[0].answer()
     check(found, processes=3)
+    assert not [name for name in found if "_created" in name]
     versions = {name: value for name, value in found.items() if name.startswith("headroom_config_version{")}
     assert all('version="0123456789ab"' in name for name in versions)
     assert [*versions.values()] == [1] * 3
