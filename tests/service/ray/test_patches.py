@@ -3,6 +3,9 @@
 import subprocess
 import sys
 
+import pytest
+
+from headroom.service.ray import patches
 from tests.service.running import Server
 
 TRACEBACK = """
@@ -21,6 +24,11 @@ assert "('Traceback" in formatted(), "this release is mended: the patch can go"
 patches.restore_print()
 sys.stdout.write(formatted())
 """
+
+
+def test_a_name_that_is_gone_is_named() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'gone'"):
+        patches._replace(patches, "gone", None)
 
 
 def test_a_traceback_in_a_replicas_log_is_as_python_writes_it() -> None:

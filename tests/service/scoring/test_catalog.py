@@ -30,6 +30,14 @@ def parsed(spec: str, classifier: Classifier) -> HeadMask:
     return HeadMask.parse(spec, layers=classifier.num_layers, heads=classifier.num_heads)
 
 
+def test_rows_of_requests_with_one_spec_share_one_mask(clf: Classifier) -> None:
+    """The engine then multiplies by one mask for the batch, which costs less than one for each row."""
+    config = catalog(clf)
+    first, again = config.choose(None, "0.0"), config.choose(None, "0.0")
+    assert first.mask is again.mask
+    assert first.mask == parsed("0.0", clf)
+
+
 def test_a_spec_is_remembered_for_its_variant_and_its_config_alone(clf: Classifier) -> None:
     config = catalog(clf)
     assert config.choose("full", "@some").mask == parsed("1.0", clf)
