@@ -30,16 +30,19 @@ def test_more_load_starts_a_second_replica_before_requests_are_refused(found: di
     """With the shipped limits and policy, on a replica that does less in a second than two batches hold.
 
     The load rises from 65 % of what one replica does, a little more than the policy wants, by 6 % in 10 s,
-    until both nodes have answered; then it is more than one replica could do, until both have answered again.
-    A new replica of this small network starts as fast as the machine can import its libraries; one of a large
-    network may take longer. On a machine that is so busy that this client sends late, the replica stalls,
-    too, and a queue of a second overflows.
+    until both nodes have answered; then it is more than one replica could do, and, when both have answered
+    again, light, until one stops. A new replica of this small network starts as fast as the machine can
+    import its libraries; one of a large network may take longer. On a machine that is so busy that this
+    client sends late, the replica stalls, too, and a queue of a second overflows.
     """
+    answers = next(answer for answer in found["scaled_up"] if answer.startswith("200 "))
     statuses = Counter(found["statuses"])
     assert statuses.keys() <= {200, 429}, found["scaled_up"]
     limit = 0.02 if found["late_s"] < 0.2 else 0.1
     assert statuses[429] < limit * statuses.total(), f"the client was {found['late_s']:.2f} s late"
+    assert found["scaled_down"] == [answers], "a replica that stops failed a request"
     assert found["counted"] == statuses[200]
+    assert found["stopping"] == "DRAINING", "haproxy.py takes this word for being up"
 
 
 def test_a_node_that_was_promised_a_gpu_says_that_it_computes_on_the_cpu(found: dict[str, Any]) -> None:
@@ -57,7 +60,6 @@ def test_an_edit_and_a_new_model_are_rolled_out_without_a_failed_request(found: 
     assert new.startswith("200 ")
     assert new.split()[1] != old.split()[1], "another model"
     assert new.split()[2] == old.split()[2], "the same live config"
-    assert found["stopping"] == "DRAINING", "haproxy.py takes this word for being up"
 
 
 def test_a_wrong_edit_is_refused_by_each_replica_and_a_new_one_takes_the_config_of_another(

@@ -12,7 +12,6 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -44,9 +43,9 @@ KUBERAY = DEPLOY.parent / "kuberay" / "rayservice.yaml"
 TITLES = 40
 FIRST_LOAD = 0.65
 LAST_LOAD = 1.2
-"""Shares of what one replica does."""
 RISE_PER_S = 0.006
 """By how much the load rises in a second, in shares of what one replica does."""
+LIGHT_LOAD = 0.2
 
 GONE_FOR_S = 3.0
 """How long after the node's death the load goes on."""
@@ -75,14 +74,17 @@ def autoscaled(
 
 
 class Ramp(Load):
-    """Requests that come ever faster, up to LAST_LOAD, none of which waits for another, until the block ends.
+    """Requests that come ever faster, and none of which waits for another, until the block ends.
 
-    tokens: of a request. jump: come at LAST_LOAD from now on. late_s: by how much a request was sent too
-    late, at most: on a machine that does other work, too.
+    Then they come at the last load. first, last: shares of what one replica does. tokens: of a request.
+    jump: come at the last load from now on. late_s: by how much a request was sent too late, at most: on a
+    machine that does other work, too.
     """
 
-    def __init__(self, port: int, tokens: int) -> None:
+    def __init__(self, port: int, *, first: float, last: float, tokens: int) -> None:
         super().__init__(port, clients=0, titles=TITLES)
+        self._first = first
+        self._last = last
         self._request_s = tokens / TOKENS_PER_SECOND
         self._began = time.monotonic()
         self._is_up = False
@@ -96,8 +98,8 @@ class Ramp(Load):
         async with asyncio.TaskGroup() as requests:
             while not self._over.is_set():
                 requests.create_task(self._send())
-                risen = FIRST_LOAD + RISE_PER_S * (next_at - self._began)
-                next_at += self._request_s / (LAST_LOAD if self._is_up else min(LAST_LOAD, risen))
+                risen = self._first + RISE_PER_S * (next_at - self._began)
+                next_at += self._request_s / (self._last if self._is_up else min(self._last, risen))
                 await asyncio.sleep(next_at - time.monotonic())
                 self.late_s = max(self.late_s, time.monotonic() - next_at)
 
@@ -115,16 +117,13 @@ def wait_for_answers(nodes: list[Path], number: int) -> None:
 
 
 def health_of_a_stopping_replica(directory: Path) -> str:
-    """Return what a replica that stops tells HAProxy's health check."""
+    """Return what the replica that stops tells HAProxy's health check."""
     told: list[str] = []
 
     def is_told() -> bool:
         known = next(directory.glob("memory/*/haproxy.cfg")).read_text()
         for port in set(re.findall(r":(\d+) check", known)):
-            with (
-                contextlib.suppress(ConnectionError),  # it has ended
-                contextlib.closing(HTTPConnection("127.0.0.1", int(port))) as connection,
-            ):
+            with contextlib.closing(HTTPConnection("127.0.0.1", int(port))) as connection:
                 connection.request("GET", "/-/healthz")
                 answer = connection.getresponse()
                 if answer.status == 503:
@@ -136,11 +135,12 @@ def health_of_a_stopping_replica(directory: Path) -> str:
 
 
 def scaled(serving: Serving, directory: Path) -> dict[str, Any]:
-    """Load it ever more, until it has a replica on each node and both have answered."""
+    """Load it ever more, until it has a replica on each node and both have answered; then, lightly, until one
+    stops."""
     counts = [directory / "head", directory / "worker"]
     first = send(serving.head, score(TITLES))
     tokens = first.json["usage"]["tokens"]
-    with Ramp(serving.head, tokens) as ramp:
+    with Ramp(serving.head, first=FIRST_LOAD, last=LAST_LOAD, tokens=tokens) as ramp:
         wait("scaled up", lambda: serving.replicas() == 2)
         wait_for_answers(counts, 3)
         ramp.jump()
@@ -150,24 +150,25 @@ def scaled(serving: Serving, directory: Path) -> dict[str, Any]:
     total = sum(map(counted, counts))
     wait("served by both fronts", lambda: ready(serving.worker))
     missing = [samples(render(count))["headroom_gpu_missing"] for count in counts]
+    with Ramp(serving.head, first=LIGHT_LOAD, last=LIGHT_LOAD, tokens=tokens) as light:
+        wait("scaled down", lambda: serving.replicas() == 1)
+        stopping = health_of_a_stopping_replica(directory)
     return {
         "scaled_up": ramp.seen(),
+        "scaled_down": light.seen(),
         "statuses": statuses,
         "late_s": ramp.late_s,
         "counted": total,
         "gpu_missing": missing,
+        "stopping": stopping,
     }
 
 
-def updated(serving: Serving, change: dict[str, Any], look: Callable[[], object] = lambda: None) -> list[str]:
-    """Deploy a changed config under load; return what was answered meanwhile, until all answers are new.
-
-    look: called after the deployment.
-    """
+def updated(serving: Serving, change: dict[str, Any]) -> list[str]:
+    """Deploy a changed config under load; return what was answered meanwhile, until all answers are new."""
     with Load(serving.head, clients=2, titles=2) as load:
         wait("loaded", lambda: len(load.answers) > 20)
         serving.deploy(change)
-        look()
         wait("updated", lambda: len(load.seen()) > 1 and len(load.seen(last=40)) == 1)
     return load.seen()
 
@@ -249,10 +250,7 @@ def main(directory: Path, model: Path, other: Path) -> None:
         found["edited"] = updated(serving, autoscaled(directory, model, port=head, live=live, is_slow=True))
         # Each node has room for one new replica beside an old one, so both start before the old one stops.
         new = autoscaled(directory, other, port=head, live=live, num_cpus=0.4, minimum=2)
-        stopping: list[str] = []
-        look = lambda: stopping.append(health_of_a_stopping_replica(directory))  # noqa: E731
-        found["updated"] = updated(serving, new, look)
-        (found["stopping"],) = stopping
+        found["updated"] = updated(serving, new)
         found["refused"] = refused(serving, worker, new, directory)
         found["killed"] = killed(serving, worker)
     print(json.dumps(found))
