@@ -80,7 +80,7 @@ AD_HOC: dict[str, np.ndarray] = {
     "fractions, and a layer without heads": FRACTIONS,
     "one head": np.pad(np.zeros((3, 3), np.float32), ((0, 0), (1, 0)), constant_values=1),
     "by row": np.stack([HALF, FRACTIONS]),
-    "by row, in one layer": np.stack([ONES, np.eye(3, 4, dtype=np.float32)]),
+    "by row, in one layer": np.stack([ONES, np.vstack([ONES[:2], HALF[:1]])]),
     "all on": ONES,
 }
 UNITS_OFF = np.random.default_rng(3).random((3, MODEL.config.intermediate_size)) < 0.3
