@@ -1,6 +1,5 @@
 """Checkpoints whose probabilities are wrong in a known way, and pairs judged by the right ones."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from headroom import Classifier
 from headroom.models.arrays import Floats
 from tests.checkpoints import WORDS, load, write_checkpoint
+from tests.families import edit_config as edit_config
 
 Row = tuple[str, str, int]
 TITLES = 8
@@ -75,9 +75,3 @@ def calibration_error(probabilities: Floats, truth: Sequence[int]) -> float:
                 error += rows.mean() * abs(column[rows].mean() - share)
         errors.append(error)
     return float(np.mean(errors))
-
-
-def edit_config(checkpoint: Path, **fields: object) -> None:
-    """Set fields of a checkpoint's config.json."""
-    file = checkpoint / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | fields))

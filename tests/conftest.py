@@ -192,6 +192,12 @@ def clf(tiny_checkpoint: Path) -> Classifier:
     return load(tiny_checkpoint)
 
 
+@pytest.fixture(scope="session")
+def one_label(tmp_path_factory: pytest.TempPathFactory) -> Classifier:
+    """The network of a checkpoint with one label, and so without grades."""
+    return load(write_checkpoint(tmp_path_factory.mktemp("one"), seed=1, num_labels=1))
+
+
 @pytest.fixture
 def reversed_clf(tiny_checkpoint: Path) -> Classifier:
     """The same network, whose grades the caller puts in the opposite order."""

@@ -166,8 +166,12 @@ def write_family(directory: Path, family: str, seed: int = 0, **shape: Any) -> P
     return directory
 
 
+def edit_json(file: Path, **changes: Any) -> None:
+    """Change fields of a file's object; None removes one."""
+    content = json.loads(file.read_text(encoding="utf-8")) | changes
+    file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
 def edit_config(directory: Path, **changes: Any) -> None:
     """Change fields of config.json; None removes one."""
-    file = directory / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8")) | changes
-    file.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    edit_json(directory / "config.json", **changes)

@@ -141,7 +141,6 @@ def played(**assignment: str) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 def test_the_users_of_the_tutorial_click_what_they_see_and_say_how_far_they_are() -> None:
-    """They take some minutes, in which there was nothing to see."""
     lines, clicks = played(arm="interleaved", impression="9f0c")
     words = [line.split() for line in (lines[0], lines[-1])]  # a busy machine prints more between them
     assert [line[:3] for line in words] == [["10", "of", "250"], ["250", "of", "250"]]

@@ -107,7 +107,6 @@ def assert_ranked(results: list[Any], scores: list[float], count: int = len(DOCU
 def test_results_are_sorted_and_as_many_as_wanted_with_their_documents(
     name: str, did: dict[str, Any], case: str, scores: dict[str, list[float]]
 ) -> None:
-    """A model may name a variant."""
     variant = "masked" if case == "variant" and name not in WITHOUT_MODEL else "full"
     count = len(DOCUMENTS) if case == "all" or name in WITHOUT_TOP_N else 3
     assert_ranked(returned(did[case]), scores[variant], count)

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+from default_model import drawers
 from default_model.base import MAX_TOKENS
 from default_model.build import Phase, Training, build
 from default_model.drawers import LISTS, SENTENCES, all_sources
@@ -29,6 +32,14 @@ from headroom.models.training.distil.teaching import WORDS
 from tests.checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.more
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _written_once() -> Iterator[None]:
+    """Read the lists that were written for a language once: it takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawers, "written_drawers", cache(drawers.written_drawers))
+        yield
 
 
 def write_data(data: Path) -> Path:

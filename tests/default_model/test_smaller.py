@@ -1,7 +1,6 @@
 """A smaller network of the shipped model is taught the model's own answers."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.learner import Learner
 from headroom.models.networks import build
-from headroom.models.training.distil.lessons import Lesson, Objective, Targets, lessons_of
+from headroom.models.training.distil.lessons import Objective, Targets, lessons_of
 from headroom.models.training.distil.pairs import Pair
 from headroom.models.training.loop import Schedule
 from tests.checkpoints import load, random_pairs, write_checkpoint
@@ -76,30 +75,6 @@ def test_what_leaves_the_layers_is_taught_and_less_and_less_in_the_last_third(tm
     assert found == pytest.approx([expected, expected, expected / 2, 0], rel=1e-3, abs=1e-5)
     objective.done = 0
     assert of_states(whole) == pytest.approx(0, abs=1e-5)
-
-
-def test_a_network_with_all_layers_is_taught_what_leaves_them_and_the_steps_are_counted(
-    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    teacher = load(tiny_checkpoint)
-    tensors = read_tensors(tiny_checkpoint, teacher.config)
-    file = tmp_path / "progress.pt"
-    done = []
-    own_loss = StatesObjective.loss
-
-    def loss(objective: StatesObjective, model: Learner, lesson: Lesson) -> torch.Tensor:
-        done.append((objective.done, objective.steps))
-        return own_loss(objective, model, lesson)
-
-    monkeypatch.setattr(StatesObjective, "loss", loss)
-    for steps in (2, 4):  # the second run goes on from the first one's file
-        taught(teacher, tensors, teacher.config, lambda _: random_pairs(64, 1), Schedule(steps, 1e-3), file)
-    assert done == [(0, 2), (1, 2), (2, 4), (3, 4)]
-    fewer = {name: tensor for name, tensor in tensors.items() if ".layer.2." not in name}
-    config = replace(teacher.config, num_layers=2, kept_heads=teacher.config.kept_heads[:2])
-    done.clear()
-    taught(teacher, fewer, config, lambda _: random_pairs(64, 1), Schedule(1, 1e-3), tmp_path / "two.pt")
-    assert not done
 
 
 def hidden_states(directory: Path, pairs: Sequence[EncodedPair]) -> list[np.ndarray]:

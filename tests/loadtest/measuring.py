@@ -1,12 +1,27 @@
 """Runs of the load tester for tests, and claims about times on a machine that others use too."""
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from headroom.loadtest.plan import make_plan
+from headroom.loadtest.recorder import Recorder
 from headroom.loadtest.running import Outcome, run
 
 ATTEMPTS = 6
+
+
+def ran(
+    recorder: Recorder,
+    duration: float,
+    *,
+    cpu_share: float | None = 0.1,
+    interrupted: bool = False,
+    **plan: Any,
+) -> Outcome:
+    """Return a run that recorded this."""
+    values = {"url": "http://127.0.0.1:1", "warmup": 0, "duration": duration, **plan}
+    return Outcome(make_plan(values), recorder, datetime.now(UTC), duration, cpu_share, interrupted)
 
 
 def measure(url: str, *, began: Callable[[float], None] | None = None, **plan: Any) -> Outcome:

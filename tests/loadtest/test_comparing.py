@@ -1,16 +1,14 @@
 """Comparing two runs: real differences are found, and the wandering of a shared machine is not."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cache
 
 import numpy as np
 import pytest
 
 from headroom.loadtest import comparing, report
-from headroom.loadtest.plan import make_plan
 from headroom.loadtest.recorder import Recorder
-from headroom.loadtest.running import Outcome
+from tests.loadtest.measuring import ran
 from tests.loadtest.test_recorder import record, request
 
 
@@ -27,7 +25,6 @@ def run(
 ) -> report.Report:
     """Lognormal latencies around 20 ms that wander from second to second, as a shared machine's do."""
     rng = np.random.default_rng(seed)
-    plan = make_plan({"url": "http://127.0.0.1:1", "duration": seconds, "warmup": 0, "rate": 50})
     recorder = Recorder(0)
     for second in range(seconds):
         mood = rng.lognormal(0, 0.1)
@@ -42,7 +39,7 @@ def run(
             else:
                 record(recorder, at, 0.02 * scale * mood * slow * rng.lognormal(0, 0.2))
     recorder.not_sent(unsent)
-    return report.build(Outcome(plan, recorder, datetime.now(UTC), seconds, 0.1, False))
+    return report.build(ran(recorder, seconds, rate=50))
 
 
 def test_a_slower_build_is_found_at_every_percentile():
@@ -99,7 +96,6 @@ def test_requests_that_were_never_sent_are_unanswered():
 
 
 def test_answers_in_the_callers_order_are_unanswered():
-    """`--fail-if-slower` passed when every answer was such a one."""
     worse = run(2)
     worse["requests"]["unreranked"] = worse["requests"]["ok"]
     assert comparing.unanswered(run(1), worse).b == 1
@@ -117,12 +113,10 @@ def test_answers_in_the_callers_order_are_unanswered():
     ],
 )
 def test_a_percentile_is_compared_from_the_number_of_requests_that_leaves_ten_beyond_it(requests, compared):
-    """10 of 20 lie beyond p50, 10 of 100 beyond p90, 10 of 1,000 beyond p99."""
-    plan = make_plan({"url": "http://127.0.0.1:1", "duration": 10, "warmup": 0, "rate": 50})
     recorder = Recorder(0)
     for at in np.arange(requests) * 10 / requests:
         record(recorder, float(at), 0.02)
-    short = report.build(Outcome(plan, recorder, datetime.now(UTC), 10, 0.1, False))
+    short = report.build(ran(recorder, 10, rate=50))
     assert [d.percentile for d in comparing.compare(short, run(1)).differences] == compared
 
 

@@ -73,7 +73,6 @@ def test_it_finds_and_confirms_the_rate_at_which_the_objective_is_lost(first):
 
 
 def test_a_confirmation_that_failed_leaves_no_run_to_report_at_its_rate():
-    """The report named a rate and showed the figures of a higher one."""
     confirmed: list[float] = []
 
     def probe(plan: Plan) -> Outcome:

@@ -3,16 +3,15 @@
 import json
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 import pytest
 
 from headroom.loadtest import judging, page, report, server, tables
 from headroom.loadtest.judging import invalid_because
-from headroom.loadtest.plan import make_plan
 from headroom.loadtest.recorder import Recorder
 from headroom.loadtest.running import Outcome
+from tests.loadtest.measuring import ran
 from tests.loadtest.test_recorder import answer, request
 
 EVIL = '</script><script>alert("x")</script>'
@@ -20,9 +19,6 @@ EVIL = '</script><script>alert("x")</script>'
 
 def outcome(errors=None, ok=None, scheduled=None, send_lag=0.0, cpu_share=0.1) -> Outcome:
     """Twenty seconds, ten requests a second: 10 ms, of every tenth a 503, and Server-Timing."""
-    plan = make_plan(
-        {"url": "http://127.0.0.1:1", "duration": 20, "warmup": 0, "rate": 10, "description": EVIL}
-    )
     recorder = Recorder(0)
     for place in range(200):
         sent = request(place / 10, variant="full")
@@ -35,7 +31,7 @@ def outcome(errors=None, ok=None, scheduled=None, send_lag=0.0, cpu_share=0.1) -
     recorder.errors.update(errors or {})
     recorder.ok = recorder.ok if ok is None else ok
     recorder.scheduled = recorder.scheduled if scheduled is None else scheduled
-    return Outcome(plan, recorder, datetime.now(UTC), 20.0, cpu_share, False)
+    return ran(recorder, 20, cpu_share=cpu_share, rate=10, description=EVIL)
 
 
 def build() -> report.Report:
@@ -76,17 +72,16 @@ def test_titles_in_the_callers_order_are_counted_apart():
         got = answer(place / 10 + 0.010)
         got.reranked = reranked
         recorder.answered(sent, got)
-    plan = make_plan({"url": "http://127.0.0.1:1", "duration": 5, "warmup": 0, "rate": 10})
-    ran = Outcome(plan, recorder, datetime.now(UTC), 5.0, 0.1, False)
-    made = report.build(ran, judging.parse("p99=100ms,unreranked=59%"))
+    run = ran(recorder, 5, rate=10)
+    made = report.build(run, judging.parse("p99=100ms,unreranked=59%"))
     assert (made["requests"]["ok"], made["requests"]["errors"]) == (50, {})
     assert made["requests"]["unreranked"] == 30
     assert made["by"]["variant"]["full"]["unreranked"] == 30
     assert sum(window["unreranked"] for window in made["series"]["windows"]) == 30
     assert made["objective"]["missed_because"] == ["60.00% of the answers were not reranked, over 59.00%"]
     assert tables.summary(made).endswith("50 of 50 ok, 30 unreranked, 0 errors")
-    assert report.build(ran, judging.parse("p99=100ms,unreranked=60%"))["objective"]["met"]
-    assert report.build(ran, judging.parse("p99=100ms"))["objective"]["missed_because"] == [
+    assert report.build(run, judging.parse("p99=100ms,unreranked=60%"))["objective"]["met"]
+    assert report.build(run, judging.parse("p99=100ms"))["objective"]["missed_because"] == [
         "0.00% of the requests failed and 60.00% were not reranked, together over 0.10%"
     ]
     assert sum(window.titles for window in recorder.windows) == 20, "they would hide the saturation"
@@ -182,8 +177,8 @@ def test_the_page_shows_a_search():
 
 
 def test_a_run_without_answers_still_has_a_page():
-    empty = Outcome(outcome().plan, Recorder(0), datetime.now(UTC), 1.0, None, True)
-    made = json.loads(json.dumps(report.build(empty)))
+    empty = report.build(ran(Recorder(0), 1, cpu_share=None, interrupted=True))
+    made = json.loads(json.dumps(empty))
     assert made["latency_ms"]["p50"] is None
     assert "INVALID: nothing was scheduled" in page.render(made)
 

@@ -32,7 +32,6 @@ def test_requests_that_the_client_had_no_time_for_count_as_unsent() -> None:
 
 
 def test_a_result_larger_than_the_pipe_waits_for_its_reader() -> None:
-    """A run of forty minutes lost its result, because the pipe did not block."""
     context = multiprocessing.get_context("spawn")
     with reference("1ms") as server:
         evenly = {"arrivals": "constant", "warmup": 0, "traffic": [{"titles": 1}]}

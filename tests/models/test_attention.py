@@ -14,11 +14,6 @@ CLASSIC = (512, 8)
 SHAPES = [CLASSIC, (384, 12), (32, 1)]
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
 def both(width: int, heads: int) -> tuple[nn.MultiheadAttention, MultiHeadAttention]:
     """Return torch's module with random weights and biases, and ours of the same weights."""
     theirs = nn.MultiheadAttention(width, heads, batch_first=True).eval()

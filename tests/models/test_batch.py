@@ -1,18 +1,14 @@
 """Packed attention gives every sequence what it gets alone, however the pack is cut into groups."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from headroom.models.batch import PackedBatch, filled_size, pack, rung_of
-from headroom.models.classifier import Classifier
 from headroom.models.graphs import ladder_for
 from headroom.models.ops.positions import PLAIN_POSITIONS
 from headroom.models.ops.torch import TorchOps
@@ -79,23 +75,6 @@ def test_a_filled_size_is_hardly_more_than_was_asked(count: int, *, fine: bool) 
     assert size == 16 or 16 < size < count + max(multiple, count / 32)
     assert size % multiple == 0
     assert filled_size(size, fine=fine) == size
-
-
-@pytest.mark.parametrize(("dtype", "tokens"), [("float32", 24), ("bfloat16", 32)])
-def test_one_pair_in_float32_waits_for_little_filling(
-    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, tokens: int
-) -> None:
-    clf = Classifier.load(tiny_checkpoint, "cpu", dtype)
-    sizes = []
-    forward = clf.network.forward
-
-    def noting(batch: PackedBatch, *masks: Any, **how: Any) -> Tensor:
-        sizes.append(len(batch.ids))
-        return forward(batch, *masks, **how)
-
-    monkeypatch.setattr(clf.network, "forward", noting)
-    clf.forward([random_pair(np.random.default_rng(0), 17, 40)])
-    assert sizes == [tokens]
 
 
 @given(lengths=st.lists(st.integers(2, 40), min_size=1, max_size=9), tokens=st.integers(2, 40))

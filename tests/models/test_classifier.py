@@ -105,7 +105,6 @@ def test_wrong_masks_are_refused(clf: Classifier) -> None:
 
 
 def test_rows_are_read_by_their_keys_and_tables_by_their_columns(clf: Classifier) -> None:
-    """The words "query" and "title" were scored."""
     rows = [{"title": title, "query": query, "id": "7"} for query, title in PAIRS]
     frame = pd.DataFrame(rows)
     expected = clf.score(PAIRS).raw_score
@@ -139,6 +138,7 @@ def test_what_is_no_pair_of_texts_is_refused_in_a_sentence(
         ("tpu", "auto", False, "device 'tpu'"),
         ("mps", "auto", False, "not supported"),
         ("cpu", "int3", False, "dtype 'int3'"),
+        ("cpu", "float16", False, "float16 needs a GPU"),
         ("cpu", "bfloat16", True, "deterministic"),
     ],
 )

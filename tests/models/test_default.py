@@ -82,7 +82,7 @@ def test_transformers_gives_the_same_logits(clf: Classifier, sample: list[Labell
 
 
 def test_every_grade_is_predicted_and_ranking_beats_a_random_order(sample: list[LabelledPair]) -> None:
-    some = set(list(dict.fromkeys(pair.query for pair in sample))[::6])
+    some = set(list(dict.fromkeys(pair.query for pair in sample))[::12])
     sample = [pair for pair in sample if pair.query in some]
     scores = Classifier.load(device="cpu").score([(pair.query, pair.title) for pair in sample])
     evaluation = GradedEvaluation(sample, scores.probabilities, scores.raw_score)
@@ -92,9 +92,8 @@ def test_every_grade_is_predicted_and_ranking_beats_a_random_order(sample: list[
 
 
 def test_bfloat16_grades_as_float32_does(clf: Classifier, sample: list[LabelledPair]) -> None:
-    pairs = [
-        (pair.query, pair.title) for pair in sample[:120]
-    ]  # without the processor's own bfloat16, six a second
+    few = sample[:120:3]  # without the processor's own bfloat16, six a second
+    pairs = [(pair.query, pair.title) for pair in few]
     exact = clf.score(pairs)
     half = Classifier.load(device="cpu", dtype="bfloat16").score(pairs)
 

@@ -80,7 +80,7 @@ def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
 @pytest.mark.parametrize("checkpoint", [*FAMILIES, *decoders.FAMILIES], indirect=True)
 def test_roles_and_gradients_are_found(checkpoint: Path, tmp_path: Path) -> None:
     clf = load(checkpoint)
-    result = kinds.run("roles", study(clf, tmp_path, judged(queries=5)))
+    result = kinds.run("roles", study(clf, tmp_path, judged(queries=3)))
 
     found = result.json["roles"]
     assert {"term_match", "next_word", "previous_word", "segmentation", "special"} <= found.keys()

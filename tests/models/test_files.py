@@ -18,7 +18,6 @@ def test_a_link_to_a_file_is_read(tmp_path: Path) -> None:
 
 
 def test_only_the_whole_is_printed_as_the_whole() -> None:
-    """One changed pair of 3,900 was "100.0 %", and a rank correlation of 0.9996 was "1"."""
     assert percent(3899 / 3900, digits=3) == "99.97 %"
     assert percent(0.996) == "99.6 %"
     assert (percent(1), percent(1.2)) == ("100 %", "120 %")

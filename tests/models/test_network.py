@@ -143,7 +143,7 @@ def test_long_pairs_are_as_exact_as_transformers_own(
     """In one batch, each with a mask of its own; in each number format, with our kernels and without them."""
     model = model_of(family, 3, hidden_size=64, num_hidden_layers=3, max_position_embeddings=512, **options)
     rng = np.random.default_rng(0)
-    pairs = random_pairs(rng, (4, 17, 64, 130, 300, 511, 512), family)
+    pairs = random_pairs(rng, (4, 17, 64, 130, 512), family)
     for weights in (None, random_weights(rng, len(pairs), 3, 4)):
         exact = reference(model, pairs, torch.float64, weights)
         scale = max(1.0, np.abs(exact).max())
@@ -193,16 +193,15 @@ def test_deterministic_scores_are_the_same_bits_alone_and_in_any_batch(
     np.testing.assert_array_equal(together[order], shuffled)
 
 
-@pytest.mark.parametrize(("heads", "hidden"), [(4, 32), (12, 192), (12, 768)])
+@pytest.mark.parametrize(("heads", "hidden", "count"), [(4, 32, 60), (12, 192, 60), (12, 768, 20)])
 def test_scores_at_real_widths_move_with_their_neighbours_by_no_more_than_the_stated_bound(
-    heads: int, hidden: int
+    heads: int, hidden: int, count: int
 ) -> None:
-    """Deterministic ones not at all."""
     model = random_model(
         3, num_attention_heads=heads, hidden_size=hidden, intermediate_size=4 * hidden, initializer_range=0.05
     )
     rng = np.random.default_rng(3)
-    pairs = random_pairs(rng, rng.integers(4, 64, 60))
+    pairs = random_pairs(rng, rng.integers(4, 64, count))
     weights = random_weights(rng, len(pairs), 3, heads)
 
     half = network_of(model, torch.bfloat16)
@@ -233,10 +232,10 @@ WORD = "keyboard"
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Pairs of two to twenty words; every fourth title holds WORD."""
+    """A dozen pairs of two to twenty words; every fourth title holds WORD."""
     rng = np.random.default_rng(0)
     words = [word for word in WORDS if word != WORD]
-    titles = [list(rng.choice(words, rng.integers(1, 19))) for _ in range(24)]
+    titles = [list(rng.choice(words, rng.integers(1, 19))) for _ in range(12)]
     for title in titles[::4]:
         title.insert(int(rng.integers(0, len(title) + 1)), WORD)
     return [(str(rng.choice(words)), " ".join(title)) for title in titles]
@@ -248,7 +247,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     directory = tmp_path_factory.mktemp("nan")
     written = {
         "bert": write_checkpoint(directory / "bert", hidden_size=64, intermediate_size=96),
-        "modernbert": write_modernbert(directory / "modernbert", hidden_size=64, intermediate_size=48),
+        "modernbert": write_modernbert(
+            directory / "modernbert", hidden_size=64, intermediate_size=48, num_hidden_layers=3
+        ),
     }
     for name in tuple(written):
         written[f"{name}-int8"] = write_int8(written[name], directory / f"{name}-int8")
@@ -273,7 +274,9 @@ def test_a_token_that_is_not_a_number_spoils_its_pair_and_no_other(
     clean = clf.forward(encoded)
     embeddings = clf.network.word_embeddings
     token = set(encoded[0].ids.tolist()).difference(*(pair.ids.tolist() for pair in encoded[1:4]))
-    spoilt_ids = [only for only in token if all(only in encoded[row].ids for row in range(0, 24, 4))]
+    spoilt_ids = [
+        only for only in token if all(only in encoded[row].ids for row in range(0, len(encoded), 4))
+    ]
     embeddings[spoilt_ids[0], 3] = torch.nan
 
     spoilt = clf.forward(encoded)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from headroom import Classifier, PairScore, Scores
-from tests.checkpoints import GRADES, load, write_checkpoint
+from tests.checkpoints import GRADES
 
 TITLES = ["steel angle", "wood deck screws", "red kitchen towel"]
 
@@ -19,12 +19,6 @@ TITLES = ["steel angle", "wood deck screws", "red kitchen towel"]
 @pytest.fixture(scope="module")
 def graded(clf: Classifier) -> Scores:
     return clf.score("angle bracket", TITLES)
-
-
-@pytest.fixture(scope="module")
-def one_label(tmp_path_factory: pytest.TempPathFactory) -> Scores:
-    directory = write_checkpoint(tmp_path_factory.mktemp("one"), num_labels=1)
-    return load(directory).score("angle bracket", TITLES)
 
 
 def test_an_index_gives_the_result_of_one_pair(graded: Scores) -> None:
@@ -63,11 +57,12 @@ def test_a_table_of_a_graded_model_has_the_texts_the_grade_and_each_probability(
     np.testing.assert_array_equal(table[[f"p_{label}" for label in GRADES]], graded.probabilities)
 
 
-def test_a_table_of_one_label_has_a_score_and_no_grade(one_label: Scores) -> None:
-    table = one_label.to_frame()
+def test_a_table_of_one_label_has_a_score_and_no_grade(one_label: Classifier) -> None:
+    scores = one_label.score("angle bracket", TITLES)
+    table = scores.to_frame()
     assert list(table.columns) == ["query", "title", "score", "raw_score"]
     np.testing.assert_allclose(table["score"], 1 / (1 + np.exp(-table["raw_score"])), rtol=1e-5)
-    one = one_label[0]
+    one = scores[0]
     assert (one.grade, one.label, one.expected_grade, one.probabilities) == (None, None, None, None)
 
 

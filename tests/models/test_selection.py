@@ -5,12 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from headroom import Classifier
 from headroom.models.layer import AttentionHeads
-from headroom.models.ops.torch import Linear, MaskPolicy, TorchOps
-from headroom.models.selection import RowMasks, Selector
+from headroom.models.ops.torch import Linear
 from headroom.models.weight_cache import WeightCache
-from tests.models.reference import CPU
 
 
 def module(heads: int = 4, size: int = 8) -> AttentionHeads:
@@ -49,24 +46,6 @@ def test_more_masks_in_turns_than_the_cache_holds_copy_nothing_and_evict_nothing
     for _ in range(3):
         assert [cache.get(layer, whole, some(0, 1)) for layer in range(4)] == [None] * 4
     assert cache.get(9, whole, some(0, 1)) is kept
-
-
-def test_where_graphs_are_captured_every_mask_has_the_weights_of_the_same_heads(clf: Classifier) -> None:
-    """A graph reads weights at fixed columns: another mask must not move them."""
-    network = clf.network
-    policy = MaskPolicy(slices=False, in_graphs=True)
-    selector = Selector(network.layers, network.config, TorchOps(CPU, torch.float32), policy)
-    shape = (network.config.num_layers, network.config.num_heads)
-    widths = set()
-    for layer, head in np.ndindex(*shape):
-        weights = np.ones(shape, np.float32)
-        weights[layer, head] = 0.5
-        chosen = selector.select(RowMasks(weights))
-        assert all(parts is not None and parts.has_head_weights for parts in chosen.parts)
-        assert chosen.head_weights is not None
-        assert chosen.head_weights.flatten().tolist() == weights.flatten().tolist()
-        widths.add(chosen.head_weights.shape)
-    assert len(widths) == 1
 
 
 def test_nobody_waits_for_what_another_thread_copies() -> None:

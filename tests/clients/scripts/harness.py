@@ -51,10 +51,14 @@ def exercise(client: str, rank: Rank) -> None:
     attempt(client, "variant", lambda: rank(URL, "no-key", "rerank-v3.5@masked", 3))
     attempt(client, "bad_request", lambda: rank(URL, "no-key", "rerank-v3.5@nobody", 3))
     attempt(client, "unknown_key", lambda: rank(LOCKED, "wrong", "rerank-v3.5", 3))
-    deadline = time.monotonic() + PATIENCE_S  # the queue is not full at every moment
-    while time.monotonic() < deadline:
-        if "raised" in attempt(client, "full_queue", lambda: rank(LOCKED, KEY, "rerank-v3.5", 3)):
-            break
+    until_raised(client, lambda: rank(LOCKED, KEY, "rerank-v3.5", 3))
+
+
+def until_raised(client: str, call: Callable[[], Any]) -> None:
+    """Try until the queue is full, which it is nearly all the time."""
+    deadline = time.monotonic() + PATIENCE_S
+    while "raised" not in attempt(client, "full_queue", call) and time.monotonic() < deadline:
+        pass
 
 
 def finish() -> None:

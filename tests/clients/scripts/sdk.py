@@ -1,8 +1,6 @@
 """Clients that servers' makers publish, and two that speak to all of them."""
 
 import os
-import time
-from collections.abc import Callable
 from typing import Any
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks GitHub for prices when it is imported
@@ -11,7 +9,7 @@ import cohere
 import litellm
 import numpy as np
 import voyageai
-from harness import DOCUMENTS, KEY, LOCKED, PATIENCE_S, QUERY, URL, attempt, exercise, finish
+from harness import DOCUMENTS, KEY, LOCKED, QUERY, URL, attempt, exercise, finish, until_raised
 from huggingface_hub import InferenceClient
 from rerankers import Reranker
 from rerankers.models.api_rankers import APIRanker
@@ -113,13 +111,6 @@ def rerankers_tei(url: str, key: str, model: str, _: int) -> Any:
     ranker = APIRanker(model, key, "text-embeddings-inference", verbose=0, url=f"{url}/rerank")
     ranked = ranker.rank(QUERY, DOCUMENTS)  # all of them: it has no top_n
     return [[result.doc_id, result.score, result.text] for result in ranked.results]
-
-
-def until_raised(client: str, call: Callable[[], Any]) -> None:
-    """Try until the queue is full, which it is nearly all the time."""
-    deadline = time.monotonic() + PATIENCE_S
-    while "raised" not in attempt(client, "full_queue", call) and time.monotonic() < deadline:
-        pass
 
 
 def hugging_face() -> None:

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from headroom import Classifier, Evaluated, ModelError, evaluate
-from tests.checkpoints import load, write_checkpoint
 from tests.prompt import options as options
 from tests.prompt import run as run
 
@@ -30,11 +29,6 @@ def judged() -> pd.DataFrame:
             shared = len(set(query.split()) & set(title.split()))
             rows.append((query, title, 2 * shared))
     return pd.DataFrame(rows, columns=["query", "title", "grade"])
-
-
-@pytest.fixture(scope="module")
-def one_label(tmp_path_factory: pytest.TempPathFactory) -> Classifier:
-    return load(write_checkpoint(tmp_path_factory.mktemp("one"), seed=1, num_labels=1))
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +104,6 @@ def test_it_shows_itself_in_a_terminal_and_in_a_notebook(evaluated: Evaluated) -
         ({"title": None}, {}, "data, row 0: there is no title"),
         ({}, {"masks": ["none", "3.*"]}, r"masks\[1\]: layer 3 does not exist; this model has layers 0 to 2"),
         ({}, {"relevant": 5}, "relevant: 5 is outside the model's grades above 0, 1 to 4"),
-        ({}, {"margin": 0}, "margin: 0 is outside the valid range, 0.001 to 0.5"),
         ({}, {"resamples": 0}, "resamples: 0 is outside the valid whole numbers, 100 to 100,000"),
     ],
 )
@@ -139,6 +132,5 @@ def test_grades_are_compared_where_each_query_has_one_title(clf: Classifier, jud
 def test_a_model_without_grades_takes_a_relevant_grade_above_0(
     one_label: Classifier, judged: pd.DataFrame, relevant: Any
 ) -> None:
-    """0 silently meant 1, and 2.5 meant 3."""
     with pytest.raises(ModelError, match=f"relevant: {relevant} is outside the grades above 0, 1 to 100"):
         evaluate(one_label, judged, relevant=relevant)

@@ -33,7 +33,6 @@ def test_the_pruned_checkpoint_scores_as_the_classifier_with_the_mask(
 def test_a_pruned_model_is_taught_by_the_whole_one(
     clf: Classifier, pairs: Path, judged: Path, tmp_path: Path
 ) -> None:
-    """As `headroom prune --recover` does, with pairs in memory."""
     taught = prune(
         clf,
         "1.*,2.0",

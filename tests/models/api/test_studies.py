@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from headroom import Classifier, ModelError, StudyResult, study
-from tests.checkpoints import load, write_checkpoint
 from tests.prompt import run as run
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.more]
@@ -24,11 +23,6 @@ def judged(prefix: str) -> pd.DataFrame:
         for grade in rng.permutation(5)[:4].tolist()
     ]
     return pd.DataFrame(rows, columns=["query", "title", "grade"])
-
-
-@pytest.fixture(scope="module")
-def one_label(tmp_path_factory: pytest.TempPathFactory) -> Classifier:
-    return load(write_checkpoint(tmp_path_factory.mktemp("one"), seed=1, num_labels=1))
 
 
 @pytest.fixture(scope="module")

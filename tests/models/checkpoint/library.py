@@ -31,5 +31,11 @@ def write(directory: Path, tokenizer: Tokenizer, config: dict[str, Any] | None =
     return directory
 
 
+def write_vocab_txt(directory: Path) -> None:
+    """Replace tokenizer.json by the older file."""
+    (directory / "tokenizer.json").unlink()
+    (directory / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+
+
 def load(directory: Path, max_tokens: int = 64, vocab_size: int = SIZE) -> PairTokenizer:
     return PairTokenizer.load(directory, max_tokens=max_tokens, vocab_size=vocab_size)

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer
@@ -10,14 +9,9 @@ from transformers import AutoTokenizer
 
 from headroom import UnsupportedCheckpoint
 from tests.checkpoints import load, write_checkpoint
-from tests.families import write_family
+from tests.families import edit_json, write_family
 
 PAIR = ("angle bracket", "usb lamps, usbs and a usb hub")
-
-
-def edit(file: Path, **changes: Any) -> None:
-    content = json.loads(file.read_text(encoding="utf-8")) | changes
-    file.write_text(json.dumps(content), encoding="utf-8")
 
 
 def theirs(directory: Path) -> list[int]:
@@ -43,7 +37,7 @@ def test_flags_of_added_tokens_count_as_in_transformers(tmp_path: Path, family: 
     tokenizer.save(str(file))
     flags = {name: name == flag for name in ("single_word", "lstrip", "rstrip", "normalized")}
     token = {"content": "usb", "special": False, **flags}
-    edit(directory / "tokenizer_config.json", added_tokens_decoder={tokenizer.token_to_id("usb"): token})
+    edit_json(directory / "tokenizer_config.json", added_tokens_decoder={tokenizer.token_to_id("usb"): token})
     reader = load(directory).tokenizer
     assert reader.encode([PAIR])[0].ids.tolist() == theirs(directory)
 
@@ -56,7 +50,7 @@ def test_a_space_before_a_text_is_added_as_transformers_5_adds_it(
     """tokenizer_config.json decides for the classes that know the option, tokenizer.json for general ones."""
     directory = write_family(tmp_path, family)
     if adds is not None:
-        edit(directory / "tokenizer_config.json", add_prefix_space=adds)
+        edit_json(directory / "tokenizer_config.json", add_prefix_space=adds)
     assert load(directory).tokenizer.encode([PAIR])[0].ids.tolist() == theirs(directory)
 
 

@@ -89,7 +89,6 @@ def test_the_shipped_models_study_is_that_of_its_weights() -> None:
 
 
 def test_every_file_of_the_weights_counts(tmp_path: Path) -> None:
-    """The study of a model in several files was shown for any other that shared the last one."""
     random_model().save_pretrained(tmp_path, max_shard_size="20KB")
     files = sorted(tmp_path.glob("model-*.safetensors"))
     assert len(files) > 2

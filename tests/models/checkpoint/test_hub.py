@@ -1,4 +1,4 @@
-"""Models of the hub, from a stand-in of it, as `headroom score --model` meets them."""
+"""Models of the hub, from a stand-in of it, as a command that is given their names meets them."""
 
 import json
 import os
@@ -7,39 +7,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
+import numpy as np
 import pytest
 
-from headroom import Classifier
 from headroom.models.checkpoint.hub import name_of, origin_of
-from tests.checkpoints import random_model, write_checkpoint, write_vocabulary
+from tests.checkpoints import load, random_model, write_checkpoint, write_vocabulary
+from tests.families import edit_config
 from tests.models.checkpoint.hub_server import LARGE, Hub, running_hub
 
 PAIR = ("angle bracket", "steel bracket")
 READER, OTHER = "hf_reader", "hf_other"
-
-SEVERAL = """
-import contextlib, io, json, sys
-from headroom.service.cli import main
-for name in sys.argv[1:]:
-    out, err, status = io.StringIO(), io.StringIO(), 0
-    sys.argv = ["headroom", "score", "angle bracket", "steel bracket", "--model", name, "--device", "cpu"]
-    sys.argv += ["--dtype", "float32"]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as end:
-        status = end.code or 0
-    print(json.dumps([status, out.getvalue(), err.getvalue()]))
-"""
-"""`headroom score` for one model after another; the hub's client reads its settings once per process."""
-
-
-class Output(NamedTuple):
-    status: int
-    out: str
-    err: str
 
 
 @pytest.fixture
@@ -62,38 +40,14 @@ for name in sys.argv[1:]:
 """Without torch, which takes seconds."""
 
 
-def located(hub: Hub, cache: Path, *names: str, **environment: str) -> tuple[list[str], str]:
-    """Return the name of the directory in which each model is located, and what was said."""
-    run = python(LOCATE, hub, cache, *names, **environment)
-    found = [json.loads(line) for line in run.stdout.splitlines()]
-    assert [refusal for _, refusal in found] == [None] * len(names)
-    return [Path(directory).name for directory, _ in found], run.stderr
+Answer = tuple[str | None, str | None]
+"""The directory in which a model is located, or why it cannot be."""
 
 
-def refusals(hub: Hub, cache: Path, *names: str, **environment: str) -> list[str]:
-    """Return why each model cannot be located, in one sentence that holds no token."""
-    run = python(LOCATE, hub, cache, *names, **environment)
-    found = [json.loads(line) for line in run.stdout.splitlines()]
-    assert [directory for directory, _ in found] == [None] * len(names)
-    for secret in (READER, OTHER):
-        assert secret not in run.stdout + run.stderr
-    sentences = [refusal for _, refusal in found]
-    assert not any("\n" in sentence for sentence in sentences)
-    return sentences
-
-
-def score(hub: Hub, cache: Path, *names: str, **environment: str) -> list[Output]:
-    """Run `headroom score --model NAME` for each name."""
-    run = python(SEVERAL, hub, cache, *names, **environment)
-    assert run.stderr == ""
-    return [Output(*json.loads(line)) for line in run.stdout.splitlines()]
-
-
-def python(
-    program: str, hub: Hub, cache: Path, *names: str, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program, *names],
+def answers(hub: Hub, cache: Path, *names: str, **environment: str) -> tuple[list[Answer], str]:
+    """Return the answer for each model, and what was said. The hub's client reads its settings once."""
+    run = subprocess.run(
+        [sys.executable, "-c", LOCATE, *names],
         env={**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(cache), "HF_HOME": str(cache)}
         | environment,
         capture_output=True,
@@ -101,12 +55,24 @@ def python(
         check=True,
         timeout=200,
     )
+    for secret in (READER, OTHER):
+        assert secret not in run.stdout + run.stderr
+    return [(*json.loads(line),) for line in run.stdout.splitlines()], run.stderr
 
 
-def expected(checkpoint: Path) -> str:
-    clf = Classifier.load(checkpoint, "cpu", "float32")
-    scores = clf.score([PAIR])
-    return f"{scores.score[0]:.4f}\t{clf.grades[scores.grade[0]]}\t{PAIR[1]}\n"
+def located(hub: Hub, cache: Path, *names: str, **environment: str) -> tuple[list[Path], str]:
+    """Return the directory in which each model is located, and what was said."""
+    found, said = answers(hub, cache, *names, **environment)
+    assert [refusal for _, refusal in found] == [None] * len(names)
+    return [Path(str(directory)) for directory, _ in found], said
+
+
+def refusals(hub: Hub, cache: Path, *names: str, **environment: str) -> list[str]:
+    """Return why each model cannot be located, in one sentence."""
+    found, _ = answers(hub, cache, *names, **environment)
+    assert [directory for directory, _ in found] == [None] * len(names)
+    assert not any("\n" in str(sentence) for _, sentence in found)
+    return [str(sentence) for _, sentence in found]
 
 
 def test_what_is_needed_is_downloaded_once_of_the_revision_that_was_named(hub: Hub, tmp_path: Path) -> None:
@@ -125,20 +91,15 @@ def test_what_is_needed_is_downloaded_once_of_the_revision_that_was_named(hub: H
     cache = tmp_path / "cache"
     names = ["org/tiny", "org/tiny@v1", f"org/tiny@{commits[1]}", "org/sharded", str(tmp_path / "x@y")]
 
-    newest, old, pinned, shards, local, missing = score(hub, cache, *names, "org/none", HF_TOKEN=READER)
+    (newest, old, pinned, shards, local), said = located(hub, cache, *names, HF_TOKEN=READER)
 
     host = hub.url.removeprefix("http://")
     size = f"{(second / 'model.safetensors').stat().st_size / 1e6:.1f} MB"
-    assert newest == (
-        0,
-        expected(second),
-        f"headroom: downloading org/tiny (commit {commits[1][:12]}, {size}) from {host}\n",
-    )
-    assert old.out == local.out == expected(first)
-    assert pinned == (0, newest.out, "")
-    assert shards.out == expected(sharded)
-    assert (missing.status, missing.out, missing.err.count("\n")) == (1, "", 1)
-    assert missing.err.startswith("headroom: there is no directory org/none, and ")
+    line = f"headroom: downloading org/tiny (commit {commits[1][:12]}, {size}) from {host}\n"
+    assert (said.count(line), said.count("\n")) == (1, 3)
+    assert pinned == newest
+    for found, source in ((newest, second), (old, first), (shards, sharded), (local, first)):
+        np.testing.assert_array_equal(load(found).score([PAIR]).logits, load(source).score([PAIR]).logits)
     large = sorted(file for file in hub.downloads if file.endswith(LARGE))
     assert large == sorted(["model.safetensors"] * 2 + [path.name for path in sharded.glob("*.safetensors")])
     assert {file for file in hub.downloads if file not in large} == {
@@ -146,30 +107,29 @@ def test_what_is_needed_is_downloaded_once_of_the_revision_that_was_named(hub: H
     }
     assert hub.leaks == []
 
-    snapshot = cache / "models--org--tiny" / "snapshots" / commits[1]
-    assert origin_of(snapshot) == ("org/tiny", commits[1])
-    assert name_of("org/tiny@feature/x", snapshot) == "tiny"
+    assert origin_of(newest) == ("org/tiny", commits[1])
+    assert name_of("org/tiny@feature/x", newest) == "tiny"
 
 
 def test_without_the_hub_the_cache_is_used(hub: Hub, tmp_path: Path) -> None:
     checkpoint, cache = write_checkpoint(tmp_path / "tiny"), tmp_path / "cache"
     commit = next(iter(hub.add("org/tiny", checkpoint).commits))
-    assert located(hub, cache, "org/tiny")[0] == [commit]
     names = ["org/tiny", f"org/tiny@{commit}"]
+    whole, _ = answers(hub, cache, *names)
+    assert [Path(str(directory)).name for directory, _ in whole] == [commit, commit]
     hub.repositories["org/tiny"].fault = 503
 
-    busy = located(hub, cache, *names)
-    offline = located(hub, cache, *names, HF_HUB_OFFLINE="1")
-    (absent,) = refusals(hub, cache, "org/other", HF_HUB_OFFLINE="1")
+    busy, said_busy = answers(hub, cache, *names)
+    offline, said_offline = answers(hub, cache, *names, "org/other", HF_HUB_OFFLINE="1")
     hub.url = "http://127.0.0.1:9"
-    gone = located(hub, cache, *names)
-    (unreachable,) = refusals(hub, cache, "org/other")
+    gone, said_gone = answers(hub, cache, *names, "org/other")
 
-    assert busy[0] == offline[0] == gone[0] == [commit, commit]
-    assert f"try again later; using commit {commit} from the cache" in busy[1]
-    assert f"HTTPS_PROXY and the disk; using commit {commit} from the cache" in gone[1]
-    assert (busy[1] + gone[1]).count("\n") == 2  # a commit that is there is no question for the hub
-    assert offline[1] == ""
+    assert busy == offline[:2] == gone[:2] == whole
+    assert f"try again later; using commit {commit} from the cache" in said_busy
+    assert f"HTTPS_PROXY and the disk; using commit {commit} from the cache" in said_gone
+    assert (said_busy + said_gone).count("\n") == 2  # a commit that is there is no question for the hub
+    assert said_offline == ""
+    absent, unreachable = (str(found[2][1]) for found in (offline, gone))
     assert f"org/other is not whole in the cache ({cache}), and the hub is not asked" in absent
     assert "no directory org/other, and it cannot be downloaded from 127.0.0.1:9 to " in unreachable
 
@@ -185,8 +145,7 @@ def test_each_refusal_of_the_hub_says_what_to_do(hub: Hub, tmp_path: Path) -> No
     shutil.copy(checkpoint / "config.json", tmp_path / "onnx")
     hub.add("org/onnx", tmp_path / "onnx")
     other = write_checkpoint(tmp_path / "other")
-    config = json.loads((other / "config.json").read_text()) | {"model_type": "nothing-we-know"}
-    (other / "config.json").write_text(json.dumps(config))
+    edit_config(other, model_type="nothing-we-know")
     hub.add("org/other", other)
     host, cache = hub.url.removeprefix("http://"), tmp_path / "cache"
     page = f"{hub.url}/org/gated"
@@ -238,6 +197,6 @@ def test_small_files_that_are_large_are_not_downloaded(hub: Hub, tmp_path: Path)
         f"org/large@{pinned}: tokenizer.json is larger than 128 MiB",
         "org/many: the files beside its weights have more than 512 MiB",
     ]
-    assert loaded in other.commits
+    assert loaded.name in other.commits
     assert set(hub.large) == {"org/other"}
     assert len(hub.downloads) == len(set(hub.downloads))  # of org/other alone

@@ -9,6 +9,7 @@ import pytest
 from headroom.models.checkpoint.label_names import order_by_name
 from headroom.service.scoring.cache import weights_key
 from tests.checkpoints import load, random_pairs, write_checkpoint
+from tests.families import edit_config
 from tests.prompt import Run, write_labelled
 from tests.prompt import run as run
 
@@ -45,11 +46,8 @@ def test_other_names_are_not_guessed(names: tuple[str, ...]) -> None:
 def planted(directory: Path, *labels: str) -> Path:
     """Write a checkpoint whose labels have these names, in the order of their ids."""
     write_checkpoint(directory, num_labels=len(labels))
-    file = directory / "config.json"
-    config = json.loads(file.read_text())
-    config["id2label"] = dict(enumerate(labels))
-    config["label2id"] = {name: number for number, name in enumerate(labels)}
-    file.write_text(json.dumps(config))
+    label2id = {name: number for number, name in enumerate(labels)}
+    edit_config(directory, id2label=dict(enumerate(labels)), label2id=label2id)
     return directory
 
 

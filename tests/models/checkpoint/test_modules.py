@@ -12,6 +12,7 @@ import torch
 from headroom import Classifier, HeadMask, UnsupportedCheckpoint
 from headroom.models.compress.prune import prune
 from tests.checkpoints import WORDS
+from tests.families import edit_json
 from tests.modernberts import write_ettin
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", " ".join(WORDS)), ("a", "b c")]
@@ -67,10 +68,6 @@ def test_an_ettin_reranker_scores_as_sentence_transformers_does(
     np.testing.assert_allclose(pruned.score(PAIRS).logits, clf.score(PAIRS, mask).logits, atol=2e-5)
 
 
-def edit(file: Path, **changes: Any) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-
 def edit_modules(directory: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
     modules = json.loads((directory / "modules.json").read_text())
     change(modules)
@@ -80,10 +77,10 @@ def edit_modules(directory: Path, change: Callable[[list[dict[str, Any]]], objec
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda d: edit(d / "1_Pooling/config.json", pooling_mode="max"), r"pooling_mode is \['max'\]"),
-        (lambda d: edit(d / "2_Dense/config.json", use_residual=True), "use_residual is set"),
+        (lambda d: edit_json(d / "1_Pooling/config.json", pooling_mode="max"), r"pooling_mode is \['max'\]"),
+        (lambda d: edit_json(d / "2_Dense/config.json", use_residual=True), "use_residual is set"),
         (
-            lambda d: edit(
+            lambda d: edit_json(
                 d / "config_sentence_transformers.json", prompts={"q": "find: "}, default_prompt_name="q"
             ),
             "would need the prompt 'find: '",

@@ -80,7 +80,6 @@ def test_a_directory_that_was_filled_meanwhile_stays_as_it_is(tmp_path: Path) ->
 
 
 def test_a_file_is_no_directory_to_write_and_holds_none(tmp_path: Path) -> None:
-    """An empty file was called not empty."""
     (tmp_path / "file").touch()
     for target in (tmp_path / "file", tmp_path / "file" / "new"):
         with pytest.raises(ModelError, match="file is a file; name a directory"):

@@ -71,7 +71,6 @@ def test_a_prompt_has_the_tokens_of_its_whole_text(
 
 
 def test_mxbai_and_gemma_join_parts_that_are_encoded_one_by_one(checkpoints: dict[str, Path]) -> None:
-    """As their authors' packages do it."""
     for name, lead, parts in (
         (
             "qwen2",

@@ -11,11 +11,9 @@ from sentencepiece import SentencePieceNormalizer, sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.processors import BertProcessing
 
-from headroom.models.checkpoint import texts as texts_module
 from headroom.models.checkpoint.hub import DEFAULT
-from headroom.models.checkpoint.texts import Generations, WordCache
+from headroom.models.checkpoint.texts import Generations
 from headroom.models.checkpoint.tokenizer import PairTokenizer
-from headroom.models.checkpoint.words import words_apart
 from tests.decoders import qwen_tokenizer
 from tests.families import byte_level_tokenizer, unigram_tokenizer
 from tests.models.checkpoint.library import library_tokenizer
@@ -161,42 +159,6 @@ def test_a_text_read_word_by_word_has_the_ids_of_the_whole(
 ) -> None:
     for text in (" ".join(parts), "".join(parts), "-".join(parts)):
         assert_like(*splitter, text)
-
-
-class Words:
-    """Encodes a word as its own bytes, and remembers which it was asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.cache = WordCache(self._encode, words_apart)
-
-    def _encode(self, words: list[str]) -> list[bytes]:
-        self.asked += words
-        return [word.encode() for word in words]
-
-    def remembered(self) -> int:
-        return len(self.cache._known.younger) + len(self.cache._known.older)
-
-    def encode(self, text: str) -> list[str]:
-        """Return the words that had to be encoded for a text."""
-        self.asked.clear()
-        assert self.cache.encode([text]) == [text.replace(" ", "").encode()]
-        return sorted(self.asked)
-
-
-def test_the_words_that_are_remembered_stay_bounded_and_those_in_use_stay(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(texts_module, "_REMEMBERED", 8)
-    words = Words()
-    words.encode("lamp")
-    for number in range(100):
-        assert words.encode(f"lamp {number}") == [str(number)]
-        assert words.remembered() < 3 * 8
-    assert words.encode("lamp 3") == ["3"], "long ago"
-    huge = [str(number) for number in range(1000, 1100)]
-    assert words.encode(" ".join(huge)) == huge
-    assert words.remembered() < 3 * 8
 
 
 @pytest.mark.parametrize(

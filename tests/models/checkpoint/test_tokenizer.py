@@ -15,9 +15,9 @@ from headroom import Classifier
 from headroom.models.checkpoint import texts as texts_module
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.errors import ModelError, TokenizerFailed, UnsupportedCheckpoint
-from tests.checkpoints import VOCABULARY, write_checkpoint
+from tests.checkpoints import write_checkpoint
 from tests.families import SPECIAL, byte_level_tokenizer, unigram_tokenizer
-from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write
+from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write, write_vocab_txt
 
 TEXTS = [
     "",
@@ -92,12 +92,6 @@ def test_the_vocabulary_is_read_with_the_case_rules_of_its_config(
         write_vocab_txt(tmp_path)
 
     assert_like_transformers(tmp_path, 32)
-
-
-def write_vocab_txt(directory: Path) -> None:
-    """Replace tokenizer.json by the older file."""
-    (directory / "tokenizer.json").unlink()
-    (directory / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
 
 
 ONE_TYPE, TWO_TYPES = (
@@ -182,25 +176,31 @@ def test_threads_share_the_cache_without_mixing_texts(
         assert all(found == expected for found in threads.map(ids, range(80)))
 
 
-def test_a_text_in_use_is_read_once_and_the_others_are_forgotten(
+def test_a_text_and_a_word_in_use_are_read_once_and_the_others_are_forgotten(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(texts_module, "_REMEMBERED", 7)
     tokenizer = PairTokenizer.load(checkpoint, max_tokens=32, vocab_size=SIZE)
     read: list[str] = []
-    encode = tokenizer._encode
+    for reader in (tokenizer, tokenizer._words):
 
-    def encode_noting(texts: list[str]) -> list[bytes]:
-        read.extend(texts)
-        return encode(texts)
+        def encode_noting(texts: list[str], encode: Any = reader._encode) -> Any:
+            read.extend(texts)
+            return encode(texts)
 
-    monkeypatch.setattr(tokenizer, "_encode", encode_noting)
+        monkeypatch.setattr(reader, "_encode", encode_noting)
+
+    def encode(title: str) -> None:
+        tokenizer.encode([("lamp", title)])
+        for known in (tokenizer._known, tokenizer._words._known):
+            assert len(known.younger) + len(known.older) < 3 * 8
+
     for number in range(100):
-        tokenizer.encode([("lamp", f"red {number}")])
-        assert len(tokenizer._known.younger) + len(tokenizer._known.older) < 3 * 8
-    assert read.count("lamp") == 1
-    tokenizer.encode([("lamp", "red 3")])
-    assert read.count("red 3") == 2, "long ago"
+        encode(f"red {number}")
+    assert (read.count("lamp"), read.count("red")) == (2, 1), "as a text and as a word"
+    encode("red 3")
+    assert (read.count("red 3"), read.count("3")) == (2, 2), "long ago"
+    encode(" ".join(map(str, range(1000, 1100))))
 
 
 @pytest.mark.parametrize("text", ["a\ud800b", "\udc00", "lamp " * 1000 + "\udfff"])

@@ -15,9 +15,9 @@ from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.compress.prune import prune
 from headroom.models.errors import UnsupportedCheckpoint
 from tests import families
-from tests.checkpoints import VOCABULARY, write_checkpoint
+from tests.checkpoints import write_checkpoint
 from tests.families import write_family
-from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write
+from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write, write_vocab_txt
 
 EXTRA = ["[TITLE]", "[BRAND]"]
 QUERY, TITLE = "angle bracket", "[TITLE] Steel Angle[BRAND] simpson [BRAND]  lamp [title]"
@@ -103,8 +103,7 @@ def test_tokens_of_the_files_beside_the_vocabulary_are_those_of_transformers(
 ) -> None:
     write(tmp_path, library_tokenizer())
     if source == "vocab.txt":
-        (tmp_path / "tokenizer.json").unlink()
-        (tmp_path / source).write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+        write_vocab_txt(tmp_path)
     write_files(tmp_path, {OPTIONS: {}} | files)
 
     assert SIZE + 1 in theirs(tmp_path)

@@ -1,7 +1,5 @@
 """Condensing on a real, small network: scores, attention, masks, one-label models, Korean."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,6 @@ from headroom.models.condense.local import condense
 from headroom.models.condense.search import METHODS, Method, Task, jensen_shannon
 from headroom.models.condense.words import read_words
 from headroom.models.masks.head_mask import HeadMask
-from tests.checkpoints import write_checkpoint
 
 QUERY = "where is a steel angle bracket for the deck?"
 TITLES = [
@@ -41,8 +38,8 @@ def test_the_losses_are_those_of_scoring_the_queries(clf: Classifier, method: Me
     assert result.path[len(result.path) - 3].query == result.query
 
 
-def test_a_one_label_model(tmp_path: Path) -> None:
-    clf = Classifier.load(write_checkpoint(tmp_path, num_labels=1), "cpu", "float32")
+def test_a_one_label_model(one_label: Classifier) -> None:
+    clf = one_label
     result = condense(clf, task(max_words=2), TITLES)
 
     pair = [(QUERY, title) for title in TITLES], [(result.query, title) for title in TITLES]

@@ -58,12 +58,6 @@ def test_words_that_only_look_like_a_noun_with_a_particle_stay(word: str) -> Non
     assert strip_particle(word) == word
 
 
-def test_every_listed_exception_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = words.WHOLE
-    monkeypatch.setattr(words, "WHOLE", frozenset())
-    assert [word for word in sorted(listed) if strip_particle(word) == word] == []
-
-
 def test_the_korean_example_without_its_particles() -> None:
     query = "강남역에서 가장 회식 하기 좋은 오리고기 맛있는 집은 어디야?"
     assert join(read_words(query)) == "강남역 가장 회식 하기 좋은 오리고기 맛있는 집 어디야"

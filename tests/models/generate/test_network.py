@@ -88,26 +88,3 @@ def test_probabilities_sum_to_one_and_special_tokens_are_not_copied(
     copied = probabilities[:, len(network.pieces) :]
     assert (copied[questions.pieces < 0] == 0).all()
     assert (copied[questions.pieces >= 0] > 0).all()
-
-
-def test_only_the_tokens_that_follow_the_piece_written_last_gain_by_it(
-    writer: Classifier, generator: Generator
-) -> None:
-    network = generator.network
-    questions = memory(writer)
-    row, token = next(zip(*(questions.pieces[:, :-1] >= 0).nonzero(as_tuple=True), strict=True))
-    piece = questions.pieces[row, token].expand(3, 1)
-    follows = torch.zeros_like(questions.pieces, dtype=torch.bool)
-    follows[:, 1:] = questions.pieces[:, :-1] == piece
-    with torch.inference_mode():
-        x, _ = network(piece, network.begin(questions))
-        before = network.log_probabilities(piece, x, questions)[:, 0, len(network.pieces) :]
-        network.follow.bias += 2
-        after = network.log_probabilities(piece, x, questions)[:, 0, len(network.pieces) :]
-        network.follow.bias -= 2
-    gain = (after - before)[row]
-    others = questions.pieces[row] >= 0
-    change = gain[others & ~follows[row]]
-    assert torch.allclose(change, change[0].expand(len(change)), atol=1e-5)  # the softmax's sum
-    assert torch.allclose(gain[others & follows[row]], change[0] + 2, atol=1e-4)
-    assert (others & follows[row]).any()

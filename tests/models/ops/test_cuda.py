@@ -98,32 +98,6 @@ def gpu(request: pytest.FixtureRequest) -> FakeGpu:
     return FakeGpu(request.param)
 
 
-def test_the_stand_in_shows_freed_memory_and_a_forgotten_wait() -> None:
-    x = torch.ones(2, 3)
-    gpu = FakeGpu("ahead")
-    with gpu.on("one"):
-        weight = x * 2
-        gpu.wait()
-    with gpu.on("other"):
-        kept, lost = weight + x, weight + x
-        weight = x  # freed in stream "one", which is ahead
-        gpu.wait()
-    assert kept.isnan().all()
-    assert lost.isnan().all()
-
-    gpu = FakeGpu("behind")
-    with gpu.on("one"):
-        weight = x * 2
-    with gpu.on("other"):
-        early = weight + x
-        gpu.wait()
-    assert early.isnan().all()
-    with gpu.on("one"):
-        late = (weight + x) * x
-        gpu.wait()
-    assert late.tolist() == [[3.0] * 3] * 2
-
-
 def test_a_network_is_ready_for_every_stream_when_it_is_made(gpu: FakeGpu) -> None:
     config, tensors = plain().config, plain().tensors()
     with gpu.on("loading"):
@@ -160,7 +134,6 @@ class Copies(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.waited: list[bool] = []
-        self.numbers: list[int] = []
         self.indexed_by_lists = 0
 
     def __torch_dispatch__(
@@ -169,7 +142,6 @@ class Copies(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if isinstance(result, Tensor) and result.device == META and args and isinstance(args[0], Tensor):
             if str(func).startswith(("aten.to.", "aten._to_copy.")) and args[0].device == CPU:
-                self.numbers.append(args[0].numel())
                 self.waited.append(not ((kwargs or {}).get("non_blocking") or True in args[1:]))
             if func is torch.ops.aten.index.Tensor:
                 self.indexed_by_lists += any(i is not None and i.device == CPU for i in args[1])
@@ -237,30 +209,6 @@ def test_a_pass_reads_no_value_and_waits_for_no_copy(family: str, masked: str) -
     assert made.count == 0
 
 
-def test_masks_go_over_in_one_copy_and_each_of_them_once() -> None:
-    """A batch of a few requests has a few masks. Gathered by row on the host, they delay the first launch."""
-    network = network_of(random_model(11), torch.bfloat16, device=META, ops=CudaOps(META, torch.bfloat16))
-    pairs = pairs_of()
-    layers, heads = LEFT.shape
-    half = RowMasks(np.stack([LEFT, RIGHT]), index=np.array([0, 1, 1, 0, 1]))
-    units = structured(network, *[BOTH, BOTH | {"off": [[0, 1]]}] * 2, BOTH)
-    in_layer_0 = 2 * heads + network.config.intermediate_size  # all units of layer 2 are off
-    for masks, numbers in ((half, 2 * layers * heads), (units, in_layer_0)):
-        batch = pack(pairs, device=META)
-        assert batch.groups  # these are copied when they are first asked for
-        with Copies() as copies:
-            network.forward(batch, masks)
-        assert copies.numbers == [numbers + len(pairs)]
-
-
-def test_a_pass_waits_for_the_device_once(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = network_with(FakeGpuOps(gpu))
-    waits = Mock(wraps=gpu.wait)
-    monkeypatch.setattr(gpu, "wait", waits)
-    assert_close(network, None, gpu, "one")
-    assert waits.call_count == 1
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_operators_that_compute_something_else_are_found_out(dtype: torch.dtype) -> None:
     class OneHead(CudaOps):
@@ -326,8 +274,9 @@ def test_a_gpu_tries_what_it_is_asked_to_and_a_decoders_attention_once(
     ]
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert"])
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize(
+    ("family", "pooling"), [("bert", "cls"), ("modernbert", "cls"), ("modernbert", "mean")]
+)
 def test_what_fills_a_pack_up_reaches_no_score(family: str, pooling: str) -> None:
     """The stand-in leaves NaN there, as a GPU leaves what was in its memory."""
 
@@ -337,8 +286,6 @@ def test_what_fills_a_pack_up_reaches_no_score(family: str, pooling: str) -> Non
             context[batch.rows if batch.read == "first" else int(batch.lengths.sum()) :] = torch.nan
             return context
 
-    if family == "bert" and pooling == "mean":
-        pytest.skip("BERT has no pooling by mean")
     model = random_model(11) if family == "bert" else random_modernbert(11, classifier_pooling=pooling)
     exact, ours = network_of(model), network_of(model, ops=Spoiling(CPU, torch.float32))
     pairs = pairs_of()

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from headroom.models.batch import Beginning, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
@@ -74,7 +73,10 @@ def test_scores_are_those_of_the_cpu(dtype: torch.dtype, hidden: int) -> None:
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("family", ["deberta-v2", "qwen3", "qwen2", "gemma"])
 def test_other_families_score_as_on_the_cpu(family: str, dtype: torch.dtype) -> None:
-    assert_same_on_gpu(model_of(family, 11), pairs_of(), dtype)
+    model = model_of(family, 11)
+    network = network_of(model, device=DEVICE, dtype=dtype)
+    exact = logits_of(network_of(model), pairs_of())
+    assert_close(on_gpu(network, pairs_of(), None, False), exact, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -129,11 +131,6 @@ def test_scores_of_distances_are_those_of_plain_torch(buckets: int, dtype: torch
                 ours = ops.attention(projected, *arguments)[:count]
                 exact = plain.attention(projected.float(), *arguments)[:count]
                 torch.testing.assert_close(ours.float(), exact, atol=2e-2, rtol=2e-2)
-
-
-def assert_same_on_gpu(model: PreTrainedModel, pairs: list[EncodedPair], dtype: torch.dtype) -> None:
-    plain, network = network_of(model), network_of(model, device=DEVICE, dtype=dtype)
-    assert_close(on_gpu(network, pairs, None, False), logits_of(plain, pairs), dtype)
 
 
 def test_threads_with_streams_of_their_own_may_evict_each_others_weights() -> None:

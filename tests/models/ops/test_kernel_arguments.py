@@ -11,8 +11,6 @@ from headroom.models.ops.causal import Causal
 from headroom.models.ops.kernels import Kernels
 from headroom.models.ops.positions import Positions, rotations
 
-HALF = torch.bfloat16
-
 
 @pytest.fixture
 def ours() -> Kernels:
@@ -63,19 +61,3 @@ def test_a_prefix_is_a_sequence_without_one(ours: Kernels) -> None:
                 replace(how, rotation=rotation),
                 prefixes=torch.tensor(prefixes).int(),
             )
-
-
-ROWS, COLUMN = torch.zeros(3, 32), torch.zeros(32)
-
-
-def test_rows_take_no_other_form(ours: Kernels) -> None:
-    ours.normalise(ROWS, COLUMN, COLUMN, 1e-5)
-    ours.quantize(ROWS, COLUMN, COLUMN, 0.5)
-    for call in (
-        lambda: ours.normalise(ROWS, COLUMN.double(), COLUMN, 1e-5),
-        lambda: ours.normalise(ROWS[:, :24], COLUMN[:24], COLUMN[:24], 1e-5),
-        lambda: ours.quantize(ROWS, COLUMN, torch.zeros(64), 0.5),
-        lambda: ours.quantize_gelu(ROWS.to(HALF), 1.0, 0.5, 255, by_tanh=False),
-    ):
-        with pytest.raises(ValueError, match="needed"):
-            call()

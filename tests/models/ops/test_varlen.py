@@ -123,22 +123,6 @@ def test_pairs_that_begin_with_no_token_share_nothing(model: PreTrainedModel) ->
         assert np.abs(ours - exact).max() <= 2e-5 * max(1.0, np.abs(exact).max())
 
 
-def test_each_layer_is_one_call_and_keys_are_copied_only_where_they_must_be(model: PreTrainedModel) -> None:
-    calls: list[tuple[int, int, bool]] = []
-
-    @takes_torchs_arguments
-    def counted(query: Tensor, key: Tensor, *rest: Any, **named: Any) -> Tensor:
-        calls.append((query.shape[1], key.shape[1], named.get("enable_gqa", False)))
-        return exact_varlen(query, key, *rest, **named)
-
-    network = on_gpu(model, counted)
-    network.forward(packed(pairs_of()))
-    assert calls == [(4, 2, True)] * LAYERS
-    calls.clear()
-    network.forward(packed(pairs_of()), RowMasks(UNEVEN), sliced=True)
-    assert calls == [(3, 3, False)] * LAYERS
-
-
 @takes_torchs_arguments
 def aligned_at_the_beginning(
     query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, key_offsets: Tensor, *_: int, **__: Any

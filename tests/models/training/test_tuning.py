@@ -1,6 +1,5 @@
 """`headroom train`'s work: somebody's own labels in, a checkpoint that serves out."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -76,7 +75,6 @@ def options(pairs: Path, tiny_checkpoint: Path, tmp_path: Path) -> TrainingOptio
 
 @pytest.mark.more
 def test_two_runs_never_share_their_state(options: TrainingOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first to end removed the directory under the other one."""
     options = replace(options, epochs=1)
     refused = []
 
@@ -138,11 +136,10 @@ def test_training_starts_from_the_probabilities_that_the_checkpoint_serves(
 ) -> None:
     """The checkpoint's labels are in another order than their grades, and it has a calibration."""
     base = write_checkpoint(tmp_path / "base", num_labels=3)
-    config = json.loads((base / "config.json").read_text())
     names = {"maybe": 0, "yes": 1, "no": 2}
-    config |= {"label2id": names, "id2label": {number: name for name, number in names.items()}}
-    config["headroom"] = {"label_order": ["no", "maybe", "yes"], "temperature": 2.0, "bias": [0, 1, -2]}
-    (base / "config.json").write_text(json.dumps(config))
+    own = {"label_order": ["no", "maybe", "yes"], "temperature": 2.0, "bias": [0, 1, -2]}
+    id2label = {number: name for name, number in names.items()}
+    edit_config(base, label2id=names, id2label=id2label, headroom=own)
     monkeypatch.setattr(device, "cpu_flags", frozenset)  # no bfloat16
 
     job = prepare(replace(options, base=str(base)))
@@ -253,7 +250,6 @@ def test_the_figures_are_of_queries_that_chose_neither_epoch_nor_temperature() -
 
 
 def test_an_improvement_is_claimed_only_if_the_interval_shows_it(options: TrainingOptions) -> None:
-    """It used to be the point estimate: half of all trainings that change nothing were better."""
     guess = np.random.default_rng(0).normal(size=(160, 3))
     pairs = [LabelledPair(f"query {i // 4}", "title", i % 3) for i in range(160)]
     right = 3.0 * np.eye(3)[[pair.grade for pair in pairs]]
