@@ -10,8 +10,6 @@ import pytest
 
 from headroom import Classifier, evaluate
 from tests.prompt import Run
-from tests.prompt import options as options
-from tests.prompt import run as run
 
 ROOT = Path(__file__).parents[3]
 
