@@ -22,8 +22,14 @@ from headroom.models.study.statistics import LEVEL, mean_intervals
 from headroom.models.study.study import Study
 from headroom.models.study.words import Split, Words
 
-ROLES = ("term_match", "previous_word", "next_word", "segmentation", "special")
-"""The roles that every model is asked for on the study's own pairs."""
+ROLES = {
+    "term_match": "term match",
+    "previous_word": "previous word",
+    "next_word": "next word",
+    "segmentation": "segmentation",
+    "special": "special tokens",
+}
+"""The roles that every model is asked for on the study's own pairs, and their names in reports."""
 
 DRAWS = 999
 HOLDS = 0.1
