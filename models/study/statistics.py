@@ -172,7 +172,8 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
     asked, one after the other; p-values are adjusted within each. There are enough resamples for one mask to
     pass a test at LEVEL after the correction.
     """
-    whole, *masked = study.runner.evaluate(study.data, [study.without(()), *masks], what)
+    whole = study.whole
+    masked = study.runner.evaluate(study.data, masks, what)
     resamples = Resamples(whole, max(study.effort.resamples, math.ceil(len(masks) / LEVEL)), study.seed)
     level = LEVEL * families / len(masks)
     found = _effects(study, resamples, whole, masked, what, families, level)
