@@ -41,7 +41,6 @@ def command(
     queries: options.Queries = None,
     titles: options.Titles = None,
     relevant: Relevant = None,
-    resamples: options.Resamples = 2000,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     label_order: options.LabelOrder = None,
@@ -64,7 +63,7 @@ def command(
     from headroom.models.api.calibrated import calibrated
 
     clf = Classifier.load(model, device, dtype, label_order=order)
-    made = calibrated(clf, pairs, lowest, str(data), out, resamples)
+    made = calibrated(clf, pairs, lowest, str(data), out)
     print(orjson.dumps(made.document, option=orjson.OPT_INDENT_2).decode() if as_json else made)
     for sentence in made.warnings:
         warn(sentence)

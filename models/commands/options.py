@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headroom import ModelError
-from headroom.models.api.arguments import MARGINS, RESAMPLES
+from headroom.models.api.arguments import MARGINS
 from headroom.models.errors import reading_problem
 from headroom.models.files import Json, read_text
 from headroom.models.masks.grammar import HOLDS, is_file
@@ -111,7 +111,6 @@ Config = Annotated[
 Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option(help="Number format: auto, float32, bfloat16 or float16.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of every random draw.")]
-Resamples = Annotated[int, typer.Option(min=RESAMPLES[0], max=RESAMPLES[1], help="Bootstrap resamples.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 FORMS = "a spec such as 6-11.* or @pruned20, a JSON form, or a .json file such as a study's mask.json"

@@ -103,7 +103,7 @@ def compare_sides(
     sides: Sequence[Side],
     pairs: Sequence[LabelledPair],
     *,
-    resamples: int,
+    resamples: int = RESAMPLES,
     margin: float = MARGIN,
     given: GivenOrder | None = None,
 ) -> Json:
