@@ -19,7 +19,8 @@ from headroom.models.files import Json
 from headroom.models.frame import frame
 from headroom.models.numbers import fixed, number
 from headroom.models.quality.bootstrap import NO_INTERVAL
-from headroom.models.quality.labelled import HIGHEST_GRADE, Columns, LabelledPair, read_labelled
+from headroom.models.quality.labelled import HIGHEST_GRADE, Columns, LabelledPair
+from headroom.models.quality.reading import read_relevance
 from headroom.models.quality.scoring import scored
 from headroom.models.terminal import table
 
@@ -108,13 +109,9 @@ def calibrate(
     check_empty(directory)
     columns = Columns(query, title, grade)
     source = source_of(data, columns)
-    if config.is_graded:
-        pairs = read_labelled(source, grades=len(config.labels), labels=config.labels, columns=columns)
-    else:
-        grades = 2 if relevant is None else HIGHEST_GRADE + 1
-        pairs = read_labelled(source, grades=grades, columns=columns)
-    lowest = None if config.is_graded else relevant or 1
-    return calibrated(clf, with_relevance(pairs, lowest), lowest, str(source), directory)
+    pairs, lowest = read_relevance(source, config, columns, relevant)
+    counted = None if config.is_graded else lowest
+    return calibrated(clf, with_relevance(pairs, counted), counted, str(source), directory)
 
 
 def with_relevance(pairs: Sequence[LabelledPair], lowest: int | None) -> list[LabelledPair]:

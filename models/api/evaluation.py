@@ -205,11 +205,17 @@ def sides_of(
 ) -> list[Side]:
     """Return a model under masks, laid on the variant `full`, the intact model, as sides.
 
-    masks: as they were written. is_alone: no other model is compared, so the sides do not name it.
+    masks: by how they were written. is_alone: no other model is compared, so the sides do not name it.
+    Raises ModelError if a score is not finite.
     """
     title = "full" if is_alone else model
-    named = {title if written == "none" else f"{title} {written}": mask for written, mask in masks.items()}
-    return truth.sides(clf, named, model=model, score=scored)
+    texts = [(pair.query, pair.title) for pair in truth.pairs]
+    sides = []
+    for written, mask in masks.items():
+        name = title if written == "none" else f"{title} {written}"
+        scores = scored(clf, texts, None if mask.is_none else mask)
+        sides.append(Side(name, model, "full", mask.spec, truth.evaluation(scores, name)))
+    return sides
 
 
 def _by_name(models: Classifier | Iterable[Classifier] | Mapping[str, Classifier]) -> dict[str, Classifier]:

@@ -201,16 +201,15 @@ def read_truth(
     from headroom.models.quality.reading import read_truth, shared_labels
 
     if labels := shared_labels(configs):
-        _lowest_relevant(labels, relevant)
+        _check_relevant(labels, relevant)
     return read_truth(path, configs, columns, relevant)
 
 
-def _lowest_relevant(labels: Sequence[str], relevant: int | None) -> int:
-    """Return the lowest grade that counts as relevant. Raises BadParameter if the model has no such grade."""
+def _check_relevant(labels: Sequence[str], relevant: int | None) -> None:
+    """Raise BadParameter if a model with these labels has no such grade."""
     highest = len(labels) - 1
     if relevant is not None and relevant > highest:
         raise typer.BadParameter(f"the model's grades are 0 to {highest}", param_hint="--relevant")
-    return relevant or highest
 
 
 def read_judged(
@@ -222,10 +221,8 @@ def read_judged(
     `--relevant` any from 0 to HIGHEST_GRADE. Raises ModelError if the file cannot be read; BadParameter if
     the model has no such grade.
     """
-    from headroom.models.quality.labelled import read_labelled
+    from headroom.models.quality.reading import read_relevance
 
-    if not config.is_graded:
-        grades = 2 if relevant is None else HIGHEST_GRADE + 1
-        return read_labelled(path, grades=grades, columns=columns), relevant or 1
-    lowest = _lowest_relevant(config.labels, relevant)
-    return read_labelled(path, grades=len(config.labels), labels=config.labels, columns=columns), lowest
+    if config.is_graded:
+        _check_relevant(config.labels, relevant)
+    return read_relevance(path, config, columns, relevant)
