@@ -25,7 +25,6 @@ from headroom.models.quality.bootstrap import (
     MetricDraws,
     estimate_of,
     gaffke_bound,
-    resample,
 )
 from headroom.models.quality.labelled import LabelledPair, numbers_of_lists, numbers_of_queries
 from headroom.models.quality.metrics import RANKED, Measures
@@ -206,12 +205,6 @@ class Evaluation:
             left, right = (order.standard_ranks(weights, total) for order in orders)
             correlations.append((weights * left * right).sum(1) / total[:, 0])
         return np.concatenate(correlations)
-
-
-def intervals(evaluation: Evaluation, *, resamples: int, seed: int) -> dict[str, Interval]:
-    """Return each metric with its 95 % interval."""
-    counts = resample(evaluation.clusters, resamples, seed)
-    return intervals_of(evaluation.draws(counts), counts)
 
 
 def changes_of(before: MetricDraws, after: MetricDraws, counts: Floats) -> dict[str, Interval]:

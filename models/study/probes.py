@@ -61,7 +61,7 @@ particles and adverbs."""
 
 
 @dataclass(frozen=True)
-class Task:
+class ProbeTask:
     """A task's n labels.
 
     rows: (n,) of the states. labels, kinds: (n,) from 0; items of one kind have one control label. queries:
@@ -131,7 +131,9 @@ def _items(study: Study, rows: Sequence[int], encoded: Sequence[EncodedPair]) ->
     return items
 
 
-def _tasks(study: Study, rows: Sequence[int], encoded: Sequence[EncodedPair]) -> tuple[dict[str, Task], Ints]:
+def _tasks(
+    study: Study, rows: Sequence[int], encoded: Sequence[EncodedPair]
+) -> tuple[dict[str, ProbeTask], Ints]:
     """Return the tasks, and which tokens of the pairs their rows are, (states,)."""
     by_task = _items(study, rows, encoded)
     chosen = {}
@@ -146,7 +148,7 @@ def _tasks(study: Study, rows: Sequence[int], encoded: Sequence[EncodedPair]) ->
     return tasks, wanted
 
 
-def _task(items: Sequence[tuple[int, int, int, int]]) -> Task | None:
+def _task(items: Sequence[tuple[int, int, int, int]]) -> ProbeTask | None:
     """Return the task of items (row, label, kind, query); None if all labels are equal or the queries are
     too few for the folds."""
     if not items:
@@ -155,7 +157,7 @@ def _task(items: Sequence[tuple[int, int, int, int]]) -> Task | None:
     values, label_of = np.unique(labels, return_inverse=True)
     if len(values) < 2 or len(np.unique(queries)) < FOLDS:
         return None
-    return Task(rows, label_of, np.unique(kinds, return_inverse=True)[1], queries)
+    return ProbeTask(rows, label_of, np.unique(kinds, return_inverse=True)[1], queries)
 
 
 def _labels(words: Words) -> list[tuple[str, int, int]]:
@@ -199,7 +201,7 @@ def _folds(queries: Ints, seed: int) -> Ints:
     return folds[number_of]
 
 
-def _control(task: Task, seed: int) -> Ints:
+def _control(task: ProbeTask, seed: int) -> Ints:
     """Return a random label of each kind of item, with the frequencies of the labels."""
     drawn = np.random.default_rng([seed, 26]).choice(task.labels, task.kinds.max() + 1)
     return np.asarray(drawn[task.kinds])
@@ -230,7 +232,7 @@ def _hits(features: Floats32, labels: Sequence[Ints], fold_of: Ints) -> Floats:
     return hits
 
 
-def _probed(hits: Floats, task: Task, study: Study) -> Probed:
+def _probed(hits: Floats, task: ProbeTask, study: Study) -> Probed:
     """Return the figures of a task. hits: (layers, 2, n), of the task and of its control."""
     _, number_of = np.unique(task.queries, return_inverse=True)
     count = np.bincount(number_of)
