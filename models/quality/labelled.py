@@ -151,9 +151,9 @@ def iter_rows(
     is_empty = True
     with opened(path, columns.delimiter) as table:
         table.check((*texts, *others))
-        for row in table.rows(texts, others):
+        for row in table.read(texts, others):
             is_empty = False
-            yield row
+            yield table.where_whole(row, texts, others), row.values
     if is_empty:
         raise ModelError(f"{path} holds no pairs")
 
