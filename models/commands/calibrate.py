@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from headroom.models.checkpoint.config import ModelConfig, read_config
@@ -64,7 +63,7 @@ def command(
 
     clf = Classifier.load(model, device, dtype, label_order=order)
     made = calibrated(clf, pairs, lowest, str(data), out)
-    print(orjson.dumps(made.document, option=orjson.OPT_INDENT_2).decode() if as_json else made)
+    print(options.as_indented(made.document) if as_json else made)
     for sentence in made.warnings:
         warn(sentence)
 

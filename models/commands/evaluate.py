@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import orjson
 import typer
 
 from headroom.models.checkpoint.config import read_config, read_stored_masks
@@ -124,7 +123,7 @@ def command(
         options.refuse_unused(context, reason, "variant", "out", "margin", "position", "order", "by")
         _check_one_side(models, masks)
         document = cut.measure(precision, threshold, network, data, columns, relevant)
-        print(as_indented(document) if as_json else cut.as_text(document))
+        print(options.as_indented(document) if as_json else cut.as_text(document))
         return
     from headroom.models.api.evaluation import Evaluated, order_columns
     from headroom.models.quality.order import GivenOrder
@@ -148,16 +147,11 @@ def command(
     )
     report = None if out is None else evaluated.report(out)
     if as_json:
-        print(as_indented(evaluated.content))
+        print(options.as_indented(evaluated.content))
         return
     print(evaluated)
     if report is not None:
         print(report)
-
-
-def as_indented(document: Json) -> str:
-    """Return a document as indented JSON; a number that is not finite becomes null."""
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
 def _check_options(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import orjson
 import typer
 
 from headroom import ModelError
@@ -167,6 +168,11 @@ def orders_of(models: Sequence[str | None], order: tuple[str, ...] | None) -> li
     if not any(sorted(names) == sorted(order) for names in labels):
         raise typer.BadParameter("no model has these labels", param_hint="--label-order")
     return [order if sorted(names) == sorted(order) else None for names in labels]
+
+
+def as_indented(document: Json) -> str:
+    """Return a document as indented JSON; a number that is not finite becomes null."""
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
 def read_form(value: str) -> str | Json:
