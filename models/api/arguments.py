@@ -20,9 +20,6 @@ COLUMNS = {"query_column": "query", "title_column": "title", "grade_column": "gr
 MARGINS = (0.001, 0.5)
 """The range of a margin: the fall of a metric that is accepted."""
 
-RESAMPLES = (100, 100_000)
-"""The range of the number of resamples of a bootstrap."""
-
 SPEEDUPS = (1.05, 20.0)
 """The range of how many times as fast a network is to be."""
 

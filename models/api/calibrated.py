@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from headroom.models.api.arguments import RESAMPLES, check_range, errors_name_arguments
+from headroom.models.api.arguments import check_range, errors_name_arguments
 from headroom.models.api.data import DIRECTORY, path_of, source_of
 from headroom.models.checkpoint.files import check_empty, new_directory
 from headroom.models.checkpoint.model_config import ModelConfig
@@ -19,7 +19,8 @@ from headroom.models.files import Json
 from headroom.models.frame import frame
 from headroom.models.numbers import fixed, number
 from headroom.models.quality.bootstrap import NO_INTERVAL
-from headroom.models.quality.labelled import HIGHEST_GRADE, Columns, LabelledPair, read_labelled
+from headroom.models.quality.labelled import HIGHEST_GRADE, Columns, LabelledPair
+from headroom.models.quality.reading import read_relevance
 from headroom.models.quality.scoring import scored
 from headroom.models.terminal import table
 
@@ -90,18 +91,16 @@ def calibrate(
     title: str = "title",
     grade: str = "grade",
     relevant: int | None = None,
-    resamples: int = 2000,
 ) -> Calibrated:
     """Write a copy whose scores are probabilities: P(relevant), or one per grade.
 
     data: judged pairs; of a one-label model the grades are 0 and 1, or any if `relevant` says which is the
     lowest that counts as relevant. out: an empty or new directory. query, title, grade: the names of the
-    data's columns. resamples: of the bootstrap.
+    data's columns.
     Raises ModelError for pairs that are too few or of one grade, or if `out` is not empty.
     """
     if clf.directory is None:
         raise ModelError("calibrate needs a classifier that was loaded from a directory or the hub")
-    check_range("resamples", resamples, *RESAMPLES, whole=True)
     config = clf.config
     if config.is_graded and relevant is not None:
         raise ModelError("relevant: the model has grades; leave it out")
@@ -110,13 +109,9 @@ def calibrate(
     check_empty(directory)
     columns = Columns(query, title, grade)
     source = source_of(data, columns)
-    if config.is_graded:
-        pairs = read_labelled(source, grades=len(config.labels), labels=config.labels, columns=columns)
-    else:
-        grades = 2 if relevant is None else HIGHEST_GRADE + 1
-        pairs = read_labelled(source, grades=grades, columns=columns)
-    lowest = None if config.is_graded else relevant or 1
-    return calibrated(clf, with_relevance(pairs, lowest), lowest, str(source), directory, resamples)
+    pairs, lowest = read_relevance(source, config, columns, relevant)
+    counted = None if config.is_graded else lowest
+    return calibrated(clf, with_relevance(pairs, counted), counted, str(source), directory)
 
 
 def with_relevance(pairs: Sequence[LabelledPair], lowest: int | None) -> list[LabelledPair]:
@@ -132,7 +127,6 @@ def calibrated(
     lowest: int | None,
     name: str,
     out: Path,
-    resamples: int,
 ) -> Calibrated:
     """Calibrate a classifier on judged pairs and write the checkpoint.
 
@@ -155,7 +149,7 @@ def calibrated(
         "model": clf.name,
         "data": name,
         "relevant_from_grade": lowest,
-        **describe(fit, clf.config, resamples),
+        **describe(fit, clf.config),
     }
     with new_directory(out) as draft:
         bias = fit.calibration.bias.tolist()
@@ -164,7 +158,7 @@ def calibrated(
     return Calibrated(out, document)
 
 
-def describe(fit: FittedCalibration, config: ModelConfig, resamples: int) -> Json:
+def describe(fit: FittedCalibration, config: ModelConfig) -> Json:
     """Return a calibration and its figures before and after, as `--json` prints them."""
     from headroom.models.quality.calibration import reliability
 
@@ -176,7 +170,7 @@ def describe(fit: FittedCalibration, config: ModelConfig, resamples: int) -> Jso
         "method": fit.method,
         "temperature": fit.calibration.temperature,
         "bias": fit.calibration.bias.tolist(),
-        "metrics": reliability(fit.before, fit.after, is_graded=config.is_graded, resamples=resamples),
+        "metrics": reliability(fit.before, fit.after, is_graded=config.is_graded),
         "reliability": [
             {
                 "grade": grade,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headroom.models.api import evaluation_report
-from headroom.models.api.arguments import MARGINS, RESAMPLES, check_range, errors_name_arguments
+from headroom.models.api.arguments import MARGINS, check_range, errors_name_arguments
 from headroom.models.api.data import DIRECTORY, path_of, source_of
 from headroom.models.api.shown import as_html
 from headroom.models.errors import ModelError
@@ -52,7 +52,6 @@ class Evaluated:
         labels: Sequence[str],
         source: str,
         *,
-        resamples: int = 2000,
         margin: float = MARGIN,
         stages: Mapping[str, int] | None = None,
         given: GivenOrder | None = None,
@@ -63,7 +62,7 @@ class Evaluated:
             "schema": 1,
             "model": sides[0].model,
             "data": source,
-            **compare_sides(sides, pairs, resamples=resamples, margin=margin, given=given),
+            **compare_sides(sides, pairs, margin=margin, given=given),
             "stages": stages or None,
         }
         return cls(content, tuple(labels))
@@ -135,7 +134,6 @@ def evaluate(
     grade: str = "grade",
     relevant: int | None = None,
     margin: float = MARGIN,
-    resamples: int = 2000,
     position: str | None = None,
     order: str | PathLike[str] | None = None,
     by: str | None = None,
@@ -146,20 +144,19 @@ def evaluate(
     parquet file, or (query, title, grade) tuples. masks: specs, JSON forms or masks; the first is what the
     others are compared with; None: no mask. query, title, grade: the names of the data's columns. relevant:
     the lowest grade that counts as relevant; None: the highest, or 1 for a model with one label. margin: the
-    fall of a metric that is accepted. resamples: of the bootstrap. position: the column of the titles' ranks,
-    from 1, in the order that you have; or order: a file that holds it (a TREC run, a snapshot of Quepid,
-    queries of UBI); default: the order of the rows. by: the classes of queries in which the first model is
-    compared with it: words, all-words-in-a-title, script, or a column; default: words.
+    fall of a metric that is accepted. position: the column of the titles' ranks, from 1, in the order that
+    you have; or order: a file that holds it (a TREC run, a snapshot of Quepid, queries of UBI); default: the
+    order of the rows. by: the classes of queries in which the first model is compared with it: words,
+    all-words-in-a-title, script, or a column; default: words.
     Raises ModelError for data that cannot judge these models or a number out of range, InvalidMask for a
     wrong mask.
 
-    >>> evaluated = evaluate(clf, pairs, masks=["none", "6-11.*"], resamples=200)
+    >>> evaluated = evaluate(clf, pairs, masks=["none", "6-11.*"])
     >>> table = evaluated.to_frame().set_index(["side", "metric"])
     >>> table.loc[("full 6-11.*", "qwk"), "change"] < 0
     np.True_
     """
     check_range("margin", margin, *MARGINS)
-    check_range("resamples", resamples, *RESAMPLES, whole=True)
     named = _by_name(models)
     columns = order_columns(Columns(query, title, grade), position, order, by)
     if masks is None:
@@ -180,7 +177,6 @@ def evaluate(
         truth.pairs,
         labels,
         str(source),
-        resamples=resamples,
         margin=margin,
         given=GivenOrder.of(columns, by),
     )
@@ -209,11 +205,17 @@ def sides_of(
 ) -> list[Side]:
     """Return a model under masks, laid on the variant `full`, the intact model, as sides.
 
-    masks: as they were written. is_alone: no other model is compared, so the sides do not name it.
+    masks: by how they were written. is_alone: no other model is compared, so the sides do not name it.
+    Raises ModelError if a score is not finite.
     """
     title = "full" if is_alone else model
-    named = {title if written == "none" else f"{title} {written}": mask for written, mask in masks.items()}
-    return truth.sides(clf, named, model=model, score=scored)
+    texts = [(pair.query, pair.title) for pair in truth.pairs]
+    sides = []
+    for written, mask in masks.items():
+        name = title if written == "none" else f"{title} {written}"
+        scores = scored(clf, texts, None if mask.is_none else mask)
+        sides.append(Side(name, model, "full", mask.spec, truth.evaluation(scores, name)))
+    return sides
 
 
 def _by_name(models: Classifier | Iterable[Classifier] | Mapping[str, Classifier]) -> dict[str, Classifier]:

@@ -350,7 +350,7 @@ def _check_names(kind: Kind, options: MarginOptions) -> None:
 
 def _figures_of(start: Json) -> Json:
     """Return a kind of start's intervals as objects of a value and its ends."""
-    figures = {name: start[name] for name in ("variance", "matched", "distances", "cka")}
+    figures = {name: start[name] for name in ("variance", "matched", "cka")}
     return {
         group: {
             name: {"value": one["value"], "interval": [one["low"], one["high"]]} for name, one in of.items()

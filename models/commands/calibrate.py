@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from headroom.models.checkpoint.config import ModelConfig, read_config
@@ -41,7 +40,6 @@ def command(
     queries: options.Queries = None,
     titles: options.Titles = None,
     relevant: Relevant = None,
-    resamples: options.Resamples = 2000,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     label_order: options.LabelOrder = None,
@@ -64,8 +62,8 @@ def command(
     from headroom.models.api.calibrated import calibrated
 
     clf = Classifier.load(model, device, dtype, label_order=order)
-    made = calibrated(clf, pairs, lowest, str(data), out, resamples)
-    print(orjson.dumps(made.document, option=orjson.OPT_INDENT_2).decode() if as_json else made)
+    made = calibrated(clf, pairs, lowest, str(data), out)
+    print(options.as_indented(made.document) if as_json else made)
     for sentence in made.warnings:
         warn(sentence)
 

@@ -95,12 +95,19 @@ def command(
     if titles is None:
         raise typer.BadParameter("name the candidates, or give --generate", param_hint="--titles")
     candidates = read_candidates(titles, query)
-    clf, head_mask = options.resolve(network)
 
-    from headroom.models.condense.local import condense
     from headroom.models.condense.words import read_words
 
     task = Task(query, read_words(query), method or "greedy", words, max_loss)
+    _choose_words(task, network, candidates, as_json=as_json)
+
+
+def _choose_words(task: Task, network: options.Network, candidates: list[str], *, as_json: bool) -> None:
+    """Print the words that still find the same titles, and the loss at every length."""
+    clf, head_mask = options.resolve(network)
+
+    from headroom.models.condense.local import condense
+
     with counted("shorter queries", largest_cost(len(task.words), task.method)) as advance:
         condensed = condense(clf, task, candidates, head_mask, advance)
     if as_json:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -21,39 +20,25 @@ from headroom.models.quality.scoring import scored
 from headroom.models.terminal import table
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The options of a cut: one of a precision and a threshold; and the lowest relevant grade."""
-
-    precision: float | None
-    threshold: float | None
-    relevant: int | None
-
-    @property
-    def is_cut(self) -> bool:
-        """Return whether a cut is asked for. Raises BadParameter for options that do not go together."""
-        if self.precision is not None and self.threshold is not None:
-            raise typer.BadParameter("give one of --precision and --threshold", param_hint="--threshold")
-        return self.precision is not None or self.threshold is not None
-
-
 def measure(
-    wanted: Wanted,
+    precision: float | None,
+    threshold: float | None,
     network: options.Network,
     data: Path,
     columns: Columns,
-    resamples: int,
+    relevant: int | None,
 ) -> Json:
     """Return what a cut keeps of the pairs of a file, as `--json` prints it.
 
+    precision: of the cut; or threshold: its score. relevant: the lowest relevant grade.
     Raises ModelError if the file or the model does not allow it.
     """
     directory = locate(network.model)
     config = read_config(directory, network.label_order)
-    if wanted.threshold is not None:
-        check_threshold(wanted.threshold, config)
+    if threshold is not None:
+        check_threshold(threshold, config)
     mask = config.parse_mask(options.read_form(network.mask or "none"), read_stored_masks(directory, config))
-    pairs, lowest = options.read_judged(data, config, columns, wanted.relevant)
+    pairs, lowest = options.read_judged(data, config, columns, relevant)
     queries = len({query_key(pair.query) for pair in pairs})
     check_judged(pairs, lowest, queries, str(data))
 
@@ -65,12 +50,12 @@ def measure(
     clf = Classifier.load(network.model, network.device, network.dtype, label_order=network.label_order)
     texts = [(pair.query, pair.title) for pair in pairs]
     scores = scored(clf, texts, None if mask.is_none else mask).score
-    relevant = np.array([pair.grade >= lowest for pair in pairs])
-    if wanted.precision is None:
-        assert wanted.threshold is not None
-        cut = cut_at(wanted.threshold, scores, relevant, pairs, resamples)
+    is_relevant = np.array([pair.grade >= lowest for pair in pairs])
+    if threshold is not None:
+        cut = cut_at(threshold, scores, is_relevant, pairs)
     else:
-        cut = cut_for(wanted.precision, scores, relevant, pairs, resamples)
+        assert precision is not None
+        cut = cut_for(precision, scores, is_relevant, pairs)
     return {
         "schema": 1,
         "model": clf.name,
@@ -79,8 +64,8 @@ def measure(
         "pairs": len(pairs),
         "queries": queries,
         "relevant_from_grade": lowest,
-        "relevant": float(relevant.mean()),
-        "wanted_precision": wanted.precision,
+        "relevant": float(is_relevant.mean()),
+        "wanted_precision": precision,
         **{
             name: getattr(cut, name) for name in ("threshold", "precision", "recall", "kept", "fifths_missed")
         },

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import orjson
 import typer
 
 from headroom.models.checkpoint.config import read_config, read_stored_masks
@@ -18,7 +16,6 @@ from headroom.models.quality.labelled import Columns
 
 if TYPE_CHECKING:
     from headroom import HeadMask
-    from headroom.models.api.evaluation import Evaluated
     from headroom.models.checkpoint.config import ModelConfig
     from headroom.models.quality.comparison import Side
 
@@ -65,20 +62,6 @@ Variant = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
-    """The options that hold for all models: device, number format, the lowest relevant grade, and the order
-    of the labels of those that have them."""
-
-    device: str
-    dtype: str
-    relevant: int | None
-    label_order: tuple[str, ...] | None = None
-
-
-_INDENT = orjson.OPT_INDENT_2
-
-
 def command(
     context: typer.Context,
     data: options.Data,
@@ -99,7 +82,6 @@ def command(
     by: By = None,
     relevant: options.Relevant = None,
     margin: options.Margin = 0.02,
-    resamples: options.Resamples = 2000,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     label_order: options.LabelOrder = None,
@@ -122,28 +104,26 @@ def command(
     Example: headroom evaluate --data data/sample/test.jsonl.gz --precision 0.9
     """
     models = model or []
-    _check_options(models, mask, variant, config)
+    masks = mask or []
+    _check_options(models, masks, variant, config)
     columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
-    labels = options.label_names(label_order)
-    wanted = cut.Wanted(precision, threshold, relevant)
-    if wanted.is_cut:
-        options.refuse_unused(
-            context,
-            "--precision and --threshold do not take it",
-            *("variant", "out", "margin", "position", "order", "by"),
-        )
-        _check_one_side(models, mask or [])
-        network = options.Network(
-            model=models[0] if models else None,
-            config=None,
-            variant=None,
-            mask=mask[0] if mask else None,
-            device=device,
-            dtype=dtype,
-            label_order=labels,
-        )
-        document = cut.measure(wanted, network, data, columns, resamples)
-        print(orjson.dumps(document, option=_INDENT).decode() if as_json else cut.as_text(document))
+    network = options.Network(
+        model=models[0] if models else None,
+        config=config,
+        variant=variant,
+        mask=masks[0] if masks else None,
+        device=device,
+        dtype=dtype,
+        label_order=options.label_names(label_order),
+    )
+    if precision is not None or threshold is not None:
+        if precision is not None and threshold is not None:
+            raise typer.BadParameter("give one of --precision and --threshold", param_hint="--threshold")
+        reason = "--precision and --threshold do not take it"
+        options.refuse_unused(context, reason, "variant", "out", "margin", "position", "order", "by")
+        _check_one_side(models, masks)
+        document = cut.measure(precision, threshold, network, data, columns, relevant)
+        print(options.as_indented(document) if as_json else cut.as_text(document))
         return
     from headroom.models.api.evaluation import Evaluated, order_columns
     from headroom.models.quality.order import GivenOrder
@@ -153,29 +133,21 @@ def command(
         check_no_file(out)
         out.mkdir(parents=True, exist_ok=True)  # before the work, because it may fail
     if variant is None:
-        judged = judge(data, columns, models or [None], mask or [], Where(device, dtype, relevant, labels))
+        judged = judge(models or [None], masks, network, data, columns, relevant)
     else:
-        network = options.Network(next(iter(models), None), config, variant, None, device, dtype, labels)
         judged = options.sides(network, data, columns, relevant)
-
     evaluated = Evaluated.of(
         judged.sides,
         judged.pairs,
         judged.labels,
         str(data),
-        resamples=resamples,
         margin=margin,
         stages=judged.stages,
         given=GivenOrder.of(columns, by),
     )
-    _show(evaluated, out, as_json=as_json)
-
-
-def _show(evaluated: Evaluated, out: Path | None, *, as_json: bool) -> None:
-    """Print the results, and write the report if there is a directory for it."""
     report = None if out is None else evaluated.report(out)
     if as_json:
-        print(orjson.dumps(evaluated.content, option=_INDENT).decode())
+        print(options.as_indented(evaluated.content))
         return
     print(evaluated)
     if report is not None:
@@ -183,7 +155,7 @@ def _show(evaluated: Evaluated, out: Path | None, *, as_json: bool) -> None:
 
 
 def _check_options(
-    models: Sequence[str], masks: Sequence[str] | None, variant: str | None, config: Path | None
+    models: Sequence[str], masks: Sequence[str], variant: str | None, config: Path | None
 ) -> None:
     """Raise BadParameter for options that do not go together."""
     if config is not None and variant is None:
@@ -204,25 +176,30 @@ def _check_one_side(models: Sequence[str], masks: Sequence[str]) -> None:
 
 
 def judge(
-    data: Path, columns: Columns, paths: Sequence[str | None], values: list[str], where: Where
+    paths: Sequence[str | None],
+    masks: Sequence[str],
+    network: options.Network,
+    data: Path,
+    columns: Columns,
+    relevant: int | None,
 ) -> options.Sides:
     """Judge each model under each mask, laid on the variant `full`: the intact model.
 
-    values: the masks as they were written.
+    masks: as they were written. network: the device, number format and order of labels of all models.
     """
-    forms = {value: options.read_form(value) for value in ("none", *values)}
-    orders = options.orders_of(paths, where.label_order)
+    forms = {mask: options.read_form(mask) for mask in ("none", *masks)}
+    orders = options.orders_of(paths, network.label_order)
     checked = [_config_and_masks(path, forms, order) for path, order in zip(paths, orders, strict=True)]
-    truth, labels = options.read_truth(data, [config for config, _ in checked], columns, where.relevant)
+    truth, labels = options.read_truth(data, [config for config, _ in checked], columns, relevant)
 
     from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
     from headroom.models.api.evaluation import sides_of
 
     sides: list[Side] = []
-    for path, order, (_, masks) in zip(paths, orders, checked, strict=True):
-        clf = Classifier.load(path, where.device, where.dtype, label_order=order)
+    for path, order, (_, of_model) in zip(paths, orders, checked, strict=True):
+        clf = Classifier.load(path, network.device, network.dtype, label_order=order)
         model = str(path) if clf.name in {side.model for side in sides} else clf.name
-        sides += sides_of(truth, clf, masks, model=model, is_alone=len(paths) == 1)
+        sides += sides_of(truth, clf, of_model, model=model, is_alone=len(paths) == 1)
     return options.Sides(sides, truth.pairs, labels, {})
 
 

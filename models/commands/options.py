@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import orjson
 import typer
 
 from headroom import ModelError
-from headroom.models.api.arguments import MARGINS, RESAMPLES
+from headroom.models.api.arguments import MARGINS
 from headroom.models.errors import reading_problem
 from headroom.models.files import Json, read_text
 from headroom.models.masks.grammar import HOLDS, is_file
@@ -111,7 +112,6 @@ Config = Annotated[
 Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option(help="Number format: auto, float32, bfloat16 or float16.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of every random draw.")]
-Resamples = Annotated[int, typer.Option(min=RESAMPLES[0], max=RESAMPLES[1], help="Bootstrap resamples.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 FORMS = "a spec such as 6-11.* or @pruned20, a JSON form, or a .json file such as a study's mask.json"
@@ -170,6 +170,11 @@ def orders_of(models: Sequence[str | None], order: tuple[str, ...] | None) -> li
     return [order if sorted(names) == sorted(order) else None for names in labels]
 
 
+def as_indented(document: Json) -> str:
+    """Return a document as indented JSON; a number that is not finite becomes null."""
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
 def read_form(value: str) -> str | Json:
     """Return the spec or the JSON form that a value of `--mask` gives, or the content of the file it names.
 
@@ -202,16 +207,15 @@ def read_truth(
     from headroom.models.quality.reading import read_truth, shared_labels
 
     if labels := shared_labels(configs):
-        _lowest_relevant(labels, relevant)
+        _check_relevant(labels, relevant)
     return read_truth(path, configs, columns, relevant)
 
 
-def _lowest_relevant(labels: Sequence[str], relevant: int | None) -> int:
-    """Return the lowest grade that counts as relevant. Raises BadParameter if the model has no such grade."""
+def _check_relevant(labels: Sequence[str], relevant: int | None) -> None:
+    """Raise BadParameter if a model with these labels has no such grade."""
     highest = len(labels) - 1
     if relevant is not None and relevant > highest:
         raise typer.BadParameter(f"the model's grades are 0 to {highest}", param_hint="--relevant")
-    return relevant or highest
 
 
 def read_judged(
@@ -223,10 +227,8 @@ def read_judged(
     `--relevant` any from 0 to HIGHEST_GRADE. Raises ModelError if the file cannot be read; BadParameter if
     the model has no such grade.
     """
-    from headroom.models.quality.labelled import read_labelled
+    from headroom.models.quality.reading import read_relevance
 
-    if not config.is_graded:
-        grades = 2 if relevant is None else HIGHEST_GRADE + 1
-        return read_labelled(path, grades=grades, columns=columns), relevant or 1
-    lowest = _lowest_relevant(config.labels, relevant)
-    return read_labelled(path, grades=len(config.labels), labels=config.labels, columns=columns), lowest
+    if config.is_graded:
+        _check_relevant(config.labels, relevant)
+    return read_relevance(path, config, columns, relevant)

@@ -96,8 +96,15 @@ def command(
         return
     of_pairs = ("query_column", "title_column", "delimiter")
     refuse_unused(context, "it needs --recover", *of_pairs, "test", "seed", "device")
+    _prune(model, mask, label_names(label_order), out, as_json=as_json)
+
+
+def _prune(
+    model: str | None, mask: str, label_order: tuple[str, ...] | None, out: Path, *, as_json: bool
+) -> None:
+    """Write the smaller checkpoint and print what is left of the model. mask: as it was written."""
     source = locate(model)
-    config = read_config(source, label_names(label_order))
+    config = read_config(source, label_order)
     weights = config.parse_mask(read_form(mask), read_stored_masks(source, config))
     config.check_head_left(weights)
 

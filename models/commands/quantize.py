@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from headroom.models.api.quantized import quantized
@@ -54,6 +53,6 @@ def command(
         options.refuse_unused(context, "it needs --data or --test", *of_files)
     columns = Columns(query_column, title_column, grade_column, delimiter)
     made = quantized(model, out, data, test, columns, options.label_names(label_order))
-    print(orjson.dumps(made.document, option=orjson.OPT_INDENT_2).decode() if as_json else made)
+    print(options.as_indented(made.document) if as_json else made)
     for sentence in made.warnings:
         warn(sentence)

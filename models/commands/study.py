@@ -113,15 +113,13 @@ def command(
 
     Example: headroom study search --what heads,units,layers --speedup 2 --data D --holdout H --out runs/fast
     """
-    unused = [option for option, kinds in TAKES.items() if kind not in kinds]
-    if "holdout" in unused:
-        unused.append("split")
-    options.refuse_unused(context, f"`study {kind}` has no use for it", *unused)
+    _check_options(context, kind)
     if split and holdout is not None:
         raise typer.BadParameter("give one of --holdout and --split", param_hint="--split")
     parts = _parts(what)
     check_directory(out, kind)
-    config = read_config(locate(model), options.label_names(label_order))
+    labels = options.label_names(label_order)
+    config = read_config(locate(model), labels)
     columns = Columns(query_column, title_column, grade_column, delimiter, queries, titles)
     with waiting("reading the pairs"):
         judged, held_out = pairs.read_both(kind, config, data, holdout, columns=columns, seed=seed)
@@ -134,7 +132,7 @@ def command(
         from headroom.models.study.kinds import ask
         from headroom.models.study.report_files import write
 
-        clf = Classifier.load(model, device, dtype, label_order=options.label_names(label_order))
+        clf = Classifier.load(model, device, dtype, label_order=labels)
         if part == "cross":
             clf.checked_generator()
     with contextlib.closing(Stages()) as progress:
@@ -159,6 +157,14 @@ def command(
         print(json.dumps(content, ensure_ascii=False))
         return
     print(f"{textwrap.fill(content['verdict'], 100)}\n\n{out / 'report.html'}")
+
+
+def _check_options(context: typer.Context, kind: Kind) -> None:
+    """Raise BadParameter for an option that does nothing for a kind of study."""
+    unused = [option for option, kinds in TAKES.items() if kind not in kinds]
+    if "holdout" in unused:
+        unused.append("split")
+    options.refuse_unused(context, f"`study {kind}` has no use for it", *unused)
 
 
 def _parts(what: str) -> tuple[str, ...]:

@@ -141,11 +141,11 @@ class Estimate:
     by_query: Floats = field(default_factory=lambda: np.empty(0))
     queries: int = 0
 
-    def interval(self) -> Interval:
-        """Return the symmetric 95 % interval."""
+    def interval(self, error_rate: float = 0.05) -> Interval:
+        """Return the symmetric interval; the truth is outside of it with the error rate."""
         if not len(self.t):
             return Interval(self.value, float("nan"), float("nan"))
-        reach = float(np.quantile(np.abs(self.t), 0.95)) * self.error
+        reach = float(np.quantile(np.abs(self.t), 1 - error_rate)) * self.error
         return Interval(self.value, self.value - reach, self.value + reach)
 
     def text(self) -> str:
@@ -157,7 +157,8 @@ class Estimate:
         if not self._is_testable:
             return float("-inf")
         reach = max(np.quantile(self.t, 1 - alpha), np.quantile(np.abs(self.t), 1 - 2 * alpha))
-        return min(self.value - float(reach) * self.error, self._unseen_bound(alpha))
+        unseen = gaffke_bound(self.by_query, self._worst, alpha, self._weightings)
+        return min(self.value - float(reach) * self.error, unseen)
 
     def p_above(self, bound: float) -> float:
         """Return the p-value of "the truth is at most `bound`" against "it is above"."""
@@ -187,28 +188,38 @@ class Estimate:
         """Return the change in an unseen query; in a cluster, it is one of several."""
         return self.value + (WORST - self.value) * min(1.0, len(self.by_query) / self.queries)
 
-    def _unseen_bound(self, alpha: float) -> float:
-        """Return Gaffke's lower bound."""
-        if np.ptp(self.by_query) < NO_SPREAD:
-            share = 1 - alpha ** (1 / len(self.by_query))  # the largest share of unseen queries
-            return float(self.value + share * (self._worst - self.value))
-        return float(np.quantile(self._weighted_means(), alpha))
+    @property
+    def _weightings(self) -> int:
+        return max(WEIGHTINGS, len(self.t))
 
     def _unseen_p(self, bound: float) -> float:
         """Return the p-value of Gaffke's bound. bound: below the value."""
         if np.ptp(self.by_query) < NO_SPREAD:
             share = min(1.0, (self.value - bound) / (self.value - self._worst))
             return float((1 - share) ** len(self.by_query))
-        means = self._weighted_means()
+        means = _weighted_means(self.by_query, self._worst, self._weightings)
         return float((1 + np.count_nonzero(means <= bound)) / (1 + len(means)))
 
-    def _weighted_means(self) -> Floats:
-        weights = dirichlet_weights(max(WEIGHTINGS, len(self.t)), len(self.by_query) + 1)
-        return np.asarray(weights @ np.append(self.by_query, self._worst))
+
+def gaffke_bound(values: Floats, worst: float, quantile: float, weightings: int = WEIGHTINGS) -> float:
+    """Return Gaffke's bound of the mean of values, (n,), which counts a value that is not in the sample.
+
+    worst: that value. quantile: that the bound has among the means under random weights; below 0.5, worst is
+    the lowest value that there can be, and the bound a lower one, else the highest and an upper one.
+    """
+    if np.ptp(values) < NO_SPREAD:
+        share = 1 - min(quantile, 1 - quantile) ** (1 / len(values))  # the largest share of unseen values
+        return float(values[0] + share * (worst - values[0]))
+    return float(np.quantile(_weighted_means(values, worst, weightings), quantile))
+
+
+def _weighted_means(values: Floats, worst: float, weightings: int) -> Floats:
+    """Return means of the values, (n,), and a worst one under random weights, (weightings,)."""
+    return np.asarray(_dirichlet_weights(weightings, len(values) + 1) @ np.append(values, worst))
 
 
 @lru_cache(maxsize=2)
-def dirichlet_weights(weightings: int, values: int) -> Floats:
+def _dirichlet_weights(weightings: int, values: int) -> Floats:
     """Return random weights of so many values, (weightings, values); each row's sum is 1."""
     weights = np.random.default_rng(0).standard_exponential((weightings, values))
     return np.asarray(weights / weights.sum(1, keepdims=True))

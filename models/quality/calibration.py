@@ -24,6 +24,7 @@ from headroom.models.quality.bootstrap import MIN_QUERIES, resample
 from headroom.models.quality.evaluation import changes_of, intervals_of
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair, digest, query_key
+from headroom.models.quality.noninferiority import RESAMPLES
 from headroom.models.scores import Scores
 
 FOLDS = 5
@@ -237,7 +238,7 @@ def calibrated_evaluation(logits: Floats, pairs: Sequence[LabelledPair]) -> Grad
 
 
 def reliability(
-    before: GradedEvaluation, after: GradedEvaluation, *, is_graded: bool, resamples: int
+    before: GradedEvaluation, after: GradedEvaluation, *, is_graded: bool, resamples: int = RESAMPLES
 ) -> Json:
     """Return each metric before and after, and its paired change, an Interval each."""
     counts = resample(after.clusters, resamples, 0)

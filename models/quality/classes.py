@@ -11,7 +11,7 @@ from headroom.models.arrays import Floats, Ints
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
 from headroom.models.quality import bootstrap
-from headroom.models.quality.bootstrap import Interval, estimate, resample, standard_errors
+from headroom.models.quality.bootstrap import Interval, estimate_of, resample
 from headroom.models.quality.evaluation import CLUSTERS, Evaluation
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.lexical import stems_of
@@ -118,17 +118,13 @@ def _mean_change(changes: Floats, query_of: Ints, error_rate: float, resamples: 
     queries = len(np.unique(query_of))
     sums = np.bincount(clusters, changes).astype(np.float64)
     sizes = np.bincount(clusters).astype(np.float64)
-    if queries < bootstrap.MIN_QUERIES:
-        return Interval(float(changes.mean()), float("nan"), float("nan"))
 
     def means(counts: Floats) -> dict[str, Floats]:
         return {"change": (counts @ sums) / (counts @ sizes)}
 
     counts = resample(len(sums), resamples, 0)
     drawn = bootstrap.draws(means, counts, lambda _: queries)["change"]
-    estimated = estimate(drawn.values, standard_errors(drawn.influences, counts))
-    reach = float(np.quantile(np.abs(estimated.t), 1 - error_rate)) * estimated.error
-    return Interval(estimated.value, estimated.value - reach, estimated.value + reach).within(-1.0, 1.0)
+    return estimate_of(drawn, counts).interval(error_rate).within(-1.0, 1.0)
 
 
 def shrunk(groups: Sequence[Floats]) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -23,15 +23,10 @@ from headroom.models.quality.order import GivenOrder, against_order
 from headroom.models.quality.rankings import Rankings
 
 if TYPE_CHECKING:
-    from headroom.models.classifier import Classifier
-    from headroom.models.masks.head_mask import HeadMask
     from headroom.models.scores import Scores
 
 WORST = 20
 """How many queries of each side a report shows."""
-
-Scorer = Callable[["Classifier", Sequence[tuple[str, str]], "HeadMask | None"], "Scores"]
-"""Returns the scores of pairs under a mask."""
 
 
 @dataclass(frozen=True)
@@ -74,36 +69,12 @@ class Truth:
             return evaluation_of(self.pairs, scores, self.relevant)
         return Evaluation(self.pairs, scores.raw_score, self.relevant)
 
-    def sides(
-        self,
-        clf: Classifier,
-        masks: Mapping[str, HeadMask],
-        *,
-        model: str | None = None,
-        score: Scorer | None = None,
-    ) -> list[Side]:
-        """Return the classifier under each mask, laid on the intact model, as a side.
-
-        masks: by the sides' names. model: default: the classifier's name. score: default: its own.
-        Raises ModelError if a score is not finite.
-        """
-        from headroom.models.classifier import Classifier  # imports torch, which checks do not need
-
-        score = score or Classifier.score
-        texts = [(pair.query, pair.title) for pair in self.pairs]
-        sides = []
-        for name, mask in masks.items():
-            scores = score(clf, texts, None if mask.is_none else mask)
-            evaluation = self.evaluation(scores, name)
-            sides.append(Side(name, model or clf.name, "full", mask.spec, evaluation))
-        return sides
-
 
 def compare_sides(
     sides: Sequence[Side],
     pairs: Sequence[LabelledPair],
     *,
-    resamples: int,
+    resamples: int = RESAMPLES,
     margin: float = MARGIN,
     given: GivenOrder | None = None,
 ) -> Json:
@@ -280,8 +251,8 @@ def same_order(queries: Sequence[str], first: Floats, second: Floats) -> float:
     """
     numbers = {query: number for number, query in enumerate(dict.fromkeys(queries))}
     list_of = np.array([numbers[query] for query in queries], np.int64)
-    places = np.unique(first, return_inverse=True)[1]
-    rankings = Rankings(list_of, places, second)
+    ranks = np.unique(first, return_inverse=True)[1]
+    rankings = Rankings(list_of, ranks, second)
     pairs = rankings.ordered_pairs()
     right = np.nansum(rankings.metric("pair_accuracy") * pairs)
     return float(right / pairs.sum()) if pairs.any() else float("nan")

@@ -13,6 +13,7 @@ from headroom.models.quality.bootstrap import Interval, draws, resample
 from headroom.models.quality.calibration import judged_folds
 from headroom.models.quality.evaluation import CLUSTERS, intervals_of
 from headroom.models.quality.labelled import LabelledPair, numbers_of_queries
+from headroom.models.quality.noninferiority import RESAMPLES
 
 MIN_KEPT = 20
 """A threshold for a wanted precision keeps at least this many pairs: that of a few means nothing."""
@@ -38,14 +39,22 @@ class Cut:
 
 
 def cut_at(
-    threshold: float, scores: Floats32, relevant: Bools, pairs: Sequence[LabelledPair], resamples: int
+    threshold: float,
+    scores: Floats32,
+    relevant: Bools,
+    pairs: Sequence[LabelledPair],
+    resamples: int = RESAMPLES,
 ) -> Cut:
     """Return what a cut keeps of the pairs. scores, relevant: (n,)."""
     return _measured(threshold, scores >= np.float32(threshold), relevant, pairs, resamples)
 
 
 def cut_for(
-    precision: float, scores: Floats32, relevant: Bools, pairs: Sequence[LabelledPair], resamples: int
+    precision: float,
+    scores: Floats32,
+    relevant: Bools,
+    pairs: Sequence[LabelledPair],
+    resamples: int = RESAMPLES,
 ) -> Cut:
     """Return the cut with the lowest threshold whose precision is at least the wanted one.
 

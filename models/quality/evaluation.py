@@ -20,13 +20,11 @@ from headroom.models.arrays import Floats, Ints
 from headroom.models.quality import bootstrap
 from headroom.models.quality.bootstrap import (
     NO_SPREAD,
-    WEIGHTINGS,
     Draws,
     Interval,
     MetricDraws,
-    dirichlet_weights,
     estimate_of,
-    resample,
+    gaffke_bound,
 )
 from headroom.models.quality.labelled import LabelledPair, numbers_of_lists, numbers_of_queries
 from headroom.models.quality.metrics import RANKED, Measures
@@ -209,12 +207,6 @@ class Evaluation:
         return np.concatenate(correlations)
 
 
-def intervals(evaluation: Evaluation, *, resamples: int, seed: int) -> dict[str, Interval]:
-    """Return each metric with its 95 % interval."""
-    counts = resample(evaluation.clusters, resamples, seed)
-    return intervals_of(evaluation.draws(counts), counts)
-
-
 def changes_of(before: MetricDraws, after: MetricDraws, counts: Floats) -> dict[str, Interval]:
     """Return the paired change of each metric with its interval."""
     return intervals_of({name: after[name] - before[name] for name in before}, counts, change=True)
@@ -252,19 +244,10 @@ def with_unseen(interval: Interval, drawn: Draws, low: float, high: float) -> In
     pulls = values - interval.value
     few = max(_FEW, _FEW_SHARE * len(values))
     if np.count_nonzero(pulls < -NO_SPREAD) < few:
-        interval = replace(interval, low=min(interval.low, _end_of_mean(values, low, 0.025)))
+        interval = replace(interval, low=min(interval.low, gaffke_bound(values, low, 0.025)))
     if np.count_nonzero(pulls > NO_SPREAD) < few:
-        interval = replace(interval, high=max(interval.high, _end_of_mean(values, high, 0.975)))
+        interval = replace(interval, high=max(interval.high, gaffke_bound(values, high, 0.975)))
     return interval
-
-
-def _end_of_mean(values: Floats, worst: float, quantile: float) -> float:
-    """Return an end of Gaffke's interval of the mean of values, (n,), that go no further than `worst`."""
-    if np.ptp(values) < NO_SPREAD:
-        unseen = 1 - 0.025 ** (1 / len(values))  # the largest share of other queries
-        return float(values[0] + unseen * (worst - values[0]))
-    weights = dirichlet_weights(WEIGHTINGS, len(values) + 1)
-    return float(np.quantile(weights @ np.append(values, worst), quantile))
 
 
 def positive(values: Floats) -> Floats:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headroom.models.arrays import Floats, Ints
+from headroom.models.arrays import Bools, Floats, Ints
 from headroom.models.files import Json
 from headroom.models.quality.evaluation import SMALLEST_PROBABILITY, Evaluation, positive
 from headroom.models.quality.labelled import LabelledPair
@@ -55,14 +55,23 @@ class GradedEvaluation(Evaluation):
         """
         graded = self.of_sums(counts)
         graded |= super().resampled(counts)
-        certainty = self.probabilities.max(1)
-        bins = np.minimum((certainty * _BINS).astype(np.int64), _BINS - 1)
-        gaps = np.zeros((self.clusters, _BINS))
-        likeliest = self.probabilities.argmax(1)
-        np.add.at(gaps, (self._cluster_of, bins), certainty - (likeliest == self.truth))
-        pairs = counts @ np.bincount(self._cluster_of, minlength=self.clusters)
-        graded["ece"] = np.abs(counts @ gaps).sum(1) / positive(pairs)
+        is_right = self.probabilities.argmax(1) == self.truth
+        graded["ece"] = self._calibration_error(self.probabilities.max(1), is_right, counts)
         return graded
+
+    def _calibration_error(self, probabilities: Floats, happened: Bools, counts: Floats) -> Floats:
+        """Return the mean distance of probabilities from shares, over bins, on resamples: (resamples,).
+
+        probabilities: (n,) of something in each pair. happened: (n,) whether it did.
+        """
+        bins = np.minimum((probabilities * _BINS).astype(np.int64), _BINS - 1)
+        gaps = np.zeros((self.clusters, _BINS))
+        np.add.at(gaps, (self._cluster_of, bins), probabilities - happened)
+        return np.asarray(np.abs(counts @ gaps).sum(1) / self._pairs(counts))
+
+    def _pairs(self, counts: Floats) -> Floats:
+        """Return how many pairs each resample has, nan for none: (resamples,)."""
+        return positive(counts @ np.bincount(self._cluster_of, minlength=self.clusters))
 
     def values(self, sums: Floats) -> Floats:
         """Return the metrics of `measures` of added-up `sums`: (..., grades² + 2) → (..., 4)."""
@@ -85,18 +94,14 @@ class GradedEvaluation(Evaluation):
         al. 2019, https://arxiv.org/abs/1910.12656); of two grades, that of P(relevant). log_loss: the mean
         negative log-likelihood, probabilities at least SMALLEST_PROBABILITY.
         """
-        pairs = positive(counts @ np.bincount(self._cluster_of, minlength=self.clusters))
-        errors = np.zeros(len(counts))
-        for grade in range(self.grades):
-            probabilities = self.probabilities[:, grade]
-            bins = np.minimum((probabilities * _BINS).astype(np.int64), _BINS - 1)
-            gaps = np.zeros((self.clusters, _BINS))
-            np.add.at(gaps, (self._cluster_of, bins), probabilities - (self.truth == grade))
-            errors += np.abs(counts @ gaps).sum(1) / pairs
+        errors = [
+            self._calibration_error(self.probabilities[:, grade], self.truth == grade, counts)
+            for grade in range(self.grades)
+        ]
         of_truth = self.probabilities[np.arange(len(self.truth)), self.truth]
         losses = -np.log(np.maximum(of_truth, SMALLEST_PROBABILITY))
         of_cluster = np.bincount(self._cluster_of, losses, self.clusters)
-        return {"classwise_ece": errors / self.grades, "log_loss": counts @ of_cluster / pairs}
+        return {"classwise_ece": np.mean(errors, 0), "log_loss": counts @ of_cluster / self._pairs(counts)}
 
     def reliability_bins(self, grade: int, bins: int = 10) -> list[Json]:
         """Return the reliability diagram of a grade's probability: each bin with pairs, its ends, the number

@@ -225,16 +225,12 @@ def _rows(
         _check(source, table, (*texts, *others))
         document = layout.document
         optional = [] if document is None or document in (*texts, *others) else [document]
-
-        def is_left_out(row: Row) -> bool:
-            if not with_grade or not layout.is_unjudged(row, columns.delimiter):
-                return False
-            values = row.values or {layout.query: _cells(row, columns.delimiter)[0]}
-            unrated[str(values.get(layout.query))] += 1
-            return True
-
-        for where, values in table.rows(texts, others, optional, is_left_out=is_left_out):
-            yield where, layout, values
+        for row in table.read(texts, [*others, *optional]):
+            if with_grade and layout.is_unjudged(row, columns.delimiter):
+                values = row.values or {layout.query: _cells(row, columns.delimiter)[0]}
+                unrated[str(values.get(layout.query))] += 1
+                continue
+            yield table.where_whole(row, texts, others), layout, row.values
 
 
 def _check(source: Source, table: OpenTable, needed: Sequence[str]) -> None:
@@ -324,7 +320,9 @@ def _read_texts(name: str, delimiter: str, kind: str, has_locale: bool) -> Itera
                 f"({', '.join((*known, BODY))}); found {', '.join(names)}"
             )
         others = [*present[1:], column, *([LOCALE] if has_locale and LOCALE in names else [])]
-        for _, values in table.readable(present[:1], others):
+        for row in table.read(present[:1], others):
+            table.where(row)
+            values = row.values
             text = " ".join(filter(None, (_written(values.get(one)) for one in columns)))
             if text and values.get(column) is not None:
                 yield _text_key(values, column, has_locale), text

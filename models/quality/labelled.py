@@ -64,8 +64,12 @@ def read_labelled(
 def iter_labelled(
     path: Path | Rows, *, grades: int, labels: Sequence[str] = (), columns: Columns = DEFAULT
 ) -> Iterator[LabelledPair]:
-    """Yield the pairs of `read_labelled` one at a time, and as often as they are judged: the file may be
-    larger than memory."""
+    """Yield the pairs of a file one at a time, each as often as it is judged: the file may be larger than
+    memory.
+
+    grades: the number of grades. labels: their names, least relevant first. Raises ModelError if the file
+    cannot be read or a row is wrong.
+    """
     grade_of = _grades_by_name(grades, labels)
     has_position = columns.position is not None or columns.order is not None
     for judgment in read_judgments(path, columns):
@@ -147,9 +151,9 @@ def iter_rows(
     is_empty = True
     with opened(path, columns.delimiter) as table:
         table.check((*texts, *others))
-        for row in table.rows(texts, others):
+        for row in table.read(texts, others):
             is_empty = False
-            yield row
+            yield table.where_whole(row, texts, others), row.values
     if is_empty:
         raise ModelError(f"{path} holds no pairs")
 

@@ -105,7 +105,8 @@ class NonInferiority:
 
         name: of the second model, as a subject.
         """
-        return f"{name} {self.changes} {self.basis}: {self.conclusion}."
+        basis = on_queries(self.queries_that_count, self.queries)
+        return f"{name} {self.changes} {basis}: {self.conclusion}."
 
     @property
     def changes(self) -> str:
@@ -113,11 +114,6 @@ class NonInferiority:
         digits = 3 if self.margin >= 0.01 else 4
         changes = [_change(metric, loss.change, digits) for metric, loss in self.losses.items()]
         return ", ".join(changes) or "has no metric to compare"
-
-    @property
-    def basis(self) -> str:
-        """Say on how many queries the claim rests."""
-        return on_queries(self.queries_that_count, self.queries)
 
     @property
     def conclusion(self) -> str:

@@ -36,7 +36,9 @@ def read_order(name: str, delimiter: str = ",") -> Order:
         is_ubi = set(UBI) <= set(table.names)
         if not is_ubi:
             table.check(SNAPSHOT)
-        for where, values in table.readable((), UBI if is_ubi else SNAPSHOT):
+        for row in table.read((), UBI if is_ubi else SNAPSHOT):
+            where = table.where(row)
+            values = row.values
             if is_ubi:
                 query, documents = (values.get(field) for field in UBI)
                 if not isinstance(query, str) or not isinstance(documents, list):

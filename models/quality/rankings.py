@@ -1,6 +1,6 @@
 """Metrics of ranked lists, of all lists at once: a study ranks each query's titles anew under every mask.
 
-Titles of equal relevance share what their places give: a metric is its mean over all orders of theirs
+Titles of equal relevance share their ranks: a metric is its mean over all orders of such titles
 (McSherry and Najork 2008, "Computing information retrieval performance measures efficiently in the presence
 of tied scores").
 """
@@ -44,7 +44,7 @@ class Rankings:
         self._grades = _Ties.of(self._list_of, self._truth)
         self._relevant: Bools = self._truth >= relevant
         self._length = np.bincount(self._list_of, minlength=self.lists)
-        self._place: Ints = np.arange(len(list_of)) - self._by_row(np.cumsum(self._length) - self._length)
+        self._index: Ints = np.arange(len(list_of)) - self._by_row(np.cumsum(self._length) - self._length)
 
     def metric(self, name: str) -> Floats:
         """Return a metric of BY_QUERY of each list, (lists,).
@@ -68,7 +68,7 @@ class Rankings:
     def _ndcg10(self) -> Floats:
         """Return NDCG@10 with a gain of 2^grade − 1 (Järvelin and Kekäläinen 2002; Burges et al. 2005)."""
         gains = np.exp2(self._truth.astype(np.float64)) - 1
-        discounts = np.where(self._place < CUTOFF, 1 / np.log2(self._place + 2.0), 0.0)
+        discounts = np.where(self._index < CUTOFF, 1 / np.log2(self._index + 2.0), 0.0)
         best_first = np.lexsort((-self._truth, self._list_of))
         ideal = self._by_list(gains[best_first] * discounts)
         return self._by_list(self._ties.mean(gains) * discounts) / ideal
@@ -84,10 +84,10 @@ class Rankings:
         size = ties.sizes[chosen]
         count = relevant[chosen]
         mean = np.zeros(len(lists))
-        chance = count / size  # that the first relevant one stands at this place of its tie
-        for place in range(1, CUTOFF + 1):
-            mean += np.where(before + place <= CUTOFF, chance / (before + place), 0)
-            chance = chance * np.maximum(size - place - count + 1, 0) / np.maximum(size - place, 1)
+        chance = count / size  # that the first relevant one has this rank within its tie
+        for rank in range(1, CUTOFF + 1):
+            mean += np.where(before + rank <= CUTOFF, chance / (before + rank), 0)
+            chance = chance * np.maximum(size - rank - count + 1, 0) / np.maximum(size - rank, 1)
         values = np.zeros(self.lists)
         values[lists] = mean
         return values
@@ -101,9 +101,9 @@ class Rankings:
         relevant_before = (np.cumsum(relevant) - relevant - earlier_lists[ties.list_of])[ties.of_row]
         size = ties.sizes[ties.of_row]
         count = relevant[ties.of_row]
-        earlier_in_tie = self._place - ties.before[ties.of_row]
+        earlier_in_tie = self._index - ties.before[ties.of_row]
         others = earlier_in_tie * (count - 1) / np.maximum(size - 1, 1)  # relevant ones of its tie before it
-        precision = (relevant_before + others + 1) / (self._place + 1)
+        precision = (relevant_before + others + 1) / (self._index + 1)
         return self._by_list(count / size * precision) / of_list
 
     def _recall10(self) -> Floats:

@@ -7,7 +7,7 @@ from pathlib import Path
 from headroom.models.checkpoint.config import ModelConfig
 from headroom.models.errors import ModelError
 from headroom.models.quality.comparison import Truth
-from headroom.models.quality.labelled import HIGHEST_GRADE, Columns, Rows, read_labelled
+from headroom.models.quality.labelled import HIGHEST_GRADE, Columns, LabelledPair, Rows, read_labelled
 from headroom.models.quality.order import positioned
 
 
@@ -42,6 +42,22 @@ def read_truth(
     if len({pair.grade for pair in pairs}) == 1:
         raise ModelError(f"{path}: every pair has grade {pairs[0].grade}; an order takes two grades to judge")
     return Truth(pairs, relevant or 1, has_grades=False), ()
+
+
+def read_relevance(
+    path: Path | Rows, config: ModelConfig, columns: Columns, relevant: int | None
+) -> tuple[list[LabelledPair], int]:
+    """Return pairs of which a share is relevant to a model, and the lowest grade that counts as relevant.
+
+    relevant: that grade; None: the highest of the model's grades. A one-label model's pairs have the grades 0
+    and 1 if it is None, else any from 0 to HIGHEST_GRADE. Raises ModelError if the file cannot be read.
+    """
+    if config.is_graded:
+        grades = len(config.labels)
+        pairs = read_labelled(path, grades=grades, labels=config.labels, columns=columns)
+        return pairs, relevant or grades - 1
+    grades = 2 if relevant is None else HIGHEST_GRADE + 1
+    return read_labelled(path, grades=grades, columns=columns), relevant or 1
 
 
 def _check_relevant(relevant: int | None, highest: int, grades: str) -> None:

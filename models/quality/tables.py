@@ -66,14 +66,6 @@ Source = Path | str | Rows
 """The path of a file, or rows in memory."""
 
 
-RowTest = Callable[[Row], bool]
-"""Returns whether a row, readable or not, is left out."""
-
-
-def _none(_: Row) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class OpenTable:
     """A file's rows.
@@ -96,41 +88,22 @@ class OpenTable:
         if self.header:
             check_columns(self.header, self.names, needed)
 
-    def readable(
-        self,
-        texts: Sequence[str],
-        others: Sequence[str],
-        is_left_out: RowTest = _none,
-    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield where each row is, for errors, and its values, which may lack some columns.
+    def where(self, row: Row) -> str:
+        """Return where a row is, for errors. Raises ModelError if it cannot be read."""
+        where = f"{self.source}, {self.unit} {row.line}"
+        if row.problem:
+            raise ModelError(f"{where}: {row.problem}")
+        return where
 
-        texts, others: columns that are read.
-        Raises ModelError if a row cannot be read.
+    def where_whole(self, row: Row, texts: Sequence[str], others: Sequence[str]) -> str:
+        """Return where a row is, for errors. Raises ModelError if it cannot be read or lacks a value.
+
+        texts: columns of text that it must have. others: further columns that it must have.
         """
-        for row in self.read(texts, others):
-            if is_left_out(row):
-                continue
-            where = f"{self.source}, {self.unit} {row.line}"
-            if row.problem:
-                raise ModelError(f"{where}: {row.problem}")
-            yield where, row.values
-
-    def rows(
-        self,
-        texts: Sequence[str],
-        others: Sequence[str],
-        optional: Sequence[str] = (),
-        is_left_out: RowTest = _none,
-    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield where each row is, for errors, and its values. Rows that `is_left_out` chooses are left out.
-
-        texts: columns of text that each row must have. others: further columns that it must have.
-        optional: columns that are read too. Raises ModelError if a row cannot be read or is no pair.
-        """
-        for where, values in self.readable(texts, [*others, *optional], is_left_out):
-            if problem := problem_of(values, texts, others):
-                raise ModelError(f"{where}: {problem}")
-            yield where, values
+        where = self.where(row)
+        if problem := problem_of(row.values, texts, others):
+            raise ModelError(f"{where}: {problem}")
+        return where
 
 
 @contextmanager
@@ -166,7 +139,7 @@ def _opened_file(name: str, delimiter: str) -> Iterator[OpenTable]:
             return
         stream = open_text(name, file, compression if file_format is None else file_format.compression)
         if file_format is None or (file_format.kind == "tsv" and begins_as_qrels(stream)):
-            yield OpenTable(name, "qrels", "", QREL_COLUMNS, "line", _same(_qrels(stream)))
+            yield OpenTable(name, "qrels", "", QREL_COLUMNS, "line", lambda *_: _qrels(stream))
             return
         names, lines = text_rows(name, stream, file_format, ())
         header = f"{name}, line 1"
@@ -176,22 +149,13 @@ def _opened_file(name: str, delimiter: str) -> Iterator[OpenTable]:
             if first is not None:
                 names = tuple(first.values or ())
                 lines = chain([first], lines)
-        yield OpenTable(name, file_format.kind, header, names, "line", _same(lines))
-
-
-def _same(rows: Iterator[Row]) -> Callable[[Sequence[str], Sequence[str]], Iterator[Row]]:
-    """Return a function that returns these rows, whatever columns are wanted."""
-
-    def read(*_: Sequence[str]) -> Iterator[Row]:
-        return rows
-
-    return read
+        yield OpenTable(name, file_format.kind, header, names, "line", lambda *_: lines)
 
 
 def _memory(rows: Rows) -> OpenTable:
     names = tuple(rows.values[0]) if rows.values else ()
     numbered = (Row(number, b"", values) for number, values in enumerate(rows.values))
-    return OpenTable(str(rows), "memory", "", names, "row", _same(numbered))
+    return OpenTable(str(rows), "memory", "", names, "row", lambda *_: numbered)
 
 
 def _qrels_format(name: str) -> tuple[bool, str]:
@@ -241,4 +205,4 @@ def _workbench(name: str) -> OpenTable:
             "`query` and `ratings` of `docId` and `rating`"
         ) from None
     rows = (Row(number, b"", rating) for number, rating in enumerate(ratings, start=1))
-    return OpenTable(name, "json", "", WORKBENCH_COLUMNS, "rating", _same(rows))
+    return OpenTable(name, "json", "", WORKBENCH_COLUMNS, "rating", lambda *_: rows)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 Kind = Literal["single", "random", "layers", "roles", "similarity", "initialisation", "search", "all"]
-"""The questions of a study, of which `all` asks every one."""
+"""The kinds of studies; `all` runs each of them."""
 
 Part = Literal["encoder", "cross"]
 """Whose heads `single` switches off: the encoder's, or those of the query generator's encoder–decoder
@@ -24,7 +24,7 @@ TAKES: dict[str, tuple[Kind, ...]] = {
     "seeds": ("initialisation", "all"),
     "steps": ("initialisation", "all"),
 }
-"""The kinds that have a use for an option; for options that are not named here, all have."""
+"""The kinds that take an option. Every kind takes the options that are not named here."""
 
 REMOVABLE = ("heads", "units", "layers")
 """What `search` may remove from a network."""

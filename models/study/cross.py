@@ -28,7 +28,13 @@ from headroom.models.quality.bootstrap import MIN_QUERIES, Interval
 from headroom.models.quality.lexical import rouge_l
 from headroom.models.study import plots
 from headroom.models.study.page import Figure, Result, Section, Table
-from headroom.models.study.statistics import LEVEL, holm, mean_intervals, permutation_p
+from headroom.models.study.statistics import (
+    LEVEL,
+    holm,
+    mean_intervals,
+    means_under_random_signs,
+    permutation_p,
+)
 from headroom.models.study.study import Head, Study
 from headroom.models.study.wording import listed, method
 
@@ -48,7 +54,7 @@ SHOWN = 12
 
 
 @dataclass(frozen=True)
-class Batch:
+class QuestionBatch:
     """Some questions and what the whole generator writes for them.
 
     writable: which pieces their queries may have, (B, V) bool. targets: (B, n) int64, the queries' pieces, −1
@@ -142,7 +148,7 @@ def _does(p: Mapping[str, float]) -> str | None:
     return None
 
 
-def _batches(study: Study, generator: Generator) -> list[Batch]:
+def _batches(study: Study, generator: Generator) -> list[QuestionBatch]:
     """Return the questions that the generator can read, with what it writes."""
     encoded = []
     for question in study.data.queries:
@@ -165,11 +171,11 @@ def _batches(study: Study, generator: Generator) -> list[Batch]:
         best = [queries[0] for queries in found]
         pieces = [torch.tensor(query.pieces) for query in best]
         targets = pad_sequence(pieces, batch_first=True, padding_value=-1).to(memory.pieces.device)
-        batches.append(Batch(memory, writable, targets, [generator.text(query) for query in best]))
+        batches.append(QuestionBatch(memory, writable, targets, [generator.text(query) for query in best]))
     return batches
 
 
-def _values(generator: Generator, batch: Batch, off: tuple[int, int] | None) -> Floats:
+def _values(generator: Generator, batch: QuestionBatch, off: tuple[int, int] | None) -> Floats:
     """Return of each question the mean log-likelihood of the copied pieces, that of the written ones, the
     difference, and ROUGE-L, (B, 4); nan if there are no such pieces.
 
@@ -230,8 +236,7 @@ def _p_values(losses: Floats, seed: int) -> list[float]:
     rows = losses[np.isfinite(losses).all(1)]
     if len(rows) < MIN_QUERIES:
         return [1.0] * losses.shape[1]
-    signs = np.random.default_rng([seed, 23]).choice((-1.0, 1.0), (SIGNS, len(rows)))
-    null = signs @ rows / len(rows)
+    null = means_under_random_signs(rows, SIGNS, np.random.default_rng([seed, 23]))
     observed = rows.mean(0)
     p = [permutation_p(observed[head], null[:, head]) for head in range(len(observed))]
     adjusted: list[float] = holm(p).tolist()

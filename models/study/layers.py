@@ -1,22 +1,19 @@
 """The effect of whole layers off: one at a time, from below and from above; and how much the outputs of later
 layers change when the heads of one layer are off."""
 
+from collections.abc import Mapping
 from functools import partial
 from itertools import product
-from typing import TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from headroom.models.arrays import Floats, Floats32
-from headroom.models.batch import PackedBatch, batches_by_length, pack
 from headroom.models.quality.metrics import NAMES
-from headroom.models.selection import RowMasks
 from headroom.models.study import plots
 from headroom.models.study.page import Figure, Finding, Result, Section, Table
-from headroom.models.study.runner import BATCH_TOKENS, Matrix
-from headroom.models.study.statistics import Effect, effects
+from headroom.models.study.runner import Matrix
+from headroom.models.study.states import token_states
+from headroom.models.study.statistics import Effect, Family, effects
 from headroom.models.study.study import Study
 from headroom.models.study.wording import changes_of, layer_range, method, p_value, percent
 
@@ -35,16 +32,17 @@ def run(study: Study) -> Result:
     heads of an earlier layer or its own (row); null where the column's layer is earlier.
     """
     depth = study.shape[0]
-    ranges = [
-        *(("alone", range(layer, layer + 1)) for layer in range(depth)),
-        *(("below", range(layer + 1)) for layer in range(depth)),
-        *(("above", range(layer, depth)) for layer in range(depth)),
-    ]
-    families = effects(study, [_without(study, layers) for _, layers in ranges], "whole layers", families=3)
-    changes = [effect for family in families for effect in family.effects]
-    (whole,) = study.runner.evaluate(study.data, [study.without(())], "whole model")
+    ranges = {
+        "alone": [range(layer, layer + 1) for layer in range(depth)],
+        "below": [range(layer + 1) for layer in range(depth)],
+        "above": [range(layer, depth) for layer in range(depth)],
+    }
+    families = {
+        off: effects(study, [_without(study, layers) for layers in of_family], f"layers off, {off}")
+        for off, of_family in ranges.items()
+    }
     likeness = _likeness(study)
-    alone = families[0].effects
+    alone = families["alone"].effects
     chance = "a random order of the titles"
     if "qwk" in study.measures.names:
         chance += ", or a QWK of 0"
@@ -52,18 +50,19 @@ def run(study: Study) -> Result:
         "layers-off",
         "Quality with whole layers off, with 95 % bands: one layer alone, all from layer 0 up to it, "
         f"all from it to the last. The dashed line is the whole model, the dotted one chance: {chance}.",
-        partial(_draw, study, changes, whole.random_order_ndcg10()),
+        partial(_draw, study, families),
     )
     json = {
         "layers": [
-            {"off": which, "layers": layer_range(layers), **one.value, **one.as_json()}
-            for (which, layers), one in zip(ranges, changes, strict=True)
+            {"off": off, "layers": layer_range(layers), **one.value, **one.as_json()}
+            for off, of_family in ranges.items()
+            for layers, one in zip(of_family, families[off].effects, strict=True)
         ],
         "cka": likeness,
     }
-    harmless = f"of {depth} layers alone, {families[0].claim('layers')}"
+    harmless = f"of {depth} layers alone, {families['alone'].claim('layers')}"
     verdict = _verdict(alone, study.measures.main, harmless)
-    findings = _findings(study, changes, likeness, harmless) if depth > 1 else ()
+    findings = _findings(study, families["below"].effects, likeness, harmless) if depth > 1 else ()
     section = Section(
         "Whole layers off", (method("layers", study.measures),), (_table(study, alone, likeness),)
     )
@@ -91,14 +90,17 @@ def _table(study: Study, alone: list[Effect], likeness: Floats) -> Table:
     return Table(header, rows, "Each layer's heads off alone.")
 
 
-def _findings(study: Study, changes: list[Effect], likeness: Floats, harmless: str) -> tuple[Finding, ...]:
-    """Return the published claims beside our numbers. harmless: how many layers can go alone, in words."""
+def _findings(study: Study, below: list[Effect], likeness: Floats, harmless: str) -> tuple[Finding, ...]:
+    """Return the published claims beside our numbers.
+
+    below: the effects of all layers from 0 up to each. harmless: how many layers can go alone, in words.
+    """
     depth = len(likeness)
     alike = np.count_nonzero(likeness[:-1, -1] >= ALIKE)
     ours = f"{harmless}; last layer's CKA ≥ {ALIKE} for {alike} of {depth - 1}"
     alone = Finding("A whole layer's heads can go, and later layers hardly notice", "any layer", ours)
     lower = range(depth // 2)
-    without_lower = changes[depth + lower.stop - 1]
+    without_lower = below[lower.stop - 1]
     claim = f"All heads of layers {layer_range(lower)} off destroy the classifier"
     share = study.measures.share
     main = study.measures.main
@@ -111,54 +113,21 @@ def _without(study: Study, layers: range) -> Matrix:
     return study.without(product(layers, range(study.shape[1])))
 
 
-Sample: TypeAlias = list[tuple[PackedBatch, Tensor]]
-"""Packed pairs, and the indices of the drawn tokens in each pack."""
-
-
 def _likeness(study: Study) -> Floats:
-    """Return `cka` of report.json."""
-    sample = _sample(study)
+    """Return `cka` of report.json, at TOKENS tokens of PAIRS pairs."""
     depth = study.shape[0]
-    study.progress.start("outputs of later layers", 1 + depth)
-    intact = _outputs(study, sample, study.without(()))
+    rows = np.random.default_rng([study.seed, 3]).permutation(len(study.data))[:PAIRS]
+    encoded = study.encode(np.sort(rows).tolist())
+    count = sum(len(pair) for pair in encoded)
+    tokens = np.sort(np.random.default_rng([study.seed, 4]).permutation(count)[:TOKENS])
+    study.progress.start("outputs of later layers", (1 + depth) * len(encoded))
+    _, *intact = token_states(study, encoded, tokens)
     likeness = np.full((depth, depth), np.nan)
     for off in range(depth):
-        masked = _outputs(study, sample, _without(study, range(off, off + 1)))
+        _, *masked = token_states(study, encoded, tokens, _without(study, range(off, off + 1)))
         for layer in range(off, depth):
             likeness[off, layer] = cka(intact[layer], masked[layer])
     return likeness
-
-
-def _sample(study: Study) -> Sample:
-    """Draw TOKENS of the tokens of PAIRS pairs."""
-    rows = np.random.default_rng([study.seed, 3]).permutation(len(study.data))[:PAIRS]
-    encoded = study.encode(np.sort(rows).tolist())
-    lengths = [len(pair) for pair in encoded]
-    tokens = sum(lengths)
-    is_drawn = np.zeros(tokens, np.bool_)
-    is_drawn[np.random.default_rng([study.seed, 4]).permutation(tokens)[:TOKENS]] = True
-    of_pair = np.split(is_drawn, np.cumsum(lengths)[:-1])
-    device = study.classifier.network.device
-    sample = []
-    for batch_rows in batches_by_length(lengths, BATCH_TOKENS):
-        batch = pack([encoded[row] for row in batch_rows], device=device, fill=False)
-        of_batch = np.concatenate([of_pair[batch_rows[index]] for index in batch.order])
-        sample.append((batch, torch.from_numpy(np.flatnonzero(of_batch)).to(device)))
-    return sample
-
-
-def _outputs(study: Study, sample: Sample, mask: Matrix) -> list[Floats32]:
-    """Return what leaves each layer under a mask at the drawn tokens, (tokens, D)."""
-    network = study.classifier.network
-    selection = network.selector.select(RowMasks(mask))
-    of_batches = []
-    with torch.inference_mode():
-        for batch, tokens in sample:
-            states = network.hidden_states(batch, selection, every_token=True)
-            next(states)  # what enters the first layer
-            of_batches.append([state[tokens].float().numpy(force=True) for state in states])
-    study.progress.advance()
-    return [np.concatenate(of_layer) for of_layer in zip(*of_batches, strict=True)]
 
 
 def cka(first: Floats32, second: Floats32) -> float:
@@ -170,16 +139,17 @@ def cka(first: Floats32, second: Floats32) -> float:
     return float(np.square(left.T @ right).sum() / scale) if scale else np.nan
 
 
-def _draw(study: Study, changes: list[Effect], random_order: float) -> plots.Drawing:
+def _draw(study: Study, families: Mapping[str, Family]) -> plots.Drawing:
     drawing, panels = plots.figure(13, 5.2, 1, 2)
     depth = study.shape[0]
     main = study.measures.main
     share = study.measures.share
-    base = changes[0].value[main] - changes[0].delta[main].value
-    for line, label in enumerate(("this layer alone", "layers 0 to this one", "this layer to the last")):
-        of_line = changes[line * depth : (line + 1) * depth]
-        absolute = [effect.delta[main].interval() for effect in of_line]
-        relative = [effect.relative[share].interval() for effect in of_line]
+    first = families["alone"].effects[0]
+    base = first.value[main] - first.delta[main].value
+    labels = ("this layer alone", "layers 0 to this one", "this layer to the last")
+    for line, (family, label) in enumerate(zip(families.values(), labels, strict=True)):
+        absolute = [effect.delta[main].interval() for effect in family.effects]
+        relative = [effect.relative[share].interval() for effect in family.effects]
         plots.curve(panels[0], range(depth), absolute, line=line, label=label, base=base)
         plots.curve(panels[1], range(depth), relative, line=line, label=label, scale=100)
     titles = (NAMES[main], f"{NAMES[share]}, relative change in %")
@@ -187,6 +157,6 @@ def _draw(study: Study, changes: list[Effect], random_order: float) -> plots.Dra
         axes.axhline(zero, color=plots.GREY, ls=(0, (4, 3)), lw=1.2)
         axes.set(title=f"Whole layers off: {title}", xlabel="layer", ylabel=title)
         axes.set_xticks(range(depth))
-    plots.random_order(panels[0], random_order if main == "ndcg10" else 0.0)
+    plots.random_order(panels[0], study.whole.random_order_ndcg10() if main == "ndcg10" else 0.0)
     panels[0].legend(loc="best")
     return drawing

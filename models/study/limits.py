@@ -8,8 +8,7 @@ from headroom.models.study.study import Study
 
 
 def limits(kind: str, study: Study) -> list[str]:
-    """Return a sentence about each claim that a study of this kind cannot make, or hardly. It takes no
-    computing."""
+    """Return a sentence about each claim that a study of this kind cannot make, whatever it finds."""
     effort = study.effort
     sentences = []
     for which, claim, masks in (

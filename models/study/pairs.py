@@ -93,12 +93,12 @@ class Judged:
     @cached_property
     def ranked_queries(self) -> int:
         """Return how many queries have titles of different grades."""
-        return int(np.count_nonzero(self.differ_in_grade(np.arange(len(self)))))
+        return int(np.count_nonzero(self.differ_in_grade))
 
-    def differ_in_grade(self, rows: Ints) -> Bools:
-        """Return of each query whether those of a list's pairs that are among `rows` have different
-        grades."""
-        columns = np.stack([self.query_of[rows], self.list_of[rows], self.grade[rows]])
+    @cached_property
+    def differ_in_grade(self) -> Bools:
+        """Return of each query whether the titles of one of its lists have different grades, (queries,)."""
+        columns = np.stack([self.query_of, self.list_of, self.grade])
         queries, lists, _ = np.unique(columns, axis=1)
         differs = np.zeros(len(self.queries), np.bool_)
         differs[queries[(np.bincount(lists) > 1)[lists]]] = True
@@ -266,10 +266,9 @@ def split(data: Judged, margin: float, seed: int) -> tuple[Judged, Judged]:
     proportion others. Raises ModelError if a side has fewer than MIN_QUERIES queries.
     """
     order = np.random.default_rng([seed, 17]).permutation(len(data.queries))
-    differs = data.differ_in_grade(np.arange(len(data)))
     needed = math.ceil(HELD_OUT * minimum_queries(margin))
-    wanted = min(needed, math.ceil(HELD_OUT_SHARE * np.count_nonzero(differs)))
-    count = int(np.searchsorted(np.cumsum(differs[order]), wanted)) + 1
+    wanted = min(needed, math.ceil(HELD_OUT_SHARE * data.ranked_queries))
+    count = int(np.searchsorted(np.cumsum(data.differ_in_grade[order]), wanted)) + 1
     is_held_out = np.isin(data.query_of, order[:count])
     parts = []
     for name, rows in (("searched", ~is_held_out), ("held out", is_held_out)):

@@ -40,14 +40,10 @@ def figure(
     width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple[Drawing, Any]:
     """Return a figure of this size in inches and its rows × columns axes, laid out without overlaps."""
-    from matplotlib import rc_context
-
     from headroom.models.picture import Picture
 
-    with rc_context(fname=STYLE):
-        drawing = Picture(figsize=(width, height), layout="constrained")
-        axes = drawing.subplots(rows, columns, **options)
-    return drawing, axes
+    drawing = Picture(figsize=(width, height), layout="constrained")
+    return drawing, drawing.subplots(rows, columns, **options)
 
 
 def drawn(draw: Callable[[], Drawing]) -> Drawing:

@@ -1,8 +1,8 @@
 """Measures what each layer's output can tell, by linear probes with control tasks: syntax low, meaning high?
 
 A probe is a ridge regression from a token's hidden state to its label (one-hot); the largest output is its
-answer. Queries are cut into FOLDS parts, and each part's labels are foretold by probes of the others. A probe
-can also memorise: so each task has a control task, in which every distinct piece gets a random label with the
+answer. Queries are cut into FOLDS parts; probes of the other parts predict a part's labels. A probe can also
+memorise: so each task has a control task, in which every distinct piece gets a random label with the
 task's own frequencies, and what counts is selectivity, accuracy − control accuracy (Hewitt and Liang 2019,
 https://arxiv.org/abs/1909.03368).
 
@@ -10,22 +10,20 @@ Labels need no tagger: `word_end` is whether a word ends after a piece; `word_cl
 is a function word, has a digit, or is neither; `position` the fifth of its text in which a piece stands;
 `overlap` whether a title's word is also in the query; `grade` the pair's, told from the token that the
 classifier reads. A grade belongs to a whole pair, so its control draws a label for each pair, which nothing
-can foretell: its selectivity is what the probe gains over the labels' frequencies alone.
+can predict: its selectivity is what the probe gains over the labels' frequencies alone.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from headroom.models.arrays import Floats, Floats32, Ints
-from headroom.models.batch import batches_by_length, pack
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.files import Json
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.study.page import Finding, Section, Table
-from headroom.models.study.runner import BATCH_TOKENS
+from headroom.models.study.states import token_states
 from headroom.models.study.statistics import mean_intervals
 from headroom.models.study.study import Study
 from headroom.models.study.wording import listed, method
@@ -63,7 +61,7 @@ particles and adverbs."""
 
 
 @dataclass(frozen=True)
-class Task:
+class ProbeTask:
     """A task's n labels.
 
     rows: (n,) of the states. labels, kinds: (n,) from 0; items of one kind have one control label. queries:
@@ -97,7 +95,8 @@ def probe(study: Study) -> dict[str, Probed]:
     rows = study.data.spread(study.effort.probe_pairs, study.seed)
     encoded = study.encode(rows)
     tasks, wanted = _tasks(study, rows, encoded)
-    states = _states(study, encoded, wanted)
+    study.progress.start("outputs of the layers", len(encoded))
+    states = token_states(study, encoded, wanted)
     study.progress.start("probes", len(tasks) * len(states))
     probed = {}
     for name, task in tasks.items():
@@ -132,7 +131,9 @@ def _items(study: Study, rows: Sequence[int], encoded: Sequence[EncodedPair]) ->
     return items
 
 
-def _tasks(study: Study, rows: Sequence[int], encoded: Sequence[EncodedPair]) -> tuple[dict[str, Task], Ints]:
+def _tasks(
+    study: Study, rows: Sequence[int], encoded: Sequence[EncodedPair]
+) -> tuple[dict[str, ProbeTask], Ints]:
     """Return the tasks, and which tokens of the pairs their rows are, (states,)."""
     by_task = _items(study, rows, encoded)
     chosen = {}
@@ -147,7 +148,7 @@ def _tasks(study: Study, rows: Sequence[int], encoded: Sequence[EncodedPair]) ->
     return tasks, wanted
 
 
-def _task(items: Sequence[tuple[int, int, int, int]]) -> Task | None:
+def _task(items: Sequence[tuple[int, int, int, int]]) -> ProbeTask | None:
     """Return the task of items (row, label, kind, query); None if all labels are equal or the queries are
     too few for the folds."""
     if not items:
@@ -156,7 +157,7 @@ def _task(items: Sequence[tuple[int, int, int, int]]) -> Task | None:
     values, label_of = np.unique(labels, return_inverse=True)
     if len(values) < 2 or len(np.unique(queries)) < FOLDS:
         return None
-    return Task(rows, label_of, np.unique(kinds, return_inverse=True)[1], queries)
+    return ProbeTask(rows, label_of, np.unique(kinds, return_inverse=True)[1], queries)
 
 
 def _labels(words: Words) -> list[tuple[str, int, int]]:
@@ -193,33 +194,6 @@ def _word_class(word: str) -> int | None:
     return 0 if letters in FUNCTION_WORDS else 2
 
 
-def _states(study: Study, encoded: Sequence[EncodedPair], wanted: Ints) -> list[Floats32]:
-    """Return what enters the first layer and what leaves each one at some tokens, (tokens, D) each.
-
-    wanted: the tokens, ascending, counted over all pairs.
-    """
-    network = study.classifier.network
-    lengths = [len(pair) for pair in encoded]
-    starts = np.cumsum([0, *lengths])
-    selection = list(network.selector.select(None))
-    parts = []
-    numbers = []
-    study.progress.start("outputs of the layers", len(encoded))
-    with torch.inference_mode():
-        for rows in batches_by_length(lengths, BATCH_TOKENS):
-            batch = pack([encoded[row] for row in rows], device=network.device, fill=False)
-            packed = [rows[index] for index in batch.order]
-            token_of = np.concatenate([np.arange(starts[row], starts[row + 1]) for row in packed])
-            drawn = np.flatnonzero(np.isin(token_of, wanted))
-            numbers.append(token_of[drawn])
-            index = torch.from_numpy(drawn).to(network.device)
-            states = network.hidden_states(batch, selection, every_token=True)
-            parts.append([state[index].float().numpy(force=True) for state in states])
-            study.progress.advance(len(rows))
-    order = np.argsort(np.concatenate(numbers))
-    return [np.concatenate(of_layer)[order] for of_layer in zip(*parts, strict=True)]
-
-
 def _folds(queries: Ints, seed: int) -> Ints:
     """Return the fold of each item; a query is in one."""
     _, number_of = np.unique(queries, return_inverse=True)
@@ -227,7 +201,7 @@ def _folds(queries: Ints, seed: int) -> Ints:
     return folds[number_of]
 
 
-def _control(task: Task, seed: int) -> Ints:
+def _control(task: ProbeTask, seed: int) -> Ints:
     """Return a random label of each kind of item, with the frequencies of the labels."""
     drawn = np.random.default_rng([seed, 26]).choice(task.labels, task.kinds.max() + 1)
     return np.asarray(drawn[task.kinds])
@@ -258,7 +232,7 @@ def _hits(features: Floats32, labels: Sequence[Ints], fold_of: Ints) -> Floats:
     return hits
 
 
-def _probed(hits: Floats, task: Task, study: Study) -> Probed:
+def _probed(hits: Floats, task: ProbeTask, study: Study) -> Probed:
     """Return the figures of a task. hits: (layers, 2, n), of the task and of its control."""
     _, number_of = np.unique(task.queries, return_inverse=True)
     count = np.bincount(number_of)

@@ -18,7 +18,7 @@ from headroom.models.quality.bootstrap import (
     estimate,
     standard_errors,
 )
-from headroom.models.quality.evaluation import RANGES, Evaluation
+from headroom.models.quality.evaluation import RANGES
 from headroom.models.quality.metrics import NAMES
 from headroom.models.quality.noninferiority import on_queries, too_few
 from headroom.models.study import plots
@@ -67,8 +67,7 @@ def run(study: Study) -> Result:
     the lower and the upper half."""
     depth = study.shape[0]
     draws = study.effort.draws
-    (whole,) = study.runner.evaluate(study.data, [study.without(())], "whole model")
-    resamples = Resamples(whole, min(study.effort.resamples, RESAMPLES), study.seed)
+    resamples = Resamples(study.whole, min(study.effort.resamples, RESAMPLES), study.seed)
     rng = np.random.default_rng([study.seed, 2])
     weights = rng.multinomial(draws, np.full(draws, 1 / draws), size=len(resamples.counts)).astype(np.float64)
     weights[0] = 1
@@ -79,9 +78,7 @@ def run(study: Study) -> Result:
     caption = f"At exactly {AT:.0%} off, mean of {draws} draws, margin ± {study.margin}."
     section = Section("Heads off at random", (method("random", study.measures),), (_table(tests, caption),))
     json = {"curves": [row for curve in curves for row in curve.rows], "equivalence": tests}
-    return Result(
-        "random", json, verdict, (section,), _picture(curves, draws, whole), _findings(study, curves)
-    )
+    return Result("random", json, verdict, (section,), _picture(study, curves), _findings(study, curves))
 
 
 def _verdict(study: Study, resamples: Resamples, curve: Curve, tests: list[Json]) -> str:
@@ -186,13 +183,13 @@ def _findings(study: Study, curves: list[Curve]) -> tuple[Finding, ...]:
     return fifth, Finding(claim, "lower matter more", ours)
 
 
-def _picture(curves: list[Curve], draws: int, whole: Evaluation) -> Figure:
+def _picture(study: Study, curves: list[Curve]) -> Figure:
     caption = (
-        f"Quality as heads go off at random: mean of {draws} draws with 95 % bands (of the paired change); "
-        "dots are single draws, the dashed line is the whole model, the dotted one a random order of the "
-        "titles. 100 % of a half is half of all heads."
+        f"Quality as heads go off at random: mean of {study.effort.draws} draws with 95 % bands (of the "
+        "paired change); dots are single draws, the dashed line is the whole model, the dotted one a random "
+        "order of the titles. 100 % of a half is half of all heads."
     )
-    return Figure("random-heads", caption, partial(_draw, curves, whole.random_order_ndcg10()))
+    return Figure("random-heads", caption, partial(_draw, curves, study.whole.random_order_ndcg10()))
 
 
 def _draw(curves: list[Curve], random_order: float) -> plots.Drawing:

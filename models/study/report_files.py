@@ -11,7 +11,7 @@ from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
 from headroom.models.device import describe
 from headroom.models.files import Json, write_whole
 from headroom.models.quality.bootstrap import Interval, resample
-from headroom.models.quality.evaluation import Evaluation, intervals_of
+from headroom.models.quality.evaluation import intervals_of
 from headroom.models.quality.metrics import NAMES, Measures
 from headroom.models.study import page, plots
 from headroom.models.study.limits import limits
@@ -27,10 +27,10 @@ JSON = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEY
 def write(study: Study, result: Result) -> Json:
     """Write the report into study.out, in place of an earlier one, and return the content of report.json."""
     replaced = (study.out / REPORT).exists()
-    (whole,) = study.runner.evaluate(study.data, [study.without(())], "baseline")
+    whole = study.whole
     counts = resample(whole.clusters, study.effort.resamples, study.seed)
     baseline = intervals_of(whole.draws(counts, whole.of_sums), counts)
-    text = orjson.dumps(_content(study, result, whole, baseline), option=JSON).decode()
+    text = orjson.dumps(_content(study, result, baseline), option=JSON).decode()
     content: Json = orjson.loads(text)
     rough = [] if study.effort == FULL else [ROUGH]
     values: Json = {
@@ -63,8 +63,8 @@ def _published(findings: tuple[Finding, ...]) -> list[Section]:
     return [Section("Beside the published numbers", tables=(table,))] if rows else []
 
 
-def _content(study: Study, result: Result, whole: Evaluation, baseline: dict[str, Interval]) -> Json:
-    """Return the content of report.json, with numbers that JSON cannot hold. whole: of the whole model."""
+def _content(study: Study, result: Result, baseline: dict[str, Interval]) -> Json:
+    """Return the content of report.json, with numbers that JSON cannot hold. baseline: of the whole model."""
     return {
         "schema": 1,
         "kind": result.kind,
@@ -73,7 +73,7 @@ def _content(study: Study, result: Result, whole: Evaluation, baseline: dict[str
         "device": describe(study.classifier.network.device),
         "baseline": {name: baseline[name].value for name in study.measures.names},
         "baseline_interval": {name: baseline[name].ends for name in study.measures.names},
-        "random_order_ndcg10": whole.random_order_ndcg10(),
+        "random_order_ndcg10": study.whole.random_order_ndcg10(),
         "data": _source(study.data),
         "holdout": None if study.holdout is None else _source(study.holdout),
         "settings": {

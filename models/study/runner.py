@@ -136,7 +136,7 @@ class Runner:
         return logits
 
     def _computed(self, pairs: Pairs, masks: Floats32) -> Floats32:
-        """Return the logits of `_part`, in one pass."""
+        """Compute some pairs' logits (masks, pairs, grades) in one pass, least relevant grade first."""
         network = self.classifier.network
         encoded = self.classifier.tokenizer.encode(pairs)
         batch = pack(

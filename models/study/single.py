@@ -22,7 +22,7 @@ def run(study: Study) -> Result:
     if study.part == "cross":
         return cross.run(study)
     heads = study.heads
-    (family,) = effects(study, [study.without([head]) for head in heads], "single heads")
+    family = effects(study, [study.without([head]) for head in heads], "single heads")
     changes = family.effects
     names = [f"{layer}.{head}" for layer, head in heads]
     main = study.measures.main

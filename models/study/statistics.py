@@ -165,41 +165,32 @@ class Family:
         return f"{claim} {on_queries(self.queries_that_count, self.queries)}{limit}{more}"
 
 
-def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1) -> list[Family]:
-    """Return the effect of each mask, by family.
+def effects(study: Study, masks: Sequence[Matrix], what: str) -> Family:
+    """Return the effects of masks, whose p-values are adjusted for their number.
 
-    what: the name of the masks on the progress bar. families: how many questions of equally many masks are
-    asked, one after the other; p-values are adjusted within each. There are enough resamples for one mask to
-    pass a test at LEVEL after the correction.
+    what: the name of the masks on the progress bar. There are enough resamples for one mask to pass a test at
+    LEVEL after the correction.
     """
-    whole, *masked = study.runner.evaluate(study.data, [study.without(()), *masks], what)
+    whole = study.whole
+    masked = study.runner.evaluate(study.data, masks, what)
     resamples = Resamples(whole, max(study.effort.resamples, math.ceil(len(masks) / LEVEL)), study.seed)
-    level = LEVEL * families / len(masks)
-    found = _effects(study, resamples, whole, masked, what, families, level)
+    level = LEVEL / len(masks)
     tested = whole.measures.tested
     skill = skill_of(whole, resamples.intact, resamples.counts, tested)
-    has_skill = all(interval.is_above(0) for interval in skill.values())
-    counted = min(resamples.intact[name].queries for name in tested)
-    size = len(masks) // families
-    return [
-        Family(found[start : start + size], has_skill, counted, whole.queries, study.margin, level)
-        for start in range(0, len(masks), size)
-    ]
+    return Family(
+        _effects(study, resamples, masked, what, level),
+        has_skill=all(interval.is_above(0) for interval in skill.values()),
+        queries_that_count=min(resamples.intact[name].queries for name in tested),
+        queries=whole.queries,
+        margin=study.margin,
+        level=level,
+    )
 
 
 def _effects(
-    study: Study,
-    resamples: Resamples,
-    whole: Evaluation,
-    masked: Sequence[Evaluation],
-    what: str,
-    families: int,
-    level: float,
+    study: Study, resamples: Resamples, masked: Sequence[Evaluation], what: str, level: float
 ) -> list[Effect]:
-    """Return the effect of each mask.
-
-    whole, masked: the evaluations with all heads and under each mask. level: of each mask's test.
-    """
+    """Return the effect of each mask. masked: the evaluation under each. level: of each mask's test."""
     values = []
     deltas = []
     relatives = []
@@ -208,16 +199,15 @@ def _effects(
         values.append(values_of(draws))
         deltas.append(resamples.changes(draws))
         relatives.append(resamples.relative_changes(draws))
-    measures = whole.measures
-    harm = np.array([max(delta[name].p_above(-study.margin) for name in measures.tested) for delta in deltas])
-    permutations = permutations_for(len(masked) // families, len(measures.names))
+    measures = study.measures
+    harm = [max(delta[name].p_above(-study.margin) for name in measures.tested) for delta in deltas]
+    permutations = permutations_for(len(masked), len(measures.names))
     study.progress.start(f"p-values of {what}", permutations * len(masked))
-    swapped = swap_p(whole, masked, draws=permutations, seed=study.seed, done=study.progress.advance)
+    swapped = swap_p(study.whole, masked, draws=permutations, seed=study.seed, done=study.progress.advance)
     falls = [_falls(measures, *of_mask) for of_mask in zip(deltas, swapped, strict=True)]
-    p_change = _by_family(adjusted_p, swapped, families)
-    p_non_inferior = _by_family(holm, harm, families)
     needed = [resamples.queries_needed(delta, measures.tested, study.margin, level) for delta in deltas]
-    return list(map(Effect, values, deltas, relatives, p_change, falls, p_non_inferior, needed))
+    p_change = adjusted_p(swapped).tolist()
+    return list(map(Effect, values, deltas, relatives, p_change, falls, holm(harm).tolist(), needed))
 
 
 def permutations_for(masks: int, metrics: int) -> int:
@@ -226,12 +216,6 @@ def permutations_for(masks: int, metrics: int) -> int:
     Its p-values are 1 / (1 + permutations) at least, and `adjusted_p` multiplies them by metrics and masks.
     """
     return max(PERMUTATIONS, math.ceil(1.5 * metrics * masks / LEVEL))
-
-
-def _by_family(adjust: Callable[[Floats], Floats], p: Floats, families: int) -> list[float]:
-    """Return the p-values adjusted within each of as many families of equally many masks."""
-    adjusted: list[float] = np.concatenate([adjust(family) for family in np.split(p, families)]).tolist()
-    return adjusted
 
 
 def _falls(measures: Measures, changes: Mapping[str, Estimate], p: Floats) -> bool:
@@ -307,6 +291,12 @@ def permutation_p(observed: float, null: Floats) -> float:
     if not math.isfinite(observed):
         return math.nan
     return float((1 + np.count_nonzero(null >= observed)) / (1 + len(null)))
+
+
+def means_under_random_signs(values: Floats, draws: int, rng: np.random.Generator) -> Floats:
+    """Return the means over queries if each query's sign is random: (queries, k) → (draws, k)."""
+    signs = rng.choice((-1.0, 1.0), (draws, len(values)))
+    return np.asarray(signs @ values / len(values))
 
 
 def mean_intervals(values: Floats, resamples: int, seed: int) -> list[Interval]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.classifier import Classifier
+from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.metrics import GRADED, RANKED, Measures
 from headroom.models.quality.speed import MIN_ROUNDS
 from headroom.models.study import Part
@@ -118,6 +119,12 @@ class Study:
         """Return the heads that the checkpoint still holds, ascending."""
         kept_heads = self.classifier.config.kept_heads
         return tuple((layer, head) for layer, kept in enumerate(kept_heads) for head in kept)
+
+    @cached_property
+    def whole(self) -> Evaluation:
+        """Return the evaluation of the model with all heads on."""
+        (whole,) = self.runner.evaluate(self.data, [self.without(())], "whole model")
+        return whole
 
     def without(self, off: Iterable[Head]) -> Matrix:
         """Return head weights (layers, heads): 0 for the heads that are off, 1 for all others."""

@@ -38,7 +38,7 @@ _LOSS = {
     GRADED: "that of the cross-entropy of the grades",
     RANKED: "that of the score, which is half the mean square of how far the scores move",
 }
-"""Whose Fisher information a search goes by."""
+"""The loss whose Fisher information orders what a search removes."""
 
 
 def layer_range(layers: range) -> str:

@@ -14,7 +14,7 @@ below. The seed's share is that of every term in which it stands: seed, seed · 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import log
@@ -33,23 +33,17 @@ BLOCK = 128
 """Rows of distances that are computed at once."""
 
 SHARES = ("layer", "position", "seed")
-DISTANCES = ("same_layer", "same_position", "matched", "other_layer", "own_start", "other_start")
-"""Distances of two heads of one layer and seed; of the same layer and position in two seeds; the same after
-matching; matched with heads of another layer; of a trained head and its own start; and another seed's."""
-
-FIGURES = (*SHARES, *(f"matched_{share}" for share in SHARES), *DISTANCES)
+"""What the variance between heads is shared among, in the order of `shares`."""
 
 
 @dataclass(frozen=True)
 class Divergences:
-    """Jensen–Shannon divergences by query, of S seeds with H heads each, base 2.
+    """Jensen–Shannon divergences of every two heads of S seeds with H heads each, base 2.
 
-    trained: (queries, S, H, S, H). started: (queries, S, S, H), of a seed's trained heads and the same
-    positions before training, of each seed. layer_of: (H,) the layer of each head.
+    by_query: (queries, S, H, S, H). layer_of: (H,) the layer of each head.
     """
 
-    trained: Floats32
-    started: Floats32
+    by_query: Floats32
     layer_of: Ints
 
     @classmethod
@@ -57,26 +51,21 @@ class Divergences:
         """Return the means over words, then over a query's pairs. query_of: the query of each pair."""
         seeds = len(recorded)
         heads = len(layer_of)
-        trained = []
-        started = []
+        of_pairs = []
         for pair in range(len(query_of)):
-            maps = torch.from_numpy(np.stack([one.maps[pair] for one in recorded]))  # (S, H, words, words)
-            before = torch.from_numpy(np.stack([one.before[pair] for one in recorded]))
-            square = divergences(maps.flatten(0, 1)).reshape(seeds, heads, seeds, heads)
-            trained.append(square.numpy())
-            started.append(_divergence(maps[:, None], before[None]).mean(-1).numpy())
+            maps = torch.from_numpy(np.concatenate([one.maps[pair] for one in recorded]))
+            of_pairs.append(divergences(maps).reshape(seeds, heads, seeds, heads).numpy())
         _, number_of = np.unique(query_of, return_inverse=True)
-        return cls(_means(trained, number_of), _means(started, number_of), layer_of)
+        return cls(_means(of_pairs, number_of), layer_of)
 
-    def rows(self, chosen: Sequence[int]) -> Divergences:
-        """Return those of some queries."""
-        return Divergences(self.trained[chosen], self.started[chosen], self.layer_of)
+    def queries(self, chosen: range) -> Divergences:
+        """Return the divergences on some queries."""
+        return Divergences(self.by_query[chosen], self.layer_of)
 
     def seeds(self, chosen: Sequence[int]) -> Divergences:
-        """Return those of some seeds."""
+        """Return the divergences of some seeds."""
         index = list(chosen)
-        trained = self.trained[:, index][:, :, :, index]
-        return Divergences(trained, self.started[:, index][:, :, index], self.layer_of)
+        return Divergences(self.by_query[:, index][:, :, :, index], self.layer_of)
 
 
 def divergences(maps: torch.Tensor) -> torch.Tensor:
@@ -86,19 +75,15 @@ def divergences(maps: torch.Tensor) -> torch.Tensor:
     for word in range(words):
         rows = maps[:, word]
         for start in range(0, count, BLOCK):
-            total[start : start + BLOCK] += _divergence(rows[start : start + BLOCK, None], rows[None])
+            block = rows[start : start + BLOCK, None]
+            entropy_of_mean = torch.special.entr((block + rows) / 2).sum(-1)
+            mean_entropy = (torch.special.entr(block).sum(-1) + torch.special.entr(rows).sum(-1)) / 2
+            total[start : start + BLOCK] += ((entropy_of_mean - mean_entropy) / log(2)).clamp(0, 1)
     return total / words
 
 
-def _divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Return the divergence of distributions, which the last dimension holds."""
-    entropy = torch.special.entr((first + second) / 2).sum(-1)
-    own = (torch.special.entr(first).sum(-1) + torch.special.entr(second).sum(-1)) / 2
-    divergence: torch.Tensor = (entropy - own) / log(2)
-    return divergence.clamp_(0, 1)
-
-
 def _means(values: Sequence[Floats32], number_of: Ints) -> Floats32:
+    """Return the mean of each number's values. number_of: the number of each value, from 0 without gaps."""
     sums = np.zeros((number_of.max() + 1, *values[0].shape), np.float32)
     np.add.at(sums, number_of, np.stack(values))
     counts = np.bincount(number_of).astype(np.float32)
@@ -106,17 +91,23 @@ def _means(values: Sequence[Floats32], number_of: Ints) -> Floats32:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """The figures FIGURES with their intervals, and the CKA of two seeds' head outputs, of heads of the same
-    position (cka) and of matched heads (matched_cka), with intervals over the seeds.
+class Likeness:
+    """How alike the heads of several seeds are.
 
-    order: (S, H) the head of each seed that is matched with each head of the first one.
+    variance: the shares SHARES of the variance between heads' patterns. cka: of two seeds' head outputs, with
+    its interval over the seeds.
     """
 
-    figures: dict[str, Interval]
+    variance: dict[str, Interval]
     cka: Interval
-    matched_cka: Interval
-    order: Ints
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The likeness of heads of the same position, and of heads that are matched."""
+
+    as_numbered: Likeness
+    matched: Likeness
 
 
 def compare(between: Divergences, recorded: Sequence[Recorded], resamples: int, seed: int) -> Compared:
@@ -125,36 +116,34 @@ def compare(between: Divergences, recorded: Sequence[Recorded], resamples: int, 
     An interval's spread is that over the queries (bootstrap) and that over the seeds (jackknife: Efron and
     Stein 1981); its width is by Student's t with S − 1 degrees of freedom.
     """
-    queries = len(between.trained)
-    seeds = len(recorded)
-    matching = between.rows(range(0, queries, 2))
-    compared = between.rows(range(1, queries, 2))
-
-    def by_query(chosen: Sequence[int]) -> tuple[Floats, Ints]:
-        of_seeds = matching.seeds(chosen)
-        order = matched(of_seeds)
-        others = matched(of_seeds, shift=1)
-        return _columns(compared.seeds(chosen), order, others), order
-
-    values, order = by_query(range(seeds))
-    without = [[other for other in range(seeds) if other != one] for one in range(seeds)]
-    sizes = (seeds, between.layer_of)
-    whole = figures(values.mean(0), *sizes)
-    of_seeds = np.stack(
-        [figures(by_query(chosen)[0].mean(0), seeds - 1, between.layer_of) for chosen in without]
-    )
-    of_queries = np.full((1, len(FIGURES)), np.nan)
-    if len(values) >= MIN_QUERIES:
-        counts = resample(len(values), resamples, seed)[1:]
-        of_queries = figures(counts @ values / len(values), *sizes)
+    queries = len(between.by_query)
+    layer_of = between.layer_of
+    matching = between.queries(range(0, queries, 2))
+    compared = between.queries(range(1, queries, 2))
+    every_seed = range(len(recorded))
     outputs = [one.outputs for one in recorded]
-    same = np.tile(np.arange(len(between.layer_of)), (seeds, 1))
-    return Compared(
-        dict(zip(FIGURES, intervals(whole, of_seeds, of_queries.std(0)), strict=True)),
-        _cka(outputs, same),
-        _cka(outputs, order),
-        order,
-    )
+
+    def likeness(order_of: Callable[[Divergences], Ints]) -> Likeness:
+        """Compare heads. order_of: returns the head of each seed that is compared with each of the first."""
+
+        def by_query(chosen: Sequence[int]) -> Floats:
+            order = order_of(matching.seeds(chosen))
+            return sums_of_squares(aligned(compared.seeds(chosen), order), layer_of)
+
+        sums = by_query(every_seed)
+        whole = shares(sums.mean(0), len(every_seed), layer_of)
+        of_seeds = []
+        for left_out in every_seed:
+            others = [one for one in every_seed if one != left_out]
+            of_seeds.append(shares(by_query(others).mean(0), len(others), layer_of))
+        of_queries = np.full((1, len(SHARES)), np.nan)
+        if len(sums) >= MIN_QUERIES:
+            counts = resample(len(sums), resamples, seed)[1:]
+            of_queries = shares(counts @ sums / len(sums), len(every_seed), layer_of)
+        variance = intervals(whole, np.stack(of_seeds), of_queries.std(0))
+        return Likeness(dict(zip(SHARES, variance, strict=True)), _cka(outputs, order_of(matching)))
+
+    return Compared(likeness(as_numbered), likeness(matched))
 
 
 def intervals(values: Floats, of_seeds: Floats, query_error: Floats) -> list[Interval]:
@@ -166,76 +155,28 @@ def intervals(values: Floats, of_seeds: Floats, query_error: Floats) -> list[Int
     return [Interval(value, value - width, value + width) for value, width in ends]
 
 
-def matched(between: Divergences, shift: int = 0) -> Ints:
-    """Return the head of each seed that is matched with each head of the first seed, (S, H): the assignment
-    of the heads of a layer with the least mean distance (Kuhn 1955).
+def as_numbered(between: Divergences) -> Ints:
+    """Return the head of the same position in each seed, (S, H)."""
+    return np.tile(np.arange(len(between.layer_of)), (between.by_query.shape[1], 1))
 
-    shift: match with the heads of a layer so much further up, from which those that are left over are −1.
-    """
-    distances = np.sqrt(between.trained).mean(0)
-    layers = np.unique(between.layer_of)
-    order = np.full((len(distances), len(between.layer_of)), -1)
-    for index, layer in enumerate(layers):
-        own = np.flatnonzero(between.layer_of == layer)
-        candidates = np.flatnonzero(between.layer_of == layers[(index + shift) % len(layers)])
-        for seed in range(len(distances)):
-            if seed == 0 and not shift:
-                order[0, own] = own
-                continue
-            rows, columns = linear_sum_assignment(distances[0, own][:, seed, candidates])
-            order[seed, own[rows]] = candidates[columns]
+
+def matched(between: Divergences) -> Ints:
+    """Return the head of each seed that is matched with each head of the first seed, (S, H): the assignment
+    of the heads of a layer with the least mean distance (Kuhn 1955)."""
+    distances = np.sqrt(between.by_query).mean(0)
+    order = as_numbered(between)
+    for layer in np.unique(between.layer_of):
+        heads = np.flatnonzero(between.layer_of == layer)
+        for seed in range(1, len(distances)):
+            rows, columns = linear_sum_assignment(distances[0, heads][:, seed, heads])
+            order[seed, heads[rows]] = heads[columns]
     return order
 
 
-def _columns(between: Divergences, order: Ints, others: Ints) -> Floats:
-    """Return of each query the sums of squares, as the seeds number their heads and as they are matched, and
-    the mean distances DISTANCES: (queries, 16).
-
-    order, others: (S, H) the heads that are matched with those of the first seed, of the same layer and of
-    another one.
-    """
-    trained = between.trained
-    rows = np.arange(len(order))[:, None]
-    aligned = trained[:, rows, order][:, :, :, rows, order]
-    layer_of = between.layer_of
-    distance = np.sqrt(trained)
-    started = np.sqrt(between.started).mean(-1)  # (queries, S, S)
-    own = np.eye(len(order), dtype=np.bool_)
-    means = [
-        *_unmatched(distance, layer_of),
-        _to_first(distance, order),
-        _to_first(distance, others),
-        started[:, own].mean(1),
-        started[:, ~own].mean(1),
-    ]
-    squares = (sums_of_squares(trained, layer_of), sums_of_squares(aligned, layer_of))
-    return np.concatenate([*squares, np.stack(means, 1)], 1)
-
-
-def _unmatched(distance: Floats32, layer_of: Ints) -> tuple[Floats, Floats]:
-    """Return the mean distance of two heads of one layer and seed, and of the same position in two seeds,
-    (queries,) each. distance: (queries, S, H, S, H)."""
-    seeds = distance.shape[1]
-    heads = np.arange(len(layer_of))
-    pairs = np.triu(layer_of[:, None] == layer_of, 1)
-    same_layer = np.full(len(distance), np.nan)
-    if pairs.any():
-        same_layer = np.mean([distance[:, seed, :, seed][:, pairs].mean(1) for seed in range(seeds)], 0)
-    first, second = np.array([*combinations(range(seeds), 2)]).T
-    same_position = distance[:, first, :, second][..., heads, heads]  # (pairs, queries, H)
-    return same_layer, same_position.mean((0, 2))
-
-
-def _to_first(distance: Floats32, order: Ints) -> Floats:
-    """Return the mean distance of the first seed's heads from those that are matched with them, (queries,).
-
-    order: (seeds, H), the head of each seed that is matched with each head of the first; −1 for none.
-    """
-    of_seeds = []
-    for seed in range(1, len(order)):
-        heads = np.flatnonzero(order[seed] >= 0)
-        of_seeds.append(distance[:, 0, heads, seed, order[seed, heads]].mean(1))
-    return np.asarray(np.mean(of_seeds, 0))
+def aligned(between: Divergences, order: Ints) -> Floats32:
+    """Return the divergences, (queries, S, H, S, H), with the heads of each seed in an order, (S, H)."""
+    seeds = np.arange(len(order))[:, None]
+    return between.by_query[:, seeds, order][:, :, :, seeds, order]
 
 
 def sums_of_squares(square: Floats32, layer_of: Ints) -> Floats:
@@ -283,13 +224,6 @@ def shares(sums: Floats, seeds: int, layer_of: Ints) -> Floats:
     of_position = (position - rest) / seeds
     parts = np.stack([of_layer, of_position, of_seed], -1)
     return np.asarray(parts / parts.sum(-1, keepdims=True))
-
-
-def figures(means: Floats, seeds: int, layer_of: Ints) -> Floats:
-    """Return FIGURES from the means over queries of `_columns`: (…, 16) → (…, 12)."""
-    plain = shares(means[..., :5], seeds, layer_of)
-    aligned = shares(means[..., 5:10], seeds, layer_of)
-    return np.concatenate([plain, aligned, means[..., 10:]], -1)
 
 
 def _cka(outputs: Sequence[Floats32], order: Ints) -> Interval:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -43,10 +43,16 @@ from headroom.models.training.loop import (
     targets,
     train,
 )
-from headroom.models.training.tuning import RATE, WIDTH, judged, start
+from headroom.models.training.tuning import RATE, WIDTH, judged
+from headroom.models.training.tuning import start as learner_of
 
-Kind = Literal["body", "pretrained"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Start = Literal["body", "pretrained"]
+
+STARTS: dict[Start, str] = {
+    "body": "layers drawn anew",
+    "pretrained": "only the classifier drawn anew",
+}
+"""What is drawn anew before a training, as reports say it."""
 
 RATES = {"body": 5 * RATE, "pretrained": RATE}
 """The peak learning rate of a network as wide as BERT-base; a network that begins at random takes more."""
@@ -100,31 +106,30 @@ class Recipe:
 class Recorded:
     """The attention and the outputs of one network's heads on the compared pairs, lowest layer first.
 
-    maps: the attention of each pair from word to word, (heads, words, words). before: that attention before
-    the training. outputs: (tokens, heads, d_head), what heads write at some tokens. holds: (roles, heads)
-    bool, which heads hold which of ROLES. ndcg10: on the held-out queries.
+    maps: the attention of each pair from word to word, (heads, words, words). outputs: (tokens, heads,
+    d_head), what heads write at some tokens. holds: (roles, heads) bool, which heads hold which of ROLES.
+    ndcg10: on the held-out queries.
     """
 
     maps: Sequence[Floats32]
-    before: Sequence[Floats32]
     outputs: Floats32
     holds: Bools
     ndcg10: float
 
 
-def record(study: Study, recipe: Recipe, kind: Kind, number: int) -> Recorded:
-    """Train the start `number` of a kind and return what its heads do.
+def record(study: Study, recipe: Recipe, start: Start, seed: int) -> Recorded:
+    """Train from a start with weights drawn by a seed, and return what the heads do.
 
     What is done is kept in the study's cache: a run that was stopped in a training goes on from its last
     checkpoint, which is written every minute.
     """
     with _directory(study) as directory:
-        key = _key(study, recipe, kind, number)
+        key = _key(study, recipe, start, seed)
         file = directory / f"start-{key}.npz"
         with contextlib.suppress(OSError, ValueError, KeyError, EOFError):  # it is not there, or damaged
             return _read(file.read_bytes())
         work = directory / f"training-{key}"
-        recorded = _trained(study, recipe, kind, number, work / "progress.pt")
+        recorded = _trained(study, recipe, start, seed, work / "progress.pt")
         write_whole(file, _written(recorded))
         shutil.rmtree(work, ignore_errors=True)
         return recorded
@@ -140,27 +145,26 @@ def _directory(study: Study) -> Iterator[Path]:
         yield Path(directory)
 
 
-def _key(study: Study, recipe: Recipe, kind: Kind, number: int) -> str:
-    """Return a name for all that a start's numbers depend on."""
-    settings = (study.runner.identity, study.seed, kind, number, recipe.steps, recipe.compared)
+def _key(study: Study, recipe: Recipe, start: Start, seed: int) -> str:
+    """Return a name for all that a training's numbers depend on."""
+    settings = (study.runner.identity, study.seed, start, seed, recipe.steps, recipe.compared)
     pairs = [(one.query, one.title, one.grade) for one in (*recipe.training, *recipe.held_out)]
     return hashlib.sha256(repr((settings, pairs)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _trained(study: Study, recipe: Recipe, kind: Kind, number: int, checkpoint: Path) -> Recorded:
+def _trained(study: Study, recipe: Recipe, start: Start, seed: int, checkpoint: Path) -> Recorded:
+    """Return what the heads of a start do after its training. checkpoint: the file of a stopped training."""
     directory = study.classifier.directory
     assert directory is not None  # `ask` has refused others
-    model = start(directory, recipe.labels, study.seed).to(study.classifier.network.device)
-    redraw(model, ("classifier", "bert.pooler", *([LAYERS] if kind == "body" else ())), number)
+    model = learner_of(directory, recipe.labels, study.seed).to(study.classifier.network.device)
+    redraw(model, ("classifier", "bert.pooler", *([LAYERS] if start == "body" else ())), seed)
     compared = study.encode(recipe.compared)
-    before = _maps(_classifier(study.classifier, model), study, compared)
-    study.progress.start(f"training {number + 1} of {study.seeds}, {kind}", recipe.steps)
-    _train(model, study, recipe, RATES[kind] * WIDTH / model.config.hidden_size, checkpoint)
+    study.progress.start(f"training {seed + 1} of {study.seeds}, {start}", recipe.steps)
+    _train(model, study, recipe, RATES[start] * WIDTH / model.config.hidden_size, checkpoint)
     logits = logits_of(model, study.classifier.tokenizer, recipe.held_out)
     trained = _classifier(study.classifier, model)
     return Recorded(
         maps=_maps(trained, study, compared),
-        before=before,
         outputs=_outputs(trained.network, study, compared),
         holds=_roles(trained, study, recipe, compared),
         ndcg10=judged(logits, recipe.held_out).metrics()["ndcg10"],
@@ -268,7 +272,6 @@ def _written(recorded: Recorded) -> bytes:
     np.savez(
         buffer,
         maps=np.concatenate([one.ravel() for one in recorded.maps]),
-        before=np.concatenate([one.ravel() for one in recorded.before]),
         words=[one.shape[-1] for one in recorded.maps],
         outputs=recorded.outputs,
         holds=recorded.holds,
@@ -283,7 +286,6 @@ def _read(content: bytes) -> Recorded:
         heads = file["holds"].shape[1]
         return Recorded(
             _maps_of(file["maps"], words, heads),
-            _maps_of(file["before"], words, heads),
             file["outputs"],
             file["holds"],
             float(file["ndcg10"]),

@@ -18,12 +18,18 @@ import numpy as np
 from headroom.models.arrays import Bools, Floats, Floats32
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.quality.bootstrap import Interval
-from headroom.models.study.statistics import LEVEL, mean_intervals
+from headroom.models.study.statistics import LEVEL, mean_intervals, means_under_random_signs
 from headroom.models.study.study import Study
 from headroom.models.study.words import Split, Words
 
-ROLES = ("term_match", "previous_word", "next_word", "segmentation", "special")
-"""The roles that every model is asked for on the study's own pairs."""
+ROLES = {
+    "term_match": "term match",
+    "previous_word": "previous word",
+    "next_word": "next word",
+    "segmentation": "segmentation",
+    "special": "special tokens",
+}
+"""The roles that every model is asked for on the study's own pairs, and their names in reports."""
 
 DRAWS = 999
 HOLDS = 0.1
@@ -95,8 +101,7 @@ class _RoleMeans:
             excess = observed - null_by_query.mean(1)
             null = null_by_query.mean(0)
         else:
-            signs = np.random.default_rng([study.seed, 3]).choice((-1.0, 1.0), (DRAWS, len(observed)))
-            null = signs @ observed / len(observed)
+            null = means_under_random_signs(observed, DRAWS, np.random.default_rng([study.seed, 3]))
         intervals = mean_intervals(excess, study.effort.resamples, study.seed)
         return RoleScores(score, intervals, max_t(observed.mean(0), null), len(observed))
 
@@ -110,7 +115,7 @@ def role_scores(
     stand between them.
     """
     heads = len(study.heads)
-    tallies = defaultdict[str, _RoleMeans](_RoleMeans)
+    means = defaultdict[str, _RoleMeans](_RoleMeans)
     words = [Words.of(study.classifier.tokenizer, pair, split) for pair in pairs]
     pool = _words_by_form(words)
     for number, (pair, of_pair, query) in enumerate(zip(pairs, words, query_of, strict=True)):
@@ -120,18 +125,18 @@ def role_scores(
         maps = study.classifier.attention_maps(pair, study.heads)
         between = of_pair.attention(maps)
         if segmented := _segmentation(maps, of_pair, rng):
-            tallies["segmentation"].add(query, *segmented)
-        tallies["special"].add(query, *_special(maps, of_pair, rng))
+            means["segmentation"].add(query, *segmented)
+        means["special"].add(query, *_special(maps, of_pair, rng))
         if ordered := _word_order(between, of_pair, of_query, rng):
             observed, null = ordered
-            tallies["next_word"].add(query, observed[:heads], null[:, :heads])
-            tallies["previous_word"].add(query, observed[heads:], null[:, heads:])
+            means["next_word"].add(query, observed[:heads], null[:, :heads])
+            means["previous_word"].add(query, observed[heads:], null[:, heads:])
         if replaced := _replaced(pair, of_pair, pool, rng):
             after = of_pair.attention(study.classifier.attention_maps(replaced, study.heads))
             mass = _term_mass(between, of_pair)
-            tallies["term_match"].add(query, mass - _term_mass(after, of_pair), score=mass)
+            means["term_match"].add(query, mass - _term_mass(after, of_pair), score=mass)
         study.progress.advance()
-    return {role: tallies[role].scores(study) for role in ROLES}
+    return {role: means[role].scores(study) for role in ROLES}
 
 
 def segmentation_scores(study: Study, pairs: Sequence[EncodedPair], split: Split | None) -> RoleScores:
@@ -139,14 +144,14 @@ def segmentation_scores(study: Study, pairs: Sequence[EncodedPair], split: Split
 
     split: the truth about words where no spaces stand between them.
     """
-    tally = _RoleMeans()
+    means = _RoleMeans()
     for number, pair in enumerate(pairs):
         rng = np.random.default_rng([study.seed, 4, number])
         words = Words.of(study.classifier.tokenizer, pair, split)
         if segmented := _segmentation(study.classifier.attention_maps(pair, study.heads), words, rng):
-            tally.add(number, *segmented)
+            means.add(number, *segmented)
         study.progress.advance()
-    return tally.scores(study)
+    return means.scores(study)
 
 
 def unscored(heads: int) -> RoleScores:

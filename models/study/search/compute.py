@@ -52,8 +52,7 @@ class SearchResult:
     @property
     def best_that_passed(self) -> Candidate | None:
         """Return the smallest network that passed, whether or not it is as fast as wanted."""
-        passed = [one for one in self.candidates if one.test is not None and one.test.passed]
-        return passed[-1] if passed else None
+        return _smallest_that_passed(self.candidates)
 
 
 def measure(study: Study) -> SearchResult:
@@ -111,7 +110,12 @@ def _choose(planned: list[Candidate], speedup: float | None) -> Candidate | None
     """Return the network of the wanted speed; if none is wanted, the smallest that passed."""
     if speedup is not None:
         return next(one for one in planned if one.speedup == speedup)
-    passed = [one for one in planned if one.test is not None and one.test.passed]
+    return _smallest_that_passed(planned)
+
+
+def _smallest_that_passed(candidates: Sequence[Candidate]) -> Candidate | None:
+    """Return the last network that passed, of networks from large to small."""
+    passed = [one for one in candidates if one.test is not None and one.test.passed]
     return passed[-1] if passed else None
 
 

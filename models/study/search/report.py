@@ -70,7 +70,7 @@ def _verdict(search: SearchResult, study: Study) -> str:
     if chosen.test.passed:
         return f"{chosen.test.sentence('The chosen network')} {parts}"
     sentence = chosen.test.sentence("The network of the wanted speed")
-    return f"{sentence} {parts}{_power(chosen.test, 'it')}{_best(search, study)}"
+    return f"{sentence} {parts}{_power(chosen.test)}{_best(search, study)}"
 
 
 def _nothing_chosen(search: SearchResult, study: Study) -> str:
@@ -84,7 +84,7 @@ def _nothing_chosen(search: SearchResult, study: Study) -> str:
     if largest is None or largest.test is None:
         return "Nothing is chosen: there is no smaller network to try."
     name = f"Nothing is chosen. The largest network that was tried ({_kept(largest.mask, study)})"
-    return f"{largest.test.sentence(name)}{_power(largest.test, 'it')}"
+    return f"{largest.test.sentence(name)}{_power(largest.test)}"
 
 
 def _kept(mask: HeadMask, study: Study) -> str:
@@ -111,13 +111,13 @@ def _best(search: SearchResult, study: Study) -> str:
     )
 
 
-def _power(test: NonInferiority, which: str) -> str:
+def _power(test: NonInferiority) -> str:
     """Say how many held-out queries would show that a network that loses nothing is good enough; empty if as
     many are here, or if it is not known."""
     needed = test.queries_needed
     if needed is None or needed <= test.queries or not test.has_skill:
         return ""
-    return f" If {which} loses nothing, about {about(needed)} queries like these would show that."
+    return f" If it loses nothing, about {about(needed)} queries like these would show that."
 
 
 def _counts(mask: HeadMask, study: Study) -> tuple[int, int]:

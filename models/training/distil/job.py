@@ -85,7 +85,6 @@ class DistilOptions:
     seed: int = 0
     device: str = "auto"
     columns: Columns = DEFAULT
-    resamples: int = 2000
     teacher_labels: tuple[str, ...] | None = None
 
     @property
@@ -236,7 +235,7 @@ def _fingerprint(
     values = {
         NAMES.get(field.name, option_name(field.name)): getattr(options, field.name)
         for field in fields(options)
-        if field.name not in ("out", "resamples")  # the `work` directory is found by the first
+        if field.name != "out"  # the `work` directory is found by the first
     }
     if options.cut.mask is not None:  # it may name a stored one, which is no part of the checkpoint's digest
         values["content of --mask"] = mask_of(source, config, options.cut.mask).id

@@ -17,7 +17,7 @@ from headroom.models.quality.bootstrap import Interval, MetricDraws, resample
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
 from headroom.models.quality.graded import evaluation_of
 from headroom.models.quality.labelled import LabelledPair, numbers_of_queries
-from headroom.models.quality.noninferiority import MARGIN, SEED, non_inferiority
+from headroom.models.quality.noninferiority import MARGIN, RESAMPLES, SEED, non_inferiority
 from headroom.models.quality.scoring import scored_in_portions
 from headroom.models.quality.speed import speedup
 from headroom.models.scores import Scores
@@ -96,7 +96,7 @@ def _quality(sides: dict[str, Classifier], job: Job, bar: ProgressBar) -> tuple[
             evaluation = evaluation_of(job.test, scores)
         else:
             evaluation = Evaluation(job.test, scores.raw_score)
-        counts = resample(evaluation.clusters, job.options.resamples, SEED)
+        counts = resample(evaluation.clusters, RESAMPLES, SEED)
         every[name] = evaluation.draws(counts)
         evaluations[name] = evaluation
         draws[name] = {metric: every[name][metric] for metric in METRICS if metric in every[name]}
@@ -134,7 +134,7 @@ def _agreement(
     before = Evaluation(ranked, scores["before"])
     if not before.ranked_queries:
         return None
-    counts = resample(before.clusters, job.options.resamples, job.options.seed)
+    counts = resample(before.clusters, RESAMPLES, job.options.seed)
     student = Evaluation(ranked, scores["student"])
     draws = {"before": _order_draws(before, counts), "student": _order_draws(student, counts)}
     return {

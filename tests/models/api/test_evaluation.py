@@ -33,7 +33,7 @@ def judged() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def evaluated(clf: Classifier, judged: pd.DataFrame) -> Evaluated:
-    return evaluate(clf, judged, masks=["none", "1-2.*"], resamples=200)
+    return evaluate(clf, judged, masks=["none", "1-2.*"])
 
 
 def test_a_table_has_each_metric_of_each_side_with_its_interval_and_its_paired_change(
@@ -65,9 +65,9 @@ def test_a_frame_a_file_and_a_list_give_the_same_figures(
     renamed = judged.rename(columns={"query": "q", "title": "name", "grade": "stars"})
     tuples = list(judged.itertuples(index=False, name=None))
     for again in (
-        evaluate(clf, tmp_path / "judged.csv", masks=["none", "1-2.*"], resamples=200),
-        evaluate(clf, tuples, masks=[clf.all_heads, clf.mask("1-2.*")], resamples=200),
-        evaluate(clf, renamed, ["none", "1-2.*"], query="q", title="name", grade="stars", resamples=200),
+        evaluate(clf, tmp_path / "judged.csv", masks=["none", "1-2.*"]),
+        evaluate(clf, tuples, masks=[clf.all_heads, clf.mask("1-2.*")]),
+        evaluate(clf, renamed, ["none", "1-2.*"], query="q", title="name", grade="stars"),
     ):
         pd.testing.assert_frame_equal(again.to_frame(), evaluated.to_frame())
 
@@ -75,13 +75,13 @@ def test_a_frame_a_file_and_a_list_give_the_same_figures(
 def test_several_models_are_compared_in_what_they_share(
     clf: Classifier, one_label: Classifier, judged: pd.DataFrame
 ) -> None:
-    table = evaluate({"graded": clf, "plain": one_label}, judged, resamples=200).to_frame()
+    table = evaluate({"graded": clf, "plain": one_label}, judged).to_frame()
     metrics = table.groupby("side")["metric"].agg(set)
     assert "ndcg10" in metrics["plain"]
     assert "qwk" in metrics["graded"] - metrics["plain"]
     change = table[table["side"] == "plain"].set_index("metric")["change"]
     assert np.isfinite(change["ndcg10"])
-    two = evaluate([clf, clf], judged, resamples=200).to_frame()
+    two = evaluate([clf, clf], judged).to_frame()
     assert two["side"].unique().tolist() == [clf.name, f"{clf.name} 1"]
 
 
@@ -104,7 +104,6 @@ def test_it_shows_itself_in_a_terminal_and_in_a_notebook(evaluated: Evaluated) -
         ({"title": None}, {}, "data, row 0: there is no title"),
         ({}, {"masks": ["none", "3.*"]}, r"masks\[1\]: layer 3 does not exist; this model has layers 0 to 2"),
         ({}, {"relevant": 5}, "relevant: 5 is outside the model's grades above 0, 1 to 4"),
-        ({}, {"resamples": 0}, "resamples: 0 is outside the valid whole numbers, 100 to 100,000"),
     ],
 )
 def test_wrong_input_is_refused_in_a_sentence(
@@ -123,7 +122,7 @@ def test_wrong_input_is_refused_in_a_sentence(
 def test_grades_are_compared_where_each_query_has_one_title(clf: Classifier, judged: pd.DataFrame) -> None:
     """An order needs two titles; a grade does not, and was told that its 160 queries are too few."""
     alone = judged.assign(query=[f"{query} {row}" for row, query in enumerate(judged["query"])])
-    evaluated = evaluate(clf, alone, masks=["none", "2.3"], resamples=200)
+    evaluated = evaluate(clf, alone, masks=["none", "2.3"])
     (difference,) = evaluated.content["differences"]
     assert {name for name, needed in difference["queries_needed"].items() if needed is None} == {"ndcg10"}
 

@@ -40,26 +40,34 @@ def copied(source: Path, target: Path) -> Path:
     return target
 
 
+def calibrated(run: Run, model: Path, rows: list[tuple[str, str, int]], directory: Path, *more: str) -> str:
+    """Calibrate a model on judged pairs; it is written to `out` in the directory. Return what is printed."""
+    data = write_labelled(directory / "judged.csv", rows)
+    files = ("--model", str(model), "--data", str(data), "--out", str(directory / "out"))
+    return run("calibrate", *files, *DEVICE, *more).out
+
+
+def unseen(fair: Classifier) -> tuple[list[tuple[str, str]], list[int]]:
+    """Pairs of queries that no calibration sees, and their grades."""
+    rows = judged(fair, 250, 2)
+    return [(query, title) for query, title, _ in rows], [grade for *_, grade in rows]
+
+
 def test_grades_become_probabilities_on_queries_that_were_not_fitted(
     run: Run, graded: Path, tmp_path: Path
 ) -> None:
     fair = load(graded)
     spoiled = copied(graded, tmp_path / "spoiled")
     spoil(spoiled, scale=3.0, raised=4)
-    data = write_labelled(tmp_path / "judged.csv", judged(fair, 250, 1))
+    assert "classwise_ece" in calibrated(run, spoiled, judged(fair, 250, 1), tmp_path)
     out = tmp_path / "out"
-    output = run("calibrate", "--model", str(spoiled), "--data", str(data), "--out", str(out), *DEVICE)
-    assert "classwise_ece" in output.out
-
-    others = judged(fair, 250, 2)
-    texts = [(query, title) for query, title, _ in others]
-    truth = [grade for *_, grade in others]
+    texts, truth = unseen(fair)
     before = load(spoiled).score(texts)
     after = load(out).score(texts)
     errors = [calibration_error(scores.probabilities, truth) for scores in (before, after)]
     assert errors[1] < errors[0] / 2
     np.testing.assert_allclose(after.probabilities, fair.score(texts).probabilities, atol=0.08)
-    pairs = [LabelledPair(*row) for row in others]
+    pairs = [LabelledPair(*text, grade) for text, grade in zip(texts, truth, strict=True)]
     ndcg = [evaluation_of(pairs, scores).metrics()["ndcg10"] for scores in (before, after)]
     assert ndcg[1] > ndcg[0] - 0.02
 
@@ -83,18 +91,10 @@ def test_a_score_becomes_the_probability_and_keeps_the_order_of_all_titles(
     spoil(spoiled, scale=scale, raised=0)
     edit_config(spoiled, sentence_transformers=IDENTITY)  # as many rerankers of the hub: the score is a logit
     rows = judged(fair, 250, 1)
-    data = write_labelled(tmp_path / "judged.csv", rows)
-    out = tmp_path / "out"
-    output = run(
-        "calibrate", "--model", str(spoiled), "--data", str(data), "--out", str(out), *DEVICE, "--json"
-    )
-    report = json.loads(output.out)
-
-    others = judged(fair, 250, 2)
-    texts = [(query, title) for query, title, _ in others]
-    truth = [grade for *_, grade in others]
+    report = json.loads(calibrated(run, spoiled, rows, tmp_path, "--json"))
+    texts, truth = unseen(fair)
     before = load(spoiled).score(texts)
-    after = load(out).score(texts)
+    after = load(tmp_path / "out").score(texts)
     assert np.array_equal(before.logits, after.logits)
     logits = before.logits[:, 0]
     assert len(np.unique(after.raw_score)) == len(np.unique(logits)), "two titles became equal"
@@ -123,10 +123,8 @@ def test_labels_in_another_order_and_stored_masks_stay(run: Run, graded: Path, t
     (source / "masks").mkdir()
     (source / "masks" / "some.json").write_text('{"mask": "1.0"}')
     fair = Classifier.load(graded, "cpu", "float32", label_order=order)
-    data = write_labelled(tmp_path / "judged.csv", judged(fair, 250, 1))
-    out = tmp_path / "out"
-    run("calibrate", "--model", str(source), "--data", str(data), "--out", str(out), *DEVICE)
-    after = load(out)
+    calibrated(run, source, judged(fair, 250, 1), tmp_path)
+    after = load(tmp_path / "out")
     assert after.config.labels == tuple(order)
     assert after.stored_masks["some"].spec == "1.0"
     texts = pairs_of(20, 9)

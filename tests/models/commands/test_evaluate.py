@@ -35,7 +35,7 @@ def test_models_and_masks_are_compared_pairwise_in_a_report(
     other = write_checkpoint(tmp_path / "other", seed=3)
     output = run(
         *("evaluate", "--data", str(labelled), "--mask", "0.*", "--mask", "random:0.5@1", *DEVICE),
-        *("--model", str(tiny_checkpoint), "--model", str(other), "--resamples", "100"),
+        *("--model", str(tiny_checkpoint), "--model", str(other)),
         *("--out", str(tmp_path / "out")),
     )
     report = orjson.loads((tmp_path / "out" / "report.json").read_bytes())
@@ -78,7 +78,7 @@ def test_a_cascade_beside_its_last_stage(
     live = """{variants: [{name: full}, {name: small, head_mask: "0-1.*"},
         {name: both, cascade: [{variant: small, keep: 0.25}, {variant: full}]}]}"""
     arguments = [*("evaluate", "--data", str(labelled), "--model", str(tiny_checkpoint), *DEVICE)]
-    arguments += [*with_config(tmp_path, live), "--resamples", "200"]
+    arguments += [*with_config(tmp_path, live)]
     report = orjson.loads(run(*arguments, "--variant", "both", "--json").out)
     metrics = {side["name"]: side["metrics"] for side in report["sides"]}
     assert list(metrics) == ["full", "both"]

@@ -10,8 +10,6 @@ import pytest
 
 from headroom import Classifier, evaluate
 from tests.prompt import Run
-from tests.prompt import options as options
-from tests.prompt import run as run
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,7 +40,7 @@ def test_the_first_line_says_who_is_better_and_the_classes_say_where(
 ) -> None:
     file = tmp_path / "judged.csv"
     frame.to_csv(file, index=False)
-    command = ["evaluate", "--data", str(file), "--position", "position", "--resamples", "300", *options]
+    command = ["evaluate", "--data", str(file), "--position", "position", *options]
     text = run(*command, "--by", "shop", "--out", str(tmp_path / "report")).out
     assert text.startswith("full ranks better than the order of the column position: NDCG@10 +")
     assert "by shop:" in text
@@ -63,7 +61,7 @@ def test_the_first_line_says_who_is_better_and_the_classes_say_where(
     assert worst["low"] > 0
     assert worst["value"] >= worst["pooled"] > best["pooled"]
 
-    content = evaluate(clf, frame, position="position", by="shop", resamples=300).content
+    content = evaluate(clf, frame, position="position", by="shop").content
     assert content["baselines"]["order"]["classes"][0]["pooled"] == pytest.approx(
         order["classes"][0]["pooled"]
     )
@@ -72,14 +70,14 @@ def test_the_first_line_says_who_is_better_and_the_classes_say_where(
 def test_harm_in_one_class_is_in_the_first_line(frame: pd.DataFrame, clf: Classifier) -> None:
     turned = frame.assign(grade=np.where(frame["shop"] == "shop 1", 4 - frame["grade"], frame["grade"]))
     turned["position"] = np.where(frame["shop"] == "shop 1", 6 - frame["position"], frame["position"])
-    line = repr(evaluate(clf, turned, position="position", by="shop", resamples=300)).splitlines()[0]
+    line = repr(evaluate(clf, turned, position="position", by="shop")).splitlines()[0]
     assert "; it harms by shop: shop 1 −0." in line
     assert line.endswith("50% of the queries")
 
 
 def test_rows_sorted_by_grade_are_no_order_of_results(frame: pd.DataFrame, clf: Classifier) -> None:
     by_grade = frame.sort_values("grade", ascending=False, kind="stable")
-    line = repr(evaluate(clf, by_grade, resamples=100)).splitlines()[0]
+    line = repr(evaluate(clf, by_grade)).splitlines()[0]
     assert line.startswith("The rows of each query stand in the order of their grades")
 
 

@@ -16,7 +16,7 @@ from headroom.models.arrays import Floats
 from headroom.models.quality.bootstrap import MIN_QUERIES, Interval, draws, resample
 from headroom.models.quality.calibration import reliability
 from headroom.models.quality.comparison import worst_queries
-from headroom.models.quality.evaluation import Evaluation, changes_of, intervals, intervals_of
+from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
 from headroom.models.quality.graded import GradedEvaluation
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.rankings import BY_QUERY
@@ -33,6 +33,11 @@ def random_evaluation(seed: int, queries: int = 12, grades: int = 5, each: int =
 def evaluation_of(pairs: list[LabelledPair], probabilities: NDArray[np.float64]) -> GradedEvaluation:
     """Rank by the expected grade, which no rounding has touched."""
     return GradedEvaluation(pairs, probabilities, probabilities @ np.arange(probabilities.shape[1]))
+
+
+def intervals(evaluation: Evaluation, resamples: int) -> dict[str, Interval]:
+    counts = resample(evaluation.clusters, resamples, 0)
+    return intervals_of(evaluation.draws(counts), counts)
 
 
 def changes(before: GradedEvaluation, after: GradedEvaluation, resamples: int) -> dict[str, Interval]:
@@ -94,7 +99,7 @@ def test_where_a_metric_is_undefined_there_is_no_warning_and_no_interval(
     probabilities[:] = probabilities[0] if same else probabilities
     probabilities /= probabilities.sum(1, keepdims=True)
     evaluation = evaluation_of(judged([f"q{i // 2}" for i in range(40)], truth), probabilities)
-    found = intervals(evaluation, resamples=50, seed=0)
+    found = intervals(evaluation, 50)
     change = changes(evaluation, evaluation, 50)
     assert np.isnan(found["ndcg10"].value) == (len(set(truth)) == 1)
     assert np.isnan(found["query_spearman"].value) == (len(set(truth)) == 1)
@@ -113,7 +118,7 @@ def test_few_queries_give_no_interval(queries: int, ranked: int) -> None:
         evaluation_of(judged(names, truth), probabilities / probabilities.sum(1, keepdims=True))
         for probabilities in rng.random((2, len(names), 5))
     )
-    for found in (intervals(one, resamples=100, seed=0), changes(one, other, 100)):
+    for found in (intervals(one, 100), changes(one, other, 100)):
         for name, metric in found.items():
             hangs = ranked == 1 and name in ("macro_f1", "spearman")  # on one query: without it, undefined
             few = ranked if hangs or name in BY_QUERY else queries
@@ -178,9 +183,9 @@ def test_one_query_of_200_in_the_wrong_order_is_seen_in_every_rank_metric() -> N
     truth = np.tile([0, 1, 2], 200)
     ranking = truth.astype(np.float64)
     pairs = judged([f"q{i // 3}" for i in range(600)], truth.tolist())
-    perfect = intervals(Evaluation(pairs, ranking, 2), resamples=300, seed=0)
+    perfect = intervals(Evaluation(pairs, ranking, 2), 300)
     ranking[:3] = (2, 1, 0)
-    flawed = intervals(Evaluation(pairs, ranking, 2), resamples=300, seed=0)
+    flawed = intervals(Evaluation(pairs, ranking, 2), 300)
     for name in (*BY_QUERY, "spearman"):
         assert perfect[name].value == pytest.approx(1)
         assert flawed[name].low <= perfect[name].low < 0.99, name

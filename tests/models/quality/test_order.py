@@ -149,6 +149,11 @@ SNAPSHOT = (
 UBI = '{"query_id": "1", "user_query": "lamp", "query_response_hit_ids": ["3", "1", "9", "2"]}\n'
 
 
+def read_positioned(directory: Path, columns: Columns) -> list[LabelledPair]:
+    file = directory / "judged.csv"
+    return positioned(read_labelled(file, grades=3, columns=columns), columns, file.name)
+
+
 @pytest.mark.parametrize(
     ("name", "text"), [("run.txt", RUN), ("snapshot.csv", SNAPSHOT), ("ubi_queries.jsonl", UBI), ("", "")]
 )
@@ -158,9 +163,7 @@ def test_orders_of_search_engines(tmp_path: Path, name: str, text: str) -> None:
     if name:
         (tmp_path / name).write_text(text)
         columns = Columns(order=str(tmp_path / name))
-    pairs = positioned(
-        read_labelled(tmp_path / "judged.csv", grades=3, columns=columns), columns, "judged.csv"
-    )
+    pairs = read_positioned(tmp_path, columns)
     order = [pairs[index].title for index in np.argsort(-ranking_of(pairs))]
     assert order == (["Red lamp", "Lamp", "Desk"] if name else ["Desk", "Red lamp", "Lamp"])
 
@@ -181,20 +184,17 @@ def test_wrong_positions_are_refused_in_a_sentence(
     tmp_path: Path, change: tuple[str, str], column: str, message: str
 ) -> None:
     (tmp_path / "judged.csv").write_text(JUDGED.replace(*change) if change[0] else JUDGED)
-    columns = Columns(position=column)
     with pytest.raises(ModelError, match=message):
-        positioned(read_labelled(tmp_path / "judged.csv", grades=3, columns=columns), columns, "judged.csv")
+        read_positioned(tmp_path, Columns(position=column))
 
 
 def test_what_an_order_does_not_hold_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "judged.csv").write_text(JUDGED)
     (tmp_path / "run").write_text(RUN.replace("lamp Q0 2 3 0.1 tag\n", ""))
     columns = Columns(order=str(tmp_path / "run"))
-    pairs = positioned(
-        read_labelled(tmp_path / "judged.csv", grades=3, columns=columns), columns, "judged.csv"
-    )
+    pairs = read_positioned(tmp_path, columns)
     assert [pair.title for pair in pairs] == ["Lamp", "Red lamp"]
     assert "judged.csv: 1 pairs are not in" in capsys.readouterr().err
     (tmp_path / "run").write_text("7 Q0 3 1 0.9 tag\n")
     with pytest.raises(ModelError, match=r"run has none of the pairs of judged\.csv: queries and ids must"):
-        positioned(read_labelled(tmp_path / "judged.csv", grades=3, columns=columns), columns, "judged.csv")
+        read_positioned(tmp_path, columns)

@@ -64,7 +64,7 @@ def test_copied_pieces_are_those_that_the_question_has(writer: Classifier) -> No
     encoded = [generator.encode(question) for question in QUESTIONS[:2]]
     memory = memory_of(encoded, states_of(generator.encoder, encoded), generator.tokenizer.unknown)
     targets = torch.tensor([[memory.pieces[0, 1].item(), 5], [7, -1]])
-    batch = cross.Batch(memory, generator.writable.of(encoded), targets, ["", ""])
+    batch = cross.QuestionBatch(memory, generator.writable.of(encoded), targets, ["", ""])
     assert batch.copied.tolist() == [[True, False], [False, False]]
     assert batch.written.tolist() == [[False, True], [True, False]]
 

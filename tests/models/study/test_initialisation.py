@@ -62,7 +62,7 @@ def test_matching_finds_the_heads_that_each_seed_numbers_its_own_way() -> None:
     order[0] = np.arange(LAYERS * HEADS)
     shuffled = np.take_along_axis(points, order[:, :, None], 1)
     square = squares(shuffled)
-    found = matched(Divergences(square, np.zeros((1, SEEDS, SEEDS, LAYERS * HEADS)), LAYER_OF))
+    found = matched(Divergences(square, LAYER_OF))
     assert (np.take_along_axis(order, found, 1) == order[0]).all()
     as_numbered = shares(sums_of_squares(square, LAYER_OF), SEEDS, LAYER_OF)[0]
     assert abs(as_numbered[1]) < 0.1, "a number alone says nothing"

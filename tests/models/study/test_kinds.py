@@ -138,7 +138,7 @@ def test_heads_and_layers_are_called_harmless_after_a_correction_for_their_numbe
     single = [many.without([head]) for head in many.heads]
     layers = [many.without([(layer, head) for head in range(4)]) for layer in range(3)]
     for kind, masks in (("single", single), ("layers", layers)):
-        (family,) = effects(many, masks, kind)
+        family = effects(many, masks, kind)
         uncorrected = [
             max(one.delta[metric].p_above(-0.05) for metric in GRADED.tested) for one in family.effects
         ]

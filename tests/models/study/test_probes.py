@@ -28,7 +28,7 @@ def test_a_probe_that_only_knows_pieces_is_not_selective() -> None:
     kinds = rng.integers(0, 20, 2000)
     states = np.eye(20, dtype=np.float32)[kinds]
     folds = np.arange(2000) % probes.FOLDS
-    task = probes.Task(np.arange(2000), kinds % 2, kinds, folds)
+    task = probes.ProbeTask(np.arange(2000), kinds % 2, kinds, folds)
     control = probes._control(task, seed=0)
     assert probes._hits(states, (task.labels, control), folds).mean(1).tolist() == [1, 1]
     alone = rng.normal(size=(2000, 20)).astype(np.float32)

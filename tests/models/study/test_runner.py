@@ -128,14 +128,6 @@ def test_a_deterministic_model_gives_the_very_same_bits(tiny_checkpoint: Path) -
     assert np.array_equal(Runner(classifier).logits(judged(), masks), one_by_one(classifier, masks))
 
 
-def test_bfloat16_stays_as_near_to_single_precision_as_separate_passes(tiny_checkpoint: Path) -> None:
-    masks = many(3, 4)
-    exact = one_by_one(Classifier.load(tiny_checkpoint, dtype="float32"), masks)
-    classifier = Classifier.load(tiny_checkpoint, dtype="bfloat16")
-    allowed = 2 * np.abs(one_by_one(classifier, masks) - exact).max() + 1e-3
-    assert np.abs(Runner(classifier).logits(judged(), masks) - exact).max() <= allowed
-
-
 def test_masks_of_a_pruned_checkpoint_keep_the_old_numbers(tiny_checkpoint: Path, tmp_path: Path) -> None:
     gone = HeadMask.parse("0.1,1.*,2.0-2", layers=3, heads=4)
     prune(tiny_checkpoint, tmp_path / "pruned", gone)

@@ -83,7 +83,6 @@ def options(data: Path, judged_file: Path, tiny_checkpoint: Path, tmp_path: Path
         steps=60,
         rate=3e-3,
         device="cpu",
-        resamples=200,
     )
 
 

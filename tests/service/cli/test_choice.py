@@ -73,7 +73,7 @@ def test_evaluate_measures_a_variant_of_the_config_on_its_model(
 ) -> None:
     rows = [(f"query {number // 4}", f"{TITLES[number % 2]} {number}", number % 5) for number in range(16)]
     pairs = write_labelled(tmp_path / "pairs.csv", rows)
-    command = ["evaluate", "--data", str(pairs), "--resamples", "100", "--json"]
+    command = ["evaluate", "--data", str(pairs), "--json"]
     masked = orjson.loads(run(*command, *options(plain), "--mask", "0-1.*").out)
     named = orjson.loads(run(*command, *config(**plain), "--variant", "small").out)
     assert named["model"] == masked["model"]
