@@ -7,12 +7,13 @@ import re
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import typer
 
 from headroom.models.commands import options
 from headroom.service.cli import experiment_plan
+from headroom.service.loopback import leads_to_loopback
 
 TIMEOUT_S = 90
 """Time limit of one request; a report over millions of units is slow."""
@@ -220,7 +221,7 @@ def call(
             json=body,
             headers={"authorization": f"Bearer {key}"} if key else {},
             timeout=TIMEOUT_S,
-            trust_env=not is_this_machine(url),
+            trust_env=not leads_to_loopback(url),  # no proxy of HTTP_PROXY leads to this machine
         )
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
         reason = str(error).rpartition("] ")[-1] or type(error).__name__  # without "[Errno 111]"
@@ -244,12 +245,6 @@ def call(
 def without_password(url: str) -> str:
     """Return a URL as a message may show it: without a name and a key before the host."""
     return re.sub(r"//[^/]*@", "//", url, count=1)
-
-
-def is_this_machine(url: str) -> bool:
-    """Return whether a URL names this machine, to which no proxy of HTTP_PROXY leads."""
-    host = urlsplit(url).hostname or ""
-    return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 def show(experiment: dict[str, Any], as_json: bool, *, is_analysed: bool = False) -> None:
