@@ -11,7 +11,6 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from headroom.models.commands import options
 from headroom.service.cli import experiment_plan
 from headroom.service.loopback import leads_to_loopback
 
@@ -133,47 +132,31 @@ def ship(
 
 @app.command()
 def export(
-    context: typer.Context,
     name: Name,
     out: Annotated[Path, typer.Option(help="File to write, .parquet, .csv or .csv.gz; it must not exist.")],
-    database_url: Annotated[
-        str | None,
-        typer.Option(help="Read this database, sqlite:////path or postgresql://…, not the service."),
-    ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
     """Write an experiment's exposures, interleaved lists and outcomes to a file for a warehouse.
 
-    With a service that has API keys, this needs one with the admin role. Or read the database, also of an
-    experiment that is no longer in the config.
+    With a service that has API keys, this needs one with the admin role. The experiment may be gone from the
+    config.
 
     Example: headroom experiment export prune20 --out prune20.parquet
     """
-    from headroom.service.cli.export import check_suffix, database_pages, export_rows
+    from headroom.service.cli.export import check_suffix, export_rows
     from headroom.service.experiments.export import Page
 
     try:
         check_suffix(out)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--out") from None
-    if database_url is not None:
-        options.refuse_unused(context, "--database-url asks no service", "url", "key")
-        try:
-            get_page, close = database_pages(database_url, name)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--database-url") from None
-        try:
-            rows = export_rows(get_page, out)
-        finally:
-            close()
-    else:
 
-        def from_service(source: str, after: str) -> Page:
-            answer = call(url, key, name, f"rows?{urlencode({'source': source, 'after': after})}")
-            return Page(answer["rows"], answer["next"])
+    def get_page(source: str, after: str) -> Page:
+        answer = call(url, key, name, f"rows?{urlencode({'source': source, 'after': after})}")
+        return Page(answer["rows"], answer["next"])
 
-        rows = export_rows(from_service, out)
+    rows = export_rows(get_page, out)
     print(f"{out}: {rows:,} rows")
 
 
