@@ -1,6 +1,7 @@
 """Tells addresses of this machine, which no other machine reaches, from others."""
 
 import ipaddress
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 
@@ -18,6 +19,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+@lru_cache(maxsize=64)  # the Host of most requests is the same
 def leads_to_loopback(url: str) -> bool:
     """Return whether a URL's host is this machine; its scheme may be missing (`//localhost:8000`)."""
     try:

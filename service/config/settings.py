@@ -100,7 +100,7 @@ REMOVED = {
 class Settings(BaseSettings):
     """Settings that are fixed while the process runs; each is an environment variable `HEADROOM_<NAME>`.
 
-    The HTTP contract gives the limits and their defaults. docs/settings.md is made from the descriptions.
+    The HTTP contract gives the limits and their defaults. docs/settings.md is made from these strings.
     """
 
     model_config = SettingsConfigDict(
