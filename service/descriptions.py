@@ -1,9 +1,11 @@
-"""Descriptions of the fields of answers in the OpenAPI document."""
+"""Descriptions of the fields of answers in the OpenAPI document, from the strings below them.
+
+Pydantic reads those of requests and of the config in the same way (`use_attribute_docstrings`).
+"""
 
 import ast
 import dataclasses
 import inspect
-import re
 from itertools import pairwise
 from typing import Annotated, TypeVar
 
@@ -13,17 +15,22 @@ T = TypeVar("T")
 
 
 def documented(answer: type[T]) -> type[T]:
-    """Describe each field of a dataclass by the string below it. A line that the source wraps becomes one.
+    """Describe each field of a dataclass or TypedDict by the string below it.
 
     Pydantic can do the same, but not for the fields of a parent class, and it would read the source again
     for every app.
     """
     (definition,) = ast.parse(inspect.getsource(answer)).body
     assert isinstance(definition, ast.ClassDef)
-    fields = {field.name: field for field in dataclasses.fields(answer)}  # type: ignore[arg-type]
+    fields = (
+        {each.name: each for each in dataclasses.fields(answer)} if dataclasses.is_dataclass(answer) else {}
+    )
     for statement, text in pairwise(definition.body):
         if isinstance(statement, ast.AnnAssign) and isinstance(text, ast.Expr):
-            field = fields[ast.unparse(statement.target)]
-            description = re.sub(r"\n +", " ", ast.literal_eval(text.value))
-            field.type = Annotated[field.type, Field(description=description)]
+            name = ast.unparse(statement.target)
+            description = Field(description=inspect.cleandoc(ast.literal_eval(text.value)))
+            if name in fields:
+                fields[name].type = Annotated[fields[name].type, description]
+            else:
+                answer.__annotations__[name] = Annotated[answer.__annotations__[name], description]
     return answer

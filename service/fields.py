@@ -55,4 +55,4 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 class ConfigPart(BaseModel):
     """A part of the live config."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)

@@ -104,3 +104,14 @@ def unusual_modes(directory: Path) -> dict[str, str]:
     (directory / "new").unlink()
     files = [file for file in directory.rglob("*") if file.is_file()]
     return {file.name: oct(mode) for file in files if (mode := file.stat().st_mode) != usual}
+
+
+def write_overflowing(directory: Path, word: str) -> Path:
+    """Write a checkpoint with random weights whose logits are not finite for texts with this word."""
+    model = random_model()
+    with torch.no_grad():
+        signs = torch.tensor([1.0, -1.0]).repeat(16)
+        model.get_input_embeddings().weight[VOCABULARY.index(word)] = 3e38 * signs  # overflows in the norm
+    model.save_pretrained(directory)
+    write_vocabulary(directory)
+    return directory

@@ -42,7 +42,7 @@ _OPTIONS: dict[str, Any] = {
     "generate_unique_id_function": lambda route: route.name,
     "telemetry": {"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
 }
-"""What FastAPI is told of the application and of its routes."""
+"""Options of the application, and of the one that its routes are made with."""
 
 
 class _App(FastAPI):

@@ -12,7 +12,6 @@ another site names itself in `Origin`; one whose domain was rebound to this mach
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import time
 import uuid
@@ -46,6 +45,7 @@ from headroom.service.errors import (
     Unauthorized,
     as_service_error,
 )
+from headroom.service.loopback import leads_to_loopback
 from headroom.service.observe.access_log import PROBES, AccessLog, Record, current
 from headroom.service.observe.metrics import Metrics
 
@@ -245,7 +245,7 @@ def check_caller(scope: Scope, keys: KeyRing | None, origins: Sequence[str]) -> 
         allowance.set(Allowance(keys, key))
         return
     hosts = headers.getlist("host")
-    if not all(map(_names_this_machine, hosts)):
+    if not all(leads_to_loopback(f"//{host}") for host in hosts):
         raise Forbidden(
             "Without API keys this service answers only at localhost and 127.0.0.1; to use it under "
             "another name or from another machine, set HEADROOM_API_KEYS."
@@ -256,15 +256,3 @@ def check_caller(scope: Scope, keys: KeyRing | None, origins: Sequence[str]) -> 
                 "Without API keys this service answers no web page of another site; set HEADROOM_API_KEYS, "
                 "or name the site in HEADROOM_CORS_ORIGINS."
             )
-
-
-def _names_this_machine(host: str) -> bool:
-    """Return whether a Host header names this machine: an address of its own, localhost or *.localhost.
-
-    No resolver may lead the names elsewhere (RFC 6761).
-    """
-    try:
-        name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
-        return f".{name}".endswith(".localhost") or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FirstEvaluation:
-    """What judged pairs say of a model against their order.
+    """A model compared with the order that judged pairs stand in.
 
     sentence: how the model ranks, with the change of NDCG@10. verdict, ndcg10: of it. preference: for the
     model, of users who click as people judged. queries: how many have two titles.

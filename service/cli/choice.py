@@ -78,14 +78,8 @@ class Setup:
         )
 
 
-def read_setup(
-    model: str | None,
-    config: Path | None,
-    device: str,
-    dtype: str,
-    label_order: tuple[str, ...] | None = None,
-) -> Setup:
-    """Return what a config file says, unless the options say otherwise; "auto" leaves it to the file.
+def read_setup(network: Network) -> Setup:
+    """Return what the config file says, unless the options say otherwise; "auto" leaves it to the file.
 
     Without a file, the default one counts, which belongs to the default model only.
     """
@@ -94,30 +88,22 @@ def read_setup(
     from headroom.service.config import file as config_file
     from headroom.service.config.settings import LiveConfig
 
-    check_device_name(device)
-    check_dtype_name(dtype)
-    path = DEFAULT_CONFIG if config is None and model is None else config
+    check_device_name(network.device)
+    check_dtype_name(network.dtype)
+    path = DEFAULT_CONFIG if network.config is None and network.model is None else network.config
     if path is None:
-        return Setup(model, LiveConfig(), device, dtype, None, label_order)
+        return Setup(network.model, LiveConfig(), network.device, network.dtype, None, network.label_order)
     file = config_file.load(path, config_file.Overrides())
     settings = file.settings
-    if device == "auto":
-        device = settings.device
-    if dtype == "auto":
-        dtype = settings.dtype
     return Setup(
-        model or settings.model,
+        network.model or settings.model,
         file.live,
-        device,
-        dtype,
+        settings.device if network.device == "auto" else network.device,
+        settings.dtype if network.dtype == "auto" else network.dtype,
         path,
-        label_order=label_order or (settings.label_order if model is None else None),
+        label_order=network.label_order or (settings.label_order if network.model is None else None),
         deterministic=settings.deterministic,
     )
-
-
-def _setup_of(network: Network) -> Setup:
-    return read_setup(network.model, network.config, network.device, network.dtype, network.label_order)
 
 
 def resolve(network: Network) -> Variant:
@@ -128,7 +114,7 @@ def resolve(network: Network) -> Variant:
 def both(network: Network) -> tuple[Variant, Variant]:
     """Return the config's default variant, and the variant and mask that the options name."""
     form = None if network.mask is None else read_form(network.mask)
-    setup = _setup_of(network)
+    setup = read_setup(network)
     default = setup.live.default_network
     live = setup.only(list(dict.fromkeys([default, network.variant or default])))
 
@@ -147,7 +133,7 @@ def _resolve_with_model(network: Network) -> tuple[Variant, Classifier]:
     from headroom.models.checkpoint.hub import locate
 
     form = None if network.mask is None else read_form(network.mask)
-    setup = _setup_of(network)
+    setup = read_setup(network)
     live = setup.only([network.variant or setup.live.default_network])
     for entry in live.variants:
         if entry.cascade is None:

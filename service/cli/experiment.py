@@ -7,12 +7,12 @@ import re
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import typer
 
-from headroom.models.commands import options
 from headroom.service.cli import experiment_plan
+from headroom.service.loopback import leads_to_loopback
 
 TIMEOUT_S = 90
 """Time limit of one request; a report over millions of units is slow."""
@@ -132,47 +132,31 @@ def ship(
 
 @app.command()
 def export(
-    context: typer.Context,
     name: Name,
     out: Annotated[Path, typer.Option(help="File to write, .parquet, .csv or .csv.gz; it must not exist.")],
-    database_url: Annotated[
-        str | None,
-        typer.Option(help="Read this database, sqlite:////path or postgresql://…, not the service."),
-    ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
     """Write an experiment's exposures, interleaved lists and outcomes to a file for a warehouse.
 
-    With a service that has API keys, this needs one with the admin role. Or read the database, also of an
-    experiment that is no longer in the config.
+    With a service that has API keys, this needs one with the admin role. The experiment may be gone from the
+    config.
 
     Example: headroom experiment export prune20 --out prune20.parquet
     """
-    from headroom.service.cli.export import check_suffix, database_pages, export_rows
+    from headroom.service.cli.export import check_suffix, export_rows
     from headroom.service.experiments.export import Page
 
     try:
         check_suffix(out)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--out") from None
-    if database_url is not None:
-        options.refuse_unused(context, "--database-url asks no service", "url", "key")
-        try:
-            get_page, close = database_pages(database_url, name)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--database-url") from None
-        try:
-            rows = export_rows(get_page, out)
-        finally:
-            close()
-    else:
 
-        def from_service(source: str, after: str) -> Page:
-            answer = call(url, key, name, f"rows?{urlencode({'source': source, 'after': after})}")
-            return Page(answer["rows"], answer["next"])
+    def get_page(source: str, after: str) -> Page:
+        answer = call(url, key, name, f"rows?{urlencode({'source': source, 'after': after})}")
+        return Page(answer["rows"], answer["next"])
 
-        rows = export_rows(from_service, out)
+    rows = export_rows(get_page, out)
     print(f"{out}: {rows:,} rows")
 
 
@@ -220,7 +204,7 @@ def call(
             json=body,
             headers={"authorization": f"Bearer {key}"} if key else {},
             timeout=TIMEOUT_S,
-            trust_env=not is_this_machine(url),
+            trust_env=not leads_to_loopback(url),  # no proxy of HTTP_PROXY leads to this machine
         )
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
         reason = str(error).rpartition("] ")[-1] or type(error).__name__  # without "[Errno 111]"
@@ -244,12 +228,6 @@ def call(
 def without_password(url: str) -> str:
     """Return a URL as a message may show it: without a name and a key before the host."""
     return re.sub(r"//[^/]*@", "//", url, count=1)
-
-
-def is_this_machine(url: str) -> bool:
-    """Return whether a URL names this machine, to which no proxy of HTTP_PROXY leads."""
-    host = urlsplit(url).hostname or ""
-    return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 def show(experiment: dict[str, Any], as_json: bool, *, is_analysed: bool = False) -> None:

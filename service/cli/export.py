@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-
-from headroom.service.errors import ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,31 +101,6 @@ def _writer(draft: Path, schema: Schema, name: str) -> Iterator[_Writer]:
     compression = "gzip" if name.endswith(".gz") else None
     with output_stream(str(draft), compression=compression) as file, csv.CSVWriter(file, schema) as writer:
         yield writer
-
-
-def database_pages(url: str, name: str) -> tuple[GetPage, Callable[[], None]]:
-    """Return the pages of an experiment in a database, and what closes it.
-
-    Raises RuntimeError if the database cannot be reached or has no such experiment; ValueError for a wrong
-    URL.
-    """
-    from headroom.service.experiments.export import page
-    from headroom.service.experiments.log import fold
-    from headroom.service.experiments.store import Store
-
-    store = Store(url, service=None)
-    if store.url.drivername.startswith("sqlite") and not Path(str(store.url.database)).exists():
-        raise RuntimeError(f"there is no database {store.url.database}")
-    try:
-        if name not in fold(store.log()):
-            raise RuntimeError(f"the database has no experiment {name!r}")
-    except ServiceError as error:
-        store.close()
-        raise RuntimeError(str(error)) from None
-    except BaseException:
-        store.close()
-        raise
-    return partial(page, store, name), store.close
 
 
 def _pages(get_page: GetPage) -> Iterator[Sequence[Any]]:

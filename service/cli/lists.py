@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How much lists differ, and in words how that is known."""
+    """A measure of how much lists differ. source: where it comes from, in words."""
 
     lists: Lists
     source: str

@@ -1,4 +1,4 @@
-"""What the program says about errors, missing packages of the extra `serve` among them.
+"""Turns errors into lines for the user, missing packages of the extra `serve` among them.
 
 Without that extra `headroom` scores, trains, studies and prunes.
 """

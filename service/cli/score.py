@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -49,15 +49,6 @@ Variants = Annotated[
         help="Name of a variant in the config file.  [default: the config's default]",
     ),
 ]
-Overflow = Annotated[
-    Literal["truncate", "chunks"],
-    typer.Option(
-        help="What becomes of a title longer than the model's window: score its beginning, or all of "
-        "it in overlapping chunks, of which the best one counts."
-    ),
-]
-
-
 Instruction = Annotated[
     str | None,
     typer.Option(help="What makes a title relevant, for models whose prompt has an instruction."),
@@ -80,7 +71,6 @@ def command(
     device: Device = "auto",
     dtype: Dtype = "auto",
     label_order: LabelOrder = None,
-    overflow: Overflow = "truncate",
     instruction: Instruction = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per pair; with --input, one in all.")
@@ -105,57 +95,53 @@ def command(
 
     Example: headroom score --input head-queries.csv --cache redis://127.0.0.1:6379/0
     """
-    only_variant = only_one("--variant", variant)
-    only_mask = only_one("--mask", mask)
-    if source is not None or output is not None or cache is not None:
-        if query is not None or source is None:
-            raise typer.BadParameter(
-                "it goes without a query, and with --output or --cache", param_hint="--input"
-            )
-        refuse_unused(context, "does not go with --input", "instruction")
-        if output is None:
-            refuse_unused(context, "it needs --output", "prefix", "overwrite")
-        from headroom.models.quality.labelled import Columns
-
-        setup = choice.read_setup(model, config, device, dtype, label_names(label_order))
-        options = score_files.options_of(
-            setup,
-            only_mask,
-            only_variant,
-            Columns(query_column, title_column, delimiter=delimiter),
-            overflow=overflow,
-            prefix=prefix,
-        )
-        target = score_files.Target(output, cache, overwrite)
-        score_files.score_file(source, target, options, as_json=as_json)
+    network = Network(
+        model,
+        config,
+        only_one("--variant", variant),
+        only_one("--mask", mask),
+        device,
+        dtype,
+        label_names(label_order),
+    )
+    if source is None and output is None and cache is None:
+        if query is None:
+            raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
+        refuse_unused(context, "it needs --input", *OF_FILES)
+        _print_scores(network, query, titles, instruction, as_json=as_json)
         return
-    if query is None:
-        raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
-    refuse_unused(context, "it needs --input", *OF_FILES)
-    order = label_names(label_order)
-    network = Network(model, config, only_variant, only_mask, device, dtype, order)
+    if query is not None or source is None:
+        raise typer.BadParameter(
+            "it goes without a query, and with --output or --cache", param_hint="--input"
+        )
+    if (output is None) == (cache is None):
+        raise typer.BadParameter("it goes with one of --output and --cache", param_hint="--input")
+    refuse_unused(context, "does not go with --input", "instruction")
+    if output is None:
+        refuse_unused(context, "it needs --output", "prefix", "overwrite")
+    from headroom.models.quality.labelled import Columns
+
+    columns = Columns(query_column, title_column, delimiter=delimiter)
+    options = score_files.options_of(network, columns, prefix=prefix)
+    if output is not None:
+        score_files.run(source, output, options, overwrite=overwrite, as_json=as_json)
+    elif cache is not None:
+        score_files.fill_cache(source, cache, options, as_json=as_json)
+
+
+def _print_scores(
+    network: Network, query: str, titles: list[str] | None, instruction: str | None, *, as_json: bool
+) -> None:
+    """Print a line for each pair, portion by portion."""
     pairs = pairs_of(query, titles)
     chosen = choice.resolve(network)
     if network.variant is None:
         _say_which_default(chosen, network.mask)
+    from headroom.service.scoring.offline import score  # imports torch, after all checks
+
     with_query = query == "-"
-    _print_scores(chosen, pairs, overflow, instruction, as_json=as_json, with_query=with_query)
-
-
-def _print_scores(
-    chosen: Variant,
-    pairs: Iterator[tuple[str, str]],
-    overflow: Overflow,
-    instruction: str | None,
-    *,
-    as_json: bool,
-    with_query: bool,
-) -> None:
-    """Print a line for each pair, portion by portion."""
-    from headroom.service.scoring.offline import score
-
     for portion in portions(pairs, whole_queries=bool(chosen.stages)):
-        scored = score(chosen, portion, overflow=overflow, instruction=instruction)
+        scored = score(chosen, portion, instruction=instruction)
         for line in lines(chosen, portion, scored, as_json=as_json, with_query=with_query):
             print(line)
 
@@ -240,8 +226,6 @@ def lines(
             row |= {"grade": int(scores.grade[index]), "label": label}
             row["expected_grade"] = scores.expected_grade[index]
             row["probabilities"] = scores.probabilities[index]
-        if scores.chunks is not None:
-            row["chunk"] = scores.chunks[index]
         if scored.stages is not None:
             row["stage"] = scored.stages[index]
         yield orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY).decode()

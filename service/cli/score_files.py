@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headroom.models.commands.options import read_form
+from headroom.models.commands.options import Network, read_form
 from headroom.models.terminal import Stages, ends_at_once, warn
 from headroom.service.cli import choice
 
@@ -82,27 +82,6 @@ def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_
         warn(f"{summary.rejects:,} rows were set aside: {summary.rejects_file}")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The place where scores go: the values of --output, --cache and --overwrite."""
-
-    output: str | None
-    cache: str | None
-    overwrite: bool
-
-
-def score_file(source: str, target: Target, options: ScoreOptions, *, as_json: bool) -> None:
-    """Score a file into another one, or into the shared score cache. Raises BadParameter for options that do
-    not go together."""
-    if (target.output is None) == (target.cache is None):
-        raise typer.BadParameter("it goes with one of --output and --cache", param_hint="--input")
-    if target.output is not None:
-        run(source, target.output, options, overwrite=target.overwrite, as_json=as_json)
-        return
-    assert target.cache is not None
-    fill_cache(source, target.cache, options, as_json=as_json)
-
-
 @ends_at_once("headroom: stopped; what is scored is stored, and the same command goes on from there")
 def fill_cache(source: str, url: str, options: ScoreOptions, *, as_json: bool) -> None:
     """Store the scores of the input's pairs in the shared score cache, and print how many there were."""
@@ -147,15 +126,7 @@ def prepared(
     return replace(job, options=resolved), lambda: closing(WindowScorer(resolved))
 
 
-def options_of(
-    setup: choice.Setup,
-    mask: str | None,
-    variant: str | None,
-    fields: Columns,
-    *,
-    overflow: str,
-    prefix: str,
-) -> ScoreOptions:
+def options_of(network: Network, fields: Columns, *, prefix: str) -> ScoreOptions:
     """Return what these options say, checked. Raises BadParameter, ValueError or ModelError."""
     from headroom.models.checkpoint.config import read_config
     from headroom.models.checkpoint.hub import locate
@@ -163,17 +134,18 @@ def options_of(
 
     if fields.query == fields.title:
         raise typer.BadParameter("two of the columns have one name", param_hint="--query-column")
-    live = setup.only([variant or setup.live.default_network])
+    setup = choice.read_setup(network)
+    live = setup.only([network.variant or setup.live.default_network])
     chosen = next(each for each in live.variants if each.name == live.default)
     if chosen.cascade is not None:
-        what = chosen.name if variant else f"{chosen.name}, the config's default,"
+        what = chosen.name if network.variant else f"{chosen.name}, the config's default,"
         raise ValueError(
             f"--variant: {what} is a cascade, which ranks the titles of a query; --input scores each row "
             "alone; name one of its stages"
         )
-    if variant is None and chosen.head_mask not in (None, "none"):
-        warn(choice.default_line(chosen.name, mask))
-    form = None if mask is None else read_form(mask)
+    if network.variant is None and chosen.head_mask not in (None, "none"):
+        warn(choice.default_line(chosen.name, network.mask))
+    form = None if network.mask is None else read_form(network.mask)
     directory = locate(chosen.checkpoint or setup.model, setup.model)
     order = setup.label_order_of(chosen)
     choice.check_masks(live, directory, form, order)
@@ -183,7 +155,6 @@ def options_of(
         mask=form,
         fields=fields,
         graded=read_config(directory, order).is_graded,
-        overflow=overflow,
         device=setup.device,
         dtype=setup.dtype,
         prefix=prefix,

@@ -100,143 +100,90 @@ REMOVED = {
 class Settings(BaseSettings):
     """Settings that are fixed while the process runs; each is an environment variable `HEADROOM_<NAME>`.
 
-    The HTTP contract gives the limits and their defaults. docs/settings.md is made from the descriptions.
+    The HTTP contract gives the limits and their defaults. docs/settings.md is made from these strings.
     """
 
     model_config = SettingsConfigDict(
-        env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True
+        env_prefix=ENVIRONMENT_PREFIX,
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
     )
 
-    model: str | None = Field(
-        None,
-        min_length=1,
-        description="Checkpoint directory or hub id (`name@revision`). Unset: the shipped model.",
-    )
-    label_order: tuple[str, ...] | None = Field(
-        None,
-        min_length=2,
-        description="Names of the model's labels from least to most relevant. Unset: what its config.json or "
-        "the names say; if neither does, `GET /v1/models` and the log say which label counts as best.",
-    )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto",
-        description="Device of the computation. `auto`: CUDA if there is any, else the CPU. "
-        "`CUDA_VISIBLE_DEVICES` says which GPUs.",
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto",
-        description="Number format of the weights. `auto`: bfloat16 if the device has it, else float32, or "
-        "float16 on a GPU such as a T4.",
-    )
-    mps: bool = Field(
-        True,
-        description="Let replicas that share a GPU compute at once, through CUDA MPS, where "
-        "`nvidia-cuda-mps-control` is installed; an error that one causes on the GPU then ends all of them. "
-        "`false`: they take turns. For `headroom serve`.",
-    )
-    deterministic: bool = Field(
-        False,
-        description="Give a pair the same float32 score, bit by bit, alone and in any batch; slower, and on "
-        "a CPU only.",
-    )
-    score_cache_size: int = Field(
-        0,
-        ge=0,
-        description="Number of pairs, each under one mask, whose scores a replica keeps; 0: none. "
-        "1,000,000 take about 310 MB.",
-    )
-    score_cache: str | None = Field(
-        None,
-        repr=False,
-        description="Redis or Valkey server in which all replicas keep scores: `redis://`, `rediss://` or "
-        "`unix://`; it needs the extra `redis`. Unset: none.",
-    )
+    model: str | None = Field(None, min_length=1)
+    """Checkpoint directory or hub id (`name@revision`). Unset: the shipped model."""
+    label_order: tuple[str, ...] | None = Field(None, min_length=2)
+    """Names of the model's labels from least to most relevant. Unset: what its config.json or the names say;
+    if neither does, `GET /v1/models` and the log say which label counts as best."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device of the computation. `auto`: CUDA if there is any, else the CPU. `CUDA_VISIBLE_DEVICES` says
+    which GPUs."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number format of the weights. `auto`: bfloat16 if the device has it, else float32, or float16 on a GPU
+    such as a T4."""
+    mps: bool = True
+    """Let replicas that share a GPU compute at once, through CUDA MPS, where `nvidia-cuda-mps-control` is
+    installed; an error that one causes on the GPU then ends all of them. `false`: they take turns. For
+    `headroom serve`."""
+    deterministic: bool = False
+    """Give a pair the same float32 score, bit by bit, alone and in any batch; slower, and on a CPU only."""
+    score_cache_size: int = Field(0, ge=0)
+    """Number of pairs, each under one mask, whose scores a replica keeps; 0: none. 1,000,000 take about 310
+    MB."""
+    score_cache: str | None = Field(None, repr=False)
+    """Redis or Valkey server in which all replicas keep scores: `redis://`, `rediss://` or `unix://`; it
+    needs the extra `redis`. Unset: none."""
 
-    max_pairs: int = Field(1000, ge=1, description="Maximum titles or pairs of one request.")
-    max_compare_rows: int = Field(
-        4096,
-        ge=1,
-        description="Maximum rows that one request may have scored: the pairs times the columns of a "
-        "`/v1/compare`, and the chunks of long titles (`overflow: chunks`).",
-    )
-    max_body_bytes: int = Field(4_000_000, ge=1, description="Largest request body in bytes; more gets 413.")
-    request_timeout_s: _Positive = Field(
-        60.0, description="Seconds from a request to its answer; later, it gets 504."
-    )
+    max_pairs: int = Field(1000, ge=1)
+    """Maximum titles or pairs of one request."""
+    max_compare_rows: int = Field(4096, ge=1)
+    """Maximum rows that one request may have scored: the pairs times the columns of a `/v1/compare`, and the
+    chunks of long titles (`overflow: chunks`)."""
+    max_body_bytes: int = Field(4_000_000, ge=1)
+    """Largest request body in bytes; more gets 413."""
+    request_timeout_s: _Positive = 60.0
+    """Seconds from a request to its answer; later, it gets 504."""
 
-    max_batch_tokens: int | None = Field(
-        None, ge=1, description="Maximum tokens of one batch. Unset: 1,024 on a CPU, 16,384 on CUDA."
-    )
-    max_queue_tokens: int | None = Field(
-        None,
-        ge=1,
-        description="Number of queued tokens from which a replica answers 429. Unset: 64 full batches.",
-    )
-    max_queue_s: _Positive = Field(
-        1.0,
-        description="Longest expected wait in seconds, at the measured token rate; longer gets 429.",
-    )
-    drain_timeout_s: float = Field(
-        30.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="Seconds to answer accepted requests when `headroom serve` stops (on a Ray cluster: "
-        "`graceful_shutdown_timeout_s` of the deployment).",
-    )
-    ray_timeout_s: _Positive = Field(
-        60.0,
-        description="Seconds that Ray may take to answer `headroom serve` or a replica.",
-    )
+    max_batch_tokens: int | None = Field(None, ge=1)
+    """Maximum tokens of one batch. Unset: 1,024 on a CPU, 16,384 on CUDA."""
+    max_queue_tokens: int | None = Field(None, ge=1)
+    """Number of queued tokens from which a replica answers 429. Unset: 64 full batches."""
+    max_queue_s: _Positive = 1.0
+    """Longest expected wait in seconds, at the measured token rate; longer gets 429."""
+    drain_timeout_s: float = Field(30.0, ge=0, allow_inf_nan=False)
+    """Seconds to answer accepted requests when `headroom serve` stops (on a Ray cluster:
+    `graceful_shutdown_timeout_s` of the deployment)."""
+    ray_timeout_s: _Positive = 60.0
+    """Seconds that Ray may take to answer `headroom serve` or a replica."""
 
-    database_url: str | None = Field(
-        None,
-        repr=False,
-        description="Experiments' database: `sqlite:////path/file.db` or `postgresql://user:password@host/"
-        "name`. Unset: a SQLite file in `~/.local/state/headroom` (or in `$XDG_STATE_HOME`).",
-    )
-    service_name: ConfigName = Field(
-        "headroom",
-        description="Name of this service, needed with PostgreSQL. The experiments' database belongs to the "
-        "service that first used it; one of another name is refused. Give staging and production names, and "
-        "databases, of their own.",
-    )
-    outcome_days: _Positive = Field(
-        30.0,
-        description="Days after an experiment's end that its interleaved lists, their clicks and its "
-        "outcomes are kept.",
-    )
-    api_keys: _ApiKeys = Field(
-        (),
-        repr=False,
-        exclude=True,
-        description="API keys: `KEY[;role=admin][;rate=50]`, comma-separated, or "
-        "a list in the config file. `rate` is in pairs per second, on each replica. `sha256:HEX` may replace "
-        "a key. Without keys, the service answers only at localhost; with an empty variable it "
-        "does not start.",
-    )
-    api_keys_file: Path | None = Field(
-        None,
-        description="File of API keys in place of `api_keys` (an absolute path), one per line or "
-        "comma-separated; lines that begin with # are comments. It is read again every 5 seconds; while it "
-        "is wrong, the keys before stay.",
-    )
+    database_url: str | None = Field(None, repr=False)
+    """Experiments' database: `sqlite:////path/file.db` or `postgresql://user:password@host/name`. Unset: a
+    SQLite file in `~/.local/state/headroom` (or in `$XDG_STATE_HOME`)."""
+    service_name: ConfigName = "headroom"
+    """Name of this service, needed with PostgreSQL. The experiments' database belongs to the service that
+    first used it; one of another name is refused. Give staging and production names, and databases, of their
+    own."""
+    outcome_days: _Positive = 30.0
+    """Days after an experiment's end that its interleaved lists, their clicks and its outcomes are kept."""
+    api_keys: _ApiKeys = Field((), repr=False, exclude=True)
+    """API keys: `KEY[;role=admin][;rate=50]`, comma-separated, or a list in the config file. `rate` is in
+    pairs per second, on each replica. `sha256:HEX` may replace a key. Without keys, the service answers only
+    at localhost; with an empty variable it does not start."""
+    api_keys_file: Path | None = None
+    """File of API keys in place of `api_keys` (an absolute path), one per line or comma-separated; lines that
+    begin with # are comments. It is read again every 5 seconds; while it is wrong, the keys before stay."""
 
-    cors_origins: _Origins = Field(
-        (),
-        description="Origins whose web pages may call the service and read its answers, such as "
-        "`https://shop.example`: comma-separated, or a list in the config file. Unset: its own page alone.",
-    )
+    cors_origins: _Origins = ()
+    """Origins whose web pages may call the service and read its answers, such as `https://shop.example`:
+    comma-separated, or a list in the config file. Unset: its own page alone."""
 
-    access_log: Literal["off", "json"] = Field(
-        "off",
-        description="Write one line of JSON per request to standard output, without texts and keys. Health "
-        "checks have none.",
-    )
-    log_format: LogFormat = Field(
-        "text",
-        description="Form of what `headroom serve` and its replicas report: lines of text, or of JSON. "
-        "On a Ray cluster, replicas always write JSON.",
-    )
+    access_log: Literal["off", "json"] = "off"
+    """Write one line of JSON per request to standard output, without texts and keys. Health checks have
+    none."""
+    log_format: LogFormat = "text"
+    """Form of what `headroom serve` and its replicas report: lines of text, or of JSON. On a Ray cluster,
+    replicas always write JSON."""
 
     @model_validator(mode="before")
     @classmethod
@@ -350,33 +297,25 @@ class LiveConfig(ConfigPart):
 
     # Validation here needs no model; `resolve_masks` checks the masks against one.
 
-    masks: dict[ConfigName, MaskForm] = Field(
-        default_factory=dict,
-        description="Masks by name, for `@name` in requests and variants; these may switch units off.",
-    )
+    masks: dict[ConfigName, MaskForm] = Field(default_factory=dict)
+    """Masks by name, for `@name` in requests and variants; these may switch units off."""
     variants: tuple[VariantConfig, ...] = Field(
-        (VariantConfig(name="full"),), min_length=1, max_length=64, strict=False, description="Servables."
+        (VariantConfig(name="full"),), min_length=1, max_length=64, strict=False
     )
-    default: ConfigName | None = Field(
-        None, description="The variant of requests that name none. Unset: the first."
-    )
-    degrade: DegradeConfig | None = Field(
-        None, description="The variant that answers in place of the default while the queue is long."
-    )
-    on_failure: OnFailure = Field(
-        "error",
-        description="Default answer to a request that cannot be scored: an `error`, or its titles in their "
-        "original order (`original_order`). A request's own field overrides it.",
-    )
-    experiments: tuple[ExperimentConfig, ...] = Field(
-        (), max_length=64, strict=False, description="A/B tests of variants."
-    )
-    digests: dict[str, Digest] = Field(
-        default_factory=dict,
-        description="SHA-256 of each checkpoint's files by its path (`''`: the service's own), as `python -m "
-        "headroom.models.checkpoint.files DIRECTORY` prints it. "
-        "`headroom serve` fills it in for directories; a replica refuses files with another content.",
-    )
+    """Servables."""
+    default: ConfigName | None = None
+    """The variant of requests that name none. Unset: the first."""
+    degrade: DegradeConfig | None = None
+    """The variant that answers in place of the default while the queue is long."""
+    on_failure: OnFailure = "error"
+    """Default answer to a request that cannot be scored: an `error`, or its titles in their original order
+    (`original_order`). A request's own field overrides it."""
+    experiments: tuple[ExperimentConfig, ...] = Field((), max_length=64, strict=False)
+    """A/B tests of variants."""
+    digests: dict[str, Digest] = Field(default_factory=dict)
+    """SHA-256 of each checkpoint's files by its path (`''`: the service's own), as `python -m
+    headroom.models.checkpoint.files DIRECTORY` prints it. `headroom serve` fills it in for directories; a
+    replica refuses files with another content."""
 
     @model_validator(mode="after")
     def _parts_fit(self, info: ValidationInfo) -> Self:

@@ -30,39 +30,30 @@ KEEP_RANGE = "a whole number of titles from 1, or a share between 0 and 1 (both 
 class StageConfig(ConfigPart):
     """One stage of a cascade."""
 
-    variant: ConfigName = Field(description="The variant that scores in this stage; not a cascade.")
-    keep: int | float | None = Field(
-        None,
-        description="How many of a query's titles the next stage scores: a number, or a share of this "
-        "stage's titles, rounded up. The last stage has none.",
-    )
+    variant: ConfigName
+    """The variant that scores in this stage; not a cascade."""
+    keep: int | float | None = None
+    """How many of a query's titles the next stage scores: a number, or a share of this stage's titles,
+    rounded up. The last stage has none."""
 
 
 class VariantConfig(ConfigPart):
     """A servable: a checkpoint with a mask, or a cascade of such variants."""
 
-    name: ConfigName = Field(
-        description="Name in requests, experiments and metrics; not `custom` or `original`."
-    )
-    head_mask: MaskForm | None = Field(None, description="Mask. Unset: everything on.")
-    sliced: bool = Field(False, description="Cut what is off out of the weights, which saves time.")
-    optional: bool = Field(
-        False,
-        description="Leave the variant out, with a warning, if the model has no such mask or network, or a "
-        "cascade one of its stages. It is an error if `default`, an experiment or a cascade needs it.",
-    )
-    checkpoint: Annotated[str, StringConstraints(min_length=1), STORABLE] | None = Field(
-        None,
-        description="Checkpoint directory, hub id (`name@revision`), or `@NAME`: the smaller network "
-        "`networks/NAME` beside the model's weights. Unset: the service's own model.",
-    )
-    cascade: tuple[StageConfig, ...] | None = Field(
-        None,
-        min_length=2,
-        max_length=MAX_STAGES,
-        strict=False,
-        description="Stages, cheapest first: each scores the best titles of the one before it.",
-    )
+    name: ConfigName
+    """Name in requests, experiments and metrics; not `custom` or `original`."""
+    head_mask: MaskForm | None = None
+    """Mask. Unset: everything on."""
+    sliced: bool = False
+    """Cut what is off out of the weights, which saves time."""
+    optional: bool = False
+    """Leave the variant out, with a warning, if the model has no such mask or network, or a cascade one of
+    its stages. It is an error if `default`, an experiment or a cascade needs it."""
+    checkpoint: Annotated[str, StringConstraints(min_length=1), STORABLE] | None = None
+    """Checkpoint directory, hub id (`name@revision`), or `@NAME`: the smaller network `networks/NAME` beside
+    the model's weights. Unset: the service's own model."""
+    cascade: tuple[StageConfig, ...] | None = Field(None, min_length=2, max_length=MAX_STAGES, strict=False)
+    """Stages, cheapest first: each scores the best titles of the one before it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -101,11 +92,11 @@ class DegradeConfig(ConfigPart):
     It concerns requests to score or rank that name neither variant nor mask and are in no experiment.
     """
 
-    above_queue_tokens: Annotated[int, Field(ge=1), WHOLE_NUMBER] = Field(
-        description="Number of queued tokens of a replica above which the variant answers; less than "
-        "`max_queue_tokens`, from which requests are refused.",
-    )
-    variant: ConfigName = Field(description="The variant that answers then; not the default.")
+    above_queue_tokens: Annotated[int, Field(ge=1), WHOLE_NUMBER]
+    """Number of queued tokens of a replica above which the variant answers; less than `max_queue_tokens`,
+    from which requests are refused."""
+    variant: ConfigName
+    """The variant that answers then; not the default."""
 
 
 def _check_stages(stages: Sequence[StageConfig]) -> None:

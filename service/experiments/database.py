@@ -197,8 +197,8 @@ def problem(db: Connection, service: str | None) -> str | None:
     if found is None or found.version != VERSION:
         return (
             "the experiments' database is of an earlier release of headroom, or not headroom's; export its "
-            "experiments with that release (`headroom experiment export NAME --database-url URL --out "
-            "NAME.parquet`), then move the file away, or set HEADROOM_DATABASE_URL to an empty database"
+            "experiments while that release serves it (`headroom experiment export NAME --out F.parquet`), "
+            "then move the file away, or set HEADROOM_DATABASE_URL to an empty database"
         )
     if service not in (None, found.service):
         return (

@@ -32,7 +32,7 @@ MAX_UNITS = 1_000_000_000_000
 _Slot = Annotated[int, Field(ge=0, le=10_000), WHOLE_NUMBER]
 
 
-class Metric(ConfigPart, use_attribute_docstrings=True):
+class Metric(ConfigPart):
     """A metric over units, computed from the values of their outcomes."""
 
     name: MetricName
@@ -78,7 +78,7 @@ class Metric(ConfigPart, use_attribute_docstrings=True):
         return 1 if self.better == "higher" else -1
 
 
-class ArmConfig(ConfigPart, use_attribute_docstrings=True):
+class ArmConfig(ConfigPart):
     """An arm: the variant that its units get."""
 
     name: ConfigName
@@ -89,7 +89,7 @@ class ArmConfig(ConfigPart, use_attribute_docstrings=True):
     """The arm's part of the units, in proportion to the other arms' weights."""
 
 
-class Guardrails(ConfigPart, use_attribute_docstrings=True):
+class Guardrails(ConfigPart):
     """The limits that take an arm back to control automatically. Null switches a limit off."""
 
     error_rate: Annotated[float, Field(gt=0, lt=1)] | None = 0.02
@@ -106,7 +106,7 @@ class Guardrails(ConfigPart, use_attribute_docstrings=True):
     nothing about the scores of one with fewer units."""
 
 
-class ExperimentConfig(ConfigPart, use_attribute_docstrings=True):
+class ExperimentConfig(ConfigPart):
     """An experiment: units are spread over arms, and metrics compare the arms."""
 
     name: ConfigName

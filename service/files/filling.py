@@ -8,18 +8,15 @@ from typing import cast
 
 import numpy as np
 
-from headroom.models.batch import batches_by_length, in_halves
-from headroom.models.checkpoint.chunks import LongTitles, encode_chunks
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.errors import ModelError
 from headroom.models.rows import known_format
 from headroom.service.files.options import ScoreOptions
 from headroom.service.files.reading import WINDOW_ROWS, Window, windows
 from headroom.service.files.running import ReportProgress
-from headroom.service.files.scoring import WindowScorer, forward
+from headroom.service.files.scoring import NOT_FINITE, WindowScorer
 from headroom.service.files.storage import Storage
 from headroom.service.scoring.cache import row_keys, weights_key
-from headroom.service.scoring.catalog import Variant
 from headroom.service.scoring.shared_cache import PREFIX, check_url, sealed, unsealed
 
 NO_COLUMNS = "\0"
@@ -30,7 +27,7 @@ NO_COLUMNS = "\0"
 class Filled:
     """The outcome of a file. pairs: rows of the file whose scores the cache was given or had.
 
-    computed: rows of the network, chunks of long titles included; known: those whose scores the cache had.
+    computed: pairs that were scored; known: those whose scores the cache had.
     set_aside: rows of the file that cannot be scored; problem: the first one's, "" if there is none.
     """
 
@@ -51,18 +48,15 @@ def fill(name: str, options: ScoreOptions, scorer: WindowScorer, url: str, repor
     cache = _Cache(url)
     import redis
 
-    variant = scorer.variant
     try:
-        weights = weights_key(variant.classifier)
+        weights = weights_key(scorer.variant.classifier)
         for window in _windows(name, options):
-            filled.set_aside += len(window.rejects)
+            computed = _fill_window(window, options, scorer, cache, weights)
             if window.rejects and not filled.problem:
-                filled.problem = f"line {window.rejects[0].line}: {window.rejects[0].reason}"
-            pairs = [(row[options.fields.query], row[options.fields.title]) for row in window.rows]
-            rows = _encoded(variant, pairs, options.overflow)
-            keys = row_keys([(row, variant.mask) for row in rows], weights)
-            computed = _store_missing(cache, scorer, dict(zip(keys, rows, strict=True)))
-            filled.known += len(rows) - computed
+                first = min(window.rejects)  # by its line
+                filled.problem = f"line {first.line}: {first.reason}"
+            filled.set_aside += len(window.rejects)
+            filled.known += len(window.rows) - computed
             filled.computed += computed
             filled.pairs += len(window.rows)
             report(window.share, filled.pairs + filled.set_aside, 0)
@@ -75,12 +69,22 @@ def fill(name: str, options: ScoreOptions, scorer: WindowScorer, url: str, repor
     return filled
 
 
-def _store_missing(cache: _Cache, scorer: WindowScorer, rows: dict[bytes, EncodedPair]) -> int:
-    """Compute and store the scores of rows, by their keys, that the cache lacks; return how many they are."""
-    known = cache.known(list(rows))
-    missing = {key: row for key, row in rows.items() if key not in known}
-    cache.store(_computed(scorer, missing))
-    return len(missing)
+def _fill_window(
+    window: Window, options: ScoreOptions, scorer: WindowScorer, cache: _Cache, weights: bytes
+) -> int:
+    """Compute and store the scores of a window that the cache lacks, and return how many they are.
+
+    weights: names the checkpoint in keys. Rows whose scores are not finite become rejects of the window.
+    """
+    pairs = [(row[options.fields.query], row[options.fields.title]) for row in window.rows]
+    rows = scorer.variant.classifier.tokenizer.encode(pairs)
+    keys = row_keys([(row, scorer.variant.mask) for row in rows], weights)
+    known = cache.known(keys)
+    computed = _computed(scorer, {key: row for key, row in zip(keys, rows, strict=True) if key not in known})
+    cache.store(computed)
+    failed = [index for index, key in enumerate(keys) if key not in known and key not in computed]
+    window.set_aside(dict.fromkeys(failed, NOT_FINITE))
+    return len(computed)
 
 
 class _Cache:
@@ -119,30 +123,13 @@ def _windows(name: str, options: ScoreOptions) -> Iterator[Window]:
     return windows(storage, first, source, replace(options, prefix=NO_COLUMNS), WINDOW_ROWS)
 
 
-def _encoded(variant: Variant, pairs: Sequence[tuple[str, str]], overflow: str) -> list[EncodedPair]:
-    """Return what the network reads of pairs, several rows of a long title that is cut into chunks."""
-    tokenizer = variant.classifier.tokenizer
-    if overflow == "chunks":
-        return [row for pair in encode_chunks(tokenizer, pairs, LongTitles("chunks")) for row in pair.rows]
-    return list(tokenizer.encode(pairs))
-
-
 def _computed(scorer: WindowScorer, missing: dict[bytes, EncodedPair]) -> dict[bytes, bytes]:
     """Return the float32 logits of rows by their keys; rows whose logits are not finite are left out."""
     if not missing:
         return {}
-    variant = scorer.variant
     keys = list(missing)
-    encoded = list(missing.values())
-
-    def run(rows: Sequence[int]) -> np.ndarray:
-        return forward(variant, [encoded[row] for row in rows])
-
-    beginnings = variant.classifier.beginnings(encoded, [None] * len(encoded))
-    batches = batches_by_length([len(row) for row in encoded], scorer.batch_tokens, beginnings)
-    under_way = [(rows, scorer.pool.submit(in_halves, run, rows, scorer.device)) for rows in batches]
     computed: dict[bytes, bytes] = {}
-    for rows, future in under_way:
+    for rows, future in scorer.start(list(missing.values())):
         for row, logits in zip(rows, future.result(), strict=True):
             if np.isfinite(logits).all():
                 computed[keys[row]] = logits.astype(np.float32).tobytes()

@@ -65,7 +65,6 @@ class Job:
             "mask or variant": [options.live.default, options.mask],
             "config file": live,
             "choice of columns": [*astuple(options.fields), options.prefix],
-            "--overflow": options.overflow,
             "device or number format": [options.device, options.dtype],
             "--label-order": options.label_order,
             "version of headroom": [version(), metadata.version("pyarrow"), self.window_rows, WINDOW_BYTES],

@@ -14,7 +14,7 @@ UNGRADED = ("score", "truncated")
 
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """All that pairs are scored with, as a value that goes to any process.
+    """The model, variant, mask and columns of a job.
 
     model: a checkpoint's directory or hub id, or None for the shipped one. live: the variant, its default,
     and stored masks. mask: laid on the variant; it may switch units off. graded: whether there are grades.
@@ -27,7 +27,6 @@ class ScoreOptions:
     mask: MaskForm | None
     fields: Columns
     graded: bool
-    overflow: str = "truncate"
     device: str = "auto"
     dtype: str = "auto"
     prefix: str = ""
@@ -42,8 +41,7 @@ class ScoreOptions:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Return the names of the new columns, without the prefix."""
-        kinds = GRADED if self.graded else UNGRADED
-        return (*kinds, "chunk") if self.overflow == "chunks" else kinds
+        return GRADED if self.graded else UNGRADED
 
     @property
     def names(self) -> list[str]:

@@ -6,13 +6,12 @@ are the same bits whenever it is scored, unless the device's memory is full: the
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from headroom.models.batch import batches_by_length, in_halves
-from headroom.models.checkpoint.chunks import Chunk, ChunkedPair, LongTitles, best_chunks, encode_chunks
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.cores import cores
 from headroom.models.device import is_out_of_memory
@@ -21,7 +20,10 @@ from headroom.service.engine.threads import forward_pool
 from headroom.service.files.options import ScoreOptions
 from headroom.service.files.reading import Window
 from headroom.service.files.writing import encode, encode_rejects
-from headroom.service.scoring.catalog import Variant, load_catalog
+from headroom.service.scoring.catalog import load_catalog
+
+NOT_FINITE = "the model gives no finite score"
+"""Why a row whose logits are not finite is set aside."""
 
 
 class Encoded(NamedTuple):
@@ -33,17 +35,16 @@ class Encoded(NamedTuple):
     set_aside: int
 
 
+Batch = tuple[list[int], Future[np.ndarray]]
+"""The indices of the pairs of a batch, and their logits to come."""
+
+
 @dataclass(slots=True)
-class _Rows:
-    """The rows of a window.
+class _Pairs:
+    """The pairs of a window, and the batches that score them."""
 
-    chunks: of each pair, with `overflow="chunks"`; else empty, and `encoded` has one row per pair.
-    batches: the encoded rows of each, and their logits to come.
-    """
-
-    chunks: list[ChunkedPair] = field(default_factory=list)
-    encoded: list[EncodedPair] = field(default_factory=list)
-    batches: list[tuple[list[int], Future[np.ndarray]]] = field(default_factory=list)
+    encoded: Sequence[EncodedPair] = ()
+    batches: list[Batch] = field(default_factory=list)
 
 
 class WindowScorer:
@@ -73,45 +74,45 @@ class WindowScorer:
         """End the threads."""
         self.pool.shutdown(wait=True, cancel_futures=True)
 
-    def submit(self, window: Window) -> tuple[Window, _Rows]:
+    def submit(self, window: Window) -> tuple[Window, _Pairs]:
         """Tokenize a window and hand its batches to the forward threads. Returns what `finish` takes."""
         fields = self.options.fields
-        rows = _Rows()
-        if pairs := [(row[fields.query], row[fields.title]) for row in window.rows]:
-            self._start(rows, pairs)
-        return window, rows
+        pairs = _Pairs()
+        if texts := [(row[fields.query], row[fields.title]) for row in window.rows]:
+            pairs.encoded = self.variant.classifier.tokenizer.encode(texts)
+            pairs.batches = self.start(pairs.encoded)
+        return window, pairs
 
-    def finish(self, pending: tuple[Window, _Rows]) -> Encoded:
+    def finish(self, pending: tuple[Window, _Pairs]) -> Encoded:
         """Wait for a window's batches. Rows whose logits are not finite go to the window's rejects."""
-        window, rows = pending
-        values, finite = self._collect(rows)
+        window, pairs = pending
+        values, finite = self._collect(pairs)
         if not finite.all():
             other_rows = np.flatnonzero(~finite).tolist()
-            window.set_aside(dict.fromkeys(other_rows, "the model gives no finite score"))
+            window.set_aside(dict.fromkeys(other_rows, NOT_FINITE))
             finite_rows = np.flatnonzero(finite).tolist()
             values = {kind: [of_kind[row] for row in finite_rows] for kind, of_kind in values.items()}
         data = encode(window, values, self.options)
         return Encoded(data, encode_rejects(window), len(window.rows), len(window.rejects))
 
-    def _start(self, rows: _Rows, pairs: Sequence[tuple[str, str]]) -> None:
-        classifier = self.variant.classifier
-        if self.options.overflow == "chunks":
-            rows.chunks = encode_chunks(classifier.tokenizer, pairs, LongTitles("chunks"))
-            rows.encoded = [row for pair in rows.chunks for row in pair.rows]
-        else:
-            rows.encoded = classifier.tokenizer.encode(pairs)
-        beginnings = classifier.beginnings(rows.encoded, [None] * len(rows.encoded))
-        lengths = [len(pair) for pair in rows.encoded]
-        for indices in batches_by_length(lengths, self.batch_tokens, beginnings):
-            rows.batches.append((indices, self.pool.submit(self._forward, rows, indices)))
+    def start(self, pairs: Sequence[EncodedPair]) -> list[Batch]:
+        """Hand pairs to the forward threads, in batches of similar length."""
+        beginnings = self.variant.classifier.beginnings(pairs, [None] * len(pairs))
+        lengths = [len(pair) for pair in pairs]
+        return [
+            (indices, self.pool.submit(self._forward, pairs, indices))
+            for indices in batches_by_length(lengths, self.batch_tokens, beginnings)
+        ]
 
-    def _forward(self, rows: _Rows, indices: Sequence[int]) -> np.ndarray:
+    def _forward(self, pairs: Sequence[EncodedPair], indices: Sequence[int]) -> np.ndarray:
         """Return the logits of a batch, (n, labels). After a full memory, later batches are smaller."""
 
         def run(some: Sequence[int]) -> np.ndarray:
-            batch = [rows.encoded[index] for index in some]
+            batch = [pairs[index] for index in some]
             try:
-                return forward(self.variant, batch)
+                # The mask is sliced at once: left to itself, the network slices a mask when it comes for the
+                # second time, and a job that goes on would not have the bits of the first time.
+                return self.variant.classifier.forward(batch, RowMasks.of(self.variant.mask), sliced=True)
             except (RuntimeError, MemoryError) as error:
                 if is_out_of_memory(error):
                     self.batch_tokens = min(self.batch_tokens, sum(map(len, batch)) // 2)
@@ -119,22 +120,17 @@ class WindowScorer:
 
         return in_halves(run, indices, self.device)
 
-    def _collect(self, rows: _Rows) -> tuple[dict[str, Sequence[Any]], np.ndarray]:
+    def _collect(self, pairs: _Pairs) -> tuple[dict[str, Sequence[Any]], np.ndarray]:
         """Wait for a window's logits. Return the values of its pairs by kind, and which pairs' are finite."""
         classifier = self.variant.classifier
-        logits = np.empty((len(rows.encoded), len(classifier.config.labels)), np.float32)
-        for indices, future in rows.batches:
+        logits = np.empty((len(pairs.encoded), len(classifier.config.labels)), np.float32)
+        for indices, future in pairs.batches:
             logits[indices] = future.result()
-        chunks: Sequence[Chunk | None] = ()
-        if rows.chunks:
-            best, chunks = best_chunks(classifier.scores(logits).raw_score.tolist(), rows.chunks)
-            logits = logits[best]
         finite: np.ndarray = np.asarray(np.isfinite(logits).all(axis=1))
         scores = classifier.scores(np.where(finite[:, None], logits, 0))
         values: dict[str, Sequence[Any]] = {
             "score": list(scores.score),
-            "truncated": [pair.truncated for pair in rows.chunks or rows.encoded],
-            "chunk": [None if chunk is None else asdict(chunk) for chunk in chunks],
+            "truncated": [pair.truncated for pair in pairs.encoded],
         }
         if classifier.grades:
             values |= {
@@ -144,12 +140,3 @@ class WindowScorer:
                 "probabilities": list(scores.probabilities),
             }
         return {kind: values[kind] for kind in self.options.kinds}, finite
-
-
-def forward(variant: Variant, batch: Sequence[EncodedPair]) -> np.ndarray:
-    """Return the logits of one pass, (n, labels).
-
-    The mask is sliced at once: left to itself, the network slices a mask when it comes for the second time,
-    and a job that goes on would not have the bits of the first time.
-    """
-    return variant.classifier.forward(batch, RowMasks.of(variant.mask), sliced=True)

@@ -31,7 +31,6 @@ TYPES = {
     "expected_grade": _REAL,
     "probabilities": pyarrow.list_(_REAL),
     "truncated": pyarrow.bool_(),
-    "chunk": pyarrow.struct([(name, _WHOLE) for name in ("index", "chunks", "start", "end")]),
 }
 
 

@@ -184,7 +184,7 @@ _FROM_THE_START: Mapping[str, Sequence[str]] = {
 
 
 class Metrics:
-    """All metrics of one process. Methods are cheap, do not block, and may be called from any thread.
+    """The metrics of one process. Methods are cheap, do not block, and may be called from any thread.
 
     They have a registry of their own, so that two services can share a process.
     """

@@ -1,4 +1,4 @@
-"""How many replicas: the default for a machine, and the policy of Ray Serve's autoscaling.
+"""Chooses the number of replicas: the default for a machine, and the policy of Ray Serve's autoscaling.
 
 Serve counts requests, but a request may hold one title or a thousand, and a refused one is none that waits.
 So each replica reports how much computing callers ask of it (`headroom.service.engine.admission`); Serve

@@ -1,4 +1,4 @@
-"""How many replicas share each GPU by default, from what the machine and the checkpoints say.
+"""Chooses how many replicas share each GPU by default, from what the machine and the checkpoints say.
 
 `python -m headroom.service.ray.gpus` prints the GPUs as JSON. CUDA is asked in a process of its own, which
 ends: a context of `headroom serve` itself would take memory of each GPU for as long as it runs.

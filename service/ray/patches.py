@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import ipaddress
 from collections.abc import Coroutine
 from typing import Any
 
 import ray
+
+from headroom.service.loopback import is_loopback
 
 
 def _replace(owner: Any, name: str, ours: Any) -> None:
@@ -81,7 +82,7 @@ def listen_on_loopback_only() -> None:
     from ray.serve._private.http_util import start_asgi_http_server
 
     host = ray.util.get_node_ip_address()
-    if not ipaddress.ip_address(host).is_loopback:
+    if not is_loopback(host):
         return
 
     async def start_http(app: Any, options: Any, **more: Any) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import errno
-import ipaddress
 import os
 import re
 import socket
@@ -19,6 +18,7 @@ from headroom.models.errors import ModelError
 from headroom.service.config.file import ConfigFile, ConfigFileError, place_of_setting
 from headroom.service.config.key_file import read_api_keys
 from headroom.service.config.settings import ENVIRONMENT_PREFIX, InvalidConfig, Settings, variable_of
+from headroom.service.loopback import is_loopback
 
 if TYPE_CHECKING:
     from headroom.service.config.check import Findings
@@ -145,7 +145,7 @@ def unknown_variables(config: ConfigFile) -> list[str]:
 def _is_of_this_machine_alone(host: str) -> bool:
     """Return whether nobody else can reach the addresses of a name that the service listens on."""
     addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
-    return all(ipaddress.ip_address(address).is_loopback for address in addresses)
+    return all(map(is_loopback, addresses))
 
 
 def _check_keys(_: Path, config: ConfigFile) -> None:

@@ -111,7 +111,7 @@ def _deploy(
 
 
 class RolloutProgress(NamedTuple):
-    """How far the replicas are with a config.
+    """The progress of the replicas with a config.
 
     replicas: their number, with those that start. applied: how many have it. reasons: of those that refuse
     it. is_finished: whether all have it, and Serve has finished the update.

@@ -95,37 +95,25 @@ class CondenseRequest(ChosenNetwork, Request):
         }
     )
 
-    query: Query = Field(
-        description="The verbose query; not blank. Words stand between spaces; Chinese text is split."
-    )
-    titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] | None = Field(
-        None,
-        description="The query's candidates, whose relevance is to stay as it is; not with `generate`, which "
-        "reads the question alone.",
-    )
-    max_words: Annotated[int, Field(ge=1, le=10_000), WHOLE_NUMBER] | None = Field(
-        None, description="Maximum words of the shorter query. Without `max_loss`, it has exactly this many."
-    )
-    max_loss: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None,
-        description="The largest loss: the shortest query within it is chosen. If neither this nor "
-        "`max_words` is given: 0.1.",
-    )
-    method: AnyMethod = Field(
-        "greedy",
-        description="`greedy`: leave out one word after the other, each time the one whose loss is least. "
-        "`leave_one_out`: in the order of the loss of each word alone, which is cheaper. `generate`: write "
-        "the short query, also with words that the question does not have; needs a checkpoint with a query "
-        "generator.",
-    )
-    beams: Annotated[int, Field(ge=1, le=MAX_BEAMS), WHOLE_NUMBER] | None = Field(
-        None, description="Of `generate`: how many queries are kept in the search; 1: greedy. Default: 4."
-    )
-    heads: Annotated[str, Field(min_length=1, max_length=MAX_SPEC_CHARS)] | None = Field(
-        None,
-        description="Of `generate`: heads of the encoder–decoder attention, such as `2.*`, whose maps of the "
-        "best query over the question the answer has.",
-    )
+    query: Query
+    """The verbose query; not blank. Words stand between spaces; Chinese text is split."""
+    titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] | None = None
+    """The query's candidates, whose relevance is to stay as it is; not with `generate`, which reads the
+    question alone."""
+    max_words: Annotated[int, Field(ge=1, le=10_000), WHOLE_NUMBER] | None = None
+    """Maximum words of the shorter query. Without `max_loss`, it has exactly this many."""
+    max_loss: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The largest loss: the shortest query within it is chosen. If neither this nor `max_words` is given:
+    0.1."""
+    method: AnyMethod = "greedy"
+    """`greedy`: leave out one word after the other, each time the one whose loss is least. `leave_one_out`:
+    in the order of the loss of each word alone, which is cheaper. `generate`: write the short query, also
+    with words that the question does not have; needs a checkpoint with a query generator."""
+    beams: Annotated[int, Field(ge=1, le=MAX_BEAMS), WHOLE_NUMBER] | None = None
+    """Of `generate`: how many queries are kept in the search; 1: greedy. Default: 4."""
+    heads: Annotated[str, Field(min_length=1, max_length=MAX_SPEC_CHARS)] | None = None
+    """Of `generate`: heads of the encoder–decoder attention, such as `2.*`, whose maps of the best query over
+    the question the answer has."""
 
     def check(self, settings: Settings) -> None:
         """Raise InvalidRequest, which names field and limit."""
@@ -261,7 +249,7 @@ class WrittenQuery:
 @documented
 @dataclass(slots=True)
 class QueryAttention:
-    """What each piece of the best query attends to in the question."""
+    """The attention of each piece of the best query to the question."""
 
     question: list[str]
     """The question's tokens as people read them, with a space before the first one of a word."""

@@ -84,30 +84,23 @@ Reason = Annotated[
 class OutcomeItem(Request):
     """Something that a unit did."""
 
-    experiment: Name = Field(description="The experiment's name in the config.")
-    unit: Unit = Field(description="Who did it: the `unit` of the scoring request.")
-    metric: MetricName = Field(
-        examples=["click"], description="One of the experiment's metrics in the config."
-    )
-    value: float = Field(
-        ge=-MAX_VALUE,
-        le=MAX_VALUE,
-        allow_inf_nan=False,
-        description="1 if it happened, 0 if not; or how much.",
-    )
-    time: Time = Field(description="When: Unix seconds, or an ISO 8601 time (UTC if it names no zone).")
-    id: Id = Field(
-        description="Your own id, one per outcome of the experiment; a repeated id is a duplicate."
-    )
-    impression: Id | None = Field(
-        None,
-        description="Of an interleaved list: the `impression` of its answer, or the `query_id` of its "
-        "request. With `index`.",
-    )
-    index: Annotated[int, Field(ge=0, le=MAX_INDEX), WHOLE_NUMBER] | None = Field(
-        None,
-        description="Of an interleaved list: the clicked title's index in the request.",
-    )
+    experiment: Name
+    """The experiment's name in the config."""
+    unit: Unit
+    """Who did it: the `unit` of the scoring request."""
+    metric: MetricName = Field(examples=["click"])
+    """One of the experiment's metrics in the config."""
+    value: float = Field(ge=-MAX_VALUE, le=MAX_VALUE, allow_inf_nan=False)
+    """1 if it happened, 0 if not; or how much."""
+    time: Time
+    """When: Unix seconds, or an ISO 8601 time (UTC if it names no zone)."""
+    id: Id
+    """Your own id, one per outcome of the experiment; a repeated id is a duplicate."""
+    impression: Id | None = None
+    """Of an interleaved list: the `impression` of its answer, or the `query_id` of its request. With
+    `index`."""
+    index: Annotated[int, Field(ge=0, le=MAX_INDEX), WHOLE_NUMBER] | None = None
+    """Of an interleaved list: the clicked title's index in the request."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -143,15 +136,8 @@ class OutcomesRequest(Request):
         ]
     )
 
-    outcomes: Annotated[
-        list[OutcomeItem],
-        Field(
-            min_length=1,
-            max_length=MAX_OUTCOMES,
-            fail_fast=True,
-            description="In any order, of any experiment.",
-        ),
-    ]
+    outcomes: Annotated[list[OutcomeItem], Field(min_length=1, max_length=MAX_OUTCOMES, fail_fast=True)]
+    """In any order, of any experiment."""
 
 
 def _text_of_number(value: Any) -> Any:
@@ -170,46 +156,47 @@ _ObjectId = Annotated[
 class _UbiPart(BaseModel):
     """A part of a User Behavior Insights event; fields that are not read may hold anything."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, use_attribute_docstrings=True)
 
 
 class UbiPosition(_UbiPart):
     """The place where the object stood."""
 
-    ordinal: Annotated[int, Field(ge=-MAX_INDEX, le=MAX_INDEX), WHOLE_NUMBER] | None = Field(
-        None, description="Rank, from 1."
-    )
+    ordinal: Annotated[int, Field(ge=-MAX_INDEX, le=MAX_INDEX), WHOLE_NUMBER] | None = None
+    """Rank, from 1."""
 
 
 class UbiObject(_UbiPart):
     """The object that the user acted on."""
 
-    object_id: _ObjectId | None = Field(None, description="One of the `ids` of the scoring request.")
+    object_id: _ObjectId | None = None
+    """One of the `ids` of the scoring request."""
 
 
 class UbiAttributes(_UbiPart):
     """The details of an event."""
 
-    position: UbiPosition | None = Field(None, description="Where the object stood.")
-    object: UbiObject | None = Field(None, description="What the user acted on.")
+    position: UbiPosition | None = None
+    """Where the object stood."""
+    object: UbiObject | None = None
+    """What the user acted on."""
 
 
 class UbiEvent(_UbiPart):
     """An event as User Behavior Insights 1.3 defines it. Other fields are ignored."""
 
-    action_name: Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE] = Field(
-        description="What the user did: a metric of the experiment, such as `click`."
-    )
-    query_id: Annotated[str, Field(max_length=MAX_TEXT), STORABLE] | None = Field(
-        None,
-        description="The `impression` of the answer (`x-impression`), or the `query_id` of the request.",
-    )
-    client_id: Annotated[str, Field(max_length=MAX_UNIT_CHARS), STORABLE] | None = Field(
-        None, description="Who: the `unit` of the scoring request."
-    )
-    timestamp: Time = Field(description="When: an ISO 8601 time (UTC if it names no zone).")
-    event_attributes: UbiAttributes | None = Field(None, description="The details.")
-    object: UbiObject | None = Field(None, description="What the user acted on, if not in the details.")
+    action_name: Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE]
+    """What the user did: a metric of the experiment, such as `click`."""
+    query_id: Annotated[str, Field(max_length=MAX_TEXT), STORABLE] | None = None
+    """The `impression` of the answer (`x-impression`), or the `query_id` of the request."""
+    client_id: Annotated[str, Field(max_length=MAX_UNIT_CHARS), STORABLE] | None = None
+    """Who: the `unit` of the scoring request."""
+    timestamp: Time
+    """When: an ISO 8601 time (UTC if it names no zone)."""
+    event_attributes: UbiAttributes | None = None
+    """The details."""
+    object: UbiObject | None = None
+    """What the user acted on, if not in the details."""
 
     def event(self) -> Click:
         """Return the click as it is recorded. The same event again has the same id."""
@@ -246,10 +233,8 @@ class UbiRequest(Request):
         ]
     )
 
-    events: Annotated[
-        list[UbiEvent],
-        Field(min_length=1, max_length=MAX_OUTCOMES, fail_fast=True, description="In any order."),
-    ]
+    events: Annotated[list[UbiEvent], Field(min_length=1, max_length=MAX_OUTCOMES, fail_fast=True)]
+    """In any order."""
 
     @model_validator(mode="before")
     @classmethod
@@ -283,7 +268,8 @@ class RampRequest(Request):
 
     model_config = example(traffic=0.5, reason="no harm in the first week")
 
-    traffic: float = Field(ge=0, le=1, description="The share.")
+    traffic: float = Field(ge=0, le=1)
+    """The share."""
     reason: Reason = ""
 
 
@@ -308,5 +294,6 @@ class ShipRequest(Request):
 
     model_config = example(arm="pruned", reason="good enough, and faster")
 
-    arm: Name = Field(description="One of the experiment's arms; the control is allowed.")
+    arm: Name
+    """One of the experiment's arms; the control is allowed."""
     reason: Reason = ""

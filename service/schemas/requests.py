@@ -74,7 +74,7 @@ Text = Annotated[
     str,
     Field(description="Any length; truncated to the model's window (see `overflow`), which the answer says."),
 ]
-Query = Annotated[Text, WithJsonSchema({"type": "string", "minLength": 1, "pattern": r"\S"})]
+Query = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1, "pattern": r"\S"})]
 VariantName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Pair = Annotated[tuple[Query, Text], Strict(False)]  # JSON has no tuples: a list of two strings
 DeadlineMs = Annotated[
@@ -110,22 +110,6 @@ QueryId = Annotated[
     ),
 ]
 
-MinScore = Annotated[
-    Annotated[float, Field(allow_inf_nan=False), Strict(), NUMBER] | None,
-    Field(
-        description="Titles with a `score` below this are left out, before the best ones are chosen. From 0 "
-        "to 1, or any number if the model's `score_activation` is identity. In an interleaved experiment, "
-        "control's scores decide for both arms."
-    ),
-]
-MinGrade = Annotated[
-    Annotated[int, Field(ge=0, le=MAX_GRADE), Strict(), WHOLE_NUMBER] | None,
-    Field(
-        description="Titles with a `grade` below this are left out, before the best ones are chosen. In an "
-        "interleaved experiment, control's grades decide for both arms."
-    ),
-]
-
 Grades = (
     Annotated[list[Annotated[int, Field(ge=0, le=MAX_GRADE), WHOLE_NUMBER]], Field(fail_fast=True)] | None
 )
@@ -139,7 +123,7 @@ def example(**fields: Any) -> ConfigDict:
 class Request(BaseModel):
     """A request body: strict types (a number is not a string), no unknown fields, null means absent."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -154,11 +138,12 @@ class Request(BaseModel):
 class ChosenNetwork(BaseModel):
     """The fields of a request that choose what answers it, and until when."""
 
-    variant: VariantName | None = Field(
-        None,
-        description="A variant of `GET /v1/variants`; `original` is the order in which the titles came.",
-    )
-    head_mask: MaskField | None = Field(None, description="Multiplied onto the variant's own mask.")
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    variant: VariantName | None = None
+    """A variant of `GET /v1/variants`; `original` is the order in which the titles came."""
+    head_mask: MaskField | None = None
+    """Multiplied onto the variant's own mask."""
     instruction: Instruction = None
     deadline_ms: DeadlineMs = None
 
@@ -166,23 +151,24 @@ class ChosenNetwork(BaseModel):
 class ScoringFields(ChosenNetwork):
     """These fields, and those from which an experiment chooses the variant."""
 
-    unit: Unit | None = Field(None, description="Who is asking, for the assignment to an experiment's arm.")
-    arm: VariantName | None = Field(
-        None,
-        description="The arm that you assigned the unit to yourself, in place of the experiment: its variant "
-        "scores, and the unit counts as exposed to it.",
-    )
-    experiment: VariantName | None = Field(
-        None, description="The experiment of `arm`; needed if several have an arm of this name."
-    )
-    on_failure: OnFailure | None = Field(
-        None,
-        description="What to answer if the titles cannot be scored, all or in time: an `error`, or them in "
-        "the order in which they came (`original_order`). Default: "
-        "`on_failure` in the config. A wrong request is an error in any case.",
-    )
-    min_score: MinScore = None
-    min_grade: MinGrade = None
+    unit: Unit | None = None
+    """Who is asking, for the assignment to an experiment's arm."""
+    arm: VariantName | None = None
+    """The arm that you assigned the unit to yourself, in place of the experiment: its variant scores, and the
+    unit counts as exposed to it."""
+    experiment: VariantName | None = None
+    """The experiment of `arm`; needed if several have an arm of this name."""
+    on_failure: OnFailure | None = None
+    """What to answer if the titles cannot be scored, all or in time: an `error`, or them in the order in
+    which they came (`original_order`). Default: `on_failure` in the config. A wrong request is an error in
+    any case."""
+    min_score: Annotated[float, Field(allow_inf_nan=False), Strict(), NUMBER] | None = None
+    """Titles with a `score` below this are left out, before the best ones are chosen. From 0 to 1, or any
+    number if the model's `score_activation` is identity. In an interleaved experiment, control's scores
+    decide for both arms."""
+    min_grade: Annotated[int, Field(ge=0, le=MAX_GRADE), Strict(), WHOLE_NUMBER] | None = None
+    """Titles with a `grade` below this are left out, before the best ones are chosen. In an interleaved
+    experiment, control's grades decide for both arms."""
 
     @property
     def has_cutoff(self) -> bool:
@@ -230,19 +216,16 @@ def check_query(query: str, param: str) -> None:
 class PairsRequest(Request):
     """A request about pairs: a query with titles, or pairs, but not both."""
 
-    query: Query | None = Field(None, description="What was searched for; not blank.")
-    titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] | None = Field(
-        None, description="The titles to judge; an empty one is allowed."
-    )
-    pairs: Annotated[list[Pair], Field(min_length=1, fail_fast=True)] | None = Field(
-        None, description="[query, title] pairs, in place of `query` and `titles`."
-    )
-    overflow: Overflow = Field(
-        "truncate",
-        description="What becomes of a title that does not fit into the model's window beside its query. "
-        "`truncate`: its beginning is scored. `chunks`: all of it is scored, in chunks that overlap by a "
-        "sixth, and the best chunk's scores count; a query longer than half the window is cut to that.",
-    )
+    query: Query | None = None
+    """What was searched for; not blank."""
+    titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] | None = None
+    """The titles to judge; an empty one is allowed."""
+    pairs: Annotated[list[Pair], Field(min_length=1, fail_fast=True)] | None = None
+    """[query, title] pairs, in place of `query` and `titles`."""
+    overflow: Overflow = "truncate"
+    """What becomes of a title that does not fit into the model's window beside its query. `truncate`: its
+    beginning is scored. `chunks`: all of it is scored, in chunks that overlap by a sixth, and the best
+    chunk's scores count; a query longer than half the window is cut to that."""
     deadline_ms: DeadlineMs = None
 
     @property
@@ -282,11 +265,9 @@ class PairsRequest(Request):
 class ScoreRequest(ScoringFields, PairsRequest):
     """Grade how relevant each title is to the query."""
 
-    grades: Grades = Field(
-        None,
-        description="How relevant each title is known to be, from 0, where it is: changes no score; an "
-        "experiment's shadow comparison then knows the NDCG of each arm.",
-    )
+    grades: Grades = None
+    """How relevant each title is known to be, from 0, where it is: changes no score; an experiment's shadow
+    comparison then knows the NDCG of each arm."""
     ids: Ids = None
     query_id: QueryId = None
 
@@ -372,13 +353,10 @@ class DocumentsRequest(ScoreRequest):
 class CompareRequest(PairsRequest):
     """Score the same pairs under several masks and variants, in the same batches."""
 
-    masks: Annotated[list[MaskField], Field(fail_fast=True)] = Field(
-        default_factory=list,
-        description="One column each, on the default variant; if that is `original`, on the first one.",
-    )
-    variants: Annotated[list[VariantName], Field(fail_fast=True)] = Field(
-        default_factory=list, description="One column each, after the masks."
-    )
+    masks: Annotated[list[MaskField], Field(fail_fast=True)] = Field(default_factory=list)
+    """One column each, on the default variant; if that is `original`, on the first one."""
+    variants: Annotated[list[VariantName], Field(fail_fast=True)] = Field(default_factory=list)
+    """One column each, after the masks."""
     instruction: Instruction = None
 
     model_config = ConfigDict(
@@ -417,11 +395,11 @@ class AttentionRequest(ChosenNetwork, Request):
 
     texts_field: ClassVar[str] = "title"
 
-    query: Query = Field(description="What was searched for; not blank.")
+    query: Query
+    """What was searched for; not blank."""
     title: Text
-    heads: Annotated[str, Field(min_length=1, max_length=MAX_SPEC_CHARS)] = Field(
-        description="The heads to show, as the list form of a mask: `2.3,4.*`."
-    )
+    heads: Annotated[str, Field(min_length=1, max_length=MAX_SPEC_CHARS)]
+    """The heads to show, as the list form of a mask: `2.3,4.*`."""
 
     def check(self, _: Settings) -> None:
         """Raise InvalidRequest."""

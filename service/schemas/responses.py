@@ -77,7 +77,7 @@ class Assignment:
 @documented
 @dataclass(slots=True)
 class Chunk:
-    """Which part of a long title its scores are of: title[start:end], counted in Unicode code points."""
+    """The part of a long title that its scores are of: title[start:end], counted in Unicode code points."""
 
     index: int
     """The best chunk's number, from 0; the first of equal ones."""
@@ -169,7 +169,7 @@ class ScoreResult:
 @documented
 @dataclass(slots=True)
 class Usage:
-    """How much was scored; a pair counts once for each mask, and once for each stage, that scored it."""
+    """What was scored; a pair counts once for each mask, and once for each stage, that scored it."""
 
     pairs: int
     """Pairs scored."""
@@ -298,7 +298,8 @@ class ErrorDetail:
     """Stable; for programs."""
     message: str
     """One sentence; for people."""
-    param: Annotated[str | None, Field(description="The field at fault.", examples=["titles[3]"])]
+    param: Annotated[str | None, Field(examples=["titles[3]"])]
+    """The field at fault."""
 
 
 @dataclass(slots=True)

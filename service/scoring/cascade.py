@@ -39,7 +39,7 @@ class Due(NamedTuple):
 
 
 class CascadeProgress:
-    """How far each of a request's pairs has come in a cascade.
+    """The way of a request's pairs through the stages of a cascade.
 
     While `due` holds something, score it and hand the raw scores to `advance`. Stopping early is valid too:
     each pair then has the score of the last stage that it went through.

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from headroom.models.checkpoint.chunks import Chunk, Overflow
 from headroom.models.classifier import Classifier
 from headroom.models.scores import Scores
 from headroom.service.config.settings import LiveConfig
@@ -40,7 +39,6 @@ def score(
     variant: Variant,
     pairs: Sequence[tuple[str, str]],
     *,
-    overflow: Overflow = "truncate",
     instruction: str | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Scored:
@@ -52,46 +50,30 @@ def score(
     progress = CascadeProgress(
         [query for query, _ in pairs], variant.keeps, [stage.cost for stage in variant.stages]
     )
-    merged = _Merged(len(pairs))
+    merged: dict[str, Any] = {}
     while progress.due:
         for due in progress.due:
             for start in range(0, len(due.pairs), PORTION):
                 indices = due.pairs[start : start + PORTION]
                 portion = [pairs[index] for index in indices]
-                merged.add(indices, _score(stages[due.stage], portion, overflow, instruction))
+                scores = _score(stages[due.stage], portion, instruction)
+                for name in _FIELDS:  # a later stage's replace the earlier ones
+                    values = getattr(scores, name)
+                    shape = (len(pairs), *values.shape[1:])
+                    merged.setdefault(name, np.zeros(shape, values.dtype))[indices] = values
                 if advance is not None:
                     advance(len(indices))
-        raw_scores = merged.arrays["raw_score"]
+        raw_scores = merged["raw_score"]
         progress.advance([raw_scores[due.pairs].astype(np.float64) for due in progress.due])
     floor = lowest_score(variant.classifier.config.score_activation)
-    merged.arrays["score"] = progress.scores(merged.arrays["score"], floor)
-    merged.arrays["raw_score"] = progress.raw_scores()
-    chunks = tuple(merged.chunks) if overflow == "chunks" else None
+    merged["score"] = progress.scores(merged["score"], floor)
+    merged["raw_score"] = progress.raw_scores()
     return Scored(
-        Scores(**merged.arrays, chunks=chunks),
+        Scores(**merged),
         [stages[stage].name for stage in progress.stages] if variant.stages else None,
     )
 
 
-class _Merged:
-    """The scores of pairs that were scored in portions; those of a later stage replace the earlier ones."""
-
-    def __init__(self, pairs: int) -> None:
-        self.arrays: dict[str, Any] = {}
-        self.chunks: list[Chunk | None] = [None] * pairs
-
-    def add(self, indices: Sequence[int], scores: Scores) -> None:
-        """Take the scores of the pairs at these indices."""
-        for name in _FIELDS:
-            values = getattr(scores, name)
-            shape = (len(self.chunks), *values.shape[1:])
-            self.arrays.setdefault(name, np.zeros(shape, values.dtype))[indices] = values
-        for index, chunk in zip(indices, scores.chunks or (), strict=False):
-            self.chunks[index] = chunk
-
-
-def _score(
-    variant: Variant, pairs: Sequence[tuple[str, str]], overflow: Overflow, instruction: str | None
-) -> Scores:
+def _score(variant: Variant, pairs: Sequence[tuple[str, str]], instruction: str | None) -> Scores:
     mask = None if variant.mask.is_none else variant.mask
-    return variant.classifier.score(pairs, mask, overflow=overflow, instruction=instruction)
+    return variant.classifier.score(pairs, mask, instruction=instruction)

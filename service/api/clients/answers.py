@@ -1,27 +1,26 @@
-"""Parts of answers that several clients' shapes have: what scored, how much was read, and what is amiss."""
+"""Parts of answers that several clients' shapes have: what scored, the tokens read, and warnings."""
 
-from typing import Annotated
-
-from pydantic import Field
 from typing_extensions import TypedDict
 
+from headroom.service.descriptions import documented
 from headroom.service.schemas.responses import Assignment, HeadMaskInfo, ScoreResponse
 
 WARNED_DOCUMENTS = 10
 """Documents that a warning lists."""
 
 
+@documented
 class ScoredBy(TypedDict):
     """The model, variant and mask that judged the documents: ours, in each answer."""
 
-    model: Annotated[str, Field(description="What scored: `NAME@VARIANT`. A request's `model` takes it.")]
-    head_mask: Annotated[
-        HeadMaskInfo, Field(description="Ours: the mask that was applied, the variant's included.")
-    ]
-    assignment: Annotated[
-        Assignment | None, Field(description="Ours: null where no experiment decided the variant.")
-    ]
-    degraded: Annotated[bool, Field(description="Ours: as in /v1/score, whether the load made it worse.")]
+    model: str
+    """What scored: `NAME@VARIANT`. A request's `model` takes it."""
+    head_mask: HeadMaskInfo
+    """Ours: the mask that was applied, the variant's included."""
+    assignment: Assignment | None
+    """Ours: null where no experiment decided the variant."""
+    degraded: bool
+    """Ours: as in /v1/score, whether the load made it worse."""
 
 
 def scored_by(response: ScoreResponse) -> ScoredBy:
@@ -39,23 +38,25 @@ def model_name(response: ScoreResponse) -> str:
     return f"{response.model}@{response.variant}"
 
 
+@documented
 class TokenUsage(TypedDict):
-    """How much was read, for the clients of Jina and vLLM."""
+    """The number of tokens read, for the clients of Jina and vLLM."""
 
-    prompt_tokens: Annotated[int, Field(description="Tokens scored, the query counted with each document.")]
-    total_tokens: Annotated[int, Field(description="The same: nothing is generated.")]
+    prompt_tokens: int
+    """Tokens scored, the query counted with each document."""
+    total_tokens: int
+    """The same: nothing is generated."""
 
 
 def usage_of(response: ScoreResponse) -> TokenUsage:
-    """Return how much was read."""
+    """Return the number of tokens read."""
     return {"prompt_tokens": response.usage.tokens, "total_tokens": response.usage.tokens}
 
 
 def warnings_of(response: ScoreResponse, advice: str = "") -> list[str]:
-    """Return a sentence about each kind of documents with which something is amiss.
+    """Return sentences about documents that were truncated, are empty, were not reranked or are left out.
 
-    Those that were truncated, are empty, were not reranked, or were left out. advice: what a caller can do
-    about truncated documents.
+    advice: a sentence after that about truncated documents, which says what a caller can do.
     """
     truncated = [result.index for result in response.results if result.truncated]
     empty = [result.index for result in response.results if result.empty]

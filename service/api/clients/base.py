@@ -1,4 +1,4 @@
-"""What the shapes of all other people's clients share: how they are read, scored, ordered and refused.
+"""The base classes of other people's request shapes: they read, score, order and refuse all of them alike.
 
 A shape is a pydantic model of a client's request (`CompatRequest`). `score_request` makes our scoring request
 of it, and `answer` the client's answer of ours. Limits, deadlines and experiments are those of
@@ -59,16 +59,12 @@ class CompatRequest(OurFields, ABC):
     names: ClassVar[Mapping[str, str]] = {"titles": "documents"}
     """The client's names of our fields, where they differ."""
 
-    model: str | None = Field(
-        None,
-        description="`NAME@VARIANT` names a variant of `GET /v1/variants`. Any other name is taken and "
-        "ignored: the service's own model scores.",
-    )
-    raw_scores: bool = Field(
-        False,
-        description="Whether scores are logits: that of a model with one label; of a graded model the "
-        "log-odds of `score`.",
-    )
+    model: str | None = None
+    """`NAME@VARIANT` names a variant of `GET /v1/variants`. Any other name is taken and ignored: the
+    service's own model scores."""
+    raw_scores: bool = False
+    """Whether scores are logits: that of a model with one label; of a graded model the log-odds of
+    `score`."""
 
     @classmethod
     def example(cls) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Body, FastAPI, Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from headroom.service.api.errors import OFREP, OFREP_BULK
 from headroom.service.api.openapi import errors
@@ -20,23 +20,23 @@ from headroom.service.schemas.requests import example
 
 
 class FlagContext(BaseModel):
-    """Who asks. Other attributes are ignored."""
+    """The unit that a flag is asked for. Other attributes are ignored."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, use_attribute_docstrings=True)
 
-    targetingKey: Unit | None = Field(  # noqa: N815 - the protocol's name
-        None, description="The `unit` of the scoring requests."
-    )
+    targetingKey: Unit | None = None  # noqa: N815 - the protocol's name
+    """The `unit` of the scoring requests."""
 
 
 class FlagRequest(BaseModel):
     """Ask for a flag, or for all."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True) | example(
-        context={"targetingKey": "user-123"}
-    )
+    model_config = ConfigDict(
+        strict=True, extra="ignore", frozen=True, use_attribute_docstrings=True
+    ) | example(context={"targetingKey": "user-123"})
 
-    context: FlagContext = Field(FlagContext(), description="Who asks.")
+    context: FlagContext = FlagContext()
+    """The unit that the flags are asked for."""
 
 
 @documented

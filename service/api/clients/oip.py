@@ -69,13 +69,12 @@ ModelName = Annotated[
 
 
 class InferParameters(OurFields):
-    """How the request is scored."""
+    """The variant, mask and limits of a request."""
 
-    timeout: Annotated[int, Field(ge=0, le=2**53 - 1), WHOLE_NUMBER] | None = Field(
-        None,
-        description="Microseconds from the arrival of the request; later, it gets 504. 0: not given.",
-    )
-    binary_data_output: bool = Field(False, description="All outputs as bytes after the JSON.")
+    timeout: Annotated[int, Field(ge=0, le=2**53 - 1), WHOLE_NUMBER] | None = None
+    """Microseconds from the arrival of the request; later, it gets 504. 0: not given."""
+    binary_data_output: bool = False
+    """All outputs as bytes after the JSON."""
 
 
 class InferRequest(Fields):
@@ -88,14 +87,14 @@ class InferRequest(Fields):
         ]
     )
 
-    id: str | None = Field(None, description="Repeated in the answer.")
-    parameters: InferParameters = Field(InferParameters(), description="How the request is scored.")
-    inputs: list[InputTensor] = Field(
-        max_length=MAX_TENSORS, fail_fast=True, description="`query` and `title`."
-    )
-    outputs: list[WantedOutput] = Field(
-        [], max_length=MAX_TENSORS, fail_fast=True, description="The outputs wanted; default: all."
-    )
+    id: str | None = None
+    """Repeated in the answer."""
+    parameters: InferParameters = InferParameters()
+    """The request's variant, mask and limits."""
+    inputs: list[InputTensor] = Field(max_length=MAX_TENSORS, fail_fast=True)
+    """`query` and `title`."""
+    outputs: list[WantedOutput] = Field([], max_length=MAX_TENSORS, fail_fast=True)
+    """The outputs wanted; default: all."""
 
     @model_validator(mode="before")
     @classmethod

@@ -25,6 +25,7 @@ from headroom.service.api.clients.answers import (
 from headroom.service.api.clients.base import Count, RankingRequest, ReturnDocuments, TopN
 from headroom.service.api.errors import WEAVIATE
 from headroom.service.api.ranking import impression_of
+from headroom.service.descriptions import documented
 from headroom.service.errors import InvalidRequest
 from headroom.service.fields import WHOLE_NUMBER
 from headroom.service.schemas.requests import Query, ScoreRequest, accepted, example
@@ -73,56 +74,55 @@ def _text_of(document: dict[str, Any], fields: Sequence[str], number: int) -> st
     return "".join(f"{field}: {value}\n" for field, value in written.items())
 
 
+@documented
 class Meta(TypedDict):
     """The part of an answer besides its results, for Cohere's clients."""
 
-    api_version: Annotated[dict[str, str], Field(description="`version`, 1 or 2: Cohere's that it follows.")]
-    billed_units: Annotated[
-        dict[str, int],
-        Field(description="`search_units`: one for each 100 documents, the last ones rounded up."),
-    ]
-    tokens: Annotated[
-        dict[str, int],
-        Field(
-            description="`input_tokens`: scored, the query counted with each document; `output_tokens`: 0."
-        ),
-    ]
-    warnings: Annotated[
-        list[str], Field(description="Which documents were truncated, empty, not reranked or left out.")
-    ]
+    api_version: dict[str, str]
+    """`version`, 1 or 2: Cohere's that it follows."""
+    billed_units: dict[str, int]
+    """`search_units`: one for each 100 documents, the last ones rounded up."""
+    tokens: dict[str, int]
+    """`input_tokens`: scored, the query counted with each document; `output_tokens`: 0."""
+    warnings: list[str]
+    """Which documents were truncated, empty, not reranked or left out."""
 
 
+@documented
 class ReturnedDocument(TypedDict):
     """The document as it was sent; an object keeps its other fields too."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 
-    text: NotRequired[Annotated[str, Field(description="The text.")]]
+    text: NotRequired[str]
+    """The text."""
 
 
+@documented
 class RankedResult(TypedDict):
     """One document's relevance."""
 
-    index: Annotated[int, Field(description="Position in the request.")]
-    relevance_score: Annotated[Number, Field(description="`score` of /v1/score; else a logit.")]
-    document: NotRequired[
-        Annotated[
-            str | ReturnedDocument,
-            Field(
-                description="With `return_documents`, the document: an object; at /rerank its text, "
-                "unless the request has `truncate_prompt_tokens`."
-            ),
-        ]
-    ]
+    index: int
+    """Position in the request."""
+    relevance_score: Number
+    """`score` of /v1/score; else a logit."""
+    document: NotRequired[str | ReturnedDocument]
+    """With `return_documents`, the document: an object; at /rerank its text, unless the request has
+    `truncate_prompt_tokens`."""
 
 
+@documented
 class RerankAnswer(ScoredBy):
     """The documents, most relevant first."""
 
-    id: Annotated[str, Field(description="New for each answer; of an interleaved one, its impression.")]
-    object: Annotated[Literal["rerank"], Field(description="What this is.")]
-    created: Annotated[int, Field(description="Unix seconds.")]
-    results: Annotated[list[RankedResult], Field(description="The most relevant first.")]
+    id: str
+    """New for each answer; of an interleaved one, its impression."""
+    object: Literal["rerank"]
+    """What this is."""
+    created: int
+    """Unix seconds."""
+    results: list[RankedResult]
+    """The most relevant first."""
     meta: Meta
     usage: TokenUsage
 
@@ -141,32 +141,25 @@ class RerankRequest(RankingRequest):
     version: ClassVar[str] = "1"
     """Cohere's version, as the answer says it; version 2 returns no documents."""
 
-    query: Query = Field(description="What was searched for; not blank.")
-    documents: list[Document] = Field(
-        min_length=1,
-        fail_fast=True,
-        description="Texts, or objects with a `text` (or with the `rank_fields`).",
-    )
+    query: Query
+    """What was searched for; not blank."""
+    documents: list[Document] = Field(min_length=1, fail_fast=True)
+    """Texts, or objects with a `text` (or with the `rank_fields`)."""
     top_n: TopN = None
     return_documents: ReturnDocuments = None
     rank_fields: (
         Annotated[list[str], Field(min_length=1, max_length=MAX_RANK_FIELDS, fail_fast=True)] | None
-    ) = Field(None, description="The fields of objects that are ranked, in this order; default: `text`.")
-    max_chunks_per_doc: Count | None = Field(
-        None,
-        description="How many chunks of a document that is longer than the model's window to read; the best "
-        "one counts. Default: its beginning alone.",
-    )
-    max_tokens_per_doc: Annotated[int, Field(ge=0, le=2**53 - 1), WHOLE_NUMBER] | None = Field(
-        None,
-        description="How many tokens of each document to read, in chunks if they are more than the model's "
-        "window holds; the best chunk counts. Default, and 0: what fits into the window beside the query.",
-    )
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**53 - 1), WHOLE_NUMBER] | None = Field(
-        None,
-        description="How many tokens of each document to read at most, from its beginning and never in "
-        "chunks; no more than the window holds. -1: what the window holds, as by default.",
-    )
+    ) = None
+    """The fields of objects that are ranked, in this order; default: `text`."""
+    max_chunks_per_doc: Count | None = None
+    """How many chunks of a document that is longer than the model's window to read; the best one counts.
+    Default: its beginning alone."""
+    max_tokens_per_doc: Annotated[int, Field(ge=0, le=2**53 - 1), WHOLE_NUMBER] | None = None
+    """How many tokens of each document to read, in chunks if they are more than the model's window holds; the
+    best chunk counts. Default, and 0: what fits into the window beside the query."""
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**53 - 1), WHOLE_NUMBER] | None = None
+    """How many tokens of each document to read at most, from its beginning and never in chunks; no more than
+    the window holds. -1: what the window holds, as by default."""
 
     def reading_limits(self) -> dict[str, Any]:
         """Return how much of each document to read, if not just what the window holds."""
@@ -236,17 +229,22 @@ class InfinityRequest(RerankRequest):
         return texts_of([self.documents[index]], self.rank_fields)[0]
 
 
+@documented
 class DocumentScore(TypedDict):
     """One document's relevance, for Weaviate."""
 
-    document: Annotated[str, Field(description="The text.")]
-    score: Annotated[Number, Field(description="`score` of /v1/score.")]
+    document: str
+    """The text."""
+    score: Number
+    """`score` of /v1/score."""
 
 
+@documented
 class WeaviateAnswer(RerankAnswer):
     """Fields that Weaviate reads, beside the answer for the other clients of this path."""
 
-    scores: Annotated[list[DocumentScore], Field(description="Every document, in the order of the request.")]
+    scores: list[DocumentScore]
+    """Every document, in the order of the request."""
 
 
 class WeaviateRequest(InfinityRequest):
@@ -264,7 +262,8 @@ class WeaviateRequest(InfinityRequest):
     errors = WEAVIATE
     takes_untyped = True
 
-    property: Any = Field(None, description="Ignored: Weaviate sends it empty.")
+    property: Any = None
+    """Ignored: Weaviate sends it empty."""
 
     def answer(self, response: ScoreResponse) -> dict[str, Any]:
         """Return the answer with `scores`."""

@@ -80,14 +80,10 @@ class TeiRequest(CompatRequest):
     servers = (TAG,)
     errors = TEI
 
-    truncate: bool | None = Field(
-        None,
-        description="false: refuse texts that do not fit into the window, with 422; default: truncate them.",
-    )
-    truncation_direction: Literal["Right", "Left"] = Field(
-        "Right",
-        description="Where texts that do not fit are cut: `Right` keeps the beginning, `Left` the end.",
-    )
+    truncate: bool | None = None
+    """false: refuse texts that do not fit into the window, with 422; default: truncate them."""
+    truncation_direction: Literal["Right", "Left"] = "Right"
+    """Where texts that do not fit are cut: `Right` keeps the beginning, `Left` the end."""
 
     def reading_fields(self) -> dict[str, Any]:
         """Return the fields of a DocumentsRequest that say what is read of texts that do not fit."""
@@ -116,9 +112,12 @@ class TeiRerankRequest(RankingRequest, TeiRequest):
     answers = (list[TeiTextRank], list[TeiRank])
     names: ClassVar[Mapping[str, str]] = {"titles": "texts"}
 
-    query: str = Field(description="What was searched for; not blank.")
-    texts: list[str] = Field(fail_fast=True, description="The texts to rank; at least one.")
-    return_text: bool = Field(False, description="Whether the answer holds the texts.")
+    query: str
+    """What was searched for; not blank."""
+    texts: list[str] = Field(fail_fast=True)
+    """The texts to rank; at least one."""
+    return_text: bool = False
+    """Whether the answer holds the texts."""
     top_n: TopN = None  # not in TEI, but LiteLLM sends it
 
     def score_request(self) -> ScoreRequest:
@@ -142,7 +141,8 @@ class TeiPredictRequest(TeiRequest):
     answers = (list[TeiPrediction], list[list[TeiPrediction]])
     names: ClassVar[Mapping[str, str]] = {"pairs": "inputs"}
 
-    inputs: Inputs = Field(description="A text, a pair `[query, title]`, or a list of pairs.")
+    inputs: Inputs
+    """A text, a pair `[query, title]`, or a list of pairs."""
 
     @property
     def is_batch(self) -> bool:

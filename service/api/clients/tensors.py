@@ -30,37 +30,44 @@ _TEXT_LENGTH = struct.Struct("<I")
 class Fields(BaseModel):
     """A part of a request. Unknown fields are ignored."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
 
 class TensorParameters(Fields):
-    """How a tensor is sent, or wanted."""
+    """The form in which a tensor is sent, or wanted."""
 
-    binary_data_size: Annotated[int, Field(ge=0), WHOLE_NUMBER] | None = Field(
-        None, description="Of an input: the bytes of it after the JSON, in place of `data`."
-    )
-    binary_data: bool | None = Field(None, description="Of an output: as bytes after the JSON.")
-    classification: None = Field(None, description="Not supported.")
-    shared_memory_region: None = Field(None, description="Not supported.")
+    binary_data_size: Annotated[int, Field(ge=0), WHOLE_NUMBER] | None = None
+    """Of an input: the bytes of it after the JSON, in place of `data`."""
+    binary_data: bool | None = None
+    """Of an output: as bytes after the JSON."""
+    classification: None = None
+    """Not supported."""
+    shared_memory_region: None = None
+    """Not supported."""
 
 
 class InputTensor(Fields):
     """An input."""
 
-    name: Literal["query", "title"] = Field(description="Which input.")
-    datatype: Literal["BYTES"] = Field(description="Texts.")
-    shape: list[Annotated[int, Field(ge=0), WHOLE_NUMBER]] = Field(
-        fail_fast=True, description="[n] or [n, 1]."
-    )
-    parameters: TensorParameters = Field(TensorParameters(), description="How the tensor is sent.")
-    data: Annotated[list[str], Field(fail_fast=True)] | None = Field(None, description="The elements.")
+    name: Literal["query", "title"]
+    """Which input."""
+    datatype: Literal["BYTES"]
+    """Texts."""
+    shape: list[Annotated[int, Field(ge=0), WHOLE_NUMBER]] = Field(fail_fast=True)
+    """[n] or [n, 1]."""
+    parameters: TensorParameters = TensorParameters()
+    """How the tensor is sent."""
+    data: Annotated[list[str], Field(fail_fast=True)] | None = None
+    """The elements."""
 
 
 class WantedOutput(Fields):
     """An output that is wanted."""
 
-    name: Literal["score", "probabilities", "grade"] = Field(description="Which output.")
-    parameters: TensorParameters = Field(TensorParameters(), description="How the output is wanted.")
+    name: Literal["score", "probabilities", "grade"]
+    """Which output."""
+    parameters: TensorParameters = TensorParameters()
+    """How the output is wanted."""
 
 
 def read_texts(inputs: Sequence[InputTensor], content: bytes) -> dict[str, Any]:

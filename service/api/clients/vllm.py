@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import WithJsonSchema
 
 from headroom.service.api.clients.answers import TokenUsage, model_name, usage_of
 from headroom.service.api.clients.base import CompatRequest, query_and_titles
@@ -62,7 +62,7 @@ class VllmScores:
 
 
 class VllmScoreRequest(CompatRequest):
-    """What both forms share. `names` has the names of the queries and of the documents."""
+    """A score request of vLLM. `names` says how one of its two forms calls queries and documents."""
 
     servers = ("vLLM",)
     answers = (VllmScores,)
@@ -93,8 +93,10 @@ class VllmTextsRequest(VllmScoreRequest):
     distinct_field = "text_1"
     names: ClassVar[Mapping[str, str]] = {"query": "text_1", "titles": "text_2"}
 
-    text_1: Texts = Field(description="The query, or as many as there are documents.")
-    text_2: Texts = Field(description="The documents.")
+    text_1: Texts
+    """The query, or as many as there are documents."""
+    text_2: Texts
+    """The documents."""
 
 
 class VllmQueriesRequest(VllmScoreRequest):
@@ -104,5 +106,7 @@ class VllmQueriesRequest(VllmScoreRequest):
     distinct_field = "queries"
     names: ClassVar[Mapping[str, str]] = {"query": "queries", "titles": "documents"}
 
-    queries: Texts = Field(description="The query, or as many as there are documents.")
-    documents: Texts = Field(description="The documents.")
+    queries: Texts
+    """The query, or as many as there are documents."""
+    documents: Texts
+    """The documents."""

@@ -1,36 +1,42 @@
 """Voyage's rerank requests and answers."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, NotRequired
+from typing import Any, ClassVar, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from headroom.service.api.clients.answers import ScoredBy, scored_by, warnings_of
 from headroom.service.api.clients.base import RankingRequest, ReturnDocuments, TopN
+from headroom.service.descriptions import documented
 from headroom.service.schemas.requests import Query, ScoreRequest, example
 from headroom.service.schemas.responses import Number, ScoreResponse
 
 
+@documented
 class VoyageResult(TypedDict):
     """One document's relevance."""
 
-    index: Annotated[int, Field(description="Position in the request.")]
-    relevance_score: Annotated[Number, Field(description="`score` of /v1/score.")]
-    document: NotRequired[Annotated[str, Field(description="The text, with `return_documents`.")]]
+    index: int
+    """Position in the request."""
+    relevance_score: Number
+    """`score` of /v1/score."""
+    document: NotRequired[str]
+    """The text, with `return_documents`."""
 
 
+@documented
 class VoyageAnswer(ScoredBy):
     """The documents, most relevant first."""
 
-    object: Annotated[Literal["list"], Field(description="What this is.")]
-    data: Annotated[list[VoyageResult], Field(description="The most relevant first.")]
-    usage: Annotated[
-        dict[str, int], Field(description="`total_tokens`: scored, the query counted with each document.")
-    ]
-    warnings: Annotated[
-        list[str], Field(description="Which documents were truncated, empty, not reranked or left out.")
-    ]
+    object: Literal["list"]
+    """What this is."""
+    data: list[VoyageResult]
+    """The most relevant first."""
+    usage: dict[str, int]
+    """`total_tokens`: scored, the query counted with each document."""
+    warnings: list[str]
+    """Which documents were truncated, empty, not reranked or left out."""
 
 
 class VoyageRequest(RankingRequest):
@@ -42,15 +48,15 @@ class VoyageRequest(RankingRequest):
     answers = (VoyageAnswer,)
     names: ClassVar[Mapping[str, str]] = {"titles": "documents", "top_n": "top_k"}
 
-    query: Query = Field(description="What was searched for; not blank.")
-    documents: list[str] = Field(min_length=1, fail_fast=True, description="The texts to rank.")
+    query: Query
+    """What was searched for; not blank."""
+    documents: list[str] = Field(min_length=1, fail_fast=True)
+    """The texts to rank."""
     top_k: TopN
     return_documents: ReturnDocuments = None
-    truncation: bool | None = Field(
-        None,
-        description="Whether to truncate documents that do not fit into the model's window, as by default; "
-        "if false, they are an error.",
-    )
+    truncation: bool | None = None
+    """Whether to truncate documents that do not fit into the model's window, as by default; if false, they
+    are an error."""
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""

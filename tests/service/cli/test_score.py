@@ -5,7 +5,6 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import orjson
 import pytest
 
@@ -25,26 +24,6 @@ def test_one_line_per_title_in_the_order_given(run: Run, options: list[str], clf
         f"{scores.score[i]:.4f}\t{clf.grades[scores.grade[i]]}\t{title}" for i, title in enumerate(TITLES)
     ]
     assert output == ("\n".join(expected) + "\n", "")
-
-
-def test_a_long_title_in_chunks(run: Run, options: list[str], clf: Classifier) -> None:
-    title = "steel wood lamp " * 40
-    output = run("score", QUERY, title, TITLES[0], *options, "--overflow", "chunks", "--json")
-
-    expected = clf.score([(QUERY, title), (QUERY, TITLES[0])], overflow="chunks")
-    assert expected.chunks is not None
-    rows = [orjson.loads(line) for line in output.out.splitlines()]
-    np.testing.assert_allclose([row["score"] for row in rows], expected.score, atol=1e-5)
-    chunk = expected.chunks[0]
-    assert chunk is not None
-    assert rows[0]["chunk"] == {
-        "index": chunk.index,
-        "chunks": chunk.chunks,
-        "start": chunk.start,
-        "end": chunk.end,
-    }
-    assert rows[1]["chunk"] is None
-    assert "chunk" not in orjson.loads(run("score", QUERY, title, *options, "--json").out)
 
 
 def test_pairs_from_standard_input(run: Run, options: list[str]) -> None:

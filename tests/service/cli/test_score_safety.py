@@ -82,7 +82,6 @@ def test_parts_are_used_again_only_if_nothing_has_changed(
     stopped(monkeypatch, score, source, tmp_path / "out.csv")
     for change, reason in (
         (["--mask", "0.*"], "run with another mask or variant; repeat that run"),
-        (["--overflow", "chunks"], "run with another --overflow; repeat that run"),
         (["--dtype", "bfloat16"], "another device or number format; repeat that run"),
         (["--prefix", "my_"], "run with another choice of columns; repeat that run"),
         (["--query-column", "other"], "another choice of columns; repeat that run"),

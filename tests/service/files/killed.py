@@ -9,9 +9,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from headroom.models.commands.options import Network
 from headroom.models.quality.labelled import DEFAULT, Columns
 from headroom.service.cli import score_files
-from headroom.service.cli.choice import read_setup
 from headroom.service.files.reading import WINDOW_ROWS
 from headroom.service.files.running import Summary, run
 
@@ -29,7 +29,6 @@ class Arguments:
     columns: Columns = DEFAULT
     mask: str | None = None
     variant: str | None = None
-    overflow: str = "truncate"
     config: Path | None = None
     overwrite: bool = False
 
@@ -40,10 +39,8 @@ def arguments(source: Path, output: Path, model: Path, **options: Any) -> Argume
 
 def score_all(job: Arguments, report: Callable[[float, int, int], None], *, window_rows: int) -> Summary:
     """Do what `headroom score --input` does, with windows of so many rows."""
-    setup = read_setup(job.model, job.config, "cpu", "float32")
-    options = score_files.options_of(
-        setup, job.mask, job.variant, job.columns, overflow=job.overflow, prefix=""
-    )
+    network = Network(job.model, job.config, job.variant, job.mask, "cpu", "float32")
+    options = score_files.options_of(network, job.columns, prefix="")
     prepared, scorer = score_files.prepared(job.source, job.output, options)
     return run(replace(prepared, window_rows=window_rows), scorer, report, overwrite=job.overwrite)
 

@@ -10,7 +10,7 @@ import torch
 
 from headroom import Classifier, HeadMask, ModelError
 from headroom.service.files.running import Summary
-from tests.checkpoints import VOCABULARY, random_model, write_vocabulary
+from tests.checkpoints import write_overflowing
 from tests.service.files.killed import arguments, score_all
 
 TITLES = ["red lamp", "wood lamp usb", "steel cable red", "angle wood", "table light"]
@@ -77,13 +77,7 @@ def test_batches_that_do_not_fit_the_memory_are_halved(
 
 
 def test_a_row_without_a_finite_score_is_the_one_set_aside(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    broken = random_model()
-    with torch.no_grad():
-        signs = torch.tensor([1.0, -1.0]).repeat(16)
-        broken.get_input_embeddings().weight[VOCABULARY.index("usb")] = 3e38 * signs  # overflows in the norm
-    broken.save_pretrained(model)
-    write_vocabulary(model)
+    model = write_overflowing(tmp_path / "model", "usb")
     source, output = tmp_path / "a.csv", tmp_path / "out.csv"
     rows = write(source, 5)
 

@@ -1,6 +1,7 @@
 """The score cache's second level, with a real Redis: what one replica computed, another one need not."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -27,7 +28,7 @@ from headroom.service.config.file import ConfigFileError
 from headroom.service.observe.metrics import Metrics
 from headroom.service.scoring import shared_cache
 from headroom.service.scoring.shared_cache import CONNECTIONS, PREFIX, SharedCache, check_url
-from tests.checkpoints import write_checkpoint
+from tests.checkpoints import write_checkpoint, write_overflowing
 from tests.redis_server import redis_server
 from tests.service.in_process import CONFIG, QUERY, TITLES, Service, check_scores, pairs, read_config, serve
 
@@ -297,6 +298,17 @@ def test_a_file_fills_the_cache_for_the_service(
     cache, results = asyncio.run(ask())
     assert cache == "hit"
     check_scores(results, clf.score(pairs()).score)
+
+
+def test_rows_that_cannot_be_scored_do_not_count_as_cached(tmp_path: Path, server: Redis) -> None:
+    model = write_overflowing(tmp_path / "model", "usb")
+    file = tmp_path / "head.jsonl"
+    rows = [{"query": QUERY, "title": "usb lamp"}, {"query": QUERY, "title": "red lamp"}]
+    file.write_text("\n".join([*map(json.dumps, rows), "{"]), "utf-8")
+    command = ["score", "--input", str(file), "--cache", server.url, "--model", str(model)]
+    done = CliRunner().invoke(app, [*command, "--device", "cpu"], catch_exceptions=False)
+    assert "1 pairs are cached; 1 rows were computed" in done.stdout
+    assert "2 rows cannot be scored; the first: line 1: the model gives no finite score" in done.stderr
 
 
 @pytest.mark.parametrize(
