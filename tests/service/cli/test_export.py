@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
-from headroom.service.cli.export import export_rows
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.events import Click, Exposure, Impression, Outcome
-from headroom.service.experiments.export import COLUMNS, Page
+from headroom.service.experiments.export import COLUMNS
 from headroom.service.experiments.interleaving import impression_id
 from headroom.service.experiments.store import Store
 from tests.prompt import Run
@@ -94,7 +93,7 @@ def test_the_queries_of_the_docs_give_the_preference_of_the_report(
     assert exposed[0][2:] == ("order", "interleaved")
     assert posthog[0][0] == "$feature_flag_called"
     store = Store(url)
-    found = analyse(store, in_log(store, "order"), 100.0, {}).preference
+    found = analyse(store, in_log(store, "order"), 100.0).preference
     store.close()
     assert found is not None
     assert preference == [(pytest.approx(found.estimate), found.units)]
@@ -141,17 +140,4 @@ def test_what_cannot_be_exported_is_one_sentence(run: Run, url: str, tmp_path: P
     )
     out.write_text("mine")
     assert f"{out} exists" in refused("order", url)
-    assert out.read_text() == "mine"
-
-
-def test_a_file_that_comes_while_the_rows_are_read_stays(tmp_path: Path) -> None:
-    out = tmp_path / "F.parquet"
-
-    def get_page(*_: str) -> Page:
-        out.write_text("mine")
-        return Page([], None)
-
-    with pytest.raises(RuntimeError, match=r"F\.parquet has come while the rows were read"):
-        export_rows(get_page, out)
-    assert [path.name for path in tmp_path.iterdir()] == ["F.parquet"]
     assert out.read_text() == "mine"
