@@ -121,7 +121,7 @@ def compare(
     config = experiment.config
     boundary = _boundary(config, arm)
     if facts.seen is not None:
-        seen = facts.seen.until(until)
+        seen = facts.seen.until(until, facts.units["time"])
         return [preference_report(metric, arm, seen, boundary, experiment.end) for metric in config.metrics]
     during = comparison(experiment, arm)
     return [

@@ -33,15 +33,15 @@ from headroom.service.experiments.tables import clicks, impressions
 ROWS_AT_ONCE = 50
 """Rows in memory while the clicks are read; the ids of one list may take 1 MB."""
 
-LIST = np.dtype([("unit", "i8"), ("shown", "f8"), ("known", "f8"), ("differs", "?")])
+LIST = np.dtype([("unit", "i8"), ("shown", "f8"), ("differs", "?")])
 """A list of an exposed unit.
 
-unit: an index of `Facts.units`. shown: when the list was first shown, in Unix seconds. known: since when both
-this and the unit's exposure lie in the past. differs: whether a title belongs to an arm.
+unit: an index of `Facts.units`. shown: when the list was first shown, in Unix seconds. differs: whether a
+title belongs to an arm.
 """
 
-CLICK = np.dtype([("unit", "i8"), ("shown", "f8"), ("known", "f8"), ("clicked", "f8"), ("sign", "f8")])
-"""A title of an arm that was clicked on a list; unit, shown and known as in LIST.
+CLICK = np.dtype([("unit", "i8"), ("shown", "f8"), ("clicked", "f8"), ("sign", "f8")])
+"""A title of an arm that was clicked on a list. unit, shown: of the list.
 
 clicked: when it was first clicked, in Unix seconds. sign: 1 for the treatment's titles, -1 for control's.
 """
@@ -102,25 +102,23 @@ class Interleaved:
     clicks: Mapping[str, Rows]
     unmatched: Mapping[str, int]
 
-    def until(self, moment: float) -> Self:
-        """Return what was known at a time: of the lists, and of the clicks on them."""
+    def until(self, moment: float, exposed: Floats) -> Self:
+        """Return the lists of the units exposed by a time, and the clicks, up to then. exposed: (units,)."""
+
+        def is_past(rows: Rows) -> NDArray[np.bool_]:
+            return np.asarray(np.maximum(rows["shown"], exposed[rows["unit"]]) <= moment)
+
         clicks = {
-            metric: rows[np.maximum(rows["known"], rows["clicked"]) <= moment]
-            for metric, rows in self.clicks.items()
+            metric: rows[is_past(rows) & (rows["clicked"] <= moment)] for metric, rows in self.clicks.items()
         }
-        return replace(self, lists=self.lists[self.lists["known"] <= moment], clicks=clicks)
+        return replace(self, lists=self.lists[is_past(self.lists)], clicks=clicks)
 
 
-def read_interleaved(
-    db: Connection, experiment: Experiment, units: Mapping[str, int], exposed: Floats
-) -> Interleaved:
-    """Read the lists of an experiment's exposed units, and the clicks on them.
-
-    units: the index of each exposed unit. exposed: when each was, in Unix seconds, (units,).
-    """
+def read_interleaved(db: Connection, experiment: Experiment, units: Mapping[str, int]) -> Interleaved:
+    """Read the lists of an experiment's exposed units, and the clicks on them. units: the index of each."""
     config = experiment.config
     lists = [
-        (unit, row.shown, max(row.shown, exposed[unit]), row.differs)
+        (unit, row.shown, row.differs)
         for row in db.execute(_lists(config.name).execution_options(yield_per=ROWS_AT_ONCE))
         if (unit := units.get(row.unit)) is not None
     ]
@@ -140,9 +138,8 @@ def read_interleaved(
             unmatched["index"] += 1
         elif click.unit in units and click.teams_by_index[index] in SIGNS:
             shown = min(row.shown for row in own)
-            unit = units[click.unit]
             sign = SIGNS[click.teams_by_index[index]]
-            title = (unit, shown, max(shown, exposed[unit]), click.time, sign)
+            title = (units[click.unit], shown, click.time, sign)
             titles[click.metric].setdefault((click.impression, index), title)
     by_metric = {name: np.array(list(of_metric.values()), CLICK) for name, of_metric in titles.items()}
     return Interleaved(np.array(lists, LIST), by_metric, dict(unmatched))

@@ -7,7 +7,7 @@ its arm back counts again from then on; its outcomes between do not count, which
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,10 +71,9 @@ def read_facts(db: Connection, experiment: Experiment) -> Facts:
     """Read the facts of an experiment. Their order follows from them alone, so sums are the same bits."""
     config = experiment.config
     arms = {arm: index for index, arm in enumerate(config.spans)}
-    index_of: dict[str, int] = {}
-    found = Facts(arms, np.fromiter(_units(db, config.name, arms, index_of), UNIT), {})
+    index_of, units = _read_units(db, config.name, arms)
     if config.is_interleaved:
-        return replace(found, seen=read_interleaved(db, experiment, index_of, found.units["time"]))
+        return Facts(arms, units, {}, read_interleaved(db, experiment, index_of))
     columns = (outcomes.c.unit, outcomes.c.time, outcomes.c.value)
     sent = select(*columns).where(outcomes.c.experiment == config.name).order_by(*columns)
     by_metric = {}
@@ -82,22 +81,23 @@ def read_facts(db: Connection, experiment: Experiment) -> Facts:
         rows = _stream(db, sent.where(outcomes.c.metric == name))
         known = ((index_of[unit], time, value) for unit, time, value in rows if unit in index_of)
         by_metric[name] = np.fromiter(known, OUTCOME)
-    return replace(found, outcomes=by_metric)
+    return Facts(arms, units, by_metric)
 
 
-def _units(
-    db: Connection, experiment: str, arms: dict[str, int], index_of: dict[str, int]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the units as UNIT has them. Adds their indices to `index_of`, and unknown arms to `arms`."""
+def _read_units(db: Connection, experiment: str, arms: dict[str, int]) -> tuple[dict[str, int], Rows]:
+    """Return the index of each unit, and the units. Adds arms that the config does not have to `arms`."""
     table = exposures.c
     other = func.lead(table.time).over(partition_by=table.unit, order_by=table.time)
     query = select(table.unit, table.arm, table.bucket, table.slot, table.time, other)
     query = query.where(table.experiment == experiment).order_by(table.unit, table.time)
+    index_of: dict[str, int] = {}
+    units = []
     for unit, arm, bucket, slot, time, next_time in _stream(db, query):
         if unit not in index_of:
-            index_of[unit] = len(index_of)
+            index_of[unit] = len(units)
             arm_index = arms.setdefault(arm, len(arms))
-            yield arm_index, bucket, slot or 0, time, math.nan if next_time is None else next_time
+            units.append((arm_index, bucket, slot or 0, time, math.nan if next_time is None else next_time))
+    return index_of, np.array(units, UNIT)
 
 
 def _stream(db: Connection, query: Any) -> Any:
