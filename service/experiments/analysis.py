@@ -1,6 +1,5 @@
 """Analyses an experiment. A report follows from the facts, the log and the time, however often it is made."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -111,21 +110,16 @@ def _kept_report(store: Store, name: str, retention: str | None) -> Report | Non
     return replace(report, retention=f"{retention} The figures are those of {minute(report.time)} UTC.")
 
 
-def compare(
-    facts: Facts, experiment: Experiment, arm: str, now: float, until: float = math.inf
-) -> list[MetricReport]:
-    """Compare all metrics of an arm with control.
-
-    until: leaves out what happened later, in seconds since the epoch.
-    """
+def compare(facts: Facts, experiment: Experiment, arm: str, now: float) -> list[MetricReport]:
+    """Compare all metrics of an arm with control."""
     config = experiment.config
     boundary = _boundary(config, arm)
     if facts.seen is not None:
-        seen = facts.seen.until(until, facts.units["time"])
-        return [preference_report(metric, arm, seen, boundary, experiment.end) for metric in config.metrics]
+        end = experiment.end
+        return [preference_report(metric, arm, facts.seen, boundary, end) for metric in config.metrics]
     during = comparison(experiment, arm)
     return [
-        compare_arm(metric, measure(facts, metric, during, now, until), boundary, len(config.treatments))
+        compare_arm(metric, measure(facts, metric, during, now), boundary, len(config.treatments))
         for metric in config.metrics
     ]
 
@@ -243,10 +237,11 @@ def look_times(experiment: Experiment, now: float) -> list[float]:
 
 def _look(facts: Facts, experiment: Experiment, moment: float) -> Look:
     """Return what a report of the facts up to a time says of the metrics."""
+    past = facts.until(moment)
     effects = [
         Effect(**{name: getattr(report, name) for name in Effect.__slots__})
         for arm in experiment.config.treatments
-        for report in compare(facts, experiment, arm, moment, moment)
+        for report in compare(past, experiment, arm, moment)
     ]
     return Look(moment, effects)
 

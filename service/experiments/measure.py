@@ -9,7 +9,7 @@ its arm back counts again from then on; its outcomes between do not count, which
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,13 +57,23 @@ class Facts:
     outcomes: Mapping[str, Rows]
     seen: Interleaved | None = None
 
-    def in_one_arm(self, until: float = math.inf) -> Mask:
-        """Return which units were exposed by a time, and to no other arm, (units,)."""
-        return (self.units["time"] <= until) & ~(self.units["other"] <= until)
+    def until(self, moment: float) -> Self:
+        """Return what had happened by a time. A unit that was exposed later has the time inf."""
+        units = self.units.copy()
+        units["time"][units["time"] > moment] = math.inf
+        units["other"][units["other"] > moment] = math.nan
+        by_metric = {name: rows[rows["time"] <= moment] for name, rows in self.outcomes.items()}
+        seen = None if self.seen is None else self.seen.until(moment, units["time"])
+        return replace(self, units=units, outcomes=by_metric, seen=seen)
+
+    @property
+    def in_one_arm(self) -> Mask:
+        """Which units were exposed, and to no other arm, (units,)."""
+        return np.asarray(np.isfinite(self.units["time"]) & np.isnan(self.units["other"]))
 
     def exposed(self) -> dict[str, int]:
         """Return the units of each arm, without those that came to several."""
-        counts = np.bincount(self.units["arm"][self.in_one_arm()], minlength=len(self.arms))
+        counts = np.bincount(self.units["arm"][self.in_one_arm], minlength=len(self.arms))
         return dict(zip(self.arms, counts.tolist(), strict=True))
 
 
@@ -91,7 +101,7 @@ def _read_units(db: Connection, experiment: str, arms: dict[str, int]) -> tuple[
     query = select(table.unit, table.arm, table.bucket, table.slot, table.time, other)
     query = query.where(table.experiment == experiment).order_by(table.unit, table.time)
     index_of: dict[str, int] = {}
-    units = []
+    units: list[tuple[Any, ...]] = []
     for unit, arm, bucket, slot, time, next_time in _stream(db, query):
         if unit not in index_of:
             index_of[unit] = len(units)
@@ -152,18 +162,15 @@ def _exposes(period: Period, facts: Facts) -> Mask:
     return exposes
 
 
-def measure(
-    facts: Facts, metric: Metric, during: Comparison, now: float, until: float = math.inf
-) -> dict[str, Moments]:
+def measure(facts: Facts, metric: Metric, during: Comparison, now: float) -> dict[str, Moments]:
     """Return the moments of the units' values, denominators and covariates, of control and of the arm.
 
     A metric's outcomes count after the unit's exposure, and a covariate's before it; an outcome of the last
     second before it counts as after. A unit without outcomes counts as 0.
     now: seconds since the epoch; units whose window is not over by then are left out.
-    until: leaves out exposures and outcomes of later times.
     """
     units = facts.units
-    counted = facts.in_one_arm(until) & (units["time"] < during.end)
+    counted = facts.in_one_arm & (units["time"] < during.end)
     if metric.window_s is not None:  # a unit that lost its arm within its window is left out as a whole
         counted &= units["time"] <= now - metric.window_s
         counted &= during.had_arm_throughout(facts, metric.window_s)
@@ -177,9 +184,9 @@ def measure(
         if column == COVARIATE:
             counts = ~counts
         elif metric.window_s is None:
-            counts &= (rows["time"] <= until) & during.had_arm(facts, rows)
+            counts &= during.had_arm(facts, rows)
         else:
-            counts &= (rows["time"] <= until) & (rows["time"] < exposed + metric.window_s)
+            counts &= rows["time"] < exposed + metric.window_s
         numbers[:, column] = np.bincount(rows["unit"][counts], rows["value"][counts], len(units))
     if metric.kind == "proportion":
         numbers[:, VALUE] = numbers[:, VALUE] > 0
@@ -189,7 +196,7 @@ def measure(
 def count_early(facts: Facts, config: ExperimentConfig) -> dict[str, int]:
     """Return by arm the outcomes from the minute before their unit's exposure, which do not count."""
     names = {name for metric in config.metrics for name in (metric.name, metric.denominator) if name}
-    is_in_one_arm = facts.in_one_arm()
+    is_in_one_arm = facts.in_one_arm
     early = np.zeros(len(facts.arms), int)
     for name in names:
         rows = facts.outcomes[name]
