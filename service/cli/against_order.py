@@ -47,7 +47,6 @@ class FirstEvaluation:
         """Return what the experiment needs, looked at any time, at that end of the preference's interval
         which is harder to show; None if no number of units shows it."""
         from headroom.service.experiments.plan import make_plan
-        from headroom.service.experiments.verdicts import ALPHA
 
         low, high = self.preference.ends
         end = high if question.margin is None and question.effect < 0 else low
@@ -56,7 +55,7 @@ class FirstEvaluation:
         if not is_shown:
             return None
         asked = replace(question, effect=end)
-        return make_plan(asked, alpha=ALPHA, power=power, units_per_day=units_per_day).any_time
+        return make_plan(asked, power=power, units_per_day=units_per_day).any_time
 
     def lines(self, cautious: SampleSize | None) -> list[str]:
         """Return what the evaluation says, as lines for people. cautious: of `cautious_units`."""

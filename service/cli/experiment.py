@@ -54,8 +54,6 @@ def start(
     experiment = load_experiment(file)
     answer = call(url, key, body=experiment.model_dump(mode="json", exclude_unset=True))
     show(answer, as_json)
-    if experiment.is_interleaved and not as_json:
-        print("\nLists and clicks are kept until `outcome_days` after the experiment's end.")
 
 
 @app.command()
@@ -72,13 +70,16 @@ def report(
 
     Example: headroom experiment report prune20 --out prune20.html
     """
+    from headroom.service.experiments import report_page
+
     experiment = call(url, key, name)
     if out is not None:
         from headroom.models.files import write_whole
-        from headroom.service.experiments import report_page
 
         write_whole(out, report_page.html(experiment).encode())
-    show(experiment, as_json, is_analysed=True)
+    show(experiment, as_json)
+    if experiment["report"] is None and not as_json:
+        print(f"\n{report_page.NO_REPORT}")
     if out is not None and not as_json:
         print(f"\n{out}")
 
@@ -230,14 +231,11 @@ def without_password(url: str) -> str:
     return re.sub(r"//[^/]*@", "//", url, count=1)
 
 
-def show(experiment: dict[str, Any], as_json: bool, *, is_analysed: bool = False) -> None:
-    """Print the answer as JSON, or as text for people.
-
-    is_analysed: whether the request asked for the analysis.
-    """
+def show(experiment: dict[str, Any], as_json: bool) -> None:
+    """Print the answer as JSON, or as text for people."""
     from headroom.service.experiments import report_page
 
     if as_json:
         print(json.dumps(experiment, indent=2, ensure_ascii=False))
     else:
-        print(report_page.text(experiment, is_analysed=is_analysed))
+        print(report_page.text(experiment))

@@ -210,12 +210,12 @@ def _first_evaluation(
 
 
 def _ab_answer(question: Question, power: float, daily: float | None, *, as_json: bool) -> str:
+    from headroom.service.experiments.estimates import ALPHA
     from headroom.service.experiments.plan import make_plan
-    from headroom.service.experiments.verdicts import ALPHA
 
-    needed = make_plan(question, alpha=ALPHA, power=power, units_per_day=daily)
+    needed = make_plan(question, power=power, units_per_day=daily)
     if not as_json:
-        return plan_text(needed, question, alpha=ALPHA, power=power)
+        return plan_text(needed, question, power)
     document = {
         "schema": 1,
         "question": "difference" if question.margin is None else "non-inferiority",
@@ -240,18 +240,18 @@ def _interleaving_answer(
     first: FirstEvaluation | None,
     as_json: bool,
 ) -> str:
+    from headroom.service.experiments.estimates import ALPHA
     from headroom.service.experiments.plan import PreferenceQuestion, make_plan
-    from headroom.service.experiments.verdicts import ALPHA
 
     try:
         question = PreferenceQuestion(clicked, measured.lists.deciding, margin, effect)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    needed = make_plan(question, alpha=ALPHA, power=power, units_per_day=daily)
-    ab = make_plan(question.ab_question(), alpha=ALPHA, power=power, units_per_day=daily)
+    needed = make_plan(question, power=power, units_per_day=daily)
+    ab = make_plan(question.ab_question(), power=power, units_per_day=daily)
     cautious = None if first is None else first.cautious_units(question, power, daily)
     if not as_json:
-        text = interleaving_text(needed, ab, question, measured, alpha=ALPHA, power=power)
+        text = interleaving_text(needed, ab, question, measured, power)
         return text if first is None else "\n".join([*first.lines(cautious), "", text])
     against = None if first is None else {**first.as_json(), "cautious": cautious}
     document = {
@@ -363,8 +363,9 @@ def question_of(
         raise typer.BadParameter(str(error)) from None
 
 
-def plan_text(plan: ExperimentPlan, question: Question, *, alpha: float, power: float) -> str:
+def plan_text(plan: ExperimentPlan, question: Question, power: float) -> str:
     """Return the plan as text for people."""
+    from headroom.service.experiments.estimates import ALPHA
 
     def size(value: float) -> str:
         share = percent(value / question.baseline, digits=GIVEN)
@@ -382,7 +383,7 @@ def plan_text(plan: ExperimentPlan, question: Question, *, alpha: float, power: 
     rows = [heads, _row("one look at the end", plan.one_look), _row("looking at any time", plan.any_time)]
     lines = [
         question_text,
-        f"power {percent(power)}, α {alpha:g}, arms {ratio}, standard deviation {number(question.sd)}",
+        f"power {percent(power)}, α {ALPHA:g}, arms {ratio}, standard deviation {number(question.sd)}",
         "",
         table(rows, numbers_from=1),
         "",
@@ -396,11 +397,11 @@ def interleaving_text(
     ab: ExperimentPlan,
     question: PreferenceQuestion,
     measured: Measured,
-    *,
-    alpha: float,
     power: float,
 ) -> str:
     """Return the plan of an interleaving experiment, with the A/B test beside it, as text for people."""
+    from headroom.service.experiments.estimates import ALPHA
+
     if question.margin is None:
         question_text = f"Do units prefer one arm by as much as {number(abs(question.effect))}?"
     else:
@@ -419,7 +420,7 @@ def interleaving_text(
     loss = percent(limit * question.share / question.clicked)
     lines = [
         question_text,
-        f"power {percent(power)}, α {alpha:g}; {percent(question.clicked)} of the units click",
+        f"power {percent(power)}, α {ALPHA:g}; {percent(question.clicked)} of the units click",
         f"{percent(lists.differing)} of the lists differ, and {percent(lists.deciding)} of the clicks fall "
         "on a title of one arm",
         f"({measured.source})",

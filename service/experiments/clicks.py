@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Self
 
@@ -24,23 +24,24 @@ from sqlalchemy import (
     union_all,
 )
 
+from headroom.service.experiments.estimates import Floats
 from headroom.service.experiments.events import UnmatchedReason
 from headroom.service.experiments.interleaving import CONTROL, NOT_SHOWN, TREATMENT
 from headroom.service.experiments.state import Experiment
-from headroom.service.experiments.tables import clicks, exposures, impressions
+from headroom.service.experiments.tables import clicks, impressions
 
 ROWS_AT_ONCE = 50
 """Rows in memory while the clicks are read; the ids of one list may take 1 MB."""
 
-LIST = np.dtype([("unit", "i8"), ("shown", "f8"), ("known", "f8"), ("differs", "?")])
+LIST = np.dtype([("unit", "i8"), ("shown", "f8"), ("differs", "?")])
 """A list of an exposed unit.
 
-unit: its number. shown: when the list was first shown, in Unix seconds. known: since when both this and the
-unit's exposure lie in the past. differs: whether a title belongs to an arm.
+unit: an index of `Facts.units`. shown: when the list was first shown, in Unix seconds. differs: whether a
+title belongs to an arm.
 """
 
-CLICK = np.dtype([("unit", "i8"), ("shown", "f8"), ("known", "f8"), ("clicked", "f8"), ("sign", "f8")])
-"""A title of an arm that was clicked on a list; unit, shown and known as in LIST.
+CLICK = np.dtype([("unit", "i8"), ("shown", "f8"), ("clicked", "f8"), ("sign", "f8")])
+"""A title of an arm that was clicked on a list. unit, shown: of the list.
 
 clicked: when it was first clicked, in Unix seconds. sign: 1 for the treatment's titles, -1 for control's.
 """
@@ -101,17 +102,26 @@ class Interleaved:
     clicks: Mapping[str, Rows]
     unmatched: Mapping[str, int]
 
+    def until(self, moment: float, exposed: Floats) -> Self:
+        """Return the lists of the units exposed by a time, and the clicks, up to then. exposed: (units,)."""
 
-def read_interleaved(db: Connection, experiment: Experiment) -> Interleaved:
-    """Read the lists of an experiment, and the clicks on them."""
+        def is_past(rows: Rows) -> NDArray[np.bool_]:
+            return np.asarray(np.maximum(rows["shown"], exposed[rows["unit"]]) <= moment)
+
+        clicks = {
+            metric: rows[is_past(rows) & (rows["clicked"] <= moment)] for metric, rows in self.clicks.items()
+        }
+        return replace(self, lists=self.lists[is_past(self.lists)], clicks=clicks)
+
+
+def read_interleaved(db: Connection, experiment: Experiment, units: Mapping[str, int]) -> Interleaved:
+    """Read the lists of an experiment's exposed units, and the clicks on them. units: the index of each."""
     config = experiment.config
-    numbers: dict[str, int] = {}
-    exposed: dict[str, float] = {}
-    lists = []
-    for row in db.execute(_lists(config.name).execution_options(yield_per=ROWS_AT_ONCE)):
-        number = numbers.setdefault(row.unit, len(numbers))
-        exposed[row.unit] = row.exposed
-        lists.append((number, row.shown, max(row.shown, row.exposed), row.differs))
+    lists = [
+        (unit, row.shown, row.differs)
+        for row in db.execute(_lists(config.name).execution_options(yield_per=ROWS_AT_ONCE))
+        if (unit := units.get(row.unit)) is not None
+    ]
     unmatched: Counter[str] = Counter()
     titles: dict[str, dict[tuple[str, int], Any]] = {metric.name: {} for metric in config.metrics}
     is_its = and_(clicks.c.experiment.in_((config.name, "")), clicks.c.metric.in_(sorted(titles)))
@@ -126,9 +136,10 @@ def read_interleaved(db: Connection, experiment: Experiment) -> Interleaved:
             unmatched["impression"] += 1
         elif index is None:
             unmatched["index"] += 1
-        elif click.unit in exposed and (sign := SIGNS.get(click.teams_by_index[index])) is not None:
+        elif click.unit in units and click.teams_by_index[index] in SIGNS:
             shown = min(row.shown for row in own)
-            title = (numbers[click.unit], shown, max(shown, exposed[click.unit]), click.time, sign)
+            sign = SIGNS[click.teams_by_index[index]]
+            title = (units[click.unit], shown, click.time, sign)
             titles[click.metric].setdefault((click.impression, index), title)
     by_metric = {name: np.array(list(of_metric.values()), CLICK) for name, of_metric in titles.items()}
     return Interleaved(np.array(lists, LIST), by_metric, dict(unmatched))
@@ -207,7 +218,7 @@ def matches_of(where: Condition) -> CompoundSelect[Any]:
     lists = impressions
     is_own = and_(lists.c.unit == clicks.c.unit, _is_of_its_experiment(lists))
     by_id = lists.c.id == clicks.c.list_id
-    by_query = and_(lists.c.query_id == clicks.c.list_id, lists.c.query_id != lists.c.id)
+    by_query = lists.c.query_id == clicks.c.list_id
     return union_all(
         *(
             select(clicks.c.number.label("click"), lists.c.number.label("list"))
@@ -229,17 +240,14 @@ def _is_of_its_experiment(lists: FromClause) -> Condition:
 
 
 def _lists(experiment: str) -> Select[Any]:
-    """Return the query of the lists of exposed units, each content of an id as one."""
-    of_unit = and_(exposures.c.experiment == impressions.c.experiment, exposures.c.unit == impressions.c.unit)
+    """Return the query of the lists of an experiment, each content of an id as one."""
     has_team = or_(*(impressions.c.teams_by_index.contains(team) for team in (CONTROL, TREATMENT)))
     return (
         select(
             impressions.c.unit,
             func.min(impressions.c.time).label("shown"),
-            func.min(exposures.c.time).label("exposed"),
             func.max(case((has_team, 1), else_=0)).label("differs"),
         )
-        .select_from(impressions.join(exposures, of_unit))
         .where(impressions.c.experiment == experiment)
         .group_by(impressions.c.id, impressions.c.content, impressions.c.unit)
     )

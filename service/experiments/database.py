@@ -151,8 +151,8 @@ def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> I
 def analysis(engine: Engine) -> Iterator[Connection]:
     """Open a transaction that reads all rows of an experiment. Raises DatabaseUnavailable.
 
-    Without statistics, in an experiment's first minute or after pg_upgrade, PostgreSQL would read all
-    outcomes again for every unit. Compiling such a query takes it up to a second, and saves none.
+    Without statistics, in an experiment's first minute or after pg_upgrade, PostgreSQL would read all lists
+    again for every click. Compiling such a query takes it up to a second, and saves none.
     """
     with transaction(engine, write=False, seconds=ANALYSIS_S) as connection:
         if is_postgresql(connection):

@@ -20,11 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 
+ALPHA = 0.05
+"""The chance that any interval of a metric is ever wrong, over all looks and arms."""
+
 VALUE, DENOMINATOR, COVARIATE = range(3)
 """The three numbers of a unit. A number that a metric lacks is 0."""
 
 ROUNDING = 1e-12
-"""A difference smaller than this share of its terms is rounding: units are alike, a mean is 0."""
+"""A spread smaller than this share of its mean is rounding: units are alike."""
 
 MIN_UNITS = 30
 """An arm with fewer units gets no interval, because the theory is asymptotic."""
@@ -45,20 +48,13 @@ class Moments:
     scatter: Floats
 
     @classmethod
-    def from_sums(cls, units: ArrayLike, sums: ArrayLike, products: ArrayLike, centre: ArrayLike) -> Moments:
-        """Return the moments from sums over units of v − centre and of its products.
-
-        A mean that is 0 but for the rounding of the differences is 0, so that a ratio over it has no value.
-        units: (...,); sums: (..., 3); products: (..., 3, 3); centre: (3,), near the mean.
-        """
-        count = np.asarray(units, np.float64)
-        total = np.asarray(sums, np.float64)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            shift = np.where(count[..., None] > 0, total / count[..., None], 0.0)
-        scatter = np.asarray(products, np.float64) - total[..., :, None] * shift[..., None, :]
-        origin = np.asarray(centre, np.float64)
-        mean = shift + origin
-        return cls(count, np.where(np.abs(mean) <= ROUNDING * np.abs(origin), 0.0, mean), scatter)
+    def of(cls, numbers: Floats) -> Moments:
+        """Return the moments of units. numbers: (..., units, 3), the three numbers of each."""
+        units = numbers.shape[-2]
+        mean = numbers.sum(-2) / max(units, 1)
+        deviations = numbers - mean[..., None, :]
+        scatter = np.einsum("...ui,...uj->...ij", deviations, deviations)
+        return cls(np.full(numbers.shape[:-2], float(units)), mean, scatter)
 
     def __add__(self, other: Moments) -> Moments:
         """Return the moments of both sets of units (Chan, Golub & LeVeque 1983)."""
@@ -75,10 +71,6 @@ class Moments:
         """The unbiased estimate, (..., 3, 3); NaN for fewer than two units."""
         freedom = np.where(self.units > 1, self.units - 1, np.nan)
         return np.asarray(self.scatter / freedom[..., None, None])
-
-
-NOBODY = Moments(np.array(0.0), np.zeros(3), np.zeros((3, 3)))
-"""The moments of no units: `sum(parts, NOBODY)` is those of all parts together."""
 
 
 @dataclass(frozen=True, slots=True)

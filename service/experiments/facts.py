@@ -1,4 +1,4 @@
-"""Adds, counts and deletes the facts of experiments: exposures, lists, shadow results, outcomes and clicks.
+"""Adds and deletes the facts of experiments: exposures, lists, shadow results, outcomes and clicks.
 
 Each function works in the transaction of its connection. Rows are sorted before they are written, so that two
 replicas lock them in the same order and cannot deadlock.
@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, and_, case, func, insert, or_, select
+from sqlalchemy import Connection, and_, insert, or_, select
 
 from headroom.service.experiments import tables
 from headroom.service.experiments.clicks import matches_of
@@ -76,22 +76,6 @@ def _add_exposures(db: Connection, rows: Sequence[dict[str, Any]]) -> Counter[tu
             add_units, [{"experiment": name, "arm": arm, "units": units} for (name, arm), units in by_arm]
         )
     return counts
-
-
-def count_units(db: Connection, experiment: str) -> tuple[dict[str, int], int]:
-    """Return the exposed units by arm, and how many came to several arms, which are in none of these."""
-    units = (
-        select(func.min(exposures.c.arm).label("arm"), func.count().label("arms"))
-        .where(exposures.c.experiment == experiment)
-        .group_by(exposures.c.unit)
-        .subquery()
-    )
-    only_arm = case((units.c.arms == 1, units.c.arm))
-    by_arm = {
-        arm: int(number) for arm, number in db.execute(select(only_arm, func.count()).group_by(only_arm))
-    }
-    in_several = by_arm.pop(None, 0)
-    return by_arm, in_several
 
 
 def delete_some(db: Connection, experiment: str) -> bool:

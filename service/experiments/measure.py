@@ -1,4 +1,4 @@
-"""Sums over units, computed in the database, so that an analysis reads a few rows for any number of units.
+"""Reads the units of an experiment and their outcomes once, and adds them up for any time.
 
 An arm that was rolled back is compared with control's units of the same time, so that changes in the world
 after it do not look like the arm's effect. An outcome of a unit that has lost its arm (a stop, a ship, a
@@ -7,37 +7,20 @@ its arm back counts again from then on; its outcomes between do not count, which
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from sqlalchemy import (
-    CTE,
-    ColumnElement,
-    Double,
-    Select,
-    and_,
-    bindparam,
-    case,
-    exists,
-    false,
-    func,
-    literal,
-    not_,
-    or_,
-    select,
-    true,
-)
+from numpy.typing import NDArray
+from sqlalchemy import Connection, func, select
 
 from headroom.service.experiments.buckets import NO_BUCKET
-from headroom.service.experiments.definition import ALL_SLOTS, ExperimentConfig, Metric
-from headroom.service.experiments.estimates import Moments
+from headroom.service.experiments.clicks import Interleaved, Rows, read_interleaved
+from headroom.service.experiments.definition import ExperimentConfig, Metric
+from headroom.service.experiments.estimates import COVARIATE, VALUE, Moments
 from headroom.service.experiments.state import Experiment, Period
-from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import exposures, outcomes
-
-Expression = ColumnElement[Any]
-Condition = ColumnElement[bool]
 
 WHOLE_SECOND = 1.0
 """Many callers round times down to whole seconds, so an outcome may seem up to this much older."""
@@ -45,18 +28,90 @@ WHOLE_SECOND = 1.0
 SKEW_SECONDS = 60.0
 """If an outcome is older than its unit's exposure by less than this, the sender's clock is probably slow."""
 
-NOW = bindparam("now", type_=Double)
-UNTIL = bindparam("until", type_=Double)
-"""The times of a look, in Unix seconds."""
+ROWS_AT_ONCE = 1_000
+"""Rows that PostgreSQL's driver holds; it would hold all of them."""
 
-_other = exposures.alias()
-_IN_ONE_ARM = ~exists().where(
-    _other.c.experiment == exposures.c.experiment,
-    _other.c.unit == exposures.c.unit,
-    _other.c.arm != exposures.c.arm,
-    _other.c.time <= UNTIL,
-)
-"""The condition that the unit of an exposure came to no other arm by then."""
+UNIT = np.dtype([("arm", "i8"), ("bucket", "i8"), ("slot", "i8"), ("time", "f8"), ("other", "f8")])
+"""A unit at its first exposure. Times are Unix seconds.
+
+arm: its index in `Facts.arms`. slot: 0 if the caller chose the arm. other: when the unit came to another arm;
+NaN if it did not.
+"""
+
+OUTCOME = np.dtype([("unit", "i8"), ("time", "f8"), ("value", "f8")])
+"""An outcome. unit: an index of `Facts.units`."""
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The exposed units of an experiment, and their outcomes.
+
+    arms: the index of each. units: (units,) UNIT. outcomes: (outcomes,) OUTCOME of each metric.
+    seen: what the units saw and clicked, instead of outcomes, if the experiment interleaves.
+    """
+
+    arms: Mapping[str, int]
+    units: Rows
+    outcomes: Mapping[str, Rows]
+    seen: Interleaved | None = None
+
+    def until(self, moment: float) -> Self:
+        """Return what had happened by a time. A unit that was exposed later has the time inf."""
+        units = self.units.copy()
+        units["time"][units["time"] > moment] = math.inf
+        units["other"][units["other"] > moment] = math.nan
+        by_metric = {name: rows[rows["time"] <= moment] for name, rows in self.outcomes.items()}
+        seen = None if self.seen is None else self.seen.until(moment, units["time"])
+        return replace(self, units=units, outcomes=by_metric, seen=seen)
+
+    @property
+    def in_one_arm(self) -> Mask:
+        """Which units were exposed, and to no other arm, (units,)."""
+        return np.asarray(np.isfinite(self.units["time"]) & np.isnan(self.units["other"]))
+
+    def exposed(self) -> dict[str, int]:
+        """Return the units of each arm, without those that came to several."""
+        counts = np.bincount(self.units["arm"][self.in_one_arm], minlength=len(self.arms))
+        return dict(zip(self.arms, counts.tolist(), strict=True))
+
+
+def read_facts(db: Connection, experiment: Experiment) -> Facts:
+    """Read the facts of an experiment. Their order follows from them alone, so sums are the same bits."""
+    config = experiment.config
+    arms = {arm: index for index, arm in enumerate(config.spans)}
+    index_of, units = _read_units(db, config.name, arms)
+    if config.is_interleaved:
+        return Facts(arms, units, {}, read_interleaved(db, experiment, index_of))
+    columns = (outcomes.c.unit, outcomes.c.time, outcomes.c.value)
+    sent = select(*columns).where(outcomes.c.experiment == config.name).order_by(*columns)
+    by_metric = {}
+    for name in {name for metric in config.metrics for name in metric.sources}:
+        rows = _stream(db, sent.where(outcomes.c.metric == name))
+        known = ((index_of[unit], time, value) for unit, time, value in rows if unit in index_of)
+        by_metric[name] = np.fromiter(known, OUTCOME)
+    return Facts(arms, units, by_metric)
+
+
+def _read_units(db: Connection, experiment: str, arms: dict[str, int]) -> tuple[dict[str, int], Rows]:
+    """Return the index of each unit, and the units. Adds arms that the config does not have to `arms`."""
+    table = exposures.c
+    other = func.lead(table.time).over(partition_by=table.unit, order_by=table.time)
+    query = select(table.unit, table.arm, table.bucket, table.slot, table.time, other)
+    query = query.where(table.experiment == experiment).order_by(table.unit, table.time)
+    index_of: dict[str, int] = {}
+    units: list[tuple[Any, ...]] = []
+    for unit, arm, bucket, slot, time, next_time in _stream(db, query):
+        if unit not in index_of:
+            index_of[unit] = len(units)
+            arm_index = arms.setdefault(arm, len(arms))
+            units.append((arm_index, bucket, slot or 0, time, math.nan if next_time is None else next_time))
+    return index_of, np.array(units, UNIT)
+
+
+def _stream(db: Connection, query: Any) -> Any:
+    return db.execute(query.execution_options(yield_per=ROWS_AT_ONCE))
 
 
 @dataclass(frozen=True)
@@ -70,21 +125,22 @@ class Comparison:
     periods: tuple[Period, ...]
     end: float = math.inf
 
-    def had_arm(self, time: Expression) -> Condition:
-        """Return the condition that a unit has its arm at a time."""
-        exposing = [
-            and_(time >= period.since, time < period.until, _exposes(period)) for period in self.periods
-        ]
-        return or_(false(), *exposing)
+    def had_arm(self, facts: Facts, rows: Rows) -> Mask:
+        """Return which outcomes came while their unit had its arm. rows: (outcomes,) OUTCOME."""
+        had = np.zeros(len(rows), bool)
+        for period in self.periods:
+            is_within = (rows["time"] >= period.since) & (rows["time"] < period.until)
+            had |= is_within & _exposes(period, facts)[rows["unit"]]
+        return had
 
-    def had_arm_throughout(self, seconds: float) -> Condition:
-        """Return the condition that a unit had its arm from its exposure on for so many seconds."""
-        window_end = exposures.c.time + seconds
-        others = [
-            and_(window_end >= period.since, exposures.c.time < period.until, not_(_exposes(period)))
-            for period in self.periods
-        ]
-        return and_(window_end < self.end, not_(or_(false(), *others)))
+    def had_arm_throughout(self, facts: Facts, seconds: float) -> Mask:
+        """Return which units had their arm from their exposure on for so many seconds, (units,)."""
+        begin = facts.units["time"]
+        had: Mask = begin + seconds < self.end
+        for period in self.periods:
+            is_touched = (begin + seconds >= period.since) & (begin < period.until)
+            had &= ~is_touched | _exposes(period, facts)
+        return had
 
 
 def comparison(experiment: Experiment, arm: str) -> Comparison:
@@ -96,118 +152,55 @@ def comparison(experiment: Experiment, arm: str) -> Comparison:
     return Comparison((experiment.config.control, arm), tuple(periods), end)
 
 
-def _exposes(period: Period) -> Condition:
-    """Return the condition that a period exposes a unit. The caller's own choice has no slot."""
-    limit = case(dict(period.limits), value=exposures.c.arm, else_=NO_BUCKET)
-    is_exposed: Condition = exposures.c.bucket < limit
-    if period.slots == ALL_SLOTS:
-        return is_exposed
+def _exposes(period: Period, facts: Facts) -> Mask:
+    """Return which units a period exposes, (units,). The caller's own choice has no slot."""
+    units = facts.units
+    limits = np.array([period.limits.get(arm, NO_BUCKET) for arm in facts.arms])
     first, end = period.slots
-    is_within = and_(exposures.c.slot >= first, exposures.c.slot < end)
-    return and_(is_exposed, or_(exposures.c.bucket == NO_BUCKET, is_within))
+    is_in_slots = (units["slot"] >= first) & (units["slot"] < end)
+    exposes: Mask = (units["bucket"] < limits[units["arm"]]) & (is_in_slots | (units["bucket"] == NO_BUCKET))
+    return exposes
 
 
-def moments_query(experiment: str, metric: Metric, during: Comparison) -> Select[Any]:
-    """Return the statement that `measure` runs, which serves any number of looks.
-
-    Values are summed around their mean, because sums of squares of large values would lose digits.
-    """
-    units = _units(experiment, metric, during)
-    columns = [units.c.value, units.c.denominator, units.c.covariate]
-    means = select(*(func.coalesce(func.avg(column), 0.0) for column in columns)).cte("means")
-    shifted = [column - mean for column, mean in zip(columns, means.c, strict=True)]
-    products = [func.sum(left * right) for left in shifted for right in shifted]
-    return (
-        select(units.c.arm, func.count(), *means.c, *map(func.sum, shifted), *products)
-        .select_from(units.join(means, true()))
-        .group_by(units.c.arm, *means.c)
-    )
-
-
-def measure(store: Store, query: Select[Any], now: float, until: float = math.inf) -> dict[str, Moments]:
-    """Return the moments of the units' values, denominators and covariates, by the arms that have units.
+def measure(facts: Facts, metric: Metric, during: Comparison, now: float) -> dict[str, Moments]:
+    """Return the moments of the units' values, denominators and covariates, of control and of the arm.
 
     A metric's outcomes count after the unit's exposure, and a covariate's before it; an outcome of the last
     second before it counts as after. A unit without outcomes counts as 0.
-    query: of `moments_query`. now: seconds since the epoch; units whose window is not over by then are left
-    out. until: leaves out exposures and outcomes of later times.
+    now: seconds since the epoch; units whose window is not over by then are left out.
     """
-    moments = {}
-    with store.read_all() as db:
-        for arm, units, *numbers in db.execute(query, {"now": now, "until": until}):
-            centre, sums, products = np.split(np.array(numbers, np.float64), [3, 6])
-            moments[arm] = Moments.from_sums(float(units), sums, products.reshape(3, 3), centre)
-    return moments
-
-
-def count_early(store: Store, config: ExperimentConfig) -> dict[str, int]:
-    """Return by arm the outcomes from the minute before their unit's exposure, which do not count."""
-    names = {name for metric in config.metrics for name in (metric.name, metric.denominator)}
-    since_exposure = outcomes.c.time - exposures.c.time + WHOLE_SECOND
-    query = (
-        select(exposures.c.arm, func.count().label("early"))
-        .join(
-            outcomes,
-            and_(outcomes.c.experiment == exposures.c.experiment, outcomes.c.unit == exposures.c.unit),
-        )
-        .where(
-            exposures.c.experiment == config.name,
-            outcomes.c.metric.in_(sorted(names - {None})),
-            since_exposure <= 0,
-            since_exposure > -SKEW_SECONDS,
-            _IN_ONE_ARM,
-        )
-        .group_by(exposures.c.arm)
-    )
-    with store.read_all() as db:
-        early = {row.arm: int(row.early) for row in db.execute(query, {"until": math.inf})}
-    return {arm: early.get(arm, 0) for arm in config.spans}
-
-
-def _units(experiment: str, metric: Metric, during: Comparison) -> CTE:
-    """Return a query with one row per unit of the arms while both ran: arm, value, denominator, covariate.
-
-    Units that came to two arms are left out.
-    """
-    exposed_at = exposures.c.time - WHOLE_SECOND
-    if metric.window_s is None:
-        counts = during.had_arm(outcomes.c.time)
-    else:  # a unit that lost its arm within its window is left out as a whole
-        counts = outcomes.c.time < exposures.c.time + metric.window_s
-    is_after = and_(outcomes.c.time > exposed_at, outcomes.c.time <= UNTIL, counts)
-    value = _total(metric.name, is_after)
+    units = facts.units
+    counted = facts.in_one_arm & (units["time"] < during.end)
+    if metric.window_s is not None:  # a unit that lost its arm within its window is left out as a whole
+        counted &= units["time"] <= now - metric.window_s
+        counted &= during.had_arm_throughout(facts, metric.window_s)
+    numbers = np.zeros((len(units), 3))
+    for column, name in enumerate((metric.name, metric.denominator, metric.covariate)):
+        if name is None:
+            continue
+        rows = facts.outcomes[name]
+        exposed = units["time"][rows["unit"]]
+        counts = rows["time"] > exposed - WHOLE_SECOND
+        if column == COVARIATE:
+            counts = ~counts
+        elif metric.window_s is None:
+            counts &= during.had_arm(facts, rows)
+        else:
+            counts &= rows["time"] < exposed + metric.window_s
+        numbers[:, column] = np.bincount(rows["unit"][counts], rows["value"][counts], len(units))
     if metric.kind == "proportion":
-        value = case((value > 0, 1.0), else_=0.0)
-    of_unit = and_(
-        outcomes.c.experiment == exposures.c.experiment,
-        outcomes.c.unit == exposures.c.unit,
-        outcomes.c.metric.in_(sorted(metric.sources)),
-    )
-    query = (
-        select(
-            exposures.c.arm,
-            value.label("value"),
-            _total(metric.denominator, is_after).label("denominator"),
-            _total(metric.covariate, outcomes.c.time <= exposed_at).label("covariate"),
-        )
-        .select_from(exposures.outerjoin(outcomes, of_unit))
-        .where(
-            exposures.c.experiment == experiment,
-            exposures.c.arm.in_(during.arms),
-            exposures.c.time <= UNTIL,
-            exposures.c.time < during.end,
-            _IN_ONE_ARM,
-        )
-        .group_by(exposures.c.unit, exposures.c.arm)
-    )
-    if metric.window_s is not None:  # the window is over, and the unit had its arm until then
-        has_arm = during.had_arm_throughout(metric.window_s)
-        query = query.where(exposures.c.time <= NOW - metric.window_s, has_arm)
-    return query.cte("units")
+        numbers[:, VALUE] = numbers[:, VALUE] > 0
+    return {arm: Moments.of(numbers[counted & (units["arm"] == facts.arms[arm])]) for arm in during.arms}
 
 
-def _total(name: str | None, when: Condition) -> Expression:
-    """Return the sum of the outcomes of a metric under a condition; 0 without a metric."""
-    if name is None:
-        return literal(0.0)
-    return func.sum(case((and_(outcomes.c.metric == name, when), outcomes.c.value), else_=0.0))
+def count_early(facts: Facts, config: ExperimentConfig) -> dict[str, int]:
+    """Return by arm the outcomes from the minute before their unit's exposure, which do not count."""
+    names = {name for metric in config.metrics for name in (metric.name, metric.denominator) if name}
+    is_in_one_arm = facts.in_one_arm
+    early = np.zeros(len(facts.arms), int)
+    for name in names:
+        rows = facts.outcomes[name]
+        since_exposure = rows["time"] - facts.units["time"][rows["unit"]] + WHOLE_SECOND
+        is_early = (since_exposure <= 0) & (since_exposure > -SKEW_SECONDS) & is_in_one_arm[rows["unit"]]
+        early += np.bincount(facts.units["arm"][rows["unit"][is_early]], minlength=len(early))
+    return dict(zip(facts.arms, early.tolist(), strict=True))

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from headroom.service.experiments.estimates import MIN_UNITS, Boundary, Floats
+from headroom.service.experiments.estimates import ALPHA, MIN_UNITS, Boundary, Floats
 
 LOOKS = 25
 """Looks of a simulated experiment. Who looks more often needs up to 5 % fewer units."""
@@ -162,12 +162,12 @@ class ExperimentPlan:
 
 
 def make_plan(
-    question: Question | PreferenceQuestion, *, alpha: float, power: float, units_per_day: float | None = None
+    question: Question | PreferenceQuestion, *, power: float, units_per_day: float | None = None
 ) -> ExperimentPlan:
     """Return the plan for a question.
 
-    alpha: the chance that any arm's interval is ever wrong. power: the chance of a conclusion if the effect
-    is as given. units_per_day: new units in the experiment, over all arms.
+    power: the chance of a conclusion if the effect is as given. units_per_day: new units in the experiment,
+        over all arms.
     """
     from scipy.stats import norm
 
@@ -175,7 +175,7 @@ def make_plan(
         units = math.ceil(tested / question.share)
         return SampleSize(units, None if units_per_day is None else math.ceil(units / units_per_day))
 
-    level = alpha / question.treatments  # Bonferroni, as in the report
+    level = ALPHA / question.treatments  # Bonferroni, as in the report
     spread = question.tau / question.shift
     once = (float(norm.isf(level / 2)) + float(norm.ppf(power))) * spread
     any_time = float(np.quantile(needed(level), power)) * spread

@@ -13,23 +13,23 @@ import numpy as np
 from headroom.models.numbers import GIVEN, number, percent, rounded
 from headroom.service.experiments.clicks import Interleaved, Rows
 from headroom.service.experiments.definition import Metric
-from headroom.service.experiments.estimates import MIN_UNITS, Boundary, Floats, error_of_bounded
+from headroom.service.experiments.estimates import ALPHA, MIN_UNITS, Boundary, Floats, error_of_bounded
 from headroom.service.experiments.report import Decision, MetricReport, Preference
-from headroom.service.experiments.verdicts import ALPHA, decide, sentence
+from headroom.service.experiments.verdicts import decide, sentence
 
 
 def preference_report(
-    metric: Metric, arm: str, seen: Interleaved, boundary: Boundary, end: float, until: float = math.inf
+    metric: Metric, arm: str, seen: Interleaved, boundary: Boundary, end: float
 ) -> MetricReport:
     """Return the preference for an arm by the clicks of a metric.
 
     A list that was shown before the end counts, whatever the traffic was: its unit saw both arms. A click
     counts within the metric's window after its list was shown, also if the experiment has ended since.
-    end: of the experiment; inf while it runs. until: leaves out what happened later, for a past look.
+    end: of the experiment; inf while it runs.
     """
-    lists = seen.lists[(seen.lists["shown"] < end) & (seen.lists["known"] <= until)]
+    lists = seen.lists[seen.lists["shown"] < end]
     clicks = seen.clicks[metric.name]
-    counts = (clicks["shown"] < end) & (np.maximum(clicks["known"], clicks["clicked"]) <= until)
+    counts = clicks["shown"] < end
     if metric.window_s is not None:
         counts &= clicks["clicked"] < clicks["shown"] + metric.window_s
     found = preference(metric.name, lists, unit_values(clicks[counts]), boundary)

@@ -181,7 +181,7 @@ class ArmReport:
 @documented
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The effects at one time, as a report would have shown them then."""
+    """The effects at a past time: those of a report of all facts up to it."""
 
     time: float
     """Seconds since the epoch, UTC."""
@@ -216,8 +216,7 @@ class Report:
     text: str
     """The recommendation and its reason."""
     looks: Sequence[Look]
-    """Earlier times, evenly spaced. If the database is slow some are missing: ask again. All intervals
-    hold together, as a confidence sequence does."""
+    """Earlier times, evenly spaced. All intervals hold together, as a confidence sequence does."""
     retention: str | None = None
     """What was deleted `outcome_days` after the end, and when this report was made then. Null if nothing."""
     schema: int = 1

@@ -9,16 +9,13 @@ from dataclasses import dataclass, field
 from headroom.service.errors import DatabaseUnavailable, Draining
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.ledger import Ledger
-from headroom.service.experiments.report import Look, Report
+from headroom.service.experiments.report import Report
 from headroom.service.experiments.state import Experiment
 
 logger = logging.getLogger("headroom.experiments")
 
 REPORT_SECONDS = 5.0
 """A report that is younger than this, or than twice the time it took, is returned from the cache."""
-
-LOOKS_SECONDS = 5.0
-"""How long one report computes past looks; the next one goes on."""
 
 ANALYSES = 3
 """Experiments that are analysed at once; the database has connections for these and for the other calls."""
@@ -28,12 +25,11 @@ ANALYSES = 3
 class _Analysis:
     """The last analysis of an experiment, under way or done.
 
-    basis: the experiment that it and the looks are computed from. fresh_until: on the ledger's monotonic
-    clock; inf while it is under way.
+    basis: the experiment that it is computed from. fresh_until: on the ledger's monotonic clock; inf while it
+        is under way.
     """
 
     basis: Experiment
-    looks: dict[float, Look]
     fresh_until: float = math.inf
     report: asyncio.Future[Report] = field(init=False)
 
@@ -70,8 +66,7 @@ class ReportCache:
         if basis is None or basis.status == "pending":
             return None
         if analysis is None or analysis.basis != basis or self._ledger.monotonic() >= analysis.fresh_until:
-            looks = analysis.looks if analysis is not None and analysis.basis == basis else {}
-            analysis = _Analysis(basis, looks)
+            analysis = _Analysis(basis)
             try:
                 loop = asyncio.get_running_loop()
                 analysis.report = loop.run_in_executor(self.threads, self._analyse, analysis)
@@ -89,9 +84,7 @@ class ReportCache:
         begun = ledger.monotonic()
         fresh_seconds = 0.0
         try:
-            report = analyse(
-                ledger.store, analysis.basis, ledger.clock(), analysis.looks, looks_seconds=LOOKS_SECONDS
-            )
+            report = analyse(ledger.store, analysis.basis, ledger.clock())
             fresh_seconds = max(REPORT_SECONDS, 2 * (ledger.monotonic() - begun))
         except DatabaseUnavailable:
             raise

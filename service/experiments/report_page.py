@@ -111,17 +111,12 @@ def html(experiment: Json) -> str:
     return re.sub(r"(?<=\d) %", "\u00a0%", page_text)  # a line must not end between number and sign
 
 
-def text(experiment: Json, *, is_analysed: bool = True) -> str:
-    """Return an answer of /v1/experiments/{name} as text for a terminal.
-
-    is_analysed: whether the request asked for the analysis, so that its absence is worth a sentence.
-    """
+def text(experiment: Json) -> str:
+    """Return an answer of /v1/experiments/{name} as text for a terminal."""
     found = findings(experiment)
     parts = [found.title]
     if found.headline:
         parts += [f"{found.headline.upper()}: {found.text}", found.conclusion]
-    elif is_analysed:
-        parts.append(NO_REPORT)
     for section in found.sections:
         if section.tables:
             parts.append(f"{section.title}:\n" + "\n\n".join(map(_lines, section.tables)))

@@ -81,7 +81,7 @@ class Retention:
         name = experiment.config.name
         ledger = self._ledger
         try:
-            report = analyse(ledger.store, experiment, ledger.clock(), {}).as_json()
+            report = analyse(ledger.store, experiment, ledger.clock()).as_json()
         except DatabaseUnavailable:
             raise
         except Exception as error:

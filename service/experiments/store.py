@@ -162,11 +162,6 @@ class Store:
                 counts[row.experiment][row.arm] = int(row.units)
         return counts
 
-    def count_units(self, experiment: str) -> tuple[dict[str, int], int]:
-        """Return the exposed units by arm, and how many came to several arms, which are in none of these."""
-        with self.read_all() as db:
-            return facts.count_units(db, experiment)
-
     def not_ahead(self, now: float) -> float:
         """Return a replica's time, or the database's if that is earlier, in Unix seconds.
 

@@ -15,9 +15,6 @@ BAD: frozenset[Decision] = frozenset({"worse", "too_bad"})
 
 Interval = tuple[float, float]
 
-ALPHA = 0.05
-"""The chance that any interval of a metric is ever wrong, over all looks and arms."""
-
 ALARM = 0.001
 """Below this p-value a mismatch is reported. It is the conventional limit: a mismatch voids all results."""
 

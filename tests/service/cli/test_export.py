@@ -15,7 +15,7 @@ from pyarrow import parquet
 from headroom.service.cli.export import export_rows
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.events import Click, Exposure, Impression, Outcome
-from headroom.service.experiments.export import COLUMNS, Page, page
+from headroom.service.experiments.export import COLUMNS, page
 from headroom.service.experiments.interleaving import impression_id
 from headroom.service.experiments.store import Store
 from tests.prompt import Run
@@ -99,7 +99,7 @@ def test_the_queries_of_the_docs_give_the_preference_of_the_report(
     assert exposed[0][2:] == ("order", "interleaved")
     assert posthog[0][0] == "$feature_flag_called"
     store = Store(url)
-    found = analyse(store, in_log(store, "order"), 100.0, {}).preference
+    found = analyse(store, in_log(store, "order"), 100.0).preference
     store.close()
     assert found is not None
     assert preference == [(pytest.approx(found.estimate), found.units)]
@@ -134,17 +134,4 @@ def test_an_export_replaces_no_file(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "F.parquet"
     out.write_text("mine")
     assert f"{out} exists" in run("experiment", "export", "order", "--out", str(out), status=1).err
-    assert out.read_text() == "mine"
-
-
-def test_a_file_that_comes_while_the_rows_are_read_stays(tmp_path: Path) -> None:
-    out = tmp_path / "F.parquet"
-
-    def get_page(*_: str) -> Page:
-        out.write_text("mine")
-        return Page([], None)
-
-    with pytest.raises(RuntimeError, match=r"F\.parquet has come while the rows were read"):
-        export_rows(get_page, out)
-    assert [path.name for path in tmp_path.iterdir()] == ["F.parquet"]
     assert out.read_text() == "mine"

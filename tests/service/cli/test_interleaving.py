@@ -56,13 +56,11 @@ def test_a_test_against_the_order_is_sized_from_judged_pairs(
     assert found["effect"] == preference["value"]
     assert preference["low"] < preference["value"] < preference["high"]
     question = PreferenceQuestion(0.3, found["deciding"], None, found["effect"])
-    needed = make_plan(question, alpha=0.05, power=0.8)
+    needed = make_plan(question, power=0.8)
     assert found["interleave_units"] == needed.any_time.units
     not_worse = json.loads(run(*options, "--margin", "0.9", "--effect", "0", "--json").out)
     assert (not_worse["effect"], not_worse["margin"]) == (0, 0.9)
-    cautious = make_plan(
-        PreferenceQuestion(0.3, found["deciding"], 0.9, preference["low"]), alpha=0.05, power=0.8
-    )
+    cautious = make_plan(PreferenceQuestion(0.3, found["deciding"], 0.9, preference["low"]), power=0.8)
     assert not_worse["against"]["cautious"]["units"] == cautious.any_time.units
     text = run(*options).out
     first_line = text.splitlines()[0]

@@ -15,7 +15,7 @@ from headroom.service.experiments.tables import metadata, owner
 from tests.service.experiments import reference
 
 WINDOW = 10.0
-"""Seconds. It is short, since a report computes a past look for each minute, which takes longest."""
+"""Seconds."""
 FACTS = ("exposures", "outcomes", "clicks", "impressions")
 METRICS = (
     {"name": "click"},

@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike
 
 from headroom.service.experiments.buckets import BUCKETS
 from headroom.service.experiments.definition import ExperimentConfig, Metric
-from headroom.service.experiments.estimates import NOBODY, Moments
+from headroom.service.experiments.estimates import Moments
 from headroom.service.experiments.events import Click, Exposure, Outcome, OutcomeReceipt, ShadowResult
 from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.log import Declared, Entry, EntryKind, fold
-from headroom.service.experiments.measure import Comparison, measure, moments_query
+from headroom.service.experiments.measure import Comparison, measure, read_facts
 from headroom.service.experiments.outcomes import record
 from headroom.service.experiments.state import Experiment, Period
 from headroom.service.experiments.store import Store
@@ -65,11 +65,12 @@ def send(
 
 
 def measured(
-    store: Store, name: str, metric: Metric, now: float, during: Comparison = ALWAYS
+    store: Store, config: ExperimentConfig, metric: Metric, now: float, during: Comparison = ALWAYS
 ) -> dict[str, Moments]:
     """The moments of both arms' units."""
-    found = measure(store, moments_query(name, metric, during), now)
-    return {arm: found.get(arm, NOBODY) for arm in during.arms}
+    with store.read_all() as db:
+        declared = config.model_copy(update={"metrics": [metric]})
+        return measure(read_facts(db, run(declared)), metric, during, now)
 
 
 def exposure(unit: str, arm: str = "control", *, time: float = 100.0) -> Exposure:
@@ -97,10 +98,13 @@ def moments_of(value: ArrayLike, denominator: ArrayLike = 0.0, covariate: ArrayL
     """Return the moments of arrays whose last axis is the units."""
     columns = (np.asarray(part, np.float64) for part in (value, denominator, covariate))
     rows = np.stack(np.broadcast_arrays(*columns), -1)  # (..., units, 3)
-    mean = rows.mean(-2)
+    mean = rows.sum(-2) / max(rows.shape[-2], 1)
     deviations = rows - mean[..., None, :]
     scatter = np.einsum("...ui,...uj->...ij", deviations, deviations)
     return Moments(np.full(rows.shape[:-2], float(rows.shape[-2])), mean, scatter)
+
+
+NOBODY = moments_of(np.zeros(0))
 
 
 def assert_alike(found: Moments, expected: Moments) -> None:

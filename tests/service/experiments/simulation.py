@@ -136,6 +136,13 @@ def look_moments(units: Units, treated: NDArray[np.bool_], looks: int) -> tuple[
                     products[part, ..., i, j] = products[part, ..., j, i] = product
     counts = np.stack([np.full((experiments, looks), float(shape[2])), weight.sum(2)])
     totals = [np.cumsum(part, axis=2) for part in (counts, sums, products)]
-    treated_moments = Moments.from_sums(totals[0][1], totals[1][1], totals[2][1], centre)
+    treated_moments = _from_sums(totals[0][1], totals[1][1], totals[2][1], centre)
     rest = [part[0] - part[1] for part in totals]
-    return Moments.from_sums(rest[0], rest[1], rest[2], centre), treated_moments
+    return _from_sums(rest[0], rest[1], rest[2], centre), treated_moments
+
+
+def _from_sums(units: Floats, sums: Floats, products: Floats, centre: Floats) -> Moments:
+    """The moments from sums over units of v − centre and of its products."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shift = np.where(units[..., None] > 0, sums / units[..., None], 0.0)
+    return Moments(units, shift + centre, products - sums[..., :, None] * shift[..., None, :])

@@ -1,46 +1,38 @@
 """What an experiment says, from the rows in the database to the sentence."""
 
-import asyncio
 import base64
-import time
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import psycopg
 import pytest
 
 from headroom.models.numbers import minute, percent
-from headroom.service.experiments import report_cache, report_page
-from headroom.service.experiments.admin import ExperimentAdmin
+from headroom.service.experiments import report_page
 from headroom.service.experiments.analysis import (
     MAX_LOOKS,
-    Comparer,
     analyse,
     compare_arm,
     look_times,
-    past_look,
 )
 from headroom.service.experiments.definition import Metric
-from headroom.service.experiments.estimates import Boundary
+from headroom.service.experiments.estimates import ALPHA, Boundary
 from headroom.service.experiments.events import Exposure, Outcome
 from headroom.service.experiments.log import Entry
-from headroom.service.experiments.report import Report
+from headroom.service.experiments.report import Effect, Report
 from headroom.service.experiments.shadow_report import shadow_reports
 from headroom.service.experiments.store import Store
-from headroom.service.experiments.verdicts import ALPHA, sentence
+from headroom.service.experiments.verdicts import sentence
 from tests.service.experiments.making import (
     act,
     declares,
     experiment,
-    live_of,
     logged,
     moments_of,
     send,
     shadowed,
 )
-from tests.service.experiments.postgres import Cluster
 
 ARMS = ("control", "pruned")
 NOW = 1e6
@@ -87,34 +79,11 @@ def report_of(
     store: Store, *metrics: Metric, arms: tuple[str, ...] = ARMS, log: tuple[Entry, ...] = ()
 ) -> Report:
     config = experiment(*arms, metrics=metrics, planned_units=1200)
-    return analyse(store, logged(config, *log), NOW, {})
+    return analyse(store, logged(config, *log), NOW)
 
 
 CLICKS = Metric(name="clicks", kind="proportion", margin=0.3)
 BOUNDARY = Boundary(ALPHA, 10_000)
-
-
-def test_a_report_reads_each_row_a_few_times_before_postgresql_has_statistics(postgres: Cluster) -> None:
-    """It read all outcomes again for every unit, until a minute later autovacuum had looked at the tables."""
-    url = postgres.create("without_statistics")
-    others = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    read = (
-        "SELECT sum(seq_tup_read) FROM pg_stat_user_tables UNION ALL "
-        "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes"
-    )
-
-    def rows_read() -> int:
-        with psycopg.connect(url, autocommit=True) as connection:
-            while connection.execute(others).fetchall():  # a connection's reads count once it has ended
-                time.sleep(0.01)
-            return sum(int(number) for (number,) in connection.execute(read))
-
-    with closing(Store(url)) as store:
-        fill(store)
-    before = rows_read()
-    with closing(Store(url)) as store:
-        report_of(store, CLICKS)
-    assert 10_000 < rows_read() - before < 200_000, "53 looks at 1,200 exposures and 600 clicks"
 
 
 SPENT = Metric(name="spent", margin=0.1)
@@ -193,7 +162,7 @@ def test_a_p_value_is_below_alpha_exactly_if_the_arms_interval_excludes_0(treatm
     found = dict[bool, int]()
     for clicks in range(400, 520, 4):
         moments = {"control": control, "pruned": moments_of(np.arange(1000) < clicks)}
-        report = compare_arm(CLICKS, "pruned", moments, boundary, treatments)
+        report = compare_arm(CLICKS, moments, boundary, treatments)
         assert report.low is not None
         assert report.p_value is not None
         assert (report.p_value < ALPHA) == (report.low > 0), clicks
@@ -253,7 +222,7 @@ def test_a_margin_relative_to_a_loss_is_refused_with_the_way_out() -> None:
     rng = np.random.default_rng(2)
     found = {arm: moments_of(rng.normal(-3, 1, 500)) for arm in ARMS}
     metric = Metric(name="profit", margin=0.1)
-    report = compare_arm(metric, "pruned", found, BOUNDARY)
+    report = compare_arm(metric, found, BOUNDARY)
     assert report.decision == "undecided"
     assert "give the metric 'profit' a margin in its own unit with `relative: false`" in report.text
 
@@ -271,10 +240,12 @@ COURSE = experiment(
     metrics=[
         {"name": "click", "kind": "proportion", "margin": 0.1},
         {"name": "late", "window_hours": 2.0},
-        {"name": "spent"},
+        {"name": "spent", "covariate": "past"},
+        {"name": "viewed", "kind": "ratio", "denominator": "click"},
     ]
 )
-BEGUN = logged(COURSE, time=BEGAN)
+RAMPS = (act("ramp", BEGAN + 3 * HOUR, traffic=0.03), act("ramp", BEGAN + 6 * HOUR, traffic=1.0))
+BEGUN = logged(COURSE, *RAMPS, time=BEGAN)
 
 
 def fill_hours(store: Store, *, until: float) -> None:
@@ -290,6 +261,8 @@ def fill_hours(store: Store, *, until: float) -> None:
             ("click", 30.0, 1.0),
             ("late", 5000.0, 2.0),
             ("spent", 700.0, rng.gamma(2)),
+            ("past", -100.0, rng.gamma(2)),
+            ("viewed", 300.0, 3.0),
         ):
             if rng.random() < 0.4:
                 name = f"{metric}{number}"
@@ -299,42 +272,41 @@ def fill_hours(store: Store, *, until: float) -> None:
     send(store, [row for row in outcomes if row.time <= until], [COURSE])
 
 
-def test_a_past_look_is_what_the_report_said_then(
-    store: Store, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.parametrize("hours", [10.0, 20.0])
+def test_each_look_is_the_report_of_the_facts_and_the_log_up_to_its_time(
+    store: Store, tmp_path_factory: pytest.TempPathFactory, hours: float
 ) -> None:
+    """Whoever asks, and whenever: nothing is remembered of earlier reports."""
     fill_hours(store, until=BEGAN + 20 * HOUR)
-    moment = BEGAN + 5 * HOUR
-    past = past_look(Comparer(store, BEGUN), moment)
-    then = Store(f"sqlite:///{tmp_path_factory.mktemp('then')}/then.db")
-    try:
-        fill_hours(then, until=moment)
-        said = analyse(then, BEGUN, moment, {}).arms[0].metrics
-    finally:
-        then.close()
-    for look, report in zip(past.effects, said, strict=True):
-        assert (look.arm, look.metric) == (report.arm, report.metric)
-        ours, theirs = (
-            [one.difference, one.low, one.high, one.relative_low, one.relative_high] for one in (look, report)
-        )
-        assert ours == pytest.approx(theirs)
+    looks = analyse(store, BEGUN, BEGAN + hours * HOUR).looks
+    for look in looks[:: len(looks) // 6]:
+        with closing(Store(f"sqlite:///{tmp_path_factory.mktemp('then')}/then.db")) as then:
+            fill_hours(then, until=look.time)
+            known = logged(COURSE, *(row for row in RAMPS if row.time <= look.time), time=BEGAN)
+            said = analyse(then, known, look.time).arms[0].metrics
+        for effect, report in zip(look.effects, said, strict=True):
+            assert {name: getattr(report, name) for name in Effect.__slots__} == asdict(effect)
 
 
-def test_looks_are_even_stay_where_they_are_and_end_with_the_experiment() -> None:
-    times = look_times(BEGUN, BEGAN + 10 * HOUR)
-    assert MAX_LOOKS / 2 <= len(times) <= MAX_LOOKS
-    assert np.ptp(np.diff(times)) < 1e-6
-    assert look_times(BEGUN, BEGAN + 10.1 * HOUR) == times
+def test_looks_are_even_stay_where_they_are_and_end_with_the_experiment(file_store: Store) -> None:
+    fill_hours(file_store, until=BEGAN + 20 * HOUR)
+    early = {look.time: look for look in analyse(file_store, BEGUN, BEGAN + 10 * HOUR).looks}
+    late = [look for look in analyse(file_store, BEGUN, BEGAN + 19 * HOUR).looks if look.time < max(early)]
+    assert len(late) > 10
+    assert all(look == early[look.time] for look in late)
     stop = act("stop", BEGAN + 4 * HOUR)
     assert look_times(logged(COURSE, stop, time=BEGAN), BEGAN + 100 * HOUR)[-1] <= stop.time
-    for hours in (0.1, 30, 1e3, 1e5):
-        assert len(look_times(BEGUN, BEGAN + hours * HOUR)) <= MAX_LOOKS
+    for hours in (0.1, 10, 30, 1e3, 1e5):
+        times = look_times(BEGUN, BEGAN + hours * HOUR)
+        assert min(MAX_LOOKS / 2, hours * 60 - 1) <= len(times) <= MAX_LOOKS
+        assert np.ptp(np.diff(times)) < 1e-6
 
 
 def test_the_chart_of_a_stopped_experiment_ends_when_it_was_stopped(file_store: Store) -> None:
     fill_hours(file_store, until=BEGAN + 20 * HOUR)
-    assert analyse(file_store, BEGUN, BEGAN + 10 * HOUR, {}).end is None
+    assert analyse(file_store, BEGUN, BEGAN + 10 * HOUR).end is None
     stopped = logged(COURSE, act("stop", BEGAN + 4 * HOUR), time=BEGAN)
-    report = analyse(file_store, stopped, BEGAN + 100 * HOUR, {})
+    report = analyse(file_store, stopped, BEGAN + 100 * HOUR)
     assert report.end == BEGAN + 4 * HOUR
     assert max(look.time for look in report.looks) <= report.end
     state = {"status": "stopped", "traffic": 0.0, "rolled_back": [], "shipped": None}
@@ -343,25 +315,3 @@ def test_the_chart_of_a_stopped_experiment_ends_when_it_was_stopped(file_store: 
     drawing = base64.b64decode(image).decode()
     assert minute(report.end) in drawing
     assert minute(report.time) not in drawing
-
-
-async def test_a_slow_database_gives_some_looks_now_and_the_rest_later(
-    file_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill_hours(file_store, until=BEGAN + 20 * HOUR)
-    live = live_of(file_store, clock=lambda: BEGAN + 10 * HOUR)
-    live.apply((COURSE,), "v")
-    experiments = ExperimentAdmin(live)
-    monkeypatch.setattr(report_cache, "LOOKS_SECONDS", 0.0)
-    monkeypatch.setattr(report_cache, "REPORT_SECONDS", 0.0)
-    first = (await experiments.show("prune20")).report
-    monkeypatch.setattr(report_cache, "LOOKS_SECONDS", 600.0)
-    while (second := (await experiments.show("prune20")).report) is first:
-        await asyncio.sleep(0.01)  # it is kept for as long as it took
-    assert first is not None
-    assert second is not None
-    assert first.looks == []
-    times = look_times(BEGUN, BEGAN + 10 * HOUR)
-    assert [look.time for look in second.looks] == times
-    experiments.close()
-    await live.close(1)

@@ -513,7 +513,7 @@ class Histories(RuleBasedStateMachine):
         facts = facts_of(self.observer)
         now = self.database.now
         for name, experiment in fold(self.log).items():
-            found = summary(analyse(self.observer, experiment, now, {}, looks_seconds=-1.0))
+            found = summary(analyse(self.observer, experiment, now))
             expected = (
                 self.last_reports[name] if experiment.deleted else reference.report(log, facts, name, now)
             )

@@ -1,10 +1,9 @@
 """Clicks are stored as they are sent, and joined with their lists when a report is made."""
 
-from sqlalchemy import true
-
 from headroom.service.experiments import clicks
 from headroom.service.experiments.definition import INTERLEAVED, Metric
 from headroom.service.experiments.events import Click, Exposure, Impression, OutcomeReceipt
+from headroom.service.experiments.measure import read_facts
 from headroom.service.experiments.outcomes import record
 from headroom.service.experiments.preference import unit_values
 from headroom.service.experiments.state import Experiment
@@ -35,7 +34,8 @@ def exposed(*units: str) -> list[Exposure]:
 def joined(store: Store) -> tuple[list[float], dict[str, int]]:
     """The value of each unit by its clicks, and the clicks that say nothing."""
     with store.read_all() as db:
-        seen = clicks.read_interleaved(db, Experiment(ORDER, ORDER, started=0.0))
+        seen = read_facts(db, Experiment(ORDER, started=0.0)).seen
+    assert seen is not None
     return list(unit_values(seen.clicks["click"])), dict(seen.unmatched)
 
 
@@ -122,14 +122,3 @@ def test_a_deletion_takes_an_experiments_lists_and_their_clicks_and_nobody_elses
         with store.read() as db:
             tables = [db.execute(table.select()) for table in (clicks.clicks, clicks.impressions)]
             assert tuple([row.id for row in rows] for rows in tables) == stay
-
-
-def test_a_list_that_has_one_name_twice_is_one_list(store: Store) -> None:
-    store.add([*exposed("u"), shown("a", query_id="a"), shown("b", query_id="a"), shown("a", unit="other")])
-    send(store, [click(0, "a", index=0), click(1, "b", index=0)], [ORDER])
-    with store.read() as db:
-        found = [list(rows) for rows in clicks.with_lists(db, true(), "order")]
-    assert [[(row.unit, row.impression) for row in rows] for rows in found] == [
-        [("u", "a"), ("u", "b")],
-        [("u", "b")],
-    ]

@@ -51,11 +51,11 @@ def test_the_timeline_is_what_happens(store: Store) -> None:
     store.append(act("ship", 110.0, arm="pruned"))
     assert state() == ("shipped", False)
     found = fold(store.log())["prune20"]
-    report = analyse(store, found, 120.0, {})
+    report = analyse(store, found, 120.0)
     (metric,) = report.arms[0].metrics
     assert (metric.control_units, metric.control_value) == (1, 1.0)
     assert (metric.units, metric.value) == (1, 1.0)
-    moments = measured(store, "prune20", whole.metrics[0], 120.0, comparison(found, "pruned"))
+    moments = measured(store, whole, whole.metrics[0], 120.0, comparison(found, "pruned"))
     assert float(moments["pruned"].mean[0]) == 1.0, "that of 85, and not that of 70"
     assert [(action.kind, action.time) for action in found.history] == [
         ("start", 0.0),

@@ -6,10 +6,11 @@ import pytest
 from scipy import stats
 
 from headroom.service.experiments.definition import Metric
-from headroom.service.experiments.estimates import NOBODY, Moments, estimate
+from headroom.service.experiments.estimates import Moments, estimate
 from headroom.service.experiments.events import Exposure, Outcome
 from headroom.service.experiments.store import Store
 from tests.service.experiments.making import (
+    NOBODY,
     assert_alike,
     experiment,
     measured,
@@ -126,7 +127,7 @@ def test_values_and_covariates_of_the_database_are_those_of_numpy(store: Store) 
         (after if delay > 0 else before)[unit] += value
     send(store, outcomes + outcomes[:50], [experiment(name="e")])
     send(store, [Outcome("other", "x", "u1", "clicks", 1e6, 3000.0)], [experiment(name="other")])
-    found = measured(store, "e", Metric(name="clicks", covariate="clicks"), 1e6)
+    found = measured(store, experiment(name="e"), Metric(name="clicks", covariate="clicks"), 1e6)
     for arm, moments in found.items():
         chosen = arms == arm
         assert_alike(moments, moments_of(after[chosen], 0.0, before[chosen]))

@@ -54,7 +54,7 @@ def fill(store: Store, config: ExperimentConfig, clicked: list[str], *, teams: s
 
 
 def report_of(store: Store, config: ExperimentConfig, *, now: float = 1e6) -> Report:
-    return analyse(store, logged(config, time=BEGAN - 1), now, {})
+    return analyse(store, logged(config, time=BEGAN - 1), now)
 
 
 def units(treatment: int, control: int, both: int = 0, neither: int = 0, shared: int = 0) -> list[str]:

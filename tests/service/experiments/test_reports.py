@@ -197,7 +197,7 @@ def test_a_report_of_any_facts_is_that_of_the_model(store: Store, seed: int) -> 
     deliver(store, draw, log, any_facts(draw, log))
     now = max(entry.time for entry in log) + draw.choice([5.0, WINDOW, 24 * WINDOW])
     for name, experiment in fold(log).items():
-        found = summary(analyse(store, experiment, now, {}, looks_seconds=-1.0))
+        found = summary(analyse(store, experiment, now))
         expected = reference.report([plain(entry) for entry in log], facts_of(store), name, now)
         assert rounded(found) == rounded(expected), name
 
@@ -212,7 +212,7 @@ def test_the_order_in_which_facts_arrive_changes_no_report(store: Store, seed: i
     reports = []
     for _ in range(3):
         deliver(store, draw, log, facts)
-        by_name = {name: analyse(store, experiment, now, {}) for name, experiment in fold(log).items()}
+        by_name = {name: analyse(store, experiment, now) for name, experiment in fold(log).items()}
         reports.append({name: json.loads(report.as_json()) for name, report in by_name.items()})
     assert reports[1] == reports[0]
     assert reports[2] == reports[0]

@@ -81,13 +81,13 @@ def test_the_report_of_one_that_is_over_stays_when_its_rows_go(store: Store, clo
     assert left(store) == 0
     found = in_log(store)
     assert [action.kind for action in found.history][:3] == ["start", "stop", "delete"]
-    report = analyse(store, found, clock.now, {})
+    report = analyse(store, found, clock.now)
     assert report.time == clock.now, "the one before the deletion"
     assert report.arms[0].metrics[0].units == 30
     assert "Outcomes were deleted from" in (report.retention or "")
     clock.now += DAY
     tend(live)
-    assert analyse(store, in_log(store), clock.now, {}) == analyse(store, found, clock.now, {})
+    assert analyse(store, in_log(store), clock.now) == analyse(store, found, clock.now)
 
 
 def test_without_a_report_nothing_is_deleted_and_the_operator_is_told(
@@ -135,7 +135,7 @@ def test_a_database_that_fails_before_the_deletion_loses_no_outcome_from_the_las
     file_store.add([Exposure("prune20", "late", "pruned", 1, 10.0, "v")])
     tend(live)
     assert left(file_store) == 0
-    assert analyse(file_store, in_log(file_store), clock.now, {}).exposures == {"control": 30, "pruned": 31}
+    assert analyse(file_store, in_log(file_store), clock.now).exposures == {"control": 30, "pruned": 31}
 
 
 def test_a_later_ship_keeps_the_rows_for_longer(file_store: Store, clock: Clock) -> None:
@@ -169,7 +169,7 @@ def test_clicks_on_no_list_count_and_stay_only_for_experiments_that_ran_then(
     clicks = [Click("", f"{day}", "u", "click", f"q{day}", 1.0, day * DAY, rank=1) for day in (0.5, 5, 11)]
     assert send(store, clicks, [first, second]).accepted == 3
     configs = fold(store.log())
-    found = {name: analyse(store, each, clock.now, {}).unmatched for name, each in configs.items()}
+    found = {name: analyse(store, each, clock.now).unmatched for name, each in configs.items()}
     assert found == {"first": {"impression": 1}, "second": {"impression": 1}}
     clock.now = 40 * DAY
     tend(live)

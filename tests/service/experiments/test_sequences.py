@@ -6,7 +6,6 @@ from scipy import integrate, stats
 
 from headroom.service.experiments.estimates import (
     MIN_UNITS,
-    NOBODY,
     Boundary,
     Moments,
     contrast,
@@ -14,7 +13,7 @@ from headroom.service.experiments.estimates import (
     estimate,
 )
 from headroom.service.experiments.verdicts import sequential_p
-from tests.service.experiments.making import moments_of
+from tests.service.experiments.making import NOBODY, moments_of
 from tests.service.experiments.simulation import Design, Draw, Units, simulate
 
 EXPERIMENTS = 2000

@@ -93,7 +93,6 @@ def test_an_experiment_shows_the_services_report_and_its_trips(page: Page, page_
     def analysed() -> Any:
         return httpx.get(f"{page_server}/v1/experiments/prune20", headers=KEY, timeout=60).json()["report"]
 
-    page.until(lambda: len(analysed()["looks"]) >= 20)  # a slow machine leaves some to the next report
     page.open("#experiments")
     page.until(lambda: page.all(".report .verdict"))
     report = analysed()

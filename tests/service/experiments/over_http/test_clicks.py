@@ -96,21 +96,6 @@ async def test_a_click_counts_once_by_either_way(shop: Service) -> None:
     }
 
 
-async def test_a_title_that_is_clicked_again_after_its_window_counts_in_whatever_order_it_is_told(
-    shop: Service,
-) -> None:
-    """Two clicks on a title were one event, whose time was that of the one that came first."""
-    impressions = {unit: show(shop, unit) for unit in ("early first", "late first")}
-    await flushed(shop)
-    now = time.time()
-    for unit, delays in (("early first", (60, 86_400)), ("late first", (86_400, 60))):
-        for delay in delays:
-            event = ubi(impressions[unit], client_id=unit, action_name="add_to_cart", timestamp=now + delay)
-            assert (await shop.post("/v1/ubi/events", events=[event]))["accepted"] == 1
-    detail = (await shop.http.get("/v1/experiments/prune20")).json()
-    assert detail["report"]["arms"][0]["metrics"][1]["preference"]["wins"] == 2
-
-
 async def test_foreign_and_wrong_events_are_told_and_keep_no_other_out(shop: Service) -> None:
     impression = show(shop)
     await flushed(shop)
