@@ -172,9 +172,7 @@ class ScoringFields(ChosenNetwork):
         description="The arm that you assigned the unit to yourself, in place of the experiment: its variant "
         "scores, and the unit counts as exposed to it.",
     )
-    experiment: VariantName | None = Field(
-        None, description="The experiment of `arm`; needed if several have an arm of this name."
-    )
+    experiment: VariantName | None = Field(None, description="The experiment of `arm`, and only with it.")
     on_failure: OnFailure | None = Field(
         None,
         description="What to answer if the titles cannot be scored, all or in time: an `error`, or them in "
@@ -315,8 +313,10 @@ class ScoreRequest(ScoringFields, PairsRequest):
         """Raise InvalidRequest if the fields that choose an arm contradict each other."""
         if self.arm is None:
             raise InvalidRequest("is missing beside experiment; name one of its arms", param="arm")
+        if self.experiment is None:
+            raise InvalidRequest("is missing beside arm; say whose arm it is", param="experiment")
         if self.unit is None:
-            raise InvalidRequest("is missing beside arm; say whose arm it is", param="unit")
+            raise InvalidRequest("is missing beside arm; say who gets it", param="unit")
         for name in ("variant", "head_mask"):
             if getattr(self, name) is not None:
                 raise InvalidRequest(f"give either an arm or a {name}, not both", param="arm")

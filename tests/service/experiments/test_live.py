@@ -60,7 +60,7 @@ async def test_a_unit_that_its_caller_sends_to_a_second_arm_counts_for_neither(f
     live = live_of(file_store)
     live.apply((experiment(),), "v")
     for arm in ("control", "pruned", "control"):
-        live.succeeded(live.choose(live.ledger.in_force.assigner, "u1", arm, "prune20"), 0.01)
+        live.succeeded(live.route(live.ledger.in_force.assigner, "u1", arm, "prune20"), 0.01)
     assert live.writer.flush(5.0)
     report = analyse(file_store, in_log(file_store), time.time(), {})
     assert (report.exposures, report.in_both_arms) == ({"control": 0, "pruned": 0}, 1)
