@@ -3,7 +3,7 @@
 Requests read `in_force`, which is replaced as a whole, and never wait for the database. A thread reads new
 rows every second. While the database is down, the last state stays in force, and what this replica has to add
 waits: a config, or a guardrail's rollback. Both count here at once, and the log gets them with this time.
-Until it has read the log, a replica assigns nobody.
+Until it has read the log, a replica assigns nobody, so a config that waits for that is dated by the reading.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import rules
@@ -97,7 +97,7 @@ class Ledger:
     def check(self, declared: Declared, config_version: str) -> None:
         """Raise ValueError if a config cannot be put in force, as `rules.check_edit` says."""
         with self._lock:
-            world = replay(self._world, self._waiting)
+            world = self._world_here()
         entry = self._config_entry(declared, config_version)
         rules.check_edit(world, entry, is_start=not self.config_version)
 
@@ -167,6 +167,10 @@ class Ledger:
         """Return whether there may be a log: a SQLite file is not made for a config without experiments."""
         return bool(self.declared.experiments) or self.store.is_made
 
+    def _world_here(self) -> World:
+        """Return what the log says, and what waits once the log has been read."""
+        return replay(self._world, self._waiting if self._has_read else ())
+
     def _config_entry(self, declared: Declared, config_version: str) -> Entry:
         """Return the row of a config."""
         return Entry("config", self._now(), config_version=config_version, declared=declared)
@@ -180,7 +184,8 @@ class Ledger:
         try:
             self.store.check()
             self._read()
-            self._has_read = True
+            if not self._has_read:
+                self._begin()
             while self._waiting:
                 self._add(self._waiting[0])
                 with self._lock:
@@ -194,6 +199,13 @@ class Ledger:
         except DatabaseUnavailable as error:
             self._fail(error)
         self._renew()
+
+    def _begin(self) -> None:
+        """Begin to assign units: by what waits, too, which is in force from now on."""
+        now = self._now()
+        with self._lock:
+            self._waiting = [replace(entry, time=now) for entry in self._waiting]
+            self._has_read = True
 
     def _fail(self, error: DatabaseUnavailable) -> None:
         if not self.is_down:
@@ -221,6 +233,8 @@ class Ledger:
             except DatabaseUnavailable as error:
                 self._fail(error)
         with self._lock:
+            if not self._has_read:  # nobody got an arm by an earlier config
+                self._waiting.clear()
             self._waiting.append(entry)
 
     def _add(self, entry: Entry) -> None:
@@ -265,7 +279,7 @@ class Ledger:
     def _renew(self) -> None:
         """Put what the log and this replica's config say in force."""
         with self._lock:
-            world = replay(self._world, self._waiting if self._has_read else ())
+            world = self._world_here()
             declared = {config.name: world.find(config) for config in self.declared.experiments}
             experiments = {**declared, **world.experiments}
             assigned = tuple(

@@ -89,6 +89,11 @@ class Replica:
     def clock(self) -> float:
         return self.database.now + self.skew
 
+    @property
+    def has_read(self) -> bool:
+        """Whether it has read the log, before which it assigns nobody."""
+        return self.ledger._has_read
+
     def version_in_force(self, world: World) -> str:
         """Return the config's version once this replica's waiting rows are in the log. world: of the log."""
         return replay(world, self.ledger._waiting).config.config_version

@@ -161,8 +161,10 @@ class Histories(RuleBasedStateMachine):
         except ValueError:
             self.happened.add("edit refused")
             return
+        others = [other for other in self.replicas.values() if other is not replica]
+        is_last = all(other.has_read for other in others)  # others are in force once they have read the log
         if may_start:  # of one that was in force no row comes, so one that waits elsewhere comes later
-            self.last_edit = None if file == before else (replica, file)
+            self.last_edit = (replica, file) if is_last and file != before else None
 
     @rule(number=REPLICA)
     def start_over_http(self, number: int) -> None:
@@ -406,9 +408,7 @@ class Histories(RuleBasedStateMachine):
             receipt, _ = record(ledger.store, rows, configs)
             reasons = {each.id: each.reason for each in receipt.unknown_outcomes}
             for row in rows:
-                # Events that name no experiment may be anything that a shop's page does.
-                is_event = reasons.get(row.id) == "metric" and not row.experiment
-                if reasons.get(row.id) != "experiment" and not is_event:
+                if reasons.get(row.id) != "experiment":
                     self.stored[row.experiment, row.id, row.time] = values_of(row)
 
     # What must hold.

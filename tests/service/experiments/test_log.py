@@ -178,7 +178,7 @@ def test_a_config_without_experiments_that_starts_without_a_database_takes_them_
         assert fold(database.log())["prune20"].status == "paused"
 
 
-def test_an_edit_without_a_database_is_in_force_from_the_time_that_the_log_has(file_url: str) -> None:
+def test_the_log_has_the_time_from_which_units_got_arms_by_an_edit_without_a_database(file_url: str) -> None:
     """Ten hours counted in which the log had the experiment as running, and everybody got the default."""
     with closing(Database(file_url)) as database:
         replica = Replica(database)
@@ -190,7 +190,9 @@ def test_an_edit_without_a_database_is_in_force_from_the_time_that_the_log_has(f
         assert replica.ledger.experiments["prune20"].is_running
         restarted = Replica(database)
         database.now += 36_000.0
-        restarted.ledger.apply(Declared((CONFIG.model_copy(update={"traffic": 1.0}),)), "whole")
+        whole = CONFIG.model_copy(update={"traffic": 1.0})
+        for version, configs in (("none", ()), ("other", (OTHER,)), ("whole", (whole,))):
+            restarted.ledger.apply(Declared(configs), version)
         assert restarted.ledger.experiments["prune20"].status == "pending"
         database.now += 36_000.0
         database.left = NEVER
@@ -200,7 +202,8 @@ def test_an_edit_without_a_database_is_in_force_from_the_time_that_the_log_has(f
             (period.since - START, period.limits["control"])
             for period in fold(database.log())["prune20"].periods
         ]
-        assert limits == [(0.0, 1667), (1.0, -1), (2.0, 1667), (36_002.0, 3334)]
+        assert limits == [(0.0, 1667), (1.0, -1), (2.0, 1667), (72_002.0, 3334)]
+        assert [entry.config_version for entry in database.log()] == ["first", "lacks", "right", "whole"]
 
 
 def test_a_row_of_a_clock_that_is_ahead_postpones_no_later_row(file_url: str) -> None:
