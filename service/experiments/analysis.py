@@ -22,6 +22,7 @@ from headroom.service.experiments.estimates import (
     finite,
 )
 from headroom.service.experiments.events import values_of
+from headroom.service.experiments.facts import count_units
 from headroom.service.experiments.measure import comparison, count_early, measure, moments_query
 from headroom.service.experiments.preference import preference_report
 from headroom.service.experiments.report import (
@@ -70,7 +71,8 @@ def analyse(
     Raises DatabaseUnavailable.
     """
     config = experiment.config
-    by_arm, in_both_arms = store.count_units(config.name)
+    with store.read_all() as db:
+        by_arm, in_both_arms = count_units(db, config.name)
     exposures = dict.fromkeys(config.spans, 0) | by_arm
     report = Report(
         experiment=config.name,
