@@ -117,7 +117,7 @@ class LiveExperiments:
         is_start = not self.ledger.config_version
         if is_start:
             self.ledger.refresh()  # reads which experiments were started without a file
-        if configs or (is_start and self.ledger.in_force.assigner.experiments):
+        if configs or (is_start and self.ledger.assigner.experiments):
             self.check_nodes()
         declared = Declared(configs, variants, definitions or {})
         self.ledger.apply(declared, config_version, may_start=may_start)
@@ -264,7 +264,7 @@ class LiveExperiments:
         Those of an experiment that is no longer there become 0, or no number.
         """
         names = set()
-        for experiment in self.ledger.in_force.assigner.experiments:
+        for experiment in self.ledger.assigner.experiments:
             name = experiment.config.name
             names.add(name)
             is_pending = not (experiment.is_running or experiment.is_over)

@@ -70,7 +70,7 @@ class Treatment:
         if request.variant is not None or request.head_mask is not None:
             variant = await self._scorer.choose(catalog, request.variant, request.head_mask)
             return await self._scorer.score(request, variant, deadline)
-        assigner = self._experiments.ledger.in_force.assigner
+        assigner = self._experiments.ledger.assigner
         route = self._experiments.route(assigner, request.unit, request.arm, request.experiment)
         if route.assigned is not None:
             current().set_arm(route.assigned.experiment, route.assigned.arm)

@@ -192,7 +192,7 @@ class Histories(RuleBasedStateMachine):
 
     def pick(self, ledger: Ledger, index: int, *, is_shipped: bool = False) -> str:
         """Return one of the experiments that run, or have shipped, as a replica knows them; if none, any."""
-        known = ledger.in_force.experiments.items()
+        known = ledger.experiments.items()
         fitting = [name for name, each in known if (each.shipped if is_shipped else each.is_running)]
         names = fitting or [config.name for config in CONFIGS]
         return names[index % len(names)]
@@ -273,7 +273,7 @@ class Histories(RuleBasedStateMachine):
         """Ask for units. arm: of `prune`, if the caller chose it."""
         replica = self.replica(number)
         self.answers.append(replica.answers())
-        assigner = replica.ledger.in_force.assigner
+        assigner = replica.ledger.assigner
         for unit in (UNITS * 2)[first : first + count]:
             try:
                 assigned = assigner.assign(unit) if arm is None else assigner.choose(unit, arm, "prune")
@@ -312,7 +312,7 @@ class Histories(RuleBasedStateMachine):
     def show(self, number: int, units: list[str], query: str | None) -> None:
         replica = self.replica(number)
         for unit in units:
-            assigned = replica.ledger.in_force.assigner.assign(unit)
+            assigned = replica.ledger.assigner.assign(unit)
             if assigned is None or assigned.interleaved is None:
                 continue
             experiment = assigned.experiment
@@ -485,7 +485,7 @@ class Histories(RuleBasedStateMachine):
                     state["traffic"] if state["status"] == "running" else 0.0,
                 )
             for unit, expected in arms.items():
-                found = arm_of(ledger.in_force, unit)
+                found = arm_of(ledger.assigner, unit)
                 assert found == expected or (found is None and ledger.config_version != version)
 
     def units_got_what_the_log_says_of_that_time(self) -> None:
@@ -503,8 +503,8 @@ class Histories(RuleBasedStateMachine):
             versions = [row.config_version for row in rows if row.kind == "config"]
             for unit in UNITS:
                 expected = reference.arm_of(states, unit)
-                found = arm_of(answers.in_force, unit)
-                known = answers.in_force.experiments.get(expected[0] if expected else "")
+                found = arm_of(answers.assigner, unit)
+                known = answers.experiments.get(expected[0] if expected else "")
                 is_out = known is None or known.status == "pending" or answers.config_version != versions[-1]
                 assert found == expected or (found is None and is_out)
 
