@@ -278,11 +278,11 @@ class Replica:
     def flag(self, experiment: str, unit: str) -> Flag:
         """Return a unit's arm as a flag; nobody is exposed. Raises NotFound."""
         default = self.catalog.config.default_variant
-        return self.live.ledger.in_force.assigner.flag(experiment, unit, default)
+        return self.live.ledger.assigner.flag(experiment, unit, default)
 
     def flags(self, unit: str) -> list[Flag]:
         """Return a unit's arm in each experiment as a flag; nobody is exposed."""
-        return [self.flag(each.config.name, unit) for each in self.live.ledger.in_force.assigner.experiments]
+        return [self.flag(each.config.name, unit) for each in self.live.ledger.assigner.experiments]
 
     def models(self) -> ModelsResponse:
         return listings.models(self._loaded())

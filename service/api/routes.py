@@ -87,36 +87,30 @@ async def start(request: Post, body: Annotated[StartRequest, Body()]) -> Experim
 
 async def ramp(request: Post, name: _Name, body: Annotated[RampRequest, Body()]) -> ExperimentDetail:
     """Change the share of each arm's units that take part. Admin."""
-    return await _act(request, name, "ramp", body.reason, traffic=body.traffic)
+    return await _act(request, name, "ramp", body)
 
 
 async def stop(request: Post, name: _Name, body: Annotated[StopRequest, Body()]) -> ExperimentDetail:
     """End the experiment: everybody gets the default. Takes back a `ship`, too. Admin."""
-    return await _act(request, name, "stop", body.reason)
+    return await _act(request, name, "stop", body)
 
 
 async def ship(request: Post, name: _Name, body: Annotated[ShipRequest, Body()]) -> ExperimentDetail:
     """End the experiment: everybody gets this arm's variant. Admin."""
-    return await _act(request, name, "ship", body.reason, arm=body.arm)
+    return await _act(request, name, "ship", body)
 
 
 async def rollback(request: Post, name: _Name, body: Annotated[RollbackRequest, Body()]) -> ExperimentDetail:
     """Take a `ship` back: everybody gets the default again. Admin."""
-    return await _act(request, name, "rollback", body.reason)
+    return await _act(request, name, "rollback", body)
 
 
 async def _act(
-    request: Post,
-    name: str,
-    kind: EntryKind,
-    reason: str,
-    *,
-    arm: str | None = None,
-    traffic: float | None = None,
+    request: Post, name: str, kind: EntryKind, body: RampRequest | StopRequest | ShipRequest | RollbackRequest
 ) -> ExperimentDetail:
     actor = request.admin()
     with request.backend.experiments() as known:
-        return await known.act(name, kind, arm=arm, traffic=traffic, reason=reason, actor=actor)
+        return await known.act(name, kind, actor=actor, **body.model_dump())
 
 
 def _listing(request: Request, name: str) -> Response:

@@ -70,7 +70,7 @@ def analyse(store: Store, experiment: Experiment, now: float) -> Report:
         looks=[],
         retention=deletion(experiment),
         in_both_arms=in_both_arms,
-        end=experiment.ended,
+        end=finite(experiment.end),
     )
     if experiment.deleted is not None:
         return _kept_report(store, config.name, report.retention) or report

@@ -73,6 +73,14 @@ class Assigner:
         """The ranges of buckets of each experiment's arms, in order."""
         return {each.config.name: list(each.config.spans.values()) for each in self.experiments}
 
+    @property
+    def _names(self) -> list[str]:
+        return [each.config.name for each in self.experiments]
+
+    def find(self, name: str) -> Experiment | None:
+        """Return the experiment of this name."""
+        return next((each for each in self.experiments if each.config.name == name), None)
+
     def assign(self, unit: str) -> Assigned | None:
         """Return the arm that a unit is exposed to.
 
@@ -100,14 +108,18 @@ class Assigner:
         arm = config.arms[index].name
         return None if arm in experiment.rolled_back else _in_arm(config, arm, position)
 
-    def choose(self, unit: str, arm: str, name: str | None) -> Assigned | None:
-        """Return the arm that a unit's request names.
+    def choose(self, unit: str, arm: str, name: str) -> Assigned | None:
+        """Return the arm that a unit's request names, and the experiment of this name.
 
-        None if its experiment does not run, or if the arm is rolled back.
-        name: the experiment's; None: the only experiment that has an arm of this name.
+        None if the experiment does not run, or if the arm is rolled back.
         Raises InvalidRequest if there is no such experiment or arm, or if the experiment is interleaved.
         """
-        experiment = self._having(arm, name)
+        experiment = self.find(name)
+        if experiment is None:
+            names = ", ".join(self._names) or "none"
+            raise InvalidRequest(
+                f"there is no experiment {shortened(name)!r}; there are {names}", param="experiment"
+            )
         config = experiment.config
         if config.is_interleaved:
             raise InvalidRequest(
@@ -115,34 +127,14 @@ class Assigner:
                 "out arm",
                 param="arm",
             )
-        if not experiment.is_running or arm in experiment.rolled_back:
-            return None
-        return _in_arm(config, arm, bucket(config.salt, unit), is_chosen=True)
-
-    def _having(self, arm: str, name: str | None) -> Experiment:
-        """Return the experiment of this name, which has an arm of that name, or raise InvalidRequest."""
-        named = [each for each in self.experiments if name in (None, each.config.name)]
-        if not named:
-            names = ", ".join(each.config.name for each in self.experiments) or "none"
-            raise InvalidRequest(
-                f"there is no experiment {shortened(name)!r}; there are {names}"
-                if name
-                else "there is no experiment in the live config",
-                param="experiment" if name else "arm",
-            )
-        having = [each for each in named if arm in {one.name for one in each.config.arms}]
-        if not having:
-            arms = dict.fromkeys(one.name for each in named for one in each.config.arms)
+        arms = [each.name for each in config.arms]
+        if arm not in arms:
             raise InvalidRequest(
                 f"there is no arm {shortened(arm)!r}; there are {', '.join(arms)}", param="arm"
             )
-        if len(having) > 1:
-            names = ", ".join(each.config.name for each in having)
-            raise InvalidRequest(
-                f"is missing, and several experiments have an arm {arm!r}: name one of {names}",
-                param="experiment",
-            )
-        return having[0]
+        if not experiment.is_running or arm in experiment.rolled_back:
+            return None
+        return _in_arm(config, arm, bucket(config.salt, unit), is_chosen=True)
 
     @property
     def shipped(self) -> str | None:
@@ -158,11 +150,10 @@ class Assigner:
         default_variant: of requests that are in no experiment.
         Raises NotFound if there is no such experiment.
         """
-        by_name = {each.config.name: each for each in self.experiments}
-        if name not in by_name:
-            known = ", ".join(by_name) or "none"
+        experiment = self.find(name)
+        if experiment is None:
+            known = ", ".join(self._names) or "none"
             raise NotFound(f"There is no experiment {shortened(name)!r} (known: {known}).")
-        experiment = by_name[name]
         assigned = self.assign(unit)
         if assigned is not None and assigned.experiment == name:
             of_control = None if assigned.interleaved is None else assigned.fallback

@@ -44,15 +44,10 @@ _PREPARATION_LOCK = 0x68656164726F6F6D
 _DELETION_LOCK = 0x64656C65
 
 
-def state_directory() -> Path:
-    """Return `$XDG_STATE_HOME/headroom`, or `~/.local/state/headroom` if that is unset; it may not exist."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base).absolute() / "headroom"
-
-
 def default_url() -> str:
-    """Return the URL of `experiments.db` in the state directory."""
-    return f"sqlite:///{state_directory() / 'experiments.db'}"
+    """Return the URL of `experiments.db` in `$XDG_STATE_HOME/headroom`, or `~/.local/state/headroom`."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return f"sqlite:///{Path(base).absolute() / 'headroom' / 'experiments.db'}"
 
 
 def parse_url(url: str) -> URL:

@@ -106,11 +106,11 @@ class UnknownOutcome:
     id: str
     """The outcome's id."""
     reason: UnknownReason
-    """`experiment`: there is none of this name; send it again once there is. `metric`: the experiment does
-    not declare it. If the outcome names its experiment, it is stored, and counts once the metric is declared;
-    send a corrected one with another id. The others are about clicks on interleaved lists; sending them again
-    does not help. `impression`: it is missing. `unit`: the impression is another unit's. `index`: the
-    impression did not show this title. `value`: a click's value must be above 0."""
+    """`experiment`: there is none of this name; send it again once there is. `metric`: no experiment that it
+    may belong to declares it; it is stored, and counts once one does; send a corrected one with another id.
+    The others are about clicks on interleaved lists; sending them again does not help. `impression`: it is
+    missing. `unit`: the impression is another unit's. `index`: the impression did not show this title.
+    `value`: a click's value must be above 0."""
     message: str
     """One sentence; for people."""
 

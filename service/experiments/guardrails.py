@@ -19,7 +19,6 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -53,15 +52,6 @@ SHIFT_BINS = 10
 _SHIFT_BY_CHANCE = 33.72
 
 
-@dataclass(frozen=True, slots=True)
-class Breach:
-    """A guardrail that an arm broke. `detail` is one sentence for people."""
-
-    arm: str
-    guardrail: str
-    detail: str
-
-
 class GuardrailWatcher:
     """Checks the guardrails, and rolls arms back. Runs on the event loop.
 
@@ -90,37 +80,26 @@ class GuardrailWatcher:
         if failure is not None:
             raise failure
 
-    def roll_back(self, experiment: str, breach: Breach) -> None:
-        """Take an arm back to control: here at once, elsewhere with the next refresh of each replica."""
-        self._ledger.roll_back(
-            Entry(
-                "rollback",
-                self._ledger.clock(),
-                actor="guardrail",
-                experiment=experiment,
-                arm=breach.arm,
-                reason=breach.guardrail,
-                detail=breach.detail,
-            )
-        )
-
     def _watch(self, experiment: Experiment) -> None:
         config = experiment.config
         control = self._counts(config.name, config.control)
         for arm in config.treatments:
-            if arm not in experiment.rolled_back:
-                counts = self._counts(config.name, arm)
-                breach = find_breach(
-                    arm, counts, control, config.guardrails, is_interleaved=config.is_interleaved
+            if arm in experiment.rolled_back:
+                continue
+            counts = self._counts(config.name, arm)
+            breach = find_breach(counts, control, config.guardrails, is_interleaved=config.is_interleaved)
+            if breach is not None:
+                guardrail, detail = breach
+                now = self._ledger.clock()
+                self._ledger.roll_back(
+                    Entry("rollback", now, "guardrail", config.name, arm=arm, reason=guardrail, detail=detail)
                 )
-                if breach is not None:
-                    self.roll_back(config.name, breach)
 
 
 def find_breach(
-    arm: str, counts: Counts, control: Counts, limits: Guardrails, *, is_interleaved: bool = False
-) -> Breach | None:
-    """Return the first guardrail that an arm's last minute breaks, if any."""
+    counts: Counts, control: Counts, limits: Guardrails, *, is_interleaved: bool = False
+) -> tuple[str, str] | None:
+    """Return the first guardrail that an arm's last minute breaks, and how, as a sentence for people."""
     if counts.requests < limits.min_requests:
         return None
     details = {
@@ -128,7 +107,7 @@ def find_breach(
         "p99": _slow(counts, None if is_interleaved else control, limits),
         "score_shift": _shifted(counts, control, limits),
     }
-    return next((Breach(arm, name, detail) for name, detail in details.items() if detail is not None), None)
+    return next(((name, detail) for name, detail in details.items() if detail is not None), None)
 
 
 def _errors(counts: Counts, control: Counts, limits: Guardrails) -> str | None:

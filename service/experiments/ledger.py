@@ -1,9 +1,9 @@
 """A replica's copy of the log: what is in force here, and the rows that the database does not have yet.
 
-Requests read `in_force`, which is replaced as a whole, and never wait for the database. A thread reads new
+Requests read `assigner`, which is replaced as a whole, and never wait for the database. A thread reads new
 rows every second. While the database is down, the last state stays in force, and what this replica has to add
 waits: a config, or a guardrail's rollback. Both count here at once, and the log gets them with this time.
-Until it has read the log, a replica assigns nobody.
+Until it has read the log, a replica assigns nobody, so a config that waits for that is dated by the reading.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import rules
 from headroom.service.experiments.assignment import Assigner
-from headroom.service.experiments.log import EMPTY, Declared, Entry, World, replay
+from headroom.service.experiments.log import EMPTY, Declared, Entry, World, lacks_variant, replay
 from headroom.service.experiments.state import Experiment, Experiments
 from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
@@ -31,24 +31,14 @@ COUNTS_EVERY = 5
 """The number of refreshes per count of the exposed units."""
 
 
-@dataclass(frozen=True, slots=True)
-class InForce:
-    """The experiments as this replica knows them. Replaced as a whole.
-
-    experiments: those of its config, which are pending until the log has them, then others of the log.
-    assigner: of those whose arms requests may get.
-    """
-
-    experiments: Experiments = field(default_factory=dict)
-    assigner: Assigner = field(default_factory=Assigner)
-
-
 class Ledger:
     """What is in force on one replica.
 
     store: the database. A SQLite file is made with the first experiment.
     clock: returns Unix seconds. monotonic: returns seconds that never go back.
     declared: by the replica's config. config_version: of it; "" before the first.
+    experiments: by name, those of the config, which are pending until the log has them, then others of the
+        log. Replaced as a whole. assigner: of those whose arms requests may get.
     is_down: whether the database failed when it was last asked.
     """
 
@@ -59,7 +49,8 @@ class Ledger:
         self.monotonic = monotonic
         self.declared = Declared()
         self.config_version = ""
-        self.in_force = InForce()
+        self.experiments: Experiments = {}
+        self.assigner = Assigner()
         self._world = EMPTY  # what the database's log says
         self._has_read = False  # the log, at least once
         self._waiting: list[Entry] = []  # rows that the database does not have yet
@@ -69,11 +60,6 @@ class Ledger:
         self._unit_counts: Mapping[str, Counter[str]] = {}
         self._refreshes = 0
         self.is_down = False
-
-    @property
-    def experiments(self) -> Experiments:
-        """The experiments of the config, then others that the log has, by name."""
-        return self.in_force.experiments
 
     def apply(self, declared: Declared, config_version: str, *, may_start: bool = True) -> None:
         """Put a config in force. Blocks until the log has it.
@@ -97,7 +83,7 @@ class Ledger:
     def check(self, declared: Declared, config_version: str) -> None:
         """Raise ValueError if a config cannot be put in force, as `rules.check_edit` says."""
         with self._lock:
-            world = replay(self._world, self._waiting)
+            world = self._world_here()
         entry = self._config_entry(declared, config_version)
         rules.check_edit(world, entry, is_start=not self.config_version)
 
@@ -167,6 +153,10 @@ class Ledger:
         """Return whether there may be a log: a SQLite file is not made for a config without experiments."""
         return bool(self.declared.experiments) or self.store.is_made
 
+    def _world_here(self) -> World:
+        """Return what the log says, and what waits once the log has been read."""
+        return replay(self._world, self._waiting if self._has_read else ())
+
     def _config_entry(self, declared: Declared, config_version: str) -> Entry:
         """Return the row of a config."""
         return Entry("config", self._now(), config_version=config_version, declared=declared)
@@ -180,7 +170,8 @@ class Ledger:
         try:
             self.store.check()
             self._read()
-            self._has_read = True
+            if not self._has_read:
+                self._begin()
             while self._waiting:
                 self._add(self._waiting[0])
                 with self._lock:
@@ -194,6 +185,13 @@ class Ledger:
         except DatabaseUnavailable as error:
             self._fail(error)
         self._renew()
+
+    def _begin(self) -> None:
+        """Begin to assign units: by what waits, too, which is in force from now on."""
+        now = self._now()
+        with self._lock:
+            self._waiting = [replace(entry, time=now) for entry in self._waiting]
+            self._has_read = True
 
     def _fail(self, error: DatabaseUnavailable) -> None:
         if not self.is_down:
@@ -221,6 +219,8 @@ class Ledger:
             except DatabaseUnavailable as error:
                 self._fail(error)
         with self._lock:
+            if not self._has_read:  # nobody got an arm by an earlier config
+                self._waiting.clear()
             self._waiting.append(entry)
 
     def _add(self, entry: Entry) -> None:
@@ -265,7 +265,7 @@ class Ledger:
     def _renew(self) -> None:
         """Put what the log and this replica's config say in force."""
         with self._lock:
-            world = replay(self._world, self._waiting if self._has_read else ())
+            world = self._world_here()
             declared = {config.name: world.find(config) for config in self.declared.experiments}
             experiments = {**declared, **world.experiments}
             assigned = tuple(
@@ -273,20 +273,15 @@ class Ledger:
                 for name, each in experiments.items()
                 if name in declared or (each.source == "http" and self._runs_here(each))
             )
-            self.in_force = InForce(experiments, Assigner(assigned))
+            self.experiments = experiments
+            self.assigner = Assigner(assigned)
 
     def _runs_here(self, experiment: Experiment) -> bool:
         """Return whether an experiment of no file assigns units on this replica, which may not have its
         variants yet: the log's config may be newer, or was refused here."""
-        shipped = experiment.everybody_gets
-        if experiment.is_over and shipped is None:
+        if experiment.is_over and experiment.everybody_gets is None:
             return False
-        variants = self.declared.variants
-        if variants is None:
-            return True
-        if shipped is not None:
-            return experiment.config.variant_of(shipped) in variants
-        return not any(experiment.config.unfit_variants(variants))
+        return lacks_variant(experiment, self.declared.variants) is None
 
 
 def _is_needed(entry: Entry, world: World) -> bool:

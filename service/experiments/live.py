@@ -55,9 +55,6 @@ class Route:
     time: float = 0.0
 
 
-UNROUTED = Route()
-
-
 class LiveExperiments:
     """One replica's share in the experiments: assigns requests, logs exposures, counts each arm's requests.
 
@@ -120,7 +117,7 @@ class LiveExperiments:
         is_start = not self.ledger.config_version
         if is_start:
             self.ledger.refresh()  # reads which experiments were started without a file
-        if configs or (is_start and self.ledger.in_force.assigner.experiments):
+        if configs or (is_start and self.ledger.assigner.experiments):
             self.check_nodes()
         declared = Declared(configs, variants, definitions or {})
         self.ledger.apply(declared, config_version, may_start=may_start)
@@ -153,18 +150,22 @@ class LiveExperiments:
         await asyncio.to_thread(self.windows.close)
         await asyncio.to_thread(self.ledger.close)
 
-    def route(self, assigner: Assigner, unit: str | None) -> Route:
-        """Return the variant for a request that names neither variant nor mask. Never blocks."""
-        return self._route(assigner, unit or "", None if unit is None else assigner.assign(unit))
+    def route(
+        self, assigner: Assigner, unit: str | None, arm: str | None = None, experiment: str | None = None
+    ) -> Route:
+        """Return the variant for a request that names neither variant nor mask. Never blocks.
 
-    def choose(self, assigner: Assigner, unit: str, arm: str, experiment: str | None) -> Route:
-        """Return the variant for a request whose caller chose the arm. Raises InvalidRequest."""
-        return self._route(assigner, unit, assigner.choose(unit, arm, experiment))
-
-    def _route(self, assigner: Assigner, unit: str, assigned: Assigned | None) -> Route:
+        arm, experiment: those that the caller chose, if it did. Raises InvalidRequest for wrong ones.
+        """
+        assigned = None
+        if unit is not None and arm is not None:
+            assert experiment is not None
+            assigned = assigner.choose(unit, arm, experiment)
+        elif unit is not None:
+            assigned = assigner.assign(unit)
         if assigned is None:
             return Route(assigner.shipped)
-        return Route(assigned.variant, assigned, unit, self.ledger.clock())
+        return Route(assigned.variant, assigned, unit or "", self.ledger.clock())
 
     def succeeded(self, route: Route, elapsed: float, *scores: Callable[[], Scores]) -> None:
         """Log that the variants of the request's arms answered it, `elapsed` seconds after it came.
@@ -263,7 +264,7 @@ class LiveExperiments:
         Those of an experiment that is no longer there become 0, or no number.
         """
         names = set()
-        for experiment in self.ledger.in_force.assigner.experiments:
+        for experiment in self.ledger.assigner.experiments:
             name = experiment.config.name
             names.add(name)
             is_pending = not (experiment.is_running or experiment.is_over)

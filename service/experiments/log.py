@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from itertools import chain
 from typing import Literal
 
 from headroom.service.experiments.definition import ALL_SLOTS, ExperimentConfig, ScoreKinds
@@ -207,7 +206,7 @@ def _acted(experiment: Experiment, entry: Entry, time: float) -> Experiment:
         case "rollback" if entry.arm in treatments:
             after = replace(after, rolled_back=experiment.rolled_back | {entry.arm})
     if after.is_stopped or after.shipped is not None or after.rolled_back.issuperset(treatments):
-        after = replace(after, over_since=time, ended=time if experiment.ended is None else experiment.ended)
+        after = replace(after, over_since=time, end=min(experiment.end, time))
     return after
 
 
@@ -222,14 +221,22 @@ def _obstacle(experiment: Experiment, experiments: Experiments, declared: Declar
         return clause
     if experiment.source == "config":
         return None if declared.find(config.name) else "the config in force does not declare it"
+    clause = lacks_variant(experiment, declared.variants)
+    if clause is not None or experiment.is_over:
+        return clause
+    clashes = _clashes(config, experiments, declared)
+    return next((f"{field}: {clause}" for field, clause in clashes), None)
+
+
+def lacks_variant(experiment: Experiment, variants: ScoreKinds | None) -> str | None:
+    """Return why variants do not do for an experiment's arms, or its shipped arm, as a clause, or None."""
+    if variants is None:
+        return None
+    config = experiment.config
     if not experiment.is_over:
-        unfit = () if declared.variants is None else config.unfit_variants(declared.variants)
-        clashes = _clashes(config, experiments, declared)
-        return next((f"{field}: {clause}" for field, clause in chain(unfit, clashes)), None)
-    if experiment.shipped is not None and declared.variants is not None:
-        variant = config.variant_of(experiment.shipped)
-        return None if variant in declared.variants else f"there is no variant {variant!r}"
-    return None
+        return next((f"{field}: {clause}" for field, clause in config.unfit_variants(variants)), None)
+    shipped = None if experiment.shipped is None else config.variant_of(experiment.shipped)
+    return None if shipped is None or shipped in variants else f"there is no variant {shipped!r}"
 
 
 def _clashes(

@@ -40,13 +40,13 @@ def record(
 ) -> tuple[OutcomeReceipt, Counter[UnmatchedReason]]:
     """Store outcomes and clicks. The same id again is a duplicate, whatever its other fields hold.
 
-    configs: the known experiments. What belongs to none of them is unknown and not stored. An outcome of a
-    metric that its experiment does not declare is stored and unknown: a later config may declare it. So is a
-    click on a list that is stored and did not show this title, or is another unit's.
+    configs: the known experiments. What belongs to none of them is unknown and not stored. What has a metric
+    that no such experiment declares is stored and unknown: a later config may declare it. So is a click on a
+    list that is stored and did not show this title, or is another unit's.
     Return what became of them, and how many new clicks are on no shown title that is stored, by reason.
     """
     problems = _problems(rows, configs)
-    undeclared = {n for n, (reason, _) in problems.items() if reason == "metric" and rows[n].experiment}
+    undeclared = {number for number, (reason, _) in problems.items() if reason == "metric"}
     wanted = {n: row for n, row in enumerate(rows) if n in undeclared or n not in problems}
     duplicates = _insert(store, tables.outcomes, {n: r for n, r in wanted.items() if isinstance(r, Outcome)})
     clicks = {number: row for number, row in wanted.items() if isinstance(row, Click)}

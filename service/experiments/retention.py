@@ -10,6 +10,7 @@ import logging
 from contextlib import suppress
 
 from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments import facts
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.database import reason_of
 from headroom.service.experiments.ledger import Ledger
@@ -53,12 +54,14 @@ class Retention:
         Blocks, at millions of units for minutes. Raises DatabaseUnavailable.
         """
         is_more = False
-        now = self._ledger.store.not_ahead(self._ledger.clock())
+        store = self._ledger.store
+        now = store.not_ahead(self._ledger.clock())
         for experiment in list(self._ledger.experiments.values()):
             if self._is_due(experiment, now):
                 is_more = self._end(experiment, now) or is_more
             elif experiment.deleted is not None:
-                is_more = self._ledger.store.delete_facts(experiment.config.name) or is_more
+                with store.write_facts() as db:
+                    is_more = facts.delete_some(db, experiment.config.name) or is_more
         return self._delete_unmatched() or is_more
 
     def _delete_unmatched(self) -> bool:
@@ -69,7 +72,13 @@ class Retention:
             return False
         # An experiment that this replica does not know yet started after the last deletion that it knows.
         starts = [each.started for each in interleaved if each.deleted is None]
-        return self._ledger.store.delete_unmatched(min([max(deleted), *starts]))
+        store = self._ledger.store
+        with store.read_all() as db:
+            numbers = facts.unmatched_clicks(db, before=min([max(deleted), *starts]))
+        if numbers:
+            with store.write_facts() as db:
+                facts.delete_clicks(db, numbers)
+        return bool(numbers)
 
     def _is_due(self, experiment: Experiment, now: float) -> bool:
         over_since = experiment.over_since

@@ -33,7 +33,7 @@ class Experiment:
 
     config: as the last row with the same identity declared it, but with the planned units of the first one.
     source: the kind of its first row, or `config` once a config declares it.
-    started, ended: Unix seconds; inf before the start. ended: since when no unit is assigned any more.
+    started, end: Unix seconds, or inf. end: since when no unit is assigned any more.
     paused: why the config in force keeps it from running, or its shipped arm from everybody; as a clause.
     ramped: the traffic that somebody set by hand.
     shipped: the arm that it has shipped; `everybody_gets` says whether that is in force.
@@ -51,7 +51,7 @@ class Experiment:
     is_stopped: bool = False
     shipped: str | None = None
     rolled_back: frozenset[str] = frozenset()
-    ended: float | None = None
+    end: float = math.inf
     over_since: float | None = None
     deleted: float | None = None
     variants: Mapping[str, str] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Experiment:
 
         It is stopped, has shipped, or has no treatment arm left; for ever.
         """
-        return self.ended is not None
+        return self.end < math.inf
 
     @property
     def status(self) -> Status:
@@ -103,11 +103,6 @@ class Experiment:
     def everybody_gets(self) -> str | None:
         """The shipped arm; None also if the config in force keeps it from everybody."""
         return self.shipped if self.paused is None else None
-
-    @property
-    def end(self) -> float:
-        """When the last arm ended, in Unix seconds; inf while one runs."""
-        return math.inf if self.ended is None else self.ended
 
     @property
     def limits(self) -> ByArm:

@@ -133,25 +133,6 @@ class Store:
         with self.write_facts() as db:
             return facts.add(db, rows)
 
-    def delete_facts(self, experiment: str) -> bool:
-        """Delete a portion of the facts of an experiment whose log has their deletion.
-
-        Return whether there may be more.
-        """
-        with self.write_facts() as db:
-            return facts.delete_some(db, experiment)
-
-    def delete_unmatched(self, before: float) -> bool:
-        """Delete a portion of the clicks before a time that no experiment will count: those that name neither
-        an experiment nor a stored list. Return whether there may be more.
-        """
-        with self.read_all() as db:
-            numbers = facts.unmatched_clicks(db, before)
-        if numbers:
-            with self.write_facts() as db:
-                facts.delete_clicks(db, numbers)
-        return bool(numbers)
-
     def unit_counts(self, experiments: Collection[str]) -> dict[str, Counter[str]]:
         """Return the exposed units by experiment and arm. The cost does not grow with the units."""
         counts = {experiment: Counter[str]() for experiment in experiments}

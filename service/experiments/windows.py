@@ -177,7 +177,7 @@ class Windows:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._in_force = ledger.in_force  # that the windows are of
+        self._experiments = ledger.experiments  # that the windows are of
         self._windows: dict[tuple[str, str], SlidingWindow] = {}
         self._replica = token_hex(8)
         self._others: Mapping[Counted, Counts] = {}
@@ -261,16 +261,16 @@ class Windows:
 
     def _present(self) -> Mapping[tuple[str, str], SlidingWindow]:
         """Return this replica's windows by experiment and arm, as what is in force has them."""
-        in_force = self._ledger.in_force
-        if in_force is not self._in_force:
-            self._in_force = in_force
+        experiments = self._ledger.experiments
+        if experiments is not self._experiments:
+            self._experiments = experiments
             self._renew()
         return self._windows
 
     def _renew(self) -> None:
         windows = {}
         definitions = self._ledger.declared.definitions
-        for name, experiment in self._in_force.experiments.items():
+        for name, experiment in self._experiments.items():
             limits = experiment.config.guardrails
             for arm in experiment.config.arms:
                 definition = definitions.get(arm.variant, "")

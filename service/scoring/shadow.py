@@ -59,7 +59,7 @@ class Shadow:
 
     def offer(self, catalog: Catalog, request: ScoreRequest) -> None:
         """Draw whether to score this request again, later. Never waits."""
-        for experiment in self._experiments.ledger.in_force.assigner.experiments:
+        for experiment in self._experiments.ledger.assigner.experiments:
             config = experiment.config
             if experiment.is_running and random.random() < config.shadow:
                 chars = sum(len(query) + len(title) for query, title in request.texts())

@@ -27,7 +27,7 @@ from headroom.service.errors import (
 )
 from headroom.service.experiments.assignment import Assigned, Assigner
 from headroom.service.experiments.interleaving import Draw
-from headroom.service.experiments.live import UNROUTED, LiveExperiments, Route
+from headroom.service.experiments.live import LiveExperiments, Route
 from headroom.service.observe.access_log import current
 from headroom.service.schemas.requests import ScoreRequest
 from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult
@@ -70,13 +70,8 @@ class Treatment:
         if request.variant is not None or request.head_mask is not None:
             variant = await self._scorer.choose(catalog, request.variant, request.head_mask)
             return await self._scorer.score(request, variant, deadline)
-        assigner = self._experiments.ledger.in_force.assigner
-        route = UNROUTED
-        if request.arm is not None:
-            assert request.unit is not None
-            route = self._experiments.choose(assigner, request.unit, request.arm, request.experiment)
-        elif assigner.experiments:
-            route = self._experiments.route(assigner, request.unit)
+        assigner = self._experiments.ledger.assigner
+        route = self._experiments.route(assigner, request.unit, request.arm, request.experiment)
         if route.assigned is not None:
             current().set_arm(route.assigned.experiment, route.assigned.arm)
             _check_cutoff_of_arms(request, catalog, assigner, route.assigned.experiment)
@@ -255,8 +250,9 @@ def _check_cutoff_of_arms(request: ScoreRequest, catalog: Catalog, assigner: Ass
 
     A caller does not know which arm answers, and what it asks for is no failure of an arm.
     """
-    arms = next(each.config.arms for each in assigner.experiments if each.config.name == name)
-    for arm in arms:
+    experiment = assigner.find(name)
+    assert experiment is not None
+    for arm in experiment.config.arms:
         variant = catalog.variants.get(arm.variant)
         if variant is not None:
             check_cutoff(request, variant)

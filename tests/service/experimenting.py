@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -81,12 +82,8 @@ async def eventually(holds: Callable[[], Any], timeout_s: float = PATIENCE_S) ->
 
 def exposed(url: str) -> dict[str, str]:
     """Return the arm of each exposed unit from the database."""
-    store = Store(url)
-    try:
-        with store.read() as db:
-            return {row.unit: row.arm for row in db.execute(select(exposures))}
-    finally:
-        store.close()
+    with closing(Store(url)) as store, store.read() as db:
+        return {row.unit: row.arm for row in db.execute(select(exposures))}
 
 
 def exposing_requests(service: Service) -> float:

@@ -470,3 +470,4 @@ async def test_a_background_task_that_fails_begins_again_and_the_replica_serves_
         assert (await service.http.get("/health/ready")).status_code == 200
         await service.post("/v1/score", query=QUERY, titles=TITLES)
     assert "memory: no space left on device" in caplog.text
+    assert caplog.text.count("a background task failed") == len(calls), "once a minute each"

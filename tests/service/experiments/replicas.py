@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.events import Exposure, Impression
-from headroom.service.experiments.ledger import InForce, Ledger
+from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.log import Entry, World, replay
+from headroom.service.experiments.state import Experiments
 from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
 
@@ -64,15 +66,16 @@ class Answers:
     """
 
     time: float
-    in_force: InForce
+    experiments: Experiments
+    assigner: Assigner
     config_version: str
     number: int
     waiting: tuple[Entry, ...]
 
 
-def arm_of(in_force: InForce, unit: str) -> tuple[str, str] | None:
+def arm_of(assigner: Assigner, unit: str) -> tuple[str, str] | None:
     """Return the experiment and arm that a replica assigns a unit to."""
-    assigned = in_force.assigner.assign(unit)
+    assigned = assigner.assign(unit)
     return None if assigned is None else (assigned.experiment, assigned.arm)
 
 
@@ -89,6 +92,11 @@ class Replica:
     def clock(self) -> float:
         return self.database.now + self.skew
 
+    @property
+    def has_read(self) -> bool:
+        """Whether it has read the log, before which it assigns nobody."""
+        return self.ledger._has_read
+
     def version_in_force(self, world: World) -> str:
         """Return the config's version once this replica's waiting rows are in the log. world: of the log."""
         return replay(world, self.ledger._waiting).config.config_version
@@ -97,4 +105,11 @@ class Replica:
         """Return how it assigns units now."""
         ledger = self.ledger
         number = ledger._world.number
-        return Answers(self.clock(), ledger.in_force, ledger.config_version, number, tuple(ledger._waiting))
+        return Answers(
+            time=self.clock(),
+            experiments=ledger.experiments,
+            assigner=ledger.assigner,
+            config_version=ledger.config_version,
+            number=number,
+            waiting=tuple(ledger._waiting),
+        )

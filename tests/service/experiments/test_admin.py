@@ -2,21 +2,23 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from headroom.service.config.settings import LiveConfig
 from headroom.service.errors import Conflict, DatabaseUnavailable, Draining
 from headroom.service.experiments.admin import ExperimentAdmin
-from headroom.service.experiments.guardrails import Breach
+from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.log import Entry
+from headroom.service.experiments.report import Report
+from headroom.service.experiments.state import Experiment
 from headroom.service.experiments.store import Store
 from tests.service.experimenting import config
-from tests.service.experiments.making import act, exposure, in_log, live_of
+from tests.service.experiments.making import act, in_log, live_of
 
 CONFIGS = LiveConfig.model_validate(config()).experiments
 
@@ -103,7 +105,7 @@ async def test_an_action_whose_recording_got_no_answer_counts_once(
     """It was in the log and in the list of unrecorded ones: a standing that no other replica knows."""
     live = live_of(LosesAnAnswer(file_url))
     live.apply(CONFIGS, "v")
-    live.guard.roll_back("prune20", Breach("pruned", "p99", "slow"))
+    live.ledger.roll_back(act("rollback", time.time(), arm="pruned", reason="p99"))
     for _ in range(3):
         live.ledger.refresh()
     assert [entry.kind for entry in live.ledger.store.log()] == ["config", "rollback"]
@@ -112,113 +114,107 @@ async def test_an_action_whose_recording_got_no_answer_counts_once(
     await live.close(1)
 
 
-class SlowFor(Store):
-    """A database in which the analysis of one experiment takes long. analyses: how many began."""
+class Slow:
+    """The analysis of the experiment `b`, which takes until `go_on`. analyses: how many began."""
 
-    def __init__(self, url: str, name: str = "b") -> None:
-        super().__init__(url)
-        self._name = name
+    def __init__(self) -> None:
         self.analyses = 0
+        self.defect: Exception | None = None
         self.asked = threading.Event()
         self.go_on = threading.Event()
-        event.listen(self._engine, "before_cursor_execute", self._before)
 
-    def _before(
-        self, _c: object, _k: object, statement: str, parameters: Sequence[object], *_: object
-    ) -> None:
-        if "FROM exposures" in statement and self._name in parameters:
-            self.read_units()
-
-    def read_units(self) -> None:
-        self.analyses += 1
-        self.asked.set()
-        assert self.go_on.wait(60)
+    def analyse(self, store: Store, experiment: Experiment, *args: Any, **more: Any) -> Report:
+        if experiment.config.name == "b":
+            self.analyses += 1
+            self.asked.set()
+            assert self.go_on.wait(60)
+            if self.defect is not None:
+                raise self.defect
+        return analyse(store, experiment, *args, **more)
 
     async def begin(self, admin: ExperimentAdmin) -> asyncio.Task[Any]:
         """Ask for the slow report. Return the call once its analysis has begun."""
-        call = asyncio.create_task(admin.show(self._name))
+        call = asyncio.create_task(admin.show("b"))
         assert await asyncio.to_thread(self.asked.wait, 60)
         await asyncio.sleep(0)
         return call
 
 
-async def test_a_slow_report_holds_up_no_other_experiment(file_url: str) -> None:
-    store = SlowFor(file_url)
-    async with replica(store, BOTH) as admin:
-        slow = [await store.begin(admin) for _ in range(5)]
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
+    made = Slow()
+    monkeypatch.setattr("headroom.service.experiments.report_cache.analyse", made.analyse)
+    return made
+
+
+async def test_a_slow_report_holds_up_no_other_experiment(file_store: Store, slow: Slow) -> None:
+    async with replica(file_store, BOTH) as admin:
+        calls = [await slow.begin(admin) for _ in range(5)]
         async with asyncio.timeout(60):
             assert (await admin.show("prune20")).report is not None
             await admin.act("prune20", "ramp", traffic=0.5, actor="boss")
-        assert not any(task.done() for task in slow)
-        store.go_on.set()
-        await asyncio.gather(*slow)
+        assert not any(call.done() for call in calls)
+        slow.go_on.set()
+        await asyncio.gather(*calls)
 
 
-async def test_a_report_that_takes_longer_than_its_callers_wait_is_made_once_and_kept(file_url: str) -> None:
+async def test_a_report_that_takes_longer_than_its_callers_wait_is_made_once_and_kept(
+    file_store: Store, slow: Slow
+) -> None:
     """Each call began an analysis beside those of the calls before, and none was ever answered."""
     seconds = 0.0
-    store = SlowFor(file_url)
-    async with replica(store, BOTH, monotonic=lambda: seconds) as admin:
+    async with replica(file_store, BOTH, monotonic=lambda: seconds) as admin:
         for _ in range(3):
-            call = await store.begin(admin)
+            call = await slow.begin(admin)
             call.cancel()
             await asyncio.wait([call])
-        last = await store.begin(admin)
+        last = await slow.begin(admin)
         seconds = 100.0  # the time that the analysis took
-        store.go_on.set()
+        slow.go_on.set()
         report = (await last).report
         assert report is not None
-        assert store.analyses == 1
+        assert slow.analyses == 1
         seconds = 199.0  # people ask again a while after they gave up
         assert (await admin.show("b")).report is report
         seconds = 200.0
         assert (await admin.show("b")).report is not report
-        assert store.analyses == 2
+        assert slow.analyses == 2
 
 
-async def test_a_report_of_an_older_log_is_not_the_answer_to_a_later_call(file_url: str) -> None:
-    store = SlowFor(file_url)
-    async with replica(store, BOTH) as admin:
-        before = await store.begin(admin)
+async def test_a_report_of_an_older_log_is_not_the_answer_to_a_later_call(
+    file_store: Store, slow: Slow
+) -> None:
+    async with replica(file_store, BOTH) as admin:
+        before = await slow.begin(admin)
         await admin.act("b", "ramp", traffic=0.5, actor="boss")
-        store.add([exposure("u1")])
-        after = await store.begin(admin)
-        assert store.analyses == 1, "two analyses of one experiment at once"
-        store.go_on.set()
+        after = await slow.begin(admin)
+        assert slow.analyses == 1, "two analyses of one experiment at once"
+        slow.go_on.set()
         await before
         report = (await after).report
         assert report is not None
-        assert store.analyses == 2
+        assert slow.analyses == 2
         assert (await admin.show("b")).report is report
 
 
-class Fails(SlowFor):
-    """Its analysis finds a defect."""
-
-    def read_units(self) -> None:
-        super().read_units()
-        raise RuntimeError("a defect")
-
-
 async def test_an_analysis_that_fails_after_its_callers_gave_up_is_in_the_log(
-    file_url: str, caplog: pytest.LogCaptureFixture
+    file_store: Store, slow: Slow, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = Fails(file_url)
-    async with replica(store, BOTH) as admin:
-        call = await store.begin(admin)
+    slow.defect = RuntimeError("a defect")
+    async with replica(file_store, BOTH) as admin:
+        call = await slow.begin(admin)
         call.cancel()
-        store.go_on.set()
+        slow.go_on.set()
         with pytest.raises(RuntimeError, match="a defect"):  # the same analysis, or the next
             await admin.show("b")
     assert "an experiment could not be analysed" in caplog.text
     assert "RuntimeError: a defect" in caplog.text
 
 
-async def test_who_waits_for_a_report_when_the_service_ends_is_told_so(file_url: str) -> None:
-    store = SlowFor(file_url)
-    async with replica(store, BOTH) as admin:
-        call = await store.begin(admin)
+async def test_who_waits_for_a_report_when_the_service_ends_is_told_so(file_store: Store, slow: Slow) -> None:
+    async with replica(file_store, BOTH) as admin:
+        call = await slow.begin(admin)
         admin.close()
         with pytest.raises(Draining):
             await call
-        store.go_on.set()
+        slow.go_on.set()

@@ -161,8 +161,10 @@ class Histories(RuleBasedStateMachine):
         except ValueError:
             self.happened.add("edit refused")
             return
+        others = [other for other in self.replicas.values() if other is not replica]
+        is_last = all(other.has_read for other in others)  # others are in force once they have read the log
         if may_start:  # of one that was in force no row comes, so one that waits elsewhere comes later
-            self.last_edit = None if file == before else (replica, file)
+            self.last_edit = (replica, file) if is_last and file != before else None
 
     @rule(number=REPLICA)
     def start_over_http(self, number: int) -> None:
@@ -190,7 +192,7 @@ class Histories(RuleBasedStateMachine):
 
     def pick(self, ledger: Ledger, index: int, *, is_shipped: bool = False) -> str:
         """Return one of the experiments that run, or have shipped, as a replica knows them; if none, any."""
-        known = ledger.in_force.experiments.items()
+        known = ledger.experiments.items()
         fitting = [name for name, each in known if (each.shipped if is_shipped else each.is_running)]
         names = fitting or [config.name for config in CONFIGS]
         return names[index % len(names)]
@@ -271,7 +273,7 @@ class Histories(RuleBasedStateMachine):
         """Ask for units. arm: of `prune`, if the caller chose it."""
         replica = self.replica(number)
         self.answers.append(replica.answers())
-        assigner = replica.ledger.in_force.assigner
+        assigner = replica.ledger.assigner
         for unit in (UNITS * 2)[first : first + count]:
             try:
                 assigned = assigner.assign(unit) if arm is None else assigner.choose(unit, arm, "prune")
@@ -310,7 +312,7 @@ class Histories(RuleBasedStateMachine):
     def show(self, number: int, units: list[str], query: str | None) -> None:
         replica = self.replica(number)
         for unit in units:
-            assigned = replica.ledger.in_force.assigner.assign(unit)
+            assigned = replica.ledger.assigner.assign(unit)
             if assigned is None or assigned.interleaved is None:
                 continue
             experiment = assigned.experiment
@@ -406,9 +408,7 @@ class Histories(RuleBasedStateMachine):
             receipt, _ = record(ledger.store, rows, configs)
             reasons = {each.id: each.reason for each in receipt.unknown_outcomes}
             for row in rows:
-                # Events that name no experiment may be anything that a shop's page does.
-                is_event = reasons.get(row.id) == "metric" and not row.experiment
-                if reasons.get(row.id) != "experiment" and not is_event:
+                if reasons.get(row.id) != "experiment":
                     self.stored[row.experiment, row.id, row.time] = values_of(row)
 
     # What must hold.
@@ -485,7 +485,7 @@ class Histories(RuleBasedStateMachine):
                     state["traffic"] if state["status"] == "running" else 0.0,
                 )
             for unit, expected in arms.items():
-                found = arm_of(ledger.in_force, unit)
+                found = arm_of(ledger.assigner, unit)
                 assert found == expected or (found is None and ledger.config_version != version)
 
     def units_got_what_the_log_says_of_that_time(self) -> None:
@@ -503,8 +503,8 @@ class Histories(RuleBasedStateMachine):
             versions = [row.config_version for row in rows if row.kind == "config"]
             for unit in UNITS:
                 expected = reference.arm_of(states, unit)
-                found = arm_of(answers.in_force, unit)
-                known = answers.in_force.experiments.get(expected[0] if expected else "")
+                found = arm_of(answers.assigner, unit)
+                known = answers.experiments.get(expected[0] if expected else "")
                 is_out = known is None or known.status == "pending" or answers.config_version != versions[-1]
                 assert found == expected or (found is None and is_out)
 

@@ -37,8 +37,7 @@ def test_a_missing_database_is_one_error_and_names_no_password(tmp_path: Path) -
 
 
 def test_a_store_made_while_the_server_was_down_heals(postgres: Cluster) -> None:
-    store = Store(postgres.create("heals"))
-    try:
+    with closing(Store(postgres.create("heals"))) as store:
         postgres.stop()
         try:
             with pytest.raises(DatabaseUnavailable):
@@ -49,19 +48,6 @@ def test_a_store_made_while_the_server_was_down_heals(postgres: Cluster) -> None
         postgres.stop()  # and connections of the pool that broke
         postgres.start()
         assert store.add([exposure("b")]).total() == 1
-    finally:
-        store.close()
-
-
-def test_of_several_hosts_the_one_that_takes_writes_is_found(postgres: Cluster, tmp_path: Path) -> None:
-    """PostgreSQL's way to survive a failover, in SQLAlchemy's form of a URL."""
-    postgres.create("failover")
-    hosts = f"host={tmp_path}:5432&host={postgres.directory}:5432"
-    store = Store(f"postgresql://postgres@/failover?{hosts}&target_session_attrs=read-write")
-    try:
-        assert store.add([exposure("a")]).total() == 1
-    finally:
-        store.close()
 
 
 @pytest.mark.parametrize(("query", "idle_seconds"), [("", "5"), ("&keepalives_idle=60", "60")])
@@ -84,13 +70,12 @@ def test_the_default_is_a_file_that_only_the_user_may_read(
     assert default_url() == f"sqlite:///{tmp_path}/headroom/experiments.db"
     directory = tmp_path / "headroom"
     before = os.umask(0o022)
-    store = Store()
     try:
-        assert store.add([exposure("a")]).total() == 1
-        modes = {file.name: oct(file.stat().st_mode & 0o777) for file in directory.iterdir()}
+        with closing(Store()) as store:
+            assert store.add([exposure("a")]).total() == 1
+            modes = {file.name: oct(file.stat().st_mode & 0o777) for file in directory.iterdir()}
     finally:
         os.umask(before)
-        store.close()
     assert modes == dict.fromkeys(["experiments.db", "experiments.db-wal", "experiments.db-shm"], "0o600")
     assert directory.stat().st_mode & 0o777 == 0o700
 
@@ -105,14 +90,12 @@ def test_another_process_that_reads_and_ends_loses_nothing_of_this_one(tmp_path:
             [sys.executable, "-c", look, str(file)], capture_output=True, text=True, check=True
         ).stdout
 
-    store, beside = Store(f"sqlite:///{file}"), Store(f"sqlite:///{file}")
-    try:
+    beside = Store(f"sqlite:///{file}")
+    with closing(Store(f"sqlite:///{file}")) as store:
         for number in range(3):
             store.add([exposure(f"u{number}")])
             if number == 1:
                 beside.log()
                 beside.close()  # a second store of this process must not end the first one's locks either
             assert f"u{number}" in units_elsewhere()
-    finally:
-        store.close()
     assert all(f"u{number}" in units_elsewhere() for number in range(3))

@@ -40,7 +40,6 @@ def refusal(*experiments: dict[str, Any], **more: Any) -> str:
     [
         ({"salt": "layer"}, "salt of the slots"),
         ({"salt": "a\0"}, r"^experiments\[0\]\.salt: must not hold a NUL character"),
-        ({"salt": "\ud800"}, r"\.salt: Input should be a valid string"),
         ({"arms": [EXPERIMENT["arms"][0]] * 2}, "two are called 'control'"),
         ({"arms": [{"name": "pruned", "variant": "x", "weight": 50}, CONTROL]},
          r"\[0\]\.variant: .*'x'.*full, pruned20"),
@@ -53,13 +52,10 @@ def refusal(*experiments: dict[str, Any], **more: Any) -> str:
          r"pruned; 0\.02 is the next that exposes the same share of each"),
         ({"arms": [CONTROL | {"weight": 100_000}, {"name": "pruned", "variant": "pruned20", "weight": 1}]},
          "arms: 'pruned' gets none of the 10,000 buckets"),
-        ({"metrics": [{"name": "click"}, {"name": "click"}]}, "two are called 'click'"),
         ({"metrics": [{"name": "a", "kind": "ratio"}]}, "a ratio needs one"),
-        ({"metrics": [{"name": "a", "denominator": "b"}]}, "belongs to kind: ratio"),
         ({"metrics": [{"name": "a", "kind": "ratio", "denominator": "a"}]}, "another metric"),
         ({"metrics": [{"name": "a", "margin": 2.0}]}, "below 1"),
         ({"planned_units": 1e300}, r"planned_units: Input should be"),  # above 64 bits, an internal error
-        ({"planned_units": True}, r"planned_units: should be a whole number"),
     ],
 )  # fmt: skip
 def test_a_wrong_experiment_is_refused_with_its_place(change: dict[str, Any], said: str) -> None:
@@ -80,9 +76,7 @@ THIRD = {"name": "third", "variant": "full", "weight": 50}
          r"^experiments\[0\]: arms: an interleaved experiment draws its lists from exactly 2 arms, not 3$"),
         ({"arms": [CONTROL, EXPERIMENT["arms"][1] | {"weight": 49}]}, "weights are equal, not 50 and 49"),
         ({"metrics": [{"name": "a", "kind": "proportion"}]}, r"metrics\[0\]\.kind: .* and no kind$"),
-        ({"metrics": [{"name": "a", "better": "lower"}]}, r"metrics\[0\]\.better: .* and no better$"),
         ({"metrics": [{"name": "a"}, {"name": "b", "covariate": "a"}]}, r"metrics\[1\]\.covariate: "),
-        ({"metrics": [{"name": "a", "relative": False}]}, r"metrics\[0\]\.relative: "),
         ({"metrics": [{"name": "a", "margin": 1.5}]}, r"margin: 1\.5 is over 1; .* in \(0, 1\]$"),
         ({"traffic": 0.00009}, r"traffic: .* exposes none of the 10,000 buckets; give 0, or 0\.0001 to 1$"),
     ],

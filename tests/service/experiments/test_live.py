@@ -15,38 +15,15 @@ from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.database import connect, parse_url
 from headroom.service.experiments.store import Store
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed
-from tests.service.experiments.making import act, experiment, in_log, live_of
+from tests.service.experiments.making import experiment, in_log, live_of
 from tests.service.experiments.postgres import Cluster
 from tests.service.in_process import QUERY, TITLES, serve
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "experiments.db"
-
-
-async def test_an_unforeseen_error_is_logged_once_and_the_roll_back_after_it_still_comes(
-    tiny_checkpoint: Path, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_a_replica_that_watches_no_guardrails_is_not_ready(
+    tiny_checkpoint: Path, file_url: str
 ) -> None:
-    url = f"sqlite:///{path}"
-    async with serve(tiny_checkpoint, config(), database_url=url) as service:
-        experiments = service.replica.live
-        with monkeypatch.context() as broken:
-            broken.setattr(experiments.ledger, "_renew", None)  # a TypeError, which no database raises
-            await eventually(lambda: "a background task failed" in caplog.text)
-            rounds = experiments.ledger._refreshes
-            await eventually(lambda: experiments.ledger._refreshes > rounds + 1)
-            assert caplog.text.count("a background task failed") == 1
-            assert (await service.http.get("/health/ready")).status_code == 200
-
-        store = Store(url)
-        store.append(act("rollback", time.time(), arm="pruned"))
-        store.close()
-        await eventually(lambda: experiments.ledger.experiments["prune20"].status == "rolled_back")
-
-
-async def test_a_replica_that_watches_no_guardrails_is_not_ready(tiny_checkpoint: Path, path: Path) -> None:
-    async with serve(tiny_checkpoint, config(), database_url=f"sqlite:///{path}") as service:
+    async with serve(tiny_checkpoint, config(), database_url=file_url) as service:
         task = service.replica._background[3]
         task.cancel()
         await asyncio.wait([task])
@@ -60,7 +37,7 @@ async def test_a_unit_that_its_caller_sends_to_a_second_arm_counts_for_neither(f
     live = live_of(file_store)
     live.apply((experiment(),), "v")
     for arm in ("control", "pruned", "control"):
-        live.succeeded(live.choose(live.ledger.in_force.assigner, "u1", arm, "prune20"), 0.01)
+        live.succeeded(live.route(live.ledger.assigner, "u1", arm, "prune20"), 0.01)
     assert live.writer.flush(5.0)
     report = analyse(file_store, in_log(file_store), time.time())
     assert (report.exposures, report.in_both_arms) == ({"control": 0, "pruned": 0}, 1)

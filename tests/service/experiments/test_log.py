@@ -1,5 +1,6 @@
 """What edits and starts the log allows, and what a history says. test_reports.py compares the states."""
 
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -14,6 +15,12 @@ from tests.service.experiments.replicas import METRICS, NEVER, Database, Replica
 START = 1_000_000.0
 CONFIG = experiment("control", "a", "b", traffic=0.5)
 OTHER = experiment(name="other", salt="other", slots=(0, 5000))
+
+
+@pytest.fixture
+def database(file_url: str) -> Iterator[Database]:
+    with closing(Database(file_url)) as made:
+        yield made
 
 
 def test_a_shipped_arm_is_in_force_while_the_config_has_its_experiment() -> None:
@@ -123,9 +130,9 @@ def test_a_variant_that_is_changed_is_told_with_its_first_change() -> None:
     assert found.variant_changes == {"a": 1}
 
 
-def test_a_late_edit_does_not_undo_one_that_came_after_it(file_url: str) -> None:
+def test_a_late_edit_does_not_undo_one_that_came_after_it(database: Database, file_url: str) -> None:
     """One replica was cut off from the database, and had nothing to say when it came back."""
-    with closing(Database(file_url)) as cut_off, closing(Database(file_url)) as database:
+    with closing(Database(file_url)) as cut_off:
         first, second = Replica(cut_off), Replica(database)
         for replica in (first, second):
             replica.ledger.apply(Declared((CONFIG,)), "start")
@@ -141,143 +148,136 @@ def test_a_late_edit_does_not_undo_one_that_came_after_it(file_url: str) -> None
         assert first.ledger.experiments["prune20"].traffic == 1.0
 
 
-def test_the_later_of_two_edits_without_a_database_is_in_force(file_url: str) -> None:
+def test_the_later_of_two_edits_without_a_database_is_in_force(database: Database) -> None:
     """A ramp on another replica, which reached the database first, left the earlier one in force."""
-    with closing(Database(file_url)) as database:
-        edited = Replica(database)
-        other = Replica(database)
-        for replica in (edited, other):
-            replica.ledger.apply(Declared((CONFIG,)), "first")
-        database.left = 0
-        for version, configs in (("second", ()), ("third", (CONFIG, OTHER))):
-            database.now += 1.0
-            edited.ledger.apply(Declared(configs), version)
-        database.left = NEVER
+    edited = Replica(database)
+    other = Replica(database)
+    for replica in (edited, other):
+        replica.ledger.apply(Declared((CONFIG,)), "first")
+    database.left = 0
+    for version, configs in (("second", ()), ("third", (CONFIG, OTHER))):
         database.now += 1.0
-        other.ledger.act(lambda _: act("ramp", database.now, traffic=0.4))
-        edited.ledger.refresh()
-        assert [(entry.config_version, entry.time) for entry in database.log() if entry.kind == "config"] == [
-            ("first", START),
-            ("second", START + 1),
-            ("third", START + 2),
-        ]
+        edited.ledger.apply(Declared(configs), version)
+    database.left = NEVER
+    database.now += 1.0
+    other.ledger.act(lambda _: act("ramp", database.now, traffic=0.4))
+    edited.ledger.refresh()
+    assert [(entry.config_version, entry.time) for entry in database.log() if entry.kind == "config"] == [
+        ("first", START),
+        ("second", START + 1),
+        ("third", START + 2),
+    ]
 
 
 def test_a_config_without_experiments_that_starts_without_a_database_takes_them_out_later(
-    file_url: str,
+    database: Database,
 ) -> None:
     """The replica had not read the log, so it added nothing, and the experiments ran on there."""
-    with closing(Database(file_url)) as database:
-        Replica(database).ledger.apply(Declared((CONFIG,)), "with")
-        database.now += 1.0
-        database.left = 0
-        restarted = Replica(database)
-        restarted.ledger.apply(Declared(), "without")
-        database.left = NEVER
-        restarted.ledger.refresh()
-        assert fold(database.log())["prune20"].status == "paused"
+    Replica(database).ledger.apply(Declared((CONFIG,)), "with")
+    database.now += 1.0
+    database.left = 0
+    restarted = Replica(database)
+    restarted.ledger.apply(Declared(), "without")
+    database.left = NEVER
+    restarted.ledger.refresh()
+    assert fold(database.log())["prune20"].status == "paused"
 
 
-def test_an_edit_without_a_database_is_in_force_from_the_time_that_the_log_has(file_url: str) -> None:
+def test_the_log_has_the_time_from_which_units_got_arms_by_an_edit_without_a_database(
+    database: Database,
+) -> None:
     """Ten hours counted in which the log had the experiment as running, and everybody got the default."""
-    with closing(Database(file_url)) as database:
-        replica = Replica(database)
-        for version, configs in (("first", (CONFIG,)), ("lacks", ())):
-            replica.ledger.apply(Declared(configs), version)
-            database.now += 1.0
-        database.left = 0
-        replica.ledger.apply(Declared((CONFIG,)), "right")
-        assert replica.ledger.experiments["prune20"].is_running
-        restarted = Replica(database)
-        database.now += 36_000.0
-        restarted.ledger.apply(Declared((CONFIG.model_copy(update={"traffic": 1.0}),)), "whole")
-        assert restarted.ledger.experiments["prune20"].status == "pending"
-        database.now += 36_000.0
-        database.left = NEVER
-        for each in (replica, restarted):
-            each.ledger.refresh()
-        limits = [
-            (period.since - START, period.limits["control"])
-            for period in fold(database.log())["prune20"].periods
-        ]
-        assert limits == [(0.0, 1667), (1.0, -1), (2.0, 1667), (36_002.0, 3334)]
+    replica = Replica(database)
+    for version, configs in (("first", (CONFIG,)), ("lacks", ())):
+        replica.ledger.apply(Declared(configs), version)
+        database.now += 1.0
+    database.left = 0
+    replica.ledger.apply(Declared((CONFIG,)), "right")
+    assert replica.ledger.experiments["prune20"].is_running
+    restarted = Replica(database)
+    database.now += 36_000.0
+    whole = CONFIG.model_copy(update={"traffic": 1.0})
+    for version, configs in (("none", ()), ("other", (OTHER,)), ("whole", (whole,))):
+        restarted.ledger.apply(Declared(configs), version)
+    assert restarted.ledger.experiments["prune20"].status == "pending"
+    database.now += 36_000.0
+    database.left = NEVER
+    for each in (replica, restarted):
+        each.ledger.refresh()
+    limits = [
+        (period.since - START, period.limits["control"]) for period in fold(database.log())["prune20"].periods
+    ]
+    assert limits == [(0.0, 1667), (1.0, -1), (2.0, 1667), (72_002.0, 3334)]
+    assert [entry.config_version for entry in database.log()] == ["first", "lacks", "right", "whole"]
 
 
-def test_a_row_of_a_clock_that_is_ahead_postpones_no_later_row(file_url: str) -> None:
+def test_a_row_of_a_clock_that_is_ahead_postpones_no_later_row(database: Database) -> None:
     """The arms' end came a month late, because a later row counts from the one before it on."""
-    with closing(Database(file_url)) as database:
-        fast = Replica(database)
-        fast.skew = 30 * 86_400.0
-        fast.ledger.apply(Declared((CONFIG,)), "v")
-        database.now += 60.0
-        replica = Replica(database)
-        replica.ledger.apply(Declared((CONFIG,)), "v")
-        replica.ledger.act(lambda _: act("stop", replica.clock()))
-        assert replica.ledger.experiments["prune20"].ended == START + 60.0
+    fast = Replica(database)
+    fast.skew = 30 * 86_400.0
+    fast.ledger.apply(Declared((CONFIG,)), "v")
+    database.now += 60.0
+    replica = Replica(database)
+    replica.ledger.apply(Declared((CONFIG,)), "v")
+    replica.ledger.act(lambda _: act("stop", replica.clock()))
+    assert replica.ledger.experiments["prune20"].end == START + 60.0
 
 
-def test_a_config_without_experiments_is_no_row_of_an_empty_log(file_url: str) -> None:
-    with closing(Database(file_url)) as database:
-        database.prepare()
-        Replica(database).ledger.apply(Declared(), "without")
-        assert database.log() == []
+def test_a_config_without_experiments_is_no_row_of_an_empty_log(database: Database) -> None:
+    database.prepare()
+    Replica(database).ledger.apply(Declared(), "without")
+    assert database.log() == []
 
 
-def test_replicas_and_restarts_with_one_config_add_one_row(file_url: str) -> None:
-    with closing(Database(file_url)) as database:
-        for _ in range(3):
-            Replica(database).ledger.apply(Declared((CONFIG,)), "v")
-        assert [entry.kind for entry in database.log()] == ["config"]
+def test_replicas_and_restarts_with_one_config_add_one_row(database: Database) -> None:
+    for _ in range(3):
+        Replica(database).ledger.apply(Declared((CONFIG,)), "v")
+    assert [entry.kind for entry in database.log()] == ["config"]
 
 
 def test_the_operator_is_told_once_what_a_config_takes_out_or_pauses(
-    file_url: str, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = experiment(name="free", salt="free", slots=(0, 5000))
     told: list[str] = []
     monkeypatch.setattr(METRICS, "notify_operator", told.append)
-    with closing(Database(file_url)) as database:
-        Replica(database).ledger.apply(Declared((experiment(slots=(5000, 10_000)),)), "first")
-        database.append(Entry("start", START + 1, experiment="free", declared=Declared((free,))))
-        database.now += 2.0
-        restarted = Replica(database)
-        declared = Declared((experiment(name="other", salt="o", slots=(4000, 5000)),))
-        restarted.ledger.apply(declared, "second")
-        assert told == [
-            "the experiment 'prune20' is paused, and its units get the default: the config in force does not "
-            "declare it; change the config, or stop 'prune20'",
-            "the experiment 'free' is paused, and its units get the default: slots: [0, 5000) overlaps "
-            "[4000, 5000) of 'other'; change the config, or stop 'free'",
-        ]
-        restarted.ledger.refresh()
-        assert len(told) == 2
+    Replica(database).ledger.apply(Declared((experiment(slots=(5000, 10_000)),)), "first")
+    database.append(Entry("start", START + 1, experiment="free", declared=Declared((free,))))
+    database.now += 2.0
+    restarted = Replica(database)
+    declared = Declared((experiment(name="other", salt="o", slots=(4000, 5000)),))
+    restarted.ledger.apply(declared, "second")
+    assert told == [
+        "the experiment 'prune20' is paused, and its units get the default: the config in force does not "
+        "declare it; change the config, or stop 'prune20'",
+        "the experiment 'free' is paused, and its units get the default: slots: [0, 5000) overlaps "
+        "[4000, 5000) of 'other'; change the config, or stop 'free'",
+    ]
+    restarted.ledger.refresh()
+    assert len(told) == 2
 
 
 def test_the_operator_is_told_that_an_experiment_with_a_used_name_does_not_run(
-    file_url: str, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(METRICS, "notify_operator", told.append)
-    with closing(Database(file_url)) as database:
-        Replica(database).ledger.apply(Declared((CONFIG,)), "first")
-        database.append(act("stop", START + 1))
-        Replica(database).ledger.apply(Declared(()), "lacks")
-        assert told == []
-        Replica(database).ledger.apply(Declared((CONFIG.model_copy(update={"salt": "t"}),)), "second")
-        assert len(told) == 1
-        assert told[0].startswith(
-            "an experiment of the config does not run: 'prune20' has begun, so its kind"
-        )
+    Replica(database).ledger.apply(Declared((CONFIG,)), "first")
+    database.append(act("stop", START + 1))
+    Replica(database).ledger.apply(Declared(()), "lacks")
+    assert told == []
+    Replica(database).ledger.apply(Declared((CONFIG.model_copy(update={"salt": "t"}),)), "second")
+    assert len(told) == 1
+    assert told[0].startswith("an experiment of the config does not run: 'prune20' has begun, so its kind")
 
 
-def test_a_restored_database_is_read_anew(file_url: str) -> None:
-    with closing(Database(file_url)) as database:
-        replica = Replica(database)
-        replica.ledger.apply(Declared((CONFIG,)), "v")
-        database.append(act("stop", START + 5))
-        replica.ledger.refresh()
-        assert replica.ledger.experiments["prune20"].status == "stopped"
-        with database.write() as db:  # as the backup of before the stop has it
-            db.exec_driver_sql("DELETE FROM log WHERE kind = 'stop'")
-        replica.ledger.refresh()
-        assert replica.ledger.experiments["prune20"].is_running
+def test_a_restored_database_is_read_anew(database: Database) -> None:
+    replica = Replica(database)
+    replica.ledger.apply(Declared((CONFIG,)), "v")
+    database.append(act("stop", START + 5))
+    replica.ledger.refresh()
+    assert replica.ledger.experiments["prune20"].status == "stopped"
+    with database.write() as db:  # as the backup of before the stop has it
+        db.exec_driver_sql("DELETE FROM log WHERE kind = 'stop'")
+    replica.ledger.refresh()
+    assert replica.ledger.experiments["prune20"].is_running

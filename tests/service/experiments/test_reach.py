@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 import pytest
@@ -31,14 +30,6 @@ def test_the_share_follows_slots_and_arms(
     state = run(experiment(**fields), rolled_back=frozenset(rolled_back))
     assert state.exposed_share == pytest.approx(expected)
     assert replace(state, ramped=0.1).exposed_share == pytest.approx(expected / 10)
-
-
-NOT_RUNNING = [{"started": inf}, {"is_stopped": True}, {"paused": "the config lacks it"}]
-
-
-@pytest.mark.parametrize("fields", NOT_RUNNING)
-def test_an_experiment_that_does_not_run_should_expose_nobody(fields: dict[str, Any]) -> None:
-    assert replace(run(experiment()), **fields).exposed_share == 0
 
 
 async def test_a_request_with_a_unit_and_a_variant_exposes_nobody_and_shows_that(service: Service) -> None:

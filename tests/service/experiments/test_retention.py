@@ -187,7 +187,7 @@ def test_another_service_on_the_database_changes_nothing_of_the_first(url: str, 
         for config in (OTHER, CONFIG.model_copy(update={"traffic": 0.1})):
             live = replica(other, clock, config, version="staging")
             assert "belongs to the service 'production'" in (other.incompatible or "")
-            assert live.ledger.in_force.assigner.assign("u0") is None
+            assert live.ledger.assigner.assign("u0") is None
             with pytest.raises(DatabaseUnavailable):
                 send(other, [Outcome("other", "o", "u0", "click", 1.0, 20.0)], [OTHER])
             tend(live)

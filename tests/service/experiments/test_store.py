@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event, inspect, select, update
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments.analysis import analyse
+from headroom.service.experiments import facts
 from headroom.service.experiments.database import connect, transaction
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.events import Exposure, Outcome, OutcomeReceipt
@@ -22,10 +22,8 @@ from headroom.service.experiments.tables import exposures, metadata, outcomes, o
 from tests.service.experiments.making import (
     act,
     at_once,
-    declares,
     experiment,
     exposure,
-    in_log,
     measured,
     send,
 )
@@ -55,19 +53,6 @@ def stores(url: str) -> Iterator[list[Store]]:
     yield made
     for store in made:
         store.close()
-
-
-def test_a_unit_counts_once_when_it_first_comes(store: Store) -> None:
-    """Whether it comes back is an effect of its arm. Returns that counted looked like lost units."""
-    first = [exposure("a"), exposure("b")]
-    assert store.add(first) == {("prune20", "control"): 2}
-    second = [exposure("a", time=300), exposure("c", "pruned", time=200), exposure("d", time=150)]
-    assert store.add(second) == {("prune20", "control"): 1, ("prune20", "pruned"): 1}
-    assert store.add([*first, *second]) == {}
-    assert store.unit_counts(["prune20", "other"]) == {"prune20": {"control": 3, "pruned": 1}, "other": {}}
-    with store.read() as db:
-        arms = {row.unit: row.arm for row in db.execute(select(exposures))}
-    assert arms == {"a": "control", "b": "control", "c": "pruned", "d": "control"}
 
 
 def test_replicas_that_see_the_same_units_at_once_count_each_once(stores: list[Store]) -> None:
@@ -107,19 +92,6 @@ def test_duplicates_are_named_by_their_ids(store: Store) -> None:
     with store.read() as db:
         values = db.scalars(select(outcomes.c.value).where(outcomes.c.id == "o9")).all()
     assert values == [2.0], "the first counts"
-
-
-def test_an_outcome_of_a_metric_that_is_declared_later_counts_then(store: Store) -> None:
-    """It was refused, so what came before the edit was lost unless its sender kept it."""
-    without, declared = (experiment(metrics=[{"name": name}]) for name in ("other", "clicks"))
-    store.append(declares(without))
-    store.add([exposure("u", "pruned"), exposure("v")])
-    receipt = send(store, [outcome(1, "u")], [without])
-    assert (counts(receipt), receipt.unknown_outcomes[0].reason) == ((0, 0, 1), "metric")
-    store.append(declares(declared, time=300.0))
-    metric = analyse(store, in_log(store), 400.0).arms[0].metrics[0]
-    assert (metric.value, metric.control_value) == (1.0, 0.0)
-    assert counts(send(store, [outcome(1, "u")], [declared])) == (0, 1, 0)
 
 
 def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +69,18 @@ def test_everything_that_was_put_is_stored_by_the_time_it_closes(store: Store, c
 
 
 def test_lists_with_long_ids_take_no_more_memory_than_they_may(
-    tmp_path: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
+    file_store: Store, counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A character outside the basic plane takes 4 bytes, and each list here has 1,000 ids of 256."""
-    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
     sizes: list[int] = []
-    add = store.add
+    add = file_store.add
 
     def add_counted(rows: Sequence[Fact]) -> Counter[tuple[str, str]]:
         sizes.append(len(rows))
         return add(rows)
 
-    monkeypatch.setattr(store, "add", add_counted)
-    writer = counts.writer(store)
+    monkeypatch.setattr(file_store, "add", add_counted)
+    writer = counts.writer(file_store)
     letters = "".join(chr(0x1F600 + number % 64) for number in range(255))
 
     def shown(number: int) -> Impression:
@@ -97,10 +97,9 @@ def test_lists_with_long_ids_take_no_more_memory_than_they_may(
     assert writer.close(60) == 0
     assert sum(sizes) == held
     assert max(sizes) * 1000 * 256 * 4 <= BATCH_BYTES
-    with store.read() as db:
+    with file_store.read() as db:
         ids = json.loads(db.scalar(select(impressions.c.ids).limit(1)) or "")
     assert tuple(ids) == shown(0).ids
-    store.close()
 
 
 def test_rows_that_a_database_cannot_hold_are_counted_and_keep_nothing_out(
@@ -179,11 +178,8 @@ def test_kill_9_loses_at_most_what_depth_says(url: str) -> None:
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     put, depth = map(int, killed.stdout.split())
     assert depth <= 400
-    store = Store(url)
-    try:
+    with closing(Store(url)) as store:
         assert put - depth <= stored(store) <= put
-    finally:
-        store.close()
 
 
 async def test_what_is_lost_at_the_end_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

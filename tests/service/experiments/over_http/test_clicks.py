@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headroom.service.config.settings import LiveConfig
 from headroom.service.experiments.events import Exposure, Impression
 from headroom.service.experiments.export import page
 from headroom.service.experiments.interleaving import impression_id
@@ -119,7 +120,7 @@ async def test_foreign_and_wrong_events_are_told_and_keep_no_other_out(shop: Ser
     assert (receipt["accepted"], receipt["unknown"]) == (2, len(wrong))
     for told, (_, reason, message) in zip(receipt["unknown_outcomes"], wrong, strict=True):
         assert (told["reason"], message in told["message"]) == (reason, True), told
-    assert counted(shop) == {("user-1", "click", 2)}
+    assert counted(shop) == {("user-1", "click", 2), ("user-1", "page_exit", 2)}
     report = (await shop.http.get("/v1/experiments/prune20")).json()["report"]
     assert report["unmatched"] == {"impression": 1, "unit": 1, "index": 2}
     assert "Clicks that count for nobody: 1 on no stored list, 1 on another unit's list" in report["text"]
@@ -127,6 +128,11 @@ async def test_foreign_and_wrong_events_are_told_and_keep_no_other_out(shop: Ser
         reason: f'headroom_clicks_unmatched_total{{reason="{reason}"}}' for reason in ("unit", "index")
     }
     assert [shop.metric(name) for name in by_reason.values()] == [1, 2]
+    # An action that no experiment counts is kept, and counts once the config has its metric.
+    edited = config(kind="interleave", metrics=[{"name": "page_exit"}])
+    await asyncio.to_thread(shop.replica.apply, LiveConfig.model_validate(edited))
+    preference = (await shop.http.get("/v1/experiments/prune20")).json()["preference"]
+    assert (preference["metric"], preference["wins"], preference["losses"]) == ("page_exit", 1, 0)
 
 
 WRONG_BODIES: list[tuple[str, Any, str | None, str]] = [
