@@ -108,18 +108,14 @@ class Assigner:
         arm = config.arms[index].name
         return None if arm in experiment.rolled_back else _in_arm(config, arm, position)
 
-    def choose(self, unit: str, arm: str, name: str) -> Assigned | None:
-        """Return the arm that a unit's request names, and the experiment of this name.
+    def choose(self, unit: str, arm: str, name: str | None) -> Assigned | None:
+        """Return the arm that a unit's request names.
 
-        None if the experiment does not run, or if the arm is rolled back.
+        None if its experiment does not run, or if the arm is rolled back.
+        name: the experiment's; None: the only experiment that has an arm of this name.
         Raises InvalidRequest if there is no such experiment or arm, or if the experiment is interleaved.
         """
-        experiment = self.find(name)
-        if experiment is None:
-            names = ", ".join(self._names) or "none"
-            raise InvalidRequest(
-                f"there is no experiment {shortened(name)!r}; there are {names}", param="experiment"
-            )
+        experiment = self._having(arm, name)
         config = experiment.config
         if config.is_interleaved:
             raise InvalidRequest(
@@ -127,14 +123,34 @@ class Assigner:
                 "out arm",
                 param="arm",
             )
-        arms = [each.name for each in config.arms]
-        if arm not in arms:
-            raise InvalidRequest(
-                f"there is no arm {shortened(arm)!r}; there are {', '.join(arms)}", param="arm"
-            )
         if not experiment.is_running or arm in experiment.rolled_back:
             return None
         return _in_arm(config, arm, bucket(config.salt, unit), is_chosen=True)
+
+    def _having(self, arm: str, name: str | None) -> Experiment:
+        """Return the experiment of this name, which has an arm of that name, or raise InvalidRequest."""
+        named = [each for each in self.experiments if name in (None, each.config.name)]
+        if not named:
+            names = ", ".join(self._names) or "none"
+            raise InvalidRequest(
+                f"there is no experiment {shortened(name)!r}; there are {names}"
+                if name
+                else "there is no experiment in the live config",
+                param="experiment" if name else "arm",
+            )
+        having = [each for each in named if arm in {one.name for one in each.config.arms}]
+        if not having:
+            arms = dict.fromkeys(one.name for each in named for one in each.config.arms)
+            raise InvalidRequest(
+                f"there is no arm {shortened(arm)!r}; there are {', '.join(arms)}", param="arm"
+            )
+        if len(having) > 1:
+            names = ", ".join(each.config.name for each in having)
+            raise InvalidRequest(
+                f"is missing, and several experiments have an arm {arm!r}: name one of {names}",
+                param="experiment",
+            )
+        return having[0]
 
     @property
     def shipped(self) -> str | None:

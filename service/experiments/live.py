@@ -159,7 +159,6 @@ class LiveExperiments:
         """
         assigned = None
         if unit is not None and arm is not None:
-            assert experiment is not None
             assigned = assigner.choose(unit, arm, experiment)
         elif unit is not None:
             assigned = assigner.assign(unit)

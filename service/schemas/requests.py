@@ -296,10 +296,8 @@ class ScoreRequest(ScoringFields, PairsRequest):
         """Raise InvalidRequest if the fields that choose an arm contradict each other."""
         if self.arm is None:
             raise InvalidRequest("is missing beside experiment; name one of its arms", param="arm")
-        if self.experiment is None:
-            raise InvalidRequest("is missing beside arm; say whose arm it is", param="experiment")
         if self.unit is None:
-            raise InvalidRequest("is missing beside arm; say who gets it", param="unit")
+            raise InvalidRequest("is missing beside arm; say whose arm it is", param="unit")
         for name in ("variant", "head_mask"):
             if getattr(self, name) is not None:
                 raise InvalidRequest(f"give either an arm or a {name}, not both", param="arm")

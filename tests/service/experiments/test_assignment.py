@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from headroom.service.errors import InvalidRequest
 from headroom.service.experiments.assignment import Assigner
 from headroom.service.experiments.buckets import BUCKETS, bucket, is_exposed, ranges
 from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig
@@ -94,3 +95,10 @@ def test_raising_traffic_moves_nobody_from_one_arm_to_another() -> None:
         assert before.items() <= arms.items()
         before = arms
     assert len(before) == len(units)
+
+
+def test_without_an_experiment_there_is_no_arm() -> None:
+    with pytest.raises(InvalidRequest, match="there is no experiment in the live config"):
+        Assigner().choose("u", "pruned", None)
+    with pytest.raises(InvalidRequest, match="there is no experiment 'e'; there are none"):
+        Assigner().choose("u", "pruned", "e")

@@ -1,6 +1,6 @@
 """Clicks are stored as they are sent, and joined with their lists when a report is made."""
 
-from headroom.service.experiments import clicks
+from headroom.service.experiments import clicks, facts
 from headroom.service.experiments.definition import INTERLEAVED, Metric
 from headroom.service.experiments.events import Click, Exposure, Impression, OutcomeReceipt
 from headroom.service.experiments.measure import read_facts

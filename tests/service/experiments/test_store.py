@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import event, inspect, select, update
 
 from headroom.service.errors import DatabaseUnavailable
-from headroom.service.experiments import facts
 from headroom.service.experiments.database import connect, transaction
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.events import Exposure, Outcome, OutcomeReceipt

@@ -28,13 +28,14 @@ async def test_the_chosen_arms_variant_scores_and_the_unit_is_exposed_to_it_what
         service.http.headers.update(USER)
         assert (await score(service, "user-1"))["assignment"] is None
         for unit, arm in chosen.items():
-            named = {"experiment": "prune20", "arm": arm}
-            answer = await score(service, unit, **named)
+            answer = await score(service, unit, arm=arm)
             assert answer["variant"] == variants[arm]
             assigned = answer["assignment"]
             assert (assigned["experiment"], assigned["arm"], assigned["fallback"]) == ("prune20", arm, False)
-            reranked = await service.post("/v1/rerank", query=QUERY, documents=TITLES, unit=unit, **named)
+            reranked = await service.post("/v1/rerank", query=QUERY, documents=TITLES, unit=unit, arm=arm)
             assert reranked["assignment"] == assigned
+            named = await score(service, unit, arm=arm, experiment="prune20")
+            assert named["results"] == answer["results"]
         await asyncio.to_thread(service.replica.live.writer.flush, 60)
         with service.replica.live.ledger.store.read() as db:
             stored = {(row.unit, row.arm, row.bucket) for row in db.execute(select(exposures))}
@@ -43,32 +44,26 @@ async def test_the_chosen_arms_variant_scores_and_the_unit_is_exposed_to_it_what
             "/v1/experiments/prune20/ship", json={"arm": "control"}, headers=BOSS
         )
         assert shipped.status_code == 200, shipped.text
-        answer = await score(service, "user-1", experiment="prune20", arm="pruned")
+        answer = await score(service, "user-1", arm="pruned")
         assert (answer["variant"], answer["assignment"]) == ("full", None)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    (
-        {"arm": "nobody", "experiment": "second"},
-        "arm: the experiment 'second' is interleaved, so each of its units sees both arms; leave out arm",
-    ),
-    (
-        {"arm": "other", "experiment": "prune20"},
-        "arm: there is no arm 'other'; there are control, pruned",
-    ),
+    ({"arm": "nobody"}, "arm: there is no arm 'nobody'; there are control, pruned, other"),
     (
         {"arm": "pruned", "experiment": "other"},
         "experiment: there is no experiment 'other'; there are prune20, second",
     ),
-    ({"arm": "pruned"}, "experiment: is missing beside arm; say whose arm it is"),
     (
-        {"arm": "pruned", "experiment": "prune20", "unit": None},
-        "unit: is missing beside arm; say who gets it",
+        {"arm": "control"},
+        "experiment: is missing, and several experiments have an arm 'control': name one of prune20, second",
     ),
+    ({"arm": "pruned", "unit": None}, "unit: is missing beside arm; say whose arm it is"),
     ({"experiment": "prune20"}, "arm: is missing beside experiment; name one of its arms"),
+    ({"arm": "pruned", "variant": "full"}, "arm: give either an arm or a variant, not both"),
     (
-        {"arm": "pruned", "experiment": "prune20", "variant": "full"},
-        "arm: give either an arm or a variant, not both",
+        {"arm": "control", "experiment": "second"},
+        "arm: the experiment 'second' is interleaved, so each of its units sees both arms; leave out arm",
     ),
 ]
 
