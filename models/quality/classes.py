@@ -12,7 +12,7 @@ from headroom.models.errors import ModelError
 from headroom.models.files import Json
 from headroom.models.quality import bootstrap
 from headroom.models.quality.bootstrap import Interval, estimate_of, resample
-from headroom.models.quality.evaluation import CLUSTERS, Evaluation
+from headroom.models.quality.evaluation import CLUSTERS, Evaluation, positive
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.lexical import stems_of
 
@@ -120,7 +120,7 @@ def _mean_change(changes: Floats, query_of: Ints, error_rate: float, resamples: 
     sizes = np.bincount(clusters).astype(np.float64)
 
     def means(counts: Floats) -> dict[str, Floats]:
-        return {"change": (counts @ sums) / (counts @ sizes)}
+        return {"change": (counts @ sums) / positive(counts @ sizes)}
 
     counts = resample(len(sums), resamples, 0)
     drawn = bootstrap.draws(means, counts, lambda _: queries)["change"]

@@ -71,7 +71,9 @@ class Treatment:
             variant = await self._scorer.choose(catalog, request.variant, request.head_mask)
             return await self._scorer.score(request, variant, deadline)
         assigner = self._experiments.ledger.assigner
-        route = self._experiments.route(assigner, request.unit, request.arm, request.experiment)
+        route = Route()
+        if assigner.experiments or request.arm is not None:
+            route = self._experiments.route(assigner, request.unit, request.arm, request.experiment)
         if route.assigned is not None:
             current().set_arm(route.assigned.experiment, route.assigned.arm)
             _check_cutoff_of_arms(request, catalog, assigner, route.assigned.experiment)
