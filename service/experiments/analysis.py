@@ -46,7 +46,7 @@ MAX_LOOKS = 48
 
 
 def analyse(store: Store, experiment: Experiment, now: float) -> Report:
-    """Read the store and return a report. This takes seconds for 100,000 units, half a minute for a million.
+    """Read the store and return a report. This takes some seconds for 300,000 units.
 
     If the experiment's rows are deleted, that is the last one before, with its own time.
     experiment: what the log says of it. now: seconds since the epoch. Raises DatabaseUnavailable.

@@ -144,13 +144,14 @@ def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> I
 
 @contextmanager
 def analysis(engine: Engine) -> Iterator[Connection]:
-    """Open a transaction that reads all rows of an experiment. Raises DatabaseUnavailable.
+    """Open a transaction that reads all rows of an experiment, as they are now. Raises DatabaseUnavailable.
 
     Without statistics, in an experiment's first minute or after pg_upgrade, PostgreSQL would read all lists
     again for every click. Compiling such a query takes it up to a second, and saves none.
     """
     with transaction(engine, write=False, seconds=ANALYSIS_S) as connection:
-        if is_postgresql(connection):
+        if is_postgresql(connection):  # SQLite: each transaction sees one state of the database
+            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             connection.exec_driver_sql("SET LOCAL enable_nestloop = off")
             connection.exec_driver_sql("SET LOCAL jit = off")
         yield connection

@@ -7,13 +7,13 @@ its arm back counts again from then on; its outcomes between do not count, which
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Subquery, func, select
 
 from headroom.service.experiments.buckets import NO_BUCKET
 from headroom.service.experiments.clicks import Interleaved, Rows, read_interleaved
@@ -32,7 +32,7 @@ ROWS_AT_ONCE = 1_000
 """Rows that PostgreSQL's driver holds; it would hold all of them."""
 
 UNIT = np.dtype([("arm", "i8"), ("bucket", "i8"), ("slot", "i8"), ("time", "f8"), ("other", "f8")])
-"""A unit at its first exposure. Times are Unix seconds.
+"""A unit at its first exposure; units are sorted by name. Times are Unix seconds.
 
 arm: its index in `Facts.arms`. slot: 0 if the caller chose the arm. other: when the unit came to another arm;
 NaN if it did not.
@@ -81,33 +81,48 @@ def read_facts(db: Connection, experiment: Experiment) -> Facts:
     """Read the facts of an experiment. Their order follows from them alone, so sums are the same bits."""
     config = experiment.config
     arms = {arm: index for index, arm in enumerate(config.spans)}
-    index_of, units = _read_units(db, config.name, arms)
+    units_of = _indexed_units(config.name)
+    units = np.fromiter(_units(db, config.name, arms), UNIT)
     if config.is_interleaved:
+        names_of_units = db.scalars(select(units_of.c.unit).order_by(units_of.c.index))
+        index_of = {unit: index for index, unit in enumerate(names_of_units)}
         return Facts(arms, units, {}, read_interleaved(db, experiment, index_of))
-    columns = (outcomes.c.unit, outcomes.c.time, outcomes.c.value)
-    sent = select(*columns).where(outcomes.c.experiment == config.name).order_by(*columns)
-    by_metric = {}
-    for name in {name for metric in config.metrics for name in metric.sources}:
-        rows = _stream(db, sent.where(outcomes.c.metric == name))
-        known = ((index_of[unit], time, value) for unit, time, value in rows if unit in index_of)
-        by_metric[name] = np.fromiter(known, OUTCOME)
+    names = {name for metric in config.metrics for name in metric.sources}
+    by_metric = {name: np.fromiter(_outcomes(db, units_of, config.name, name), OUTCOME) for name in names}
     return Facts(arms, units, by_metric)
 
 
-def _read_units(db: Connection, experiment: str, arms: dict[str, int]) -> tuple[dict[str, int], Rows]:
-    """Return the index of each unit, and the units. Adds arms that the config does not have to `arms`."""
+def _units(db: Connection, experiment: str, arms: dict[str, int]) -> Iterator[tuple[float, ...]]:
+    """Yield the units as UNIT has them. Adds arms that the config does not have to `arms`."""
     table = exposures.c
-    other = func.lead(table.time).over(partition_by=table.unit, order_by=table.time)
-    query = select(table.unit, table.arm, table.bucket, table.slot, table.time, other)
-    query = query.where(table.experiment == experiment).order_by(table.unit, table.time)
-    index_of: dict[str, int] = {}
-    units: list[tuple[Any, ...]] = []
-    for unit, arm, bucket, slot, time, next_time in _stream(db, query):
-        if unit not in index_of:
-            index_of[unit] = len(units)
-            arm_index = arms.setdefault(arm, len(arms))
-            units.append((arm_index, bucket, slot or 0, time, math.nan if next_time is None else next_time))
-    return index_of, np.array(units, UNIT)
+    of_unit: Any = {"partition_by": table.unit, "order_by": (table.time, table.arm)}
+    ranked = select(
+        *(table.unit, table.arm, table.bucket, func.coalesce(table.slot, 0).label("slot"), table.time),
+        func.lead(table.time).over(**of_unit).label("other"),
+        func.row_number().over(**of_unit).label("rank"),
+    )
+    each = ranked.where(table.experiment == experiment).subquery().c
+    query = select(each.arm, each.bucket, each.slot, each.time, each.other)
+    query = query.where(each.rank == 1).order_by(each.unit)
+    for arm, bucket, slot, time, other in _stream(db, query):
+        index = arms.setdefault(arm, len(arms))
+        yield index, bucket, slot, time, math.nan if other is None else other
+
+
+def _indexed_units(experiment: str) -> Subquery:
+    """Return the query of the units and their indices."""
+    unit = exposures.c.unit
+    index = func.row_number().over(order_by=unit) - 1
+    query = select(unit, index.label("index")).where(exposures.c.experiment == experiment)
+    return query.group_by(unit).subquery()
+
+
+def _outcomes(db: Connection, units: Subquery, experiment: str, metric: str) -> Iterator[tuple[float, ...]]:
+    """Return the outcomes of exposed units as OUTCOME has them."""
+    sent = outcomes.c
+    query = select(units.c.index, sent.time, sent.value).join_from(units, outcomes, sent.unit == units.c.unit)
+    query = query.where(sent.experiment == experiment, sent.metric == metric)
+    return map(tuple, _stream(db, query.order_by(units.c.index, sent.time, sent.value)))
 
 
 def _stream(db: Connection, query: Any) -> Any:

@@ -8,13 +8,16 @@ from scipy import stats
 from headroom.service.experiments.definition import Metric
 from headroom.service.experiments.estimates import Moments, estimate
 from headroom.service.experiments.events import Exposure, Outcome
+from headroom.service.experiments.measure import read_facts
 from headroom.service.experiments.store import Store
 from tests.service.experiments.making import (
     NOBODY,
     assert_alike,
     experiment,
+    exposure,
     measured,
     moments_of,
+    run,
     send,
 )
 
@@ -131,3 +134,20 @@ def test_values_and_covariates_of_the_database_are_those_of_numpy(store: Store) 
     for arm, moments in found.items():
         chosen = arms == arm
         assert_alike(moments, moments_of(after[chosen], 0.0, before[chosen]))
+
+
+def test_facts_that_come_while_they_are_read_are_left_out(store: Store) -> None:
+    """An outcome is read with its unit's index, which a unit that sorts before would change."""
+    config = experiment(metrics=[{"name": "clicks"}])
+    store.add([exposure("b"), exposure("c", "pruned")])
+    send(store, [Outcome("prune20", "o", "c", "clicks", 1.0, 200.0)], [config])
+    with store.read_all() as db:
+        before = read_facts(db, run(config))
+        store.add([exposure("a")])
+        again = read_facts(db, run(config))
+    with store.read_all() as db:
+        after = read_facts(db, run(config))
+    found = [
+        (len(facts.units), facts.outcomes["clicks"]["unit"].tolist()) for facts in (before, again, after)
+    ]
+    assert found == [(2, [1]), (2, [1]), (3, [2])]
