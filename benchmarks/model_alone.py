@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, cycle, groupby
 from pathlib import Path
@@ -61,18 +61,25 @@ class ModelAlone:
         return tokens * self._pairs_per_token / (time.perf_counter() - began)
 
     def one_pair_ms(self) -> float:
-        """Return the median time of one pair of median length, on one core or all, whichever is faster."""
-        medians = []
-        for threads in {1, self.cores}:
-            torch.set_num_threads(threads)
-            taken = []
-            for _ in range(TIMES):
-                began = time.perf_counter()
-                self._score(self._one)
-                taken.append(time.perf_counter() - began)
-                time.sleep(IDLE_S)
-            medians.append(statistics.median(taken))
-        return min(medians) * 1000
+        """Return the median time of one pair of median length on an idle machine."""
+        return idle_ms(lambda: self._score(self._one))
 
     def _score(self, pairs: list[EncodedPair]) -> None:
         self._classifier.scores(self._classifier.forward(pairs))
+
+
+def idle_ms(call: Callable[[], object]) -> float:
+    """Return the median time of a call now and then, on one core or all, whichever is faster."""
+    before = torch.get_num_threads()
+    medians = []
+    for threads in {1, cores()}:
+        torch.set_num_threads(threads)
+        taken = []
+        for _ in range(TIMES):
+            began = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - began)
+            time.sleep(IDLE_S)
+        medians.append(statistics.median(taken))
+    torch.set_num_threads(before)
+    return min(medians) * 1000

@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.checkpoints import quantize_into
 from benchmarks.int8 import INT8, loaded
-from benchmarks.measure import alternate, ratio
+from benchmarks.measure import alternate, ratio, turns
+from benchmarks.model_alone import idle_ms
 from benchmarks.report import Report, Row, times_as_fast
 from benchmarks.workload import SAMPLE
 from headroom import Classifier, HeadMask
@@ -23,6 +24,7 @@ from headroom.models.study.pairs import Judged
 from headroom.models.study.search.compute import tests_of
 
 PAIRS = 256
+IDLE_ROUNDS = 3
 INTACT = "intact"
 PROVEN = "fast"
 TARGET = 2.2
@@ -48,9 +50,25 @@ def measure(rounds: int, limit: int | None = None) -> Report:
             quantize_into(source, int8, limit or 512)
             for name, clf in loaded(source, int8).items():
                 formats.setdefault(name, {})[network] = clf
+        report.rows.append(one_pair(formats, judged))
         for name, by_network in formats.items():
             add(report, name, by_network.pop(""), by_network, judged, rounds)
     return report
+
+
+def one_pair(formats: Mapping[str, Mapping[str, Classifier]], judged: Judged) -> Row:
+    """Return the row of the time that a pair of median length takes alone, now and then. formats: networks by
+    name, by number format."""
+    pair = sorted(judged.pairs, key=lambda texts: len(" ".join(texts)))[len(judged.pairs) // 2]
+    sides = {
+        (network or INTACT, name): lambda _, clf=clf: idle_ms(partial(clf.score, [pair]))
+        for name, by_network in formats.items()
+        for network, clf in by_network.items()
+        if network in ("", PROVEN)
+    }
+    taken = turns(sides, IDLE_ROUNDS)
+    figures = [f"{' '.join(side)} {statistics.median(ms):.1f} ms" for side, ms in taken.items()]
+    return Row("one pair, idle, p50 of the model alone", "; ".join(figures))
 
 
 Servable = tuple[Classifier, HeadMask | None]
