@@ -23,6 +23,7 @@ stay in floats.
 """
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -73,7 +74,8 @@ SPLIT = (0.3, 0.25, 0.2, 0.16, 0.13, 0.1, 0.08, 0.06)
 """Smaller shares, with which copies of units hold the values beyond."""
 
 COPIES = 48
-"""A layer may get one copy of a unit for this many units that it has, a multiple of SIZE_MULTIPLE in all."""
+"""A layer may get one copy of a unit for this many units that it has, rounded up to a multiple of
+SIZE_MULTIPLE, because a narrow layer has units that are as large."""
 
 BALANCE = (0.0, 0.25, 0.5, 0.75, 1.0)
 """A channel's scale follows its own range (1), the inverse of its weights' range (0), or a mix: SmoothQuant's
@@ -383,13 +385,13 @@ def activation_scale(sums: Tensor, activation: Callable[[Tensor], Tensor], weigh
 
 
 def _choices(lowest: float, highest: Tensor) -> Iterator[ActivationScale]:
-    """Yield each share of the range without copies and, if there are enough, with copies for the rest.
+    """Yield each share of the range without copies and, if they suffice, with copies for the rest.
 
     lowest: of all values, at most 0. highest: of each unit, (units,).
     """
     units = torch.arange(len(highest))
     shifts = torch.zeros(len(highest))
-    copies = len(highest) // COPIES // SIZE_MULTIPLE * SIZE_MULTIPLE
+    copies = math.ceil(len(highest) / COPIES / SIZE_MULTIPLE) * SIZE_MULTIPLE
     for share in (*COVERED, *SPLIT):
         scale = (float(highest.max()) * share - lowest) / 255
         zero_point = round(-lowest / scale)
@@ -397,7 +399,7 @@ def _choices(lowest: float, highest: Tensor) -> Iterator[ActivationScale]:
         covered = (255 - zero_point) * scale
         wanted = (highest / covered).ceil().long() - 1  # copies of each unit
         spare = copies - int(wanted.sum())
-        if copies and spare >= 0:
+        if spare >= 0:
             wanted[highest.argmax()] += spare
             copied = units.repeat_interleave(wanted)
             nth = torch.arange(copies) - (wanted.cumsum(0) - wanted)[copied] + 1

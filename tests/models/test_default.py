@@ -12,8 +12,9 @@ from default_model.checks import read_quadruples
 from headroom import Classifier
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.compress.quantize import quantize
 from headroom.models.quality.graded import GradedEvaluation
-from headroom.models.quality.labelled import LabelledPair, read_labelled
+from headroom.models.quality.labelled import LabelledPair, read_labelled, read_pairs
 
 SAMPLES = Path(__file__).parents[2] / "data" / "sample"
 
@@ -61,6 +62,21 @@ def test_the_smaller_networks_change_what_the_documentation_says() -> None:
     for name, change, error in (("fast", 0.022, 0.019), ("rough", -0.020, 0.020)):  # of so few queries
         smaller = Classifier.load(DEFAULT / "networks" / name, "cpu")
         assert qwk(smaller) - intact == pytest.approx(change, abs=2 * error), name
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("name", ["fast", "rough"])
+def test_the_smaller_networks_grade_in_int8_as_in_float32(name: str, tmp_path: Path) -> None:
+    source, int8 = DEFAULT / "networks" / name, tmp_path / "int8"
+    exact = Classifier.load(source, "cpu", "float32")
+    quantize(source, int8, exact.tokenizer.encode(read_pairs(SAMPLES / "calibration.jsonl.gz")[:400]))
+    judged = read_labelled(SAMPLES / "test.jsonl.gz", grades=5)[::12]
+    pairs = [(pair.query, pair.title) for pair in judged]
+
+    floats, ours = exact.score(pairs), Classifier.load(int8, "cpu").score(pairs)
+
+    assert (ours.grade == floats.grade).mean() >= 0.93
+    assert np.abs(ours.expected_grade - floats.expected_grade).mean() < 0.06
 
 
 def test_transformers_gives_the_same_logits(clf: Classifier, sample: list[LabelledPair]) -> None:
