@@ -43,7 +43,7 @@ def measure(rounds: int, shape: dict[str, Any] = SHAPE) -> Report:
     half = network(shape).bfloat16()
     ours = encoder(model, torch.bfloat16)
     template = PairTemplate((0,) * BEFORE, (), (0,) * AFTER, two_segments=False)
-    pairs = [EncodedPair(row.astype(np.int32), 0, 0, False, template) for row in ids]
+    pairs = [EncodedPair(row.astype(np.int32).tobytes(), 0, 0, False, template) for row in ids]
     beginnings = [Beginning(None, BEFORE)] * TITLES
     rows = torch.from_numpy(ids)
 

@@ -85,7 +85,7 @@ def families(bench: Bench) -> list[Row]:
 def titles(bench: Bench, vocabulary: int, requests: int) -> Pack:
     """Return what packs requests of some titles each, which share their beginning."""
     ids = np.tile(decoder.tokens(vocabulary), (requests, 1)).astype(np.int32)
-    pairs = [EncodedPair(row, 0, 0, False) for row in ids]
+    pairs = [EncodedPair(row.tobytes(), 0, 0, False) for row in ids]
     beginnings = [Beginning(row // decoder.TITLES, decoder.BEFORE) for row in range(len(pairs))]
     return partial(pack, pairs, device=bench.device, beginnings=beginnings)
 

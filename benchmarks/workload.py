@@ -89,7 +89,7 @@ def pairs(lengths: np.ndarray, vocabulary: int) -> list[EncodedPair]:
 
     def pair(length: int) -> EncodedPair:
         ids = rng.integers(5, vocabulary, length).astype(np.int32)
-        return EncodedPair(ids, max(1, length // 3), unknown_tokens=0, truncated=False)
+        return EncodedPair(ids.tobytes(), max(1, length // 3), unknown_tokens=0, truncated=False)
 
     return [pair(length) for length in lengths.tolist()]
 

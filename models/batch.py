@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headroom.models.checkpoint.tokenizer import EncodedPair, Ids
+from headroom.models.checkpoint.texts import ID_BYTES
+from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.device import is_out_of_memory
 from headroom.models.errors import ModelError
 
@@ -238,7 +239,7 @@ def pack(
     """
     if beginnings is None:
         sequences = _Sequences.of(
-            [pair.ids for pair in pairs], np.arange(len(pairs)), np.full(len(pairs), -1)
+            [pair.data for pair in pairs], np.arange(len(pairs)), np.full(len(pairs), -1)
         )
     else:
         sequences = _without_beginnings(pairs, beginnings, every=deterministic)
@@ -330,7 +331,7 @@ def _arrays(pairs: Sequence[EncodedPair], sequences: "_Sequences", rows: int) ->
     offsets[0] = 0
     offsets[1 : len(lengths) + 1] = lengths.cumsum()
     return {
-        "ids": np.concatenate(sequences.ids),
+        "ids": np.frombuffer(b"".join(sequences.ids), np.int32),
         "positions": positions,
         "segments": positions >= first_segments[row_of_token],
         "row_of_token": row_of_token,
@@ -343,19 +344,19 @@ def _arrays(pairs: Sequence[EncodedPair], sequences: "_Sequences", rows: int) ->
 class _Sequences(NamedTuple):
     """The n sequences that pairs are packed as.
 
-    ids: the tokens of each. lengths: (n,) int64, how many they are. pair: (n,) int64, its pair.
+    ids: the tokens of each, int32 values. lengths: (n,) int64, how many they are. pair: (n,) int64, its pair.
     prefix: (n,) int64, the sequence that it goes on from, −1 for none.
     """
 
-    ids: list[Ids]
+    ids: list[bytes]
     lengths: np.ndarray
     pair: np.ndarray
     prefix: np.ndarray
 
     @classmethod
-    def of(cls, ids: list[Ids], pair: np.ndarray, prefix: np.ndarray) -> "_Sequences":
+    def of(cls, ids: list[bytes], pair: np.ndarray, prefix: np.ndarray) -> "_Sequences":
         """Return the sequences of these tokens."""
-        return cls(ids, np.fromiter(map(len, ids), np.int64, len(ids)), pair, prefix)
+        return cls(ids, np.fromiter(map(len, ids), np.int64, len(ids)) // ID_BYTES, pair, prefix)
 
     @property
     def positions(self) -> np.ndarray:
@@ -387,7 +388,7 @@ def _without_beginnings(
     """
     count = Counter(beginnings)
     sequence_of: dict[Beginning, int] = {}
-    ids = list[Ids]()
+    ids = list[bytes]()
     pair_of = list[int]()
     prefixes = list[int]()
     for number, (pair, beginning) in enumerate(zip(pairs, beginnings, strict=True)):
@@ -397,11 +398,11 @@ def _without_beginnings(
             start = beginning.tokens
             if beginning not in sequence_of:
                 sequence_of[beginning] = len(ids)
-                ids.append(pair.ids[:start])
+                ids.append(pair.data[: start * ID_BYTES])
                 pair_of.append(number)
                 prefixes.append(-1)
             prefix = sequence_of[beginning]
-        ids.append(pair.ids[start:])
+        ids.append(pair.data[start * ID_BYTES :])
         pair_of.append(number)
         prefixes.append(prefix)
     return _Sequences.of(ids, np.array(pair_of), np.array(prefixes))

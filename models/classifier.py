@@ -236,7 +236,7 @@ class Classifier:
 
         groups: Sequence[Sequence[int]] = [range(len(pairs))] if masks is None else by_structure(masks)
         beginnings = self.beginnings(pairs, [None] * len(pairs) if masks is None else map(id, masks))
-        lengths = [len(pair.ids) for pair in pairs]
+        lengths = [len(pair) for pair in pairs]
         for group in groups:
             for rows in batches_by_length(lengths, batch_tokens, beginnings, group):
                 logits[rows] = in_halves(forward, rows, self.network.device)
@@ -252,7 +252,7 @@ class Classifier:
         Returns (n, labels) float32, least relevant grade first.
         """
         network = self.network
-        lengths = [len(pair.ids) for pair in pairs]
+        lengths = [len(pair) for pair in pairs]
         limit = network.max_pack_tokens
         beginnings = None
         if self.config.decoder is not None:

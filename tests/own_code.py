@@ -147,7 +147,7 @@ def logits_of(
         return F.layer_norm(x, x.shape[-1:], exact[f"{name}.weight"], exact[f"{name}.bias"], eps)
 
     count, position = len(pair), torch.arange(len(pair))
-    x = exact[f"{encoder}embeddings.word_embeddings.weight"][torch.from_numpy(pair.ids).long()]
+    x = exact[f"{encoder}embeddings.word_embeddings.weight"][torch.tensor(pair.ids.tolist())]
     types = exact.get(f"{encoder}embeddings.token_type_embeddings.weight")
     if types is not None:
         x = x + types[(position >= pair.first_segment).long() if len(types) > 1 else 0]

@@ -54,7 +54,9 @@ def encoded(batch: Batch) -> list[EncodedPair]:
     """Return the batch's rows without padding."""
     firsts = (batch.attention_mask * (1 - batch.token_type_ids)).sum(axis=1)
     return [
-        EncodedPair(ids[:length].astype(np.int32), int(first) - 2, unknown_tokens=0, truncated=False)
+        EncodedPair(
+            ids[:length].astype(np.int32).tobytes(), int(first) - 2, unknown_tokens=0, truncated=False
+        )
         for ids, length, first in zip(batch.input_ids, batch.lengths, firsts, strict=True)
     ]
 

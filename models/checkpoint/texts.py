@@ -23,7 +23,7 @@ from headroom.models.errors import ModelError, TokenizerFailed
 
 V = TypeVar("V")
 
-_ID_BYTES = 4  # of an int32
+ID_BYTES = 4  # of an int32
 _CHARACTERS_PER_TOKEN = 8  # plenty: English text has four to five
 _LONG = 1024  # characters: a text of fewer is read at once, for any window
 _CACHED_CHARACTERS = 512  # longer texts are rare, and 65,536 of them would take too much memory
@@ -243,7 +243,7 @@ class TextReader:
 
     def part(self, text: EncodedText, start: int, end: int) -> EncodedText:
         """Return the tokens [start, end) of an encoded text."""
-        ids = text.ids[start * _ID_BYTES : end * _ID_BYTES]
+        ids = text.ids[start * ID_BYTES : end * ID_BYTES]
         unknown = int(np.count_nonzero(np.frombuffer(ids, np.int32) == self.unknown))
         return EncodedText(ids, end - start, unknown)
 
@@ -311,7 +311,7 @@ class TextReader:
 
     def _text(self, ids: bytes) -> EncodedText:
         """Return the text of all these ids."""
-        whole = EncodedText(ids, len(ids) // _ID_BYTES, 0)
+        whole = EncodedText(ids, len(ids) // ID_BYTES, 0)
         if self._unknown_bytes not in ids and whole.tokens <= self.reach:  # nearly always
             return whole
         return self.part(whole, 0, min(whole.tokens, self.reach))._replace(tokens=whole.tokens)

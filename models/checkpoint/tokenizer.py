@@ -21,6 +21,7 @@ from headroom.models.checkpoint.model_config import ModelConfig
 from headroom.models.checkpoint.prompt import Around, Form, Part, Prompt
 from headroom.models.checkpoint.sandbox import run
 from headroom.models.checkpoint.texts import (
+    ID_BYTES,
     EncodedText,
     Generations,
     TextReader,
@@ -98,15 +99,21 @@ BERT = PairTemplate((101,), (102,), (102,), two_segments=True)
 class EncodedPair:
     """A pair as [CLS] query [SEP] title [SEP], or with its template's special tokens; n tokens.
 
+    data: their ids, n int32 values. A pack joins bytes, which cost a fifth of what an array costs to make.
     is_alone: whether the query was to be read by itself, without a title.
     """
 
-    ids: Ids  # (n,)
+    data: bytes
     query_tokens: int
     unknown_tokens: int
     truncated: bool
     template: PairTemplate = BERT
     is_alone: bool = False
+
+    @property
+    def ids(self) -> Ids:
+        """Return the ids, (n,), read-only."""
+        return np.frombuffer(self.data, np.int32)
 
     @property
     def title_start(self) -> int:
@@ -117,37 +124,37 @@ class EncodedPair:
     def shared_tokens(self) -> int:
         """Return how many tokens a decoder may compute once for all titles of the query: those before the
         title, but not the last token, at which it answers."""
-        return min(self.title_start, len(self.ids) - 1)
+        return min(self.title_start, len(self) - 1)
 
     @property
     def beginning(self) -> bytes:
         """Return the shared tokens; equal for all pairs of a query, if none is truncated there."""
-        return self.ids[: self.shared_tokens].tobytes()
+        return self.data[: self.shared_tokens * ID_BYTES]
 
     @property
     def has_empty_title(self) -> bool:
         """Return whether nothing of the title is in the tokens; False if the query was read alone."""
         empty = self.template.empty_title
-        if self.is_alone or len(self.ids) - self.query_tokens - self.template.length != len(empty):
+        if self.is_alone or len(self) - self.query_tokens - self.template.length != len(empty):
             return False
-        title_end = len(self.ids) - len(self.template.after)
+        title_end = len(self) - len(self.template.after)
         return not empty or tuple(self.ids[self.title_start : title_end].tolist()) == empty
 
     @property
     def first_segment(self) -> int:
         """Return the number of tokens of token type 0, which come first; the others have type 1."""
-        return self.title_start if self.template.two_segments else len(self.ids)
+        return self.title_start if self.template.two_segments else len(self)
 
     @property
     def special(self) -> list[int]:
         """Return the positions of the special tokens."""
         start = len(self.template.before)
-        end = len(self.ids)
+        end = len(self)
         between = range(start + self.query_tokens, self.title_start)
         return [*range(start), *between, *range(end - len(self.template.after), end)]
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.data) // ID_BYTES
 
 
 class PairTokenizer(TextReader):
@@ -336,7 +343,8 @@ class PairTokenizer(TextReader):
             pair.is_alone = is_alone
             if is_cut_out:
                 end = len(self.template.before) + pair.query_tokens
-                pair.ids = np.concatenate((pair.ids[:end], pair.ids[end + len(self.template.between) :]))
+                after = end + len(self.template.between)
+                pair.data = pair.data[: end * ID_BYTES] + pair.data[after * ID_BYTES :]
             encoded.append(pair)
         return encoded
 
@@ -347,11 +355,11 @@ class PairTokenizer(TextReader):
 
     def pair(self, query: EncodedText, title: EncodedText, *, truncated: bool = False) -> EncodedPair:
         """Return the pair of two texts that fit the window. truncated: whether they were longer."""
-        ids = bytearray().join((self._before, query.ids, self._between, title.ids, self._after))
-        if not ids:
+        data = b"".join((self._before, query.ids, self._between, title.ids, self._after))
+        if not data:
             raise ModelError("query and title are empty, and this model's pairs have no other tokens")
         unknown = query.unknown + title.unknown
-        return EncodedPair(np.frombuffer(ids, np.int32), query.tokens, unknown, truncated, self.template)
+        return EncodedPair(data, query.tokens, unknown, truncated, self.template)
 
     def tokens(self, pair: EncodedPair) -> list[str]:
         """Return the pieces of a pair as the vocabulary writes them, special tokens included."""

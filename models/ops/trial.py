@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from headroom.models.batch import Beginning, pack
+from headroom.models.checkpoint.texts import ID_BYTES
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.ops.causal import Causal
 from headroom.models.ops.int8 import Int8Linear
@@ -43,7 +43,7 @@ def disagreement(ops: TorchOps, head_size: int, parts: Sequence[str] = PARTS) ->
 
 def _pairs(*lengths: int) -> list[EncodedPair]:
     """Return pairs of these numbers of tokens."""
-    return [EncodedPair(np.zeros(length, np.int32), 1, 0, False) for length in lengths]
+    return [EncodedPair(bytes(length * ID_BYTES), 1, 0, False) for length in lengths]
 
 
 class _Trial:

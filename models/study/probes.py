@@ -123,8 +123,9 @@ def _items(study: Study, rows: Sequence[int], encoded: Sequence[EncodedPair]) ->
     for row, pair in zip(rows, encoded, strict=True):
         query = int(study.data.query_of[row])
         words = Words.of(study.classifier.tokenizer, pair)
+        ids = pair.ids.tolist()
         for name, token, label in _labels(words):
-            items[name].append((start + token, label, int(pair.ids[token]), query))
+            items[name].append((start + token, label, ids[token], query))
         read = start + len(pair) - 1 if reads_last else start
         items["grade"].append((read, int(study.data.grade[row]), start, query))
         start += len(pair)

@@ -53,13 +53,14 @@ class Words:
             runs[-1].append(token)
             previous = piece
         words = runs if split is None else [word for run in runs for word in _cut(run, pieces, split)]
+        ids = pair.ids.tolist()
         word_of = np.full(len(pair), -1, np.int64)
         for number, tokens in enumerate(words):
             word_of[tokens] = number
         return cls(
             word_of,
             np.array([tokens[0] >= pair.title_start for tokens in words], np.bool_),
-            tuple(tuple(int(pair.ids[token]) for token in tokens) for tokens in words),
+            tuple(tuple(ids[token] for token in tokens) for tokens in words),
             tuple(pieces[tokens[0]].spaced for tokens in words),
             tuple("".join(pieces[token].text for token in tokens) for tokens in words),
         )

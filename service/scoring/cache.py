@@ -61,7 +61,7 @@ def row_keys(rows: Sequence[tuple[EncodedPair, HeadMask]], weights: bytes) -> li
             hashes[id(mask)] = digest
         hashed = hashes[id(mask)].copy()
         hashed.update(pair.query_tokens.to_bytes(4))
-        hashed.update(pair.ids.tobytes())
+        hashed.update(pair.data)
         keys.append(hashed.digest())
     return keys
 

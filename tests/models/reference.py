@@ -25,7 +25,7 @@ def random_pair(rng: np.random.Generator, length: int, vocab_size: int) -> Encod
     """A pair of `length` random tokens, cut into its two segments somewhere; none of them pads."""
     query = int(rng.integers(0, max(1, length - 3)))
     return EncodedPair(
-        ids=rng.integers(4, vocab_size, length).astype(np.int32),
+        data=rng.integers(4, vocab_size, length).astype(np.int32).tobytes(),
         query_tokens=query,
         unknown_tokens=0,
         truncated=False,

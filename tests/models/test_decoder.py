@@ -46,7 +46,7 @@ def test_the_score_is_the_probability_of_the_relevant_answer(checkpoint: Path) -
 
     for row, pair in enumerate(clf.tokenizer.encode(pairs)):
         with torch.no_grad():
-            logits = model(input_ids=torch.from_numpy(pair.ids[None]).long()).logits[0, -1, answers]
+            logits = model(input_ids=torch.tensor(pair.ids[None].astype(np.int64))).logits[0, -1, answers]
         if len(answers) == 2:
             np.testing.assert_allclose(scores.score[row], logits.log_softmax(0)[0].exp(), atol=2e-5)
         np.testing.assert_allclose(scores.score[row], (logits[0] - logits[1:].sum()).sigmoid(), atol=2e-5)

@@ -36,7 +36,7 @@ def pairs_of(name: str) -> list[EncodedPair]:
     ids, types = TENSORS[f"{name}/input_ids"].numpy(), TENSORS[f"{name}/token_type_ids"].numpy()
     return [
         EncodedPair(
-            ids=row[:length].astype(np.int32),
+            data=row[:length].astype(np.int32).tobytes(),
             query_tokens=int((kinds[:length] == 0).sum()) - 2,
             unknown_tokens=0,
             truncated=False,

@@ -256,4 +256,4 @@ def _replaced(pair: EncodedPair, words: Words, pool: Pool, rng: np.random.Genera
         if not candidates:
             return None
         ids[words.word_of == term] = candidates[int(rng.integers(len(candidates)))]
-    return replace(pair, ids=ids) if words.matches else None
+    return replace(pair, data=ids.tobytes()) if words.matches else None

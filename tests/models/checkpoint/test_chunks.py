@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -16,13 +15,14 @@ from headroom.models.checkpoint.chunks import (
     chunk_windows,
     encode_chunks,
 )
+from headroom.models.checkpoint.texts import ID_BYTES
 from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from tests.checkpoints import write_checkpoint
 from tests.families import byte_level_tokenizer, unigram_tokenizer
 from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write
 
 CHUNKS = LongTitles("chunks")
-SHORT = EncodedPair(np.zeros(4, np.int32), 1, 0, truncated=False)
+SHORT = EncodedPair(bytes(4 * ID_BYTES), 1, 0, truncated=False)
 
 
 @pytest.fixture(scope="module")

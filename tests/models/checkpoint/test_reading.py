@@ -5,12 +5,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceNormalizer, sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.processors import BertProcessing
 
+from headroom.models.batch import pack
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.checkpoint.texts import Generations
 from headroom.models.checkpoint.tokenizer import PairTokenizer
@@ -71,6 +73,19 @@ def test_a_text_alone_is_read_as_the_library_reads_it(
     assert alone.ids.tolist() == theirs.ids
     assert (alone.first_segment, alone.truncated) == (len(theirs.ids), bool(theirs.overflowing))
     assert pair.ids.tolist() == libraries[keep_end].encode(text, "").ids
+
+
+@given(pairs=st.lists(st.tuples(texts, texts), min_size=1, max_size=9))
+def test_a_pack_holds_the_tokens_of_the_library(
+    tokenizer: PairTokenizer, libraries: dict[bool, Tokenizer], pairs: list[tuple[str, str]]
+) -> None:
+    theirs = sorted(libraries[False].encode_batch(pairs), key=len)  # as a pack has them, shortest first
+
+    batch = pack(tokenizer.encode(pairs), device=torch.device("cpu"), fill=False)
+
+    assert batch.ids.tolist() == [id_ for pair in theirs for id_ in pair.ids]
+    assert batch.segments.tolist() == [type_ for pair in theirs for type_ in pair.type_ids]
+    assert batch.lengths.tolist() == [len(pair) for pair in theirs]
 
 
 def charsmap() -> normalizers.Normalizer:

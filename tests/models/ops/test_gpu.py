@@ -93,7 +93,10 @@ def test_a_decoder_attends_in_one_call_and_its_titles_share_their_beginning(
     pairs = pairs_of(20)
     own = [pair.ids for pair in pairs]
     start = own[0].repeat(3)
-    pairs = [replace(pair, ids=np.concatenate([start, ids])) for pair, ids in zip(pairs, own, strict=True)]
+    pairs = [
+        replace(pair, data=np.concatenate([start, ids]).tobytes())
+        for pair, ids in zip(pairs, own, strict=True)
+    ]
     beginnings = [Beginning("query", len(start))] * len(pairs)
     rows = random_weights(np.random.default_rng(3), 1, 3, 4).repeat(len(pairs), 0)
     uneven = np.tile(np.array([1, 0.5, 0, 1], np.float32), (3, 1))

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headroom.models.batch import pack
+from headroom.models.checkpoint.texts import ID_BYTES
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.cores import cpu_flags
 from headroom.models.ops import kernel_library, kernels
@@ -68,7 +69,7 @@ def test_decoders_attend_to_what_is_before_a_token_and_to_a_prefix(
 ) -> None:
     """Uneven groups of heads; some sequences go on from another one. Sharing it changes no bit."""
     lengths = [1, 5, 33, 64, 90, 130]
-    pairs = [EncodedPair(np.zeros(length, np.int32), 1, 0, False) for length in lengths]
+    pairs = [EncodedPair(bytes(length * ID_BYTES), 1, 0, False) for length in lengths]
     prefixes = np.array([-1, 4, -1, 2, -1, 2], np.int32)
     batch = replace(pack(pairs, device=CPU, fill=False), prefixes=prefixes)
     projected, offsets = packed(lengths, 4, size, dtype)  # (6 + 2·3) heads

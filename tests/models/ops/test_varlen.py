@@ -64,7 +64,7 @@ def pairs_of(seed: int = 1) -> list[EncodedPair]:
     beginnings = {query: rng.integers(4, 180, BEFORE.get(query, 11)) for query in "abc"}
     own = [rng.integers(4, 180, int(length)) for length in rng.integers(1, 40, len(QUERIES))]
     texts = [np.concatenate([beginnings[query], title]) for query, title in zip(QUERIES, own, strict=True)]
-    return [EncodedPair(text.astype(np.int32), 1, 0, False) for text in texts]
+    return [EncodedPair(text.astype(np.int32).tobytes(), 1, 0, False) for text in texts]
 
 
 def packed(pairs: list[EncodedPair], *, shared: bool = True) -> PackedBatch:

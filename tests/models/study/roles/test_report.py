@@ -89,7 +89,7 @@ def test_chinese_words_are_those_of_the_split_whatever_the_pieces(study: Study) 
     pieces = ["<s>", " ", "空气", "炸", "锅", "大容", "量", "5L", "</s>", " 白色", "</s>"]
     tokenizer = SimpleNamespace(pieces=lambda _: [_piece(piece) for piece in pieces])
     (pair,) = study.classifier.tokenizer.encode([("bal", "bal")])
-    pair = replace(pair, ids=np.arange(11, dtype=np.int32), query_tokens=7)
+    pair = replace(pair, data=np.arange(11, dtype=np.int32).tobytes(), query_tokens=7)
     split = {"空气炸锅大容量5L": ["空气", "炸锅", "大容量", "5L"]}
 
     words = Words.of(tokenizer, pair, lambda run: split.get(run, [run]))  # type: ignore[arg-type]
