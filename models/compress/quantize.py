@@ -397,6 +397,8 @@ def _choices(lowest: float, highest: Tensor) -> Iterator[ActivationScale]:
         zero_point = round(-lowest / scale)
         yield ActivationScale(scale, zero_point, units, shifts)
         covered = (255 - zero_point) * scale
+        if covered == 0:  # no unit is far above 0, so there is nothing to take parts of
+            continue
         wanted = (highest / covered).ceil().long() - 1  # copies of each unit
         spare = copies - int(wanted.sum())
         if spare >= 0:

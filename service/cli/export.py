@@ -73,10 +73,20 @@ def export_rows(get_page: GetPage, out: Path) -> int:
                 ]
                 writer.write(pyarrow.record_batch(arrays, schema=schema))
                 number += len(rows)
-        draft.replace(out)
+        _give_name(draft, out)
     finally:
         draft.unlink(missing_ok=True)
     return number
+
+
+def _give_name(draft: Path, out: Path) -> None:
+    """Give a finished draft its name. Raises RuntimeError if a file of that name has come meanwhile."""
+    try:
+        os.link(draft, out)  # a rename would replace it
+    except FileExistsError:
+        raise RuntimeError(f"{out} has come while the rows were read; give another --out") from None
+    except OSError:  # a file system without hard links
+        draft.replace(out)
 
 
 @contextmanager

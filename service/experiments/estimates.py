@@ -27,7 +27,7 @@ VALUE, DENOMINATOR, COVARIATE = range(3)
 """The three numbers of a unit. A number that a metric lacks is 0."""
 
 ROUNDING = 1e-12
-"""A spread smaller than this share of its mean is rounding: units are alike."""
+"""A spread or a mean smaller than this share of its terms is rounding: units are alike, or the mean is 0."""
 
 MIN_UNITS = 30
 """An arm with fewer units gets no interval, because the theory is asymptotic."""
@@ -49,9 +49,13 @@ class Moments:
 
     @classmethod
     def of(cls, numbers: Floats) -> Moments:
-        """Return the moments of units. numbers: (..., units, 3), the three numbers of each."""
+        """Return the moments of units. numbers: (..., units, 3), the three numbers of each.
+
+        A mean that is 0 but for rounding is 0, so that a ratio over it has no value.
+        """
         units = numbers.shape[-2]
         mean = numbers.sum(-2) / max(units, 1)
+        mean = np.where(np.abs(mean) <= ROUNDING * np.abs(numbers).sum(-2) / max(units, 1), 0.0, mean)
         deviations = numbers - mean[..., None, :]
         scatter = np.einsum("...ui,...uj->...ij", deviations, deviations)
         return cls(np.full(numbers.shape[:-2], float(units)), mean, scatter)

@@ -187,10 +187,12 @@ class Ledger:
         self._renew()
 
     def _begin(self) -> None:
-        """Begin to assign units: by what waits, too, which is in force from now on."""
+        """Begin to assign units: by what waits, too, which is in force from now on, unless the log has a
+        later config."""
         now = self._now()
         with self._lock:
-            self._waiting = [replace(entry, time=now) for entry in self._waiting]
+            needed = [entry for entry in self._waiting if _is_needed(entry, self._world)]
+            self._waiting = [replace(entry, time=now) for entry in needed]
             self._has_read = True
 
     def _fail(self, error: DatabaseUnavailable) -> None:

@@ -17,21 +17,19 @@ from headroom.models.quality.metrics import NAMES
 from headroom.models.study import plots
 from headroom.models.study.page import Figure, Finding, Result, Section, Table
 from headroom.models.study.pairs import Judged
-from headroom.models.study.roles.scores import (
-    ROLES,
-    RoleScores,
-    role_scores,
-    segmentation_scores,
-    unscored,
-)
+from headroom.models.study.roles.scores import RoleScores, role_scores, segmentation_scores, unscored
 from headroom.models.study.statistics import LEVEL, Resamples, metrics_of, permutation_p
 from headroom.models.study.study import Head, Heads, Study
 from headroom.models.study.wording import listed, method, p_value, percent, signed
 
 NAMED = {
-    **ROLES,
+    "term_match": "term match",
+    "previous_word": "previous word",
+    "next_word": "next word",
+    "segmentation": "segmentation",
     "segmentation_zh": "segmentation, Chinese",
     "segmentation_ko": "segmentation, Korean",
+    "special": "special tokens",
 }
 """The roles. Word segmentation is asked on the study's data, and on Chinese and Korean titles. In Chinese no
 space says where a word ends; jieba does."""

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from headroom import Classifier, HeadMask, InvalidMask, ModelError, UnsupportedCheckpoint
 from headroom.models.compress.prune import prune
-from headroom.models.compress.quantize import quantize
+from headroom.models.compress.quantize import activation_scale, quantize
 from headroom.models.ops.int8_products import input_bits
 from tests.checkpoints import load, random_pairs, write_checkpoint, write_int8
 from tests.families import edit_config
@@ -82,6 +82,17 @@ def test_a_unit_far_beyond_the_others_gets_copies_which_a_mask_switches_off_too(
     assert mask.to_json()["units"].startswith("1.5,1.768-")
     assert '"note": "kept"' in (tmp_path / "int8" / "masks" / "without.json").read_text()
     assert error_of(int8.score(PAIRS, mask).logits, exact.logits) < BOUND
+
+
+@pytest.mark.parametrize("units", [64, 768])
+def test_a_layer_that_is_nearly_dead_is_quantized(units: int) -> None:
+    """Its activations are below 0, where the largest of GELU's are tiny beside the smallest."""
+    sums = torch.randn(32, units, generator=torch.Generator().manual_seed(0)) * 0.05 - 3
+    found = activation_scale(sums, torch.nn.functional.gelu, torch.ones(4, units))
+    assert len(found.units) == units
+    steps = torch.nn.functional.gelu(sums) / found.scale + found.zero_point
+    assert steps.min() >= -0.5
+    assert steps.max() <= 255.5
 
 
 def test_a_mask_of_the_float_checkpoint_is_refused_where_units_got_copies(

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from headroom.service.cli.export import export_rows
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.events import Click, Exposure, Impression, Outcome
-from headroom.service.experiments.export import COLUMNS, page
+from headroom.service.experiments.export import COLUMNS, Page, page
 from headroom.service.experiments.interleaving import impression_id
 from headroom.service.experiments.store import Store
 from tests.prompt import Run
@@ -128,6 +128,19 @@ def test_an_export_over_http_is_that_of_the_database_and_for_admins(
     store.close()
     assert not gone.exists()
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_file_that_comes_while_the_rows_are_read_stays(tmp_path: Path) -> None:
+    out = tmp_path / "F.parquet"
+
+    def get_page(*_: str) -> Page:
+        out.write_text("mine")
+        return Page([], None)
+
+    with pytest.raises(RuntimeError, match=r"F\.parquet has come while the rows were read"):
+        export_rows(get_page, out)
+    assert [path.name for path in tmp_path.iterdir()] == ["F.parquet"]
+    assert out.read_text() == "mine"
 
 
 def test_an_export_replaces_no_file(run: Run, tmp_path: Path) -> None:

@@ -96,6 +96,14 @@ def test_a_draw_is_what_the_contract_says(rankings: tuple[list[int], list[int]],
     assert (list(drawn.order), drawn.teams) == as_the_contract_says(control, treatment, coins)
 
 
+def test_the_coin_is_fair_and_independent_from_round_to_round() -> None:
+    flips = [coins("2026-12", f"user-{unit}", "desk lamp") for unit in range(5000)]
+    found = np.array([[flip(number) for number in range(4)] for flip in flips])
+    assert np.abs(found.mean(0) - 0.5).max() < 4 * 0.5 / np.sqrt(5000)
+    correlations = np.corrcoef(found.T)[np.triu_indices(4, 1)]
+    assert np.abs(correlations).max() < 4 / np.sqrt(5000)
+
+
 @given(st.lists(SCORES, min_size=1, max_size=40))
 def test_a_client_that_sorts_by_score_shows_the_order(scores: list[float]) -> None:
     """Also a client that keeps scores as float32 or reads them from JSON."""

@@ -4,7 +4,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,10 @@ from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.database import connect, parse_url
 from headroom.service.experiments.store import Store
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed
+from tests.service.experiments.comparing import declaration
 from tests.service.experiments.making import experiment, in_log, live_of
 from tests.service.experiments.postgres import Cluster
+from tests.service.experiments.replicas import NEVER, Database, Replica
 from tests.service.in_process import QUERY, TITLES, serve
 
 
@@ -178,3 +180,17 @@ async def test_a_replica_that_never_saw_the_database_assigns_nobody_until_it_doe
         await eventually(lambda: service.replica.live.ledger.experiments["prune20"].is_running)
         answer = await service.post("/v1/score", query=QUERY, titles=TITLES, unit="user-1")
         assert answer["assignment"]["experiment"] == "prune20"
+
+
+def test_a_config_that_waited_for_the_database_does_not_undo_a_later_one(file_url: str) -> None:
+    with closing(Database(file_url)) as database:
+        database.prepare()
+        cut_off, other = Replica(database), Replica(database)
+        database.left = 0
+        cut_off.ledger.apply(declaration("both"), "v1")
+        database.left = NEVER
+        database.now += 20
+        other.ledger.apply(declaration("right"), "v2")
+        database.now += 10
+        cut_off.ledger.refresh()
+        assert [entry.config_version for entry in database.log()] == ["v2"]

@@ -112,6 +112,13 @@ def test_parts_add_up_to_the_whole_even_far_from_zero() -> None:
     assert whole.covariance == pytest.approx(np.cov(values), abs=1e-7)
 
 
+def test_a_mean_that_is_0_but_for_rounding_is_0() -> None:
+    """A ratio over it has no value; 0.1 + 0.2 − 0.3 is 6e-17."""
+    values = np.tile([0.1, 0.2, -0.3], 20)
+    assert values.sum() != 0
+    assert Moments.of(np.stack([values, values, values], -1)).mean.tolist() == [0, 0, 0]
+
+
 def test_values_and_covariates_of_the_database_are_those_of_numpy(store: Store) -> None:
     """A unit's values count after its exposure, those of a covariate before."""
     rng = np.random.default_rng(3)

@@ -89,11 +89,12 @@ def test_experiments_conclude_as_often_as_planned(case: str) -> None:
 EXPOSED_NOBODY = np.zeros(0, LIST)
 
 
-def concludes(question: PreferenceQuestion, seed: int) -> bool:
+def concludes(question: PreferenceQuestion, clicks_per_unit: int, seed: int) -> bool:
     """Run one interleaving experiment with the planned units, and look at it as often as one likes."""
     rng = np.random.default_rng(seed)
     planned = make_plan(question, power=0.8).tested_units
-    values = 2.0 * rng.binomial(1, (1 + question.effect) / 2, planned) - 1
+    clicks = 1 + rng.poisson(clicks_per_unit - 1, planned)
+    values = 2 * rng.binomial(clicks, (1 + question.effect) / 2) / clicks - 1
     for units in np.linspace(0, planned, 51, dtype=int)[1:]:
         found = preference("click", EXPOSED_NOBODY, values[:units], Boundary(0.05, planned))
         low, high = found.interval
@@ -113,8 +114,13 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("case", QUESTIONS)
 def test_interleaving_concludes_as_often_as_planned(case: str) -> None:
-    power = np.mean([concludes(QUESTIONS[case], seed) for seed in range(600)])
+    power = np.mean([concludes(QUESTIONS[case], 1, seed) for seed in range(600)])
     assert power == pytest.approx(0.8, abs=0.05)
+
+
+def test_units_with_several_clicks_each_need_no_more_than_planned() -> None:
+    power = np.mean([concludes(QUESTIONS["no worse, and truly alike"], 3, seed) for seed in range(200)])
+    assert power > 0.9
 
 
 def test_one_look_at_a_preference_is_that_of_statsmodels() -> None:
