@@ -55,7 +55,7 @@ class Portion(NamedTuple):
 
 
 class Generations(Generic[V]):
-    """What was read lately, by its text. Threads may share one.
+    """A store of what was read lately, by its text. Threads may share one.
 
     A full younger generation becomes the older one, in place of that; what is met in the older one moves to
     the younger. Finding a text so costs less than keeping all of them in the order of their last use.

@@ -92,7 +92,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Interleaved:
-    """What the units of an experiment saw and clicked.
+    """The lists that the units of an experiment saw, and their clicks.
 
     lists: (lists,) LIST. clicks: by metric, (titles,) CLICK. unmatched: clicks that are on no shown title, by
     reason.

@@ -1,4 +1,4 @@
-"""What lists drawn from two arms' rankings look like: how many differ, and what users would click.
+"""Computes how many lists drawn from two arms' rankings differ, and what users would click.
 
 A user sees the title at rank k with the probability 1/k (the position-based model with η = 1; Joachims,
 Swaminathan & Schnabel 2017, https://arxiv.org/abs/1608.04468).
@@ -61,7 +61,7 @@ def measure_lists(scores: Sequence[Scores], shown: int | None = None) -> Lists:
 
 @dataclass(frozen=True, slots=True)
 class ClicksByQuery:
-    """What simulated users do with the lists of each query, (queries,) each.
+    """The clicks of simulated users on the lists of each query, (queries,) each.
 
     differing: share of the lists in which a title belongs to one arm. clicking: users who click some
     title. deciding: those who click a title of one arm. value: the sum of their values

@@ -32,7 +32,7 @@ COUNTS_EVERY = 5
 
 
 class Ledger:
-    """What is in force on one replica.
+    """The config and the experiments in force on one replica.
 
     store: the database. A SQLite file is made with the first experiment.
     clock: returns Unix seconds. monotonic: returns seconds that never go back.

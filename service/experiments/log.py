@@ -1,4 +1,4 @@
-"""What is in force, computed from the log: a pure function of its rows.
+"""Computes what is in force from the log: a pure function of its rows.
 
 docs/experiments-data.md says what each kind of row means. `fold` reads the rows in their order and returns
 the experiments, each with its state now, its history, and the periods in which its arms exposed units.
@@ -19,7 +19,7 @@ EntryKind = Literal["config", "start", "ramp", "stop", "ship", "rollback", "dele
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a row of the log declares.
+    """The experiments and variants that a row of the log declares.
 
     experiments: a config's, in its order, or the one that was started over HTTP.
     variants: the kind of score of each variant of the config, by its name; None: any variant exists.
@@ -64,7 +64,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the rows so far say.
+    """The state after the rows so far.
 
     config: the row of the config in force. time, number: of the last row.
     """
@@ -76,7 +76,7 @@ class World:
 
     @property
     def declared(self) -> Declared:
-        """What the config in force declares."""
+        """The experiments and variants that the config in force declares."""
         return self.config.declared or Declared()
 
     def find(self, config: ExperimentConfig) -> Experiment:

@@ -46,7 +46,7 @@ DRAWING = Template(Path(__file__).with_name("effects.svg.j2").read_text("utf-8")
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a report says.
+    """The words and tables of a report.
 
     title: the experiment and its state. headline: the verdict in a word. text: its reason. conclusion: when
         that was, and whether the units can be trusted. The three are empty without an analysis.

@@ -1,4 +1,4 @@
-"""What may be done to experiments: by an edit of the config, by a start over HTTP, and by a person.
+"""Checks what may be done to experiments: by an edit of the config, by a start over HTTP, and by a person.
 
 Each rule is a function of what the log says. It raises with the sentence that the operator gets.
 """

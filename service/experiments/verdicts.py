@@ -1,4 +1,4 @@
-"""What a report says in words: verdicts, the check of the units, and what does not count or has changed."""
+"""Puts a report into words: verdicts, the check of the units, and what does not count or has changed."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
