@@ -41,7 +41,7 @@ from headroom.service.experiments.verdicts import (
     verdict,
 )
 
-MAX_LOOKS = 24
+MAX_LOOKS = 40
 """Past times at which an experiment's effects are computed, at most."""
 
 

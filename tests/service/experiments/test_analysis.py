@@ -292,7 +292,7 @@ def test_looks_are_even_stay_where_they_are_and_end_with_the_experiment(file_sto
     fill_hours(file_store, until=BEGAN + 20 * HOUR)
     early = {look.time: look for look in analyse(file_store, BEGUN, BEGAN + 10 * HOUR).looks}
     late = [look for look in analyse(file_store, BEGUN, BEGAN + 19 * HOUR).looks if look.time < max(early)]
-    assert len(late) >= MAX_LOOKS / 4
+    assert len(late) > 10
     assert all(look == early[look.time] for look in late)
     stop = act("stop", BEGAN + 4 * HOUR)
     assert look_times(logged(COURSE, stop, time=BEGAN), BEGAN + 100 * HOUR)[-1] <= stop.time

@@ -113,7 +113,7 @@ def test_an_experiment_shows_the_services_report_and_its_trips(page: Page, page_
     drawing = base64.b64decode(shared.text.partition("svg+xml;base64,")[2].partition('"')[0]).decode()
     assert drawing.count(">margin<") == 2
     lines = re.findall('d="(M[^"]+)" class="line"', drawing)
-    assert max(path.count("L") for path in lines) >= 10  # over time
+    assert max(path.count("L") for path in lines) >= 20  # over time
     widths = [
         m["high"] - m["low"] for look in report["looks"] for m in look["effects"][:1] if m["low"] is not None
     ]
